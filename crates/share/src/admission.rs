@@ -1,9 +1,9 @@
-//! Connections that have not sent their greeting yet, and the log of those that were refused.
+//! Connections that are not authenticated yet, and the log of refused ones.
 //!
-//! A connection is a worker's when its user is the server's and its oldest message has the server's secret. Until then it
-//! holds a descriptor and nothing else, and there are few of them: a new one takes the place of the oldest. So processes
-//! that connect and send nothing keep no worker out. The price is that a worker which is stopped between its two system
-//! calls while hundreds of others connect has to connect again.
+//! A connection is authenticated by its user id and by the secret in its first message. Until then
+//! it holds one descriptor. Their number is bounded, and a new connection evicts the oldest. So
+//! silent connections cannot lock out workers. The price: a worker that is stopped between its two
+//! system calls while hundreds of others connect has to reconnect.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use crate::address::Secret;
 use crate::log_limit::LogLimit;
 use crate::{socket, wire};
 
-/// Connections that may wait for their greeting.
+/// The maximum number of unauthenticated connections.
 pub(crate) const MAX_PENDING: usize = 256;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct Admission {
     user: u32,
     pending: VecDeque<PendingAuth>,
     refused: LogLimit,
-    /// Why the last one was refused.
+    /// Why the last connection was refused.
     why: String,
     shortages: LogLimit,
 }
@@ -49,22 +49,22 @@ impl Admission {
         }
     }
 
-    /// Whether one has to leave before another may add.
+    /// Whether a connection must be evicted before another is added.
     pub(crate) fn is_full(&self) -> bool {
         self.pending.len() >= MAX_PENDING
     }
 
-    /// The one that waits longest.
+    /// The oldest connection.
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.pending.front().map(|oldest| oldest.key)
     }
 
-    /// Whether `key` waits here.
+    /// Whether `key` is an unauthenticated connection.
     pub(crate) fn has(&self, key: u64) -> bool {
         self.pending.iter().any(|one| one.key == key)
     }
 
-    /// Begins to wait for the greeting of a new connection. One of another user is refused at once.
+    /// Adds a new connection. One of another user is refused at once.
     pub(crate) fn add(&mut self, key: u64, socket: OwnedFd, watch: &OwnedFd) {
         let failed = |error: Errno| format!("its connection failed: {error}");
         let other = match socket::peer_credentials(&socket) {
@@ -82,8 +82,8 @@ impl Admission {
         }
     }
 
-    /// The socket and process of a connection whose greeting has come and is right. One that sent something else, or has
-    /// gone, waits no longer.
+    /// Returns the socket and process of a connection whose greeting is correct. A closed
+    /// connection or a wrong greeting ends it.
     pub(crate) fn authenticate(
         &mut self,
         key: u64,
@@ -96,7 +96,7 @@ impl Admission {
             return None;
         }
         let PendingAuth { socket, process, .. } = self.pending.remove(at)?;
-        // By name: a forked child may keep the socket open, and with it the watching.
+        // Explicitly, because a forked child may keep the socket and its watch alive.
         let _ = epoll::delete(watch, &socket);
         let message = received.ok().filter(|length| *length > 0)?;
         let message = buffer.get(..message).unwrap_or_default();
@@ -113,7 +113,7 @@ impl Admission {
         }
     }
 
-    /// Ends a connection whose greeting has not come.
+    /// Closes a connection without a greeting.
     pub(crate) fn evict(&mut self, key: u64, watch: &OwnedFd) {
         let Some(at) = self.pending.iter().position(|one| one.key == key) else { return };
         if let Some(one) = self.pending.remove(at) {
@@ -122,20 +122,20 @@ impl Admission {
         }
     }
 
-    /// Ends all that wait.
+    /// Closes all connections.
     pub(crate) fn close(&mut self, watch: &OwnedFd) {
         self.pending.drain(..).for_each(|one| end(&one.socket, watch));
     }
 
-    /// Sends a connection the reason why it is refused, and logs it.
+    /// Sends the reason for a refusal and logs it.
     pub(crate) fn refuse(&mut self, socket: &OwnedFd, why: &str) {
-        // One that does not listen does not need the reason.
+        // The result does not matter: a peer that does not read needs no reason.
         let _ = socket::send_message(socket, &wire::refused(why));
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         self.note_refused(why);
     }
 
-    /// Logs that a connection was refused, once a minute.
+    /// Logs a refused connection, once a minute.
     pub(crate) fn note_refused(&mut self, why: &str) {
         why.clone_into(&mut self.why);
         let count = self.refused.note(Instant::now());
@@ -149,7 +149,7 @@ impl Admission {
         }
     }
 
-    /// Logs what is due.
+    /// Writes due log lines.
     pub(crate) fn log(&mut self) {
         let count = self.refused.due(Instant::now());
         self.log_refused(count);
@@ -165,13 +165,13 @@ impl Admission {
         }
     }
 
-    /// When something is to be logged.
+    /// When the next log line is due.
     pub(crate) fn next_log(&self) -> Option<Instant> {
         self.refused.due_at()
     }
 }
 
-/// Ends a connection also where a forked child keeps its socket open.
+/// Shuts a connection down, even if a forked child keeps its socket open.
 fn end(socket: &OwnedFd, watch: &OwnedFd) {
     let _ = epoll::delete(watch, socket);
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);

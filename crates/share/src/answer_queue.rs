@@ -1,7 +1,7 @@
-//! Answers on their way to the thread that sends them.
+//! Answers on their way to the server thread.
 //!
-//! Whoever answers puts the bytes into the shared memory himself, if there is room and nobody waits for room, and rings
-//! for the thread only where it sleeps.
+//! The answering thread copies the bytes into the shared memory, unless samples wait for room. It
+//! wakes the server thread only if that sleeps.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,20 +14,20 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::ShareError;
 use crate::memory::{SharedMemory, SharedSlot};
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub(crate) enum AnswerBody {
     /// The sample is in the shared memory.
     Placed(SharedSlot),
-    /// The sample is not: there was no room, or it is empty.
+    /// The sample is not in the shared memory, because it is empty or there was no room.
     Whole(Bytes),
-    /// What a call gave.
+    /// The result of a call.
     Called(Bytes),
-    /// There is none, of what was a sample or a call.
+    /// A sample or a call has failed.
     Failed { error: TierError, of_sample: bool },
 }
 
-/// An answer, and whose it is.
+/// An answer and its request.
 #[derive(Debug)]
 pub(crate) struct PostedAnswer {
     pub(crate) connection: u64,
@@ -39,12 +39,12 @@ pub(crate) struct PostedAnswer {
 pub(crate) struct AnswerQueue {
     posted: Mutex<Vec<PostedAnswer>>,
     wake_fd: OwnedFd,
-    /// Whether the thread looks at the queue before it sleeps again.
+    /// Whether the thread checks the queue before it sleeps again.
     awake: AtomicBool,
     stopping: AtomicBool,
-    /// Samples that wait for room: nobody may take room before them.
+    /// Samples that wait for room and have precedence.
     pub(crate) waiting: AtomicU64,
-    /// Workers that are connected.
+    /// Connected workers.
     pub(crate) clients: AtomicU64,
     /// Samples whose bytes went through the socket.
     pub(crate) over_the_socket: AtomicU64,
@@ -67,7 +67,7 @@ impl AnswerQueue {
         })
     }
 
-    /// Puts a sample into the shared memory, if there is room for it and nobody waits for room.
+    /// Copies a sample into the shared memory, if there is room and no sample waits for it.
     pub(crate) fn place(&self, bytes: Bytes) -> AnswerBody {
         if bytes.is_empty() || self.waiting.load(Ordering::Relaxed) > 0 {
             return AnswerBody::Whole(bytes);
@@ -78,7 +78,7 @@ impl AnswerQueue {
         }
     }
 
-    /// Hands an answer to the thread.
+    /// Passes an answer to the server thread.
     pub(crate) fn push(&self, connection: u64, tag: u32, answer: AnswerBody) {
         self.posted.lock().unwrap_or_else(PoisonError::into_inner).push(PostedAnswer {
             connection,
@@ -88,42 +88,44 @@ impl AnswerQueue {
         self.wake();
     }
 
-    /// All that was posted.
+    /// Takes all answers.
     pub(crate) fn take(&self, into: &mut Vec<PostedAnswer>) {
         std::mem::swap(&mut *self.posted.lock().unwrap_or_else(PoisonError::into_inner), into);
     }
 
-    /// Whether nothing is posted, now that the thread is about to sleep: from here on it is rung for.
+    /// Whether the thread may sleep because there is no answer. From here on it is woken for new
+    /// ones.
     pub(crate) fn prepare_sleep(&self) -> bool {
-        // In one order with `wake`, seen from all threads: either this sees what was posted, or `wake` sees that.
+        // Sequentially consistent with `wake`: either this sees the answer, or `wake` sees that the
+        // thread sleeps.
         self.awake.store(false, Ordering::SeqCst);
         self.posted.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
             && !self.stopping.load(Ordering::SeqCst)
     }
 
-    /// The thread is up, and looks at the queue before it sleeps again; `was_woken` says whether the wake_fd woke it.
+    /// Called after a sleep. `was_woken` says whether `wake_fd` is readable.
     pub(crate) fn mark_awake(&self, was_woken: bool) {
         self.awake.store(true, Ordering::SeqCst);
         if was_woken {
             let mut count = [0; 8];
-            // What was read already is no loss.
+            // An empty counter is fine.
             let _ = rustix::io::read(&self.wake_fd, &mut count);
         }
     }
 
     fn wake(&self) {
         if !self.awake.swap(true, Ordering::SeqCst) {
-            // Fails only where the wake_fd has rung without end already.
+            // Fails only if the counter is at its maximum, which wakes the thread anyway.
             let _ = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
         }
     }
 
-    /// What becomes readable when it rings.
+    /// Becomes readable to wake the thread.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake_fd.as_fd()
     }
 
-    /// Asks the thread to end.
+    /// Ends the thread.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake();

@@ -1,4 +1,4 @@
-//! What a worker uses: blocking, without threads, from as many threads as there are.
+//! The worker's API: blocking, without threads of its own, usable from any number of threads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use crate::wire::{MAX_CALL_NAME, MAX_CALL_PAYLOAD};
 use crate::worker_connection::{CallerGuard, SendStatus, StopCheck, WorkerConnection};
 use crate::{ShareError, ShareErrorKind};
 
-/// A worker's end: asks the main process's engine for samples.
+/// A worker's end: requests samples from the main process's engine.
 ///
-/// Several threads may use one client. Clones are the same client. It is of the process that connected: in a forked child
-/// every request is an error ([`ShareErrorKind::Forked`]), and the child connects for itself.
+/// Several threads may use one client. Clones are the same client. A client belongs to the process
+/// that connected. In a forked child every request fails ([`ShareErrorKind::Forked`]), and the
+/// child connects on its own.
 #[derive(Clone, Debug)]
 pub struct Client {
     connection: Arc<WorkerConnection>,
@@ -24,13 +25,14 @@ impl Client {
     /// Connects to the server at `address` ([`Server::address`](crate::Server::address)).
     ///
     /// # Errors
-    /// [`ShareErrorKind::Gone`] where nobody serves there any more, at once; [`ShareErrorKind::Refused`] where the server
-    /// is another user's or the secret in the address is not its own; [`ShareErrorKind::Invalid`] where the address is none.
+    /// * [`ShareErrorKind::Gone`] at once if no server listens there.
+    /// * [`ShareErrorKind::Refused`] if the server belongs to another user or the secret is wrong.
+    /// * [`ShareErrorKind::Invalid`] if the address is malformed.
     pub fn connect(address: &str) -> Result<Self, ShareError> {
         Self::connect_with(address, &mut || false)
     }
 
-    /// The same; `stop` is asked about every 100 ms whether to give up.
+    /// The same, calling `stop` about every 100 ms. If it returns true, the wait ends.
     ///
     /// # Errors
     /// As [`connect`](Self::connect), and [`ShareErrorKind::Interrupted`].
@@ -39,17 +41,18 @@ impl Client {
         Ok(Self { connection: Arc::new(connection) })
     }
 
-    /// Gets samples, each its own way: the answer has one entry for each of `ids`, in their order, and what fails for one
-    /// does not harm the others. Blocks as long as it takes, and ends at once when the main process does.
+    /// Gets samples. The result has one entry for each of `ids`, in their order, and each fails
+    /// alone. Blocks until all have arrived, or until the main process ends.
     ///
-    /// All are asked for at once, as far as the server has them under way (some hundreds); ask for many together where
-    /// many are needed. What is larger than the shared memory, or finds no room there, comes through the socket.
+    /// The server handles some hundreds of requests at once, so request many samples together where
+    /// many are needed. A sample that finds no room in the shared memory arrives through the
+    /// socket.
     pub fn get(&self, ids: &[SampleId]) -> Vec<Result<Held, ShareError>> {
         self.get_with(ids, &mut || false)
     }
 
-    /// The same; `stop` is asked about every 100 ms whether to give up. What has not come then is an error
-    /// ([`ShareErrorKind::Interrupted`]), and what came stays.
+    /// The same, calling `stop` about every 100 ms. If it returns true, missing samples are errors
+    /// ([`ShareErrorKind::Interrupted`]), and the others stay valid.
     pub fn get_with(
         &self,
         ids: &[SampleId],
@@ -75,7 +78,7 @@ impl Client {
         let mut going = Ok(());
         while going.is_ok() && (asked < ids.len() || !missing.is_empty()) {
             going = self.ask(&caller, ids, &mut asked, &mut missing, stop_check);
-            // Also where that was the end: what came before it is right.
+            // Also after an error, because earlier results are valid.
             for (tag, came) in self.connection.take(caller.number) {
                 if let Some(at) = missing.remove(&tag) {
                     got[at] = Some(came.map(|place| Held::new(Arc::clone(&self.connection), place)));
@@ -85,7 +88,7 @@ impl Client {
         if missing.is_empty() && asked == ids.len() { Ok(()) } else { going }
     }
 
-    /// Asks for what can be asked for, and waits for something to come.
+    /// Sends as many requests as allowed, and waits for a result.
     fn ask(
         &self,
         caller: &CallerGuard,
@@ -110,17 +113,17 @@ impl Client {
         self.connection.wait(caller.number, to_send, stop_check)
     }
 
-    /// Asks the layer above the server something: a name and bytes, answered by bytes.
+    /// Calls the layer above the server: a name and bytes, answered by bytes of any length.
     ///
     /// # Errors
-    /// [`ShareErrorKind::Sample`] with what that layer says; [`ShareErrorKind::Invalid`] where the name is
-    /// longer than 256 bytes or the payload than 65,273; what [`get`](Self::get) says of the server. The answer may have
-    /// any length.
+    /// [`ShareErrorKind::Sample`] with that layer's error. [`ShareErrorKind::Invalid`] if the name
+    /// is longer than 256 bytes or the payload longer than 65,273. Errors of the server as in
+    /// [`get`](Self::get).
     pub fn call(&self, name: &str, payload: &[u8]) -> Result<Vec<u8>, ShareError> {
         self.call_with(name, payload, &mut || false)
     }
 
-    /// The same; `stop` is asked about every 100 ms whether to give up.
+    /// The same, calling `stop` about every 100 ms. If it returns true, the wait ends.
     ///
     /// # Errors
     /// As [`call`](Self::call), and [`ShareErrorKind::Interrupted`].
@@ -156,7 +159,7 @@ impl Client {
         }
     }
 
-    /// Whether this is the process that connected, and not one that was forked from it.
+    /// Whether this process made the connection, so is not a forked child.
     pub fn is_own(&self) -> bool {
         self.connection.is_own()
     }

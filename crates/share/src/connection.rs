@@ -1,7 +1,8 @@
-//! One worker's connection, as the server sees it: what it requested, what it holds, what it is still to be message.
+//! The server's side of one worker's connection: its requests, its leased slots and its unsent
+//! answers.
 //!
-//! All that a worker can make the server keep is bounded here; one that goes beyond is cut off ([`ProtocolViolation`]). A worker
-//! that keeps to the rules never meets these bounds.
+//! Everything that a worker can make the server keep is bounded here. A worker that exceeds a bound
+//! is disconnected ([`ProtocolViolation`]). Correct workers never reach the bounds.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -19,31 +20,31 @@ use crate::peer_process::PeerProcess;
 use crate::socket;
 use crate::wire::{self, MAX_ANSWER, MAX_MESSAGE, RecordReader, WorkerRecord};
 
-/// Samples of one worker that the engine reads, or that wait for room, at one time; the others wait for these.
+/// Samples of one worker that are being read or wait for room. Further requests wait for these.
 pub(crate) const MAX_IN_FLIGHT: usize = 256;
-/// Samples that a worker may have requested for.
+/// Requests for samples that one worker may have open.
 const MAX_REQUESTED: usize = 4096;
-/// Calls that a worker may have under way.
+/// Calls that one worker may have open.
 pub(crate) const MAX_CALLS: usize = 64;
-/// Bytes of answers that a worker may leave unread, samples apart.
+/// Unread bytes of answers that one worker may have, without samples.
 const MAX_UNREAD: usize = 4 << 20;
-/// Messages that are heard or message in one turn, so that all workers have theirs.
+/// Messages received or sent per turn, so that every worker gets a turn.
 const MESSAGES_PER_TURN: usize = 16;
-/// Samples that are handed to the engine in one turn.
+/// Requests passed to the engine per turn.
 const REQUESTS_PER_TURN: usize = 32;
 
-/// The worker does what no worker of ours does.
+/// A correct worker never does this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProtocolViolation(pub(crate) &'static str);
 
-/// What went through, and whether there is more.
+/// The progress on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IoStatus {
     /// Nothing more for now.
     Done,
     /// There may be more.
     More,
-    /// The worker is gone.
+    /// The worker has disconnected.
     Closed,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct QueuedSample {
     pub(crate) since: Instant,
 }
 
-/// An answer that goes through the socket in parts.
+/// An answer that is sent through the socket in parts.
 #[derive(Debug)]
 struct PartialAnswer {
     tag: u32,
@@ -68,7 +69,7 @@ struct PartialAnswer {
 pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     pub(crate) process: PeerProcess,
-    /// False once it is gone: who still reads for it sees that.
+    /// Set to false when the worker has left, so that open requests can be skipped.
     pub(crate) wanted: Arc<AtomicBool>,
     requested: VecDeque<(u32, SampleId)>,
     /// Samples at the engine, waiting for room, or on their way through the socket.
@@ -77,14 +78,14 @@ pub(crate) struct Connection {
     calls_in_flight: usize,
     leases: Vec<Option<SharedSlot>>,
     free_slots: Vec<u32>,
-    /// Bytes of memory that the worker holds.
+    /// Bytes of shared memory that the worker holds.
     pub(crate) leased_bytes: usize,
     pub(crate) waiting: VecDeque<QueuedSample>,
     message: Vec<u8>,
     send_queue: VecDeque<Vec<u8>>,
     unread: usize,
     parts: VecDeque<PartialAnswer>,
-    /// Whether the socket is watched for room to write.
+    /// Whether the socket is watched for writability.
     pub(crate) watches_writable: bool,
 }
 
@@ -110,7 +111,7 @@ impl Connection {
         }
     }
 
-    /// Reads what the worker says; `freed` is set where it let something go.
+    /// Receives messages. Sets `freed` if the worker released a slot.
     pub(crate) fn receive(
         &mut self,
         buffer: &mut [u8],
@@ -160,7 +161,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What the engine is to read next.
+    /// The next requests for the engine.
     pub(crate) fn take_requests(&mut self) -> Vec<(u32, SampleId)> {
         let count =
             MAX_IN_FLIGHT.saturating_sub(self.in_flight).min(REQUESTS_PER_TURN).min(self.requested.len());
@@ -168,17 +169,17 @@ impl Connection {
         self.requested.drain(..count).collect()
     }
 
-    /// Whether [`take_requests`](Self::start) has something to say.
+    /// Whether [`take_requests`](Self::take_requests) returns anything.
     pub(crate) fn has_requests(&self) -> bool {
         !self.requested.is_empty() && self.in_flight < MAX_IN_FLIGHT
     }
 
-    /// What the layer above is to be requested: tag, name, payload.
+    /// The calls to pass on: tag, name, payload.
     pub(crate) fn calls(&mut self) -> Vec<(u32, String, Bytes)> {
         std::mem::take(&mut self.calls)
     }
 
-    /// The sample is in the memory, and the worker's from now on.
+    /// Leases a slot with its sample to the worker.
     pub(crate) fn lease(&mut self, tag: u32, slot: SharedSlot) -> Result<(), ProtocolViolation> {
         self.in_flight -= 1;
         self.leased_bytes += slot.taken;
@@ -191,12 +192,12 @@ impl Connection {
         self.check_message()
     }
 
-    /// The sample goes through the socket.
+    /// Sends the sample through the socket.
     pub(crate) fn send_in_parts(&mut self, tag: u32, bytes: Bytes) {
         self.parts.push_back(PartialAnswer { tag, bytes, at: 0, of_sample: true });
     }
 
-    /// There is no such sample, or the call failed.
+    /// Reports that a sample or a call failed.
     pub(crate) fn fail(
         &mut self,
         tag: u32,
@@ -208,7 +209,7 @@ impl Connection {
         self.check_message()
     }
 
-    /// What a call gave.
+    /// Sends the result of a call.
     pub(crate) fn reply(&mut self, tag: u32, bytes: Bytes) {
         self.parts.push_back(PartialAnswer { tag, bytes, at: 0, of_sample: false });
     }
@@ -221,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// Closes the message that is being written where it is full.
+    /// Closes the current message if it is full.
     fn check_message(&mut self) -> Result<(), ProtocolViolation> {
         if self.message.len() + MAX_ANSWER > MAX_MESSAGE {
             self.close_message();
@@ -239,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// Sends what there is. [`IoStatus::More`] where the socket has no room for the rest, or it would take too long.
+    /// Sends what is queued. Returns [`IoStatus::More`] if the socket is full or the turn is over.
     pub(crate) fn send(&mut self) -> IoStatus {
         self.close_message();
         for _ in 0..MESSAGES_PER_TURN {
@@ -255,7 +256,7 @@ impl Connection {
             match sent {
                 Ok(()) => self.sent(),
                 Err(Errno::INTR) => {}
-                // No room in the socket, or none in the kernel for now.
+                // The socket is full, or the kernel has no memory for now.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return IoStatus::More,
                 Err(_) => return IoStatus::Closed,
             }
@@ -271,7 +272,7 @@ impl Connection {
             if parts.at == parts.bytes.len() {
                 self.done(parts.of_sample);
             } else {
-                // In turn, so that a giant does not hold up what is small.
+                // Round robin, so that a large answer does not delay small ones.
                 self.parts.push_back(parts);
             }
         }

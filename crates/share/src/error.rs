@@ -1,4 +1,4 @@
-//! What can go wrong between a worker and the process whose engine it uses.
+//! Failures between a worker and the process whose engine it uses.
 
 use std::fmt;
 use std::io;
@@ -6,29 +6,29 @@ use std::sync::Arc;
 
 use foreread_tier::TierError;
 
-/// The kinds of failure that callers can tell apart.
+/// The kinds of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ShareErrorKind {
-    /// The process that serves is gone, or serves no longer.
+    /// The server process has ended, or serves no longer.
     Gone,
-    /// The other end did not want us, or is not who it should be.
+    /// The other end refused the connection, or belongs to another user.
     Refused,
-    /// The caller asked to stop waiting.
+    /// The caller's `stop` ended the wait.
     Interrupted,
-    /// The client is another process's: it was inherited over a fork.
+    /// The client was inherited over a fork, so it belongs to another process.
     Forked,
-    /// The request itself is wrong: an address that is none, a call that is too long.
+    /// The request is wrong: a malformed address, or a call that is too long.
     Invalid,
-    /// The other end says what cannot be, or speaks another version.
+    /// The other end violated the protocol, or has another version.
     Malformed,
-    /// The system has no socket or memory for us.
+    /// The system has no socket or memory.
     System,
-    /// The engine could not deliver the sample or answer the call: see [`ShareError::tier_error`].
+    /// The engine could not deliver the sample or answer the call. See [`ShareError::tier_error`].
     Sample,
 }
 
-/// A failure: what kind, and what happened. Cheap to clone.
+/// A failure: its kind and its message. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ShareError(Arc<ErrorInner>);
 
@@ -76,13 +76,12 @@ impl ShareError {
         Self(Arc::new(ErrorInner { kind: ShareErrorKind::Sample, detail, source: ErrorCause::Sample(error) }))
     }
 
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub fn kind(&self) -> ShareErrorKind {
         self.0.kind
     }
 
-    /// The engine's own error, where it was the engine that failed ([`ShareErrorKind::Sample`]). What caused it is in
-    /// its detail, in words.
+    /// The engine's error ([`ShareErrorKind::Sample`]). Its causes are in its detail.
     pub fn tier_error(&self) -> Option<&TierError> {
         match &self.0.source {
             ErrorCause::Sample(error) => Some(error),
@@ -105,7 +104,7 @@ impl std::error::Error for ShareError {
         match &self.0.source {
             ErrorCause::None => None,
             ErrorCause::System(error) => Some(error),
-            // The message is this error's own already.
+            // The message is already this error's own.
             ErrorCause::Sample(error) => error.source(),
         }
     }

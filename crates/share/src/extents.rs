@@ -1,13 +1,13 @@
-//! Which parts of the shared memory are free.
+//! The free extents of the shared memory.
 //!
-//! The smallest free extent that is large enough is taken, the lowest of those alike. So what was free the longest (the
-//! large rest at the end) is touched last, and a server whose clients hold little makes little of its memory real. The
-//! price is two ordered tables, a few hundred nanoseconds a sample.
+//! Best fit: the smallest sufficient extent is used, and of equal ones the lowest. So the large
+//! free rest at the end is touched last, and a server with small workers uses little physical
+//! memory. The price is two ordered tables, a few hundred nanoseconds per sample.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// FreeExtents begin and end at multiples of this many bytes: a cache line, so that no two samples share one and vector
-/// instructions find their alignment.
+/// Extents are aligned to a cache line, so that no two samples share one and vector instructions
+/// find their alignment.
 pub(crate) const ALIGNMENT: usize = 64;
 
 /// The free extents of `0..total`.
@@ -18,7 +18,7 @@ pub(crate) struct FreeExtents {
     free: usize,
 }
 
-/// What a sample of `length` bytes takes, in bytes.
+/// The bytes allocated for a sample of `length` bytes.
 pub(crate) fn rounded(length: usize) -> Option<usize> {
     length.checked_next_multiple_of(ALIGNMENT)
 }
@@ -31,12 +31,13 @@ impl FreeExtents {
         extents
     }
 
-    /// How many bytes are free, in one piece or many.
+    /// The number of free bytes, contiguous or not.
     pub(crate) fn free_bytes(&self) -> usize {
         self.free
     }
 
-    /// Takes `length` bytes in one piece and says where they begin; `length` is a multiple of [`ALIGNMENT`] and not zero.
+    /// Allocates `length` contiguous bytes and returns their offset. `length` must be a multiple of
+    /// [`ALIGNMENT`] and not zero.
     pub(crate) fn allocate(&mut self, length: usize) -> Option<usize> {
         debug_assert!(length > 0 && length.is_multiple_of(ALIGNMENT));
         let &(found, offset) = self.by_length.range((length, 0)..).next()?;
@@ -48,7 +49,7 @@ impl FreeExtents {
         Some(offset)
     }
 
-    /// Gives back what [`allocate`](Self::take) gave.
+    /// Releases an extent from [`allocate`](Self::allocate).
     pub(crate) fn release(&mut self, mut offset: usize, mut length: usize) {
         if length == 0 {
             return;
@@ -97,8 +98,8 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a table of cells: what is taken overlaps nothing, fits where there is a gap, and fails only where
-        /// there is none.
+        /// Compared with a table of cells: an allocation overlaps nothing, and fails only if no gap
+        /// is large enough.
         #[test]
         fn what_is_taken_was_free_and_comes_back(steps in proptest::collection::vec(step(), 0..200)) {
             let mut extents = FreeExtents::new(CELLS * ALIGNMENT);

@@ -1,7 +1,8 @@
-//! The client's side of the shared memory: mapped for reading, as long as anything of it is held.
+//! The client's read-only mapping of the shared memory.
 //!
-//! The mapping is not handed on to forked children: there, what a client held would change under the reader as soon as
-//! the parent lets go. A child that reads it anyway ends with a fault; the price is that it does so without words.
+//! Forked children do not inherit the mapping. There a sample would change under its reader as soon
+//! as the parent releases it. The price is that a child that reads it anyway ends with a fault,
+//! without a message.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -16,7 +17,8 @@ use crate::ShareError;
 #[derive(Debug)]
 pub(crate) struct ReadMapping(ProcessMapping);
 
-/// A mapping that forked children neither inherit nor remove: there the range is not mapped, or by something else.
+/// A mapping that forked children neither inherit nor remove. In a child the range is unmapped, or
+/// used by something else.
 #[derive(Debug)]
 pub(crate) struct ProcessMapping {
     map: ManuallyDrop<MmapRaw>,
@@ -40,7 +42,7 @@ impl Deref for ProcessMapping {
 }
 
 impl ReadMapping {
-    /// Maps the first `bytes` of `file`, which can shrink no more.
+    /// Maps the first `bytes` of `file`, which must be sealed against shrinking.
     pub(crate) fn open(file: OwnedFd, bytes: u64) -> Result<Self, ShareError> {
         let wrong = |error: io::Error| ShareError::system("the shared memory cannot be mapped", error);
         let seals = fcntl_get_seals(&file).map_err(|error| wrong(error.into()))?;
@@ -54,27 +56,28 @@ impl ReadMapping {
         Ok(Self(map.and_then(ProcessMapping::new).map_err(wrong)?))
     }
 
-    /// Whether a sample may lie there.
+    /// Whether the range lies in the memory.
     pub(crate) fn contains(&self, offset: u64, length: u64) -> bool {
         offset.checked_add(length).is_some_and(|end| end <= self.0.len() as u64)
     }
 
-    /// What lies there. The caller contains it: the server was not told to take it back.
+    /// The bytes of a range. The caller holds its slot, which was not released yet.
     ///
     /// # Panics
-    /// Where nothing can lie there (see [`contains`](Self::contains)).
+    /// If the range is outside of the memory (see [`contains`](Self::contains)).
     pub(crate) fn read(&self, offset: usize, length: usize) -> &[u8] {
         assert!(
             self.contains(offset as u64, length as u64),
             "{length} bytes at {offset} of {}",
             self.0.len()
         );
-        // SAFETY: the range lies within the mapping, as was just looked, and the mapping within the memory, which is sealed
-        // against shrinking, so that no access is a fault; it lives as long as the borrow of `self`. The bytes do not
-        // change meanwhile: only the server can write (the memory is sealed against new writable mappings, and it
-        // writes to slots that nobody contains), and it takes back a slot when this process says so or ends. This process
-        // says so when the `Held` is dropped, which is what borrows. A server that breaks this is this job's own main
-        // process in error; it is trusted as the memory of this process is.
+        // SAFETY: the range lies within the mapping, as was just checked, and the mapping within
+        // the memory. The memory is sealed against shrinking, so no access faults. It lives as long
+        // as the borrow of `self`. The bytes do not change meanwhile: only the server can write
+        // (the memory is sealed against new writable mappings). It writes only to free slots, and
+        // frees a slot when this process releases it or ends. This process releases it when the
+        // `Held` is dropped, which is what borrows. A server that breaks this is this job's own
+        // main process in error. It is trusted as the memory of this process is.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().add(offset), length) }
     }
 }

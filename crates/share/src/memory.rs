@@ -1,8 +1,9 @@
-//! The server's side of the shared memory: the only place that writes to it.
+//! The server's side of the shared memory, and the only code that writes to it.
 //!
-//! The memory is a sealed `memfd`: no file system, no name, gone with its last descriptor and mapping. It is mapped before
-//! it is sealed against writing, so that this mapping alone can write ever after, whoever gets the descriptor. The price
-//! is that it cannot grow, so its size is the most that it may ever hold; pages are made real only when first touched.
+//! The memory is a sealed `memfd`. It has no name in any file system and ends with its last
+//! descriptor and mapping. It is mapped before it is sealed against writing, so only this mapping
+//! can ever write. The price is that it cannot grow, so its size is its maximum. Pages are
+//! allocated by the kernel when first touched.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +16,10 @@ use crate::ShareError;
 use crate::extents::{FreeExtents, rounded};
 use crate::mapping::ProcessMapping;
 
-/// The least memory that is shared: a page.
+/// The minimum size.
 const PAGE: usize = 4096;
 
-/// The shared memory, and which parts of it are taken.
+/// The shared memory and its free extents.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     file: OwnedFd,
@@ -26,13 +27,13 @@ pub(crate) struct SharedMemory {
     extents: Mutex<FreeExtents>,
 }
 
-/// A part of the memory that nobody else has; dropping it gives it back.
+/// An allocated part of the memory. Dropping it releases it.
 #[derive(Debug)]
 pub(crate) struct SharedSlot {
     memory: Arc<SharedMemory>,
     /// Where the sample begins.
     pub(crate) offset: usize,
-    /// Bytes that are taken.
+    /// Allocated bytes.
     pub(crate) taken: usize,
     /// Bytes of the sample.
     pub(crate) length: usize,
@@ -48,7 +49,7 @@ fn memory_file() -> rustix::io::Result<OwnedFd> {
 }
 
 impl SharedMemory {
-    /// `bytes` of shared memory, rounded up to whole pages.
+    /// Shared memory of `bytes` bytes, rounded up to whole pages.
     pub(crate) fn new(bytes: u64) -> Result<Self, ShareError> {
         let wrong = |error: std::io::Error| {
             ShareError::system(format!("{bytes} bytes of shared memory cannot be had: ask for less"), error)
@@ -62,7 +63,7 @@ impl SharedMemory {
             MmapOptions::new().len(length).map_raw(&file).and_then(ProcessMapping::new).map_err(wrong)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         match fcntl_add_seals(&file, seals | SealFlags::FUTURE_WRITE) {
-            // Before Linux 5.1: a client of the same user could write if it set out to.
+            // Before Linux 5.1. A client of the same user could then write on purpose.
             Err(Errno::INVAL) => fcntl_add_seals(&file, seals),
             other => other,
         }
@@ -71,17 +72,17 @@ impl SharedMemory {
         Ok(Self { file, map, extents })
     }
 
-    /// What clients map.
+    /// The descriptor that clients map.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     pub(crate) fn length(&self) -> usize {
         self.map.len()
     }
 
-    /// Bytes that are free, in one piece or many.
+    /// The number of free bytes, contiguous or not.
     pub(crate) fn free_bytes(&self) -> usize {
         self.extents().free_bytes()
     }
@@ -90,17 +91,18 @@ impl SharedMemory {
         self.extents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies `bytes` into the memory, if there is room in one piece. Nothing may be empty: that takes no room.
+    /// Copies `bytes` into the memory if there is a large enough extent. `bytes` must not be empty.
     pub(crate) fn place(self: &Arc<Self>, bytes: &[u8]) -> Option<SharedSlot> {
         let taken = rounded(bytes.len())?;
         let offset = self.extents().allocate(taken)?;
         let slot = SharedSlot { memory: Arc::clone(self), offset, taken, length: bytes.len() };
         debug_assert!(offset + bytes.len() <= self.map.len());
-        // SAFETY: the extents lie within the mapping, which lives as long as `self`, and `taken >= bytes.len()`. The slot
-        // was free until now and is this one's alone, so no other thread writes there; clients read a slot only between
-        // the answer that names it, which is sent after this, and their word that they let it go, without which it is
-        // not given back (or their end). `bytes` is the caller's memory and never this mapping, of which no borrow is
-        // ever made here.
+        // SAFETY: the extents lie within the mapping, which lives as long as `self`, and `taken >=
+        // bytes.len()`. The slot was free until now and belongs to this value alone, so no other
+        // thread writes there. Clients read a slot only between the answer that names it, which is
+        // sent after this, and its release (or their end). Without either the slot is not given
+        // back. `bytes` is the caller's memory and never this mapping, of which no borrow is ever
+        // made here.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(offset), bytes.len());
         }

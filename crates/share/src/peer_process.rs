@@ -1,9 +1,9 @@
-//! Whether the process at the other end processes.
+//! Detects the end of the process at the other end of a socket.
 //!
-//! A socket alone does not say: processes that were forked meanwhile hold copies of it and keep it open after its owner
-//! was killed. A descriptor of the process says so at once: the socket's own (Linux 6.5), else by the process's pid
-//! (Linux 5.3), which another process may have by then. The price is one more descriptor a connection. Where the kernel
-//! or a sandbox gives none, the process is polled by its pid.
+//! A socket alone is not enough: processes forked in between hold copies of it and keep it open
+//! after its owner was killed. A pidfd reports the end at once. It comes from the socket (Linux
+//! 6.5), else from the pid (Linux 5.3), which may have been reused by then. The price is one more
+//! descriptor per connection. Where the kernel or a sandbox provides no pidfd, the pid is polled.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -17,26 +17,26 @@ use crate::socket;
 pub(crate) enum PeerProcess {
     /// Readable when the process ends.
     Pidfd(OwnedFd),
-    /// Only its pid is known.
+    /// Only the pid is known.
     Pid(Pid),
-    /// It processes where we cannot see it (another namespace of processes): the socket must do.
+    /// The process is in another pid namespace and cannot be observed. Only the socket can end.
     Unknown,
 }
 
 impl PeerProcess {
-    /// The process of the process at the other end of `socket`, whose pid is `pid`.
+    /// The process at the other end of `socket`, with the pid `pid`.
     pub(crate) fn of_peer(socket: &OwnedFd, pid: i32) -> Self {
         socket::peer_pidfd(socket).map_or_else(|_| Self::of(pid), Self::Pidfd)
     }
 
-    /// The process of process `pid`, 0 where it cannot be seen from here.
+    /// The process `pid`. Zero is a process that cannot be seen from here.
     fn of(pid: i32) -> Self {
         let Some(process) = Pid::from_raw(pid) else { return Self::Unknown };
-        // An old kernel, a sandbox without the call, no descriptor left, or no such process.
+        // An old kernel, a sandbox without the call, no free descriptor, or no such process.
         pidfd_open(process, PidfdFlags::empty()).map_or(Self::Pid(process), Self::Pidfd)
     }
 
-    /// What becomes readable when the process ends.
+    /// The descriptor that becomes readable when the process ends.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Pidfd(descriptor) => Some(descriptor.as_fd()),
@@ -44,7 +44,7 @@ impl PeerProcess {
         }
     }
 
-    /// Whether only polling [`has_exited`](Self::has_exited) shows the process's end.
+    /// Whether only polling [`has_exited`](Self::has_exited) detects the end.
     pub(crate) fn needs_polling(&self) -> bool {
         matches!(self, Self::Pid(_))
     }

@@ -1,7 +1,7 @@
-//! What the server asks the engine for: samples and calls, each with its own way back.
+//! The server's requests to the engine: samples and calls, each with a handle for its reply.
 //!
-//! An [`Ask`] is answered once, from any thread, at any time. One that is dropped is answered too: with an error, so
-//! that no worker waits for what will not come.
+//! An [`Ask`] is answered once, from any thread, at any time. If it is dropped, the worker gets an
+//! error and does not wait for ever.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,17 +12,18 @@ use foreread_types::SampleId;
 
 use crate::answer_queue::{AnswerBody, AnswerQueue};
 
-/// What a server serves from: the engine of the main process.
+/// The engine behind a server.
 pub trait Samples: Send + Sync + 'static {
-    /// Starts reading these samples. It is called on the thread that serves all workers, so it must not wait; it may
-    /// answer what is at hand before it returns. A sample of a megabyte takes about 0.1 ms to answer (it is copied).
+    /// Starts to read samples. It runs on the thread that serves all workers, so it must not block.
+    /// It may answer samples in memory before it returns. Answering a sample of a megabyte takes
+    /// about 0.1 ms, because it is copied.
     fn get(&self, asks: Vec<Ask>);
 
-    /// Starts to answer a call of the layer above. It must not wait either.
+    /// Starts to answer a call. It must not block.
     fn call(&self, call: Call);
 }
 
-/// The way back to a worker.
+/// The reply to a worker.
 #[derive(Debug)]
 pub(crate) struct ReplyHandle {
     queue: Weak<AnswerQueue>,
@@ -46,7 +47,7 @@ impl ReplyHandle {
 
     fn give(&mut self, answer: impl FnOnce(&AnswerQueue) -> AnswerBody) {
         self.answered = true;
-        // Where nobody waits any more, nothing is copied.
+        // Nothing is copied for a worker that has left.
         if self.wanted.load(Ordering::Relaxed)
             && let Some(queue) = self.queue.upgrade()
         {
@@ -71,7 +72,7 @@ impl Drop for ReplyHandle {
     }
 }
 
-/// A sample that a worker wants.
+/// A worker's request for a sample.
 #[derive(Debug)]
 pub struct Ask {
     id: SampleId,
@@ -83,18 +84,18 @@ impl Ask {
         Self { id, reply }
     }
 
-    /// Which sample.
+    /// The requested sample.
     pub fn id(&self) -> SampleId {
         self.id
     }
 
-    /// Whether the worker still waits: false once it is gone. What has not been started then need not be.
+    /// Whether the worker still waits. If not, a read that has not started can be skipped.
     pub fn is_wanted(&self) -> bool {
         self.reply.wanted.load(Ordering::Relaxed)
     }
 
-    /// Gives the worker its sample, or says why there is none. Copies the bytes to shared memory if there is room, and
-    /// keeps them until there is, if not.
+    /// Sends the sample or an error to the worker. Copies the bytes to shared memory if there is
+    /// room. Otherwise it keeps them until there is.
     pub fn answer(mut self, result: Result<Bytes, TierError>) {
         match result {
             Ok(bytes) => self.reply.give(|queue| queue.place(bytes)),
@@ -103,7 +104,7 @@ impl Ask {
     }
 }
 
-/// A question that a worker's upper layer asks the main process's: a name and bytes, answered by bytes.
+/// A call from the layer above a worker: a name and bytes, answered by bytes.
 #[derive(Debug)]
 pub struct Call {
     name: String,
@@ -116,17 +117,17 @@ impl Call {
         Self { name, payload, reply }
     }
 
-    /// What is called.
+    /// The name of the call.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is called with.
+    /// The argument of the call.
     pub fn payload(&self) -> &Bytes {
         &self.payload
     }
 
-    /// Gives the worker its answer, through the socket, whatever its length.
+    /// Sends the answer, of any length, through the socket.
     pub fn answer(mut self, result: Result<Bytes, TierError>) {
         match result {
             Ok(bytes) => self.reply.give(|_| AnswerBody::Called(bytes)),

@@ -1,14 +1,14 @@
-//! The thread that serves all workers: hears what they want, has it read, tells them where it is.
+//! The thread that serves all workers: receives requests, passes them to the engine, sends answers.
 //!
-//! Each turn gives every worker a bounded share, so none waits for another's long list. Whoever waits for room waits in
-//! turn among workers, each worker's samples in the order in which they came. Nobody waits for room that does not
-//! come: a sample goes through the socket instead
+//! Each turn gives every worker a bounded share, so a long list of one worker does not delay the
+//! others. Room in the shared memory is assigned in turn among workers, and in the order of arrival
+//! within one worker. A sample goes through the socket instead
 //!
-//! * when it would not fit even if all other workers let go of all they hold;
-//! * when nobody has let go of anything for [`RELEASE_TIMEOUT`];
-//! * when it has waited for [`ROOM_TIMEOUT`] while smaller ones or others' came and went.
+//! * when it would not fit even if all other workers released everything,
+//! * when no slot was released for [`RELEASE_TIMEOUT`],
+//! * when it has waited for [`ROOM_TIMEOUT`].
 //!
-//! The price of that way is a second copy of the bytes, not a wrong or missing sample.
+//! The price of the socket is a second copy of the bytes, never a wrong or missing sample.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -28,24 +28,24 @@ use crate::peer_process::PeerProcess;
 use crate::requests::{Ask, Call, ReplyHandle, Samples};
 use crate::{ShareError, socket, wire};
 
-/// After this long without any room coming free, none is waited for.
+/// If no slot is released for this long, samples stop waiting for room.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(20);
 /// The longest that a sample waits for room.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(250);
-/// Workers that may be connected.
+/// The maximum number of connected workers.
 const MAX_CLIENTS: usize = 1024;
-/// The part of the memory that a worker may keep for a while after it let go of it.
+/// A worker may defer releases of up to this fraction of the memory.
 const UNRELEASED_PART: usize = 256;
-/// Connections that are accepted in one turn, so that those who only connect delay nobody for long.
+/// Connections accepted per turn, so that a flood of connections does not delay workers.
 const ACCEPTS_PER_TURN: usize = 64;
-/// How often workers are last_poll of whose process there is no descriptor.
+/// How often worker processes without a pidfd are polled.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long no connection is taken when there are no descriptors left.
+/// How long no connection is accepted when no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
-/// In the name of what is watched: the process and not its socket.
+/// In the key of a watched descriptor: the pidfd instead of the socket.
 const PROCESS: u64 = 1;
 
 pub(crate) struct ServerLoop {
@@ -55,18 +55,18 @@ pub(crate) struct ServerLoop {
     watch: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next: u64,
-    /// Who waits for room, in turn.
+    /// Workers that wait for room, in turn.
     room_queue: VecDeque<u64>,
     last_release: Instant,
     accept_paused_until: Option<Instant>,
     buffer: Vec<u8>,
     admission: Admission,
-    /// When the workers were last last_poll that only polling shows the end of.
+    /// When worker processes without a pidfd were last polled.
     last_poll: Instant,
 }
 
 impl ServerLoop {
-    /// Begins to watch `listener`.
+    /// Starts to watch `listener`.
     pub(crate) fn new(
         samples: Arc<dyn Samples>,
         queue: Arc<AnswerQueue>,
@@ -95,7 +95,7 @@ impl ServerLoop {
         })
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until the queue is stopped.
     pub(crate) fn run(&mut self) {
         let mut events = Vec::with_capacity(64);
         let mut posted = Vec::new();
@@ -108,7 +108,7 @@ impl ServerLoop {
         }
     }
 
-    /// Has read what was asked for, and tells what was found.
+    /// Passes requests to the engine and sends answers.
     fn turn(&mut self, posted: &mut Vec<PostedAnswer>) {
         self.start();
         self.queue.take(posted);
@@ -154,7 +154,7 @@ impl ServerLoop {
         }
     }
 
-    /// Removes the workers whose end only polling shows.
+    /// Removes workers whose end only polling detects.
     fn remove_exited(&mut self) {
         let ended = |(key, one): (&u64, &Connection)| {
             (one.process.needs_polling() && one.process.has_exited()).then_some(*key)
@@ -178,7 +178,7 @@ impl ServerLoop {
             _ if name & PROCESS != 0 => self.remove(name & !PROCESS),
             _ if self.admission.has(name) => self.admit(name),
             _ => {
-                // Room to write needs nothing here: every turn tells what there is to send.
+                // Writability needs no action: every turn sends.
                 if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
                     self.receive(name);
                 }
@@ -200,7 +200,7 @@ impl ServerLoop {
                 }
             };
             while self.admission.is_full() {
-                // The one that waits longest may have sent its greeting by now.
+                // The oldest connection may have sent its greeting by now.
                 if let Some(first) = self.admission.oldest() {
                     self.admit(first);
                     self.admission.evict(first, &self.watch);
@@ -212,7 +212,7 @@ impl ServerLoop {
         }
     }
 
-    /// Lets a worker in whose greeting has come, if it has the secret. One that has not gets the reason.
+    /// Admits a connection whose greeting has arrived, or refuses it with a reason.
     fn admit(&mut self, key: u64) {
         let Some((socket, process)) = self.admission.authenticate(key, &mut self.buffer, &self.watch) else {
             return;
@@ -224,7 +224,7 @@ impl ServerLoop {
         }
     }
 
-    /// Gives a worker the memory, and serves it from now on.
+    /// Sends the shared memory to a worker and starts to serve it.
     fn connect(&mut self, key: u64, socket: OwnedFd, process: i32) -> Result<(), ShareError> {
         let wrong = |error| ShareError::system("its connection failed", error);
         let memory = &self.queue.memory;
@@ -250,11 +250,11 @@ impl ServerLoop {
         Ok(())
     }
 
-    /// Ends a connection: its slots come back, and who reads for it learns that nobody waits.
+    /// Ends a connection. Its slots are released, and its open requests are marked as unwanted.
     fn remove(&mut self, key: u64) {
         let Some(connection) = self.connections.remove(&key) else { return };
         connection.wanted.store(false, Ordering::Relaxed);
-        // By name: a forked child may keep the sockets open, and with them the watching.
+        // Explicitly, because a forked child may keep the sockets and their watches alive.
         let _ = epoll::delete(&self.watch, &connection.socket);
         if let Some(process) = connection.process.descriptor() {
             let _ = epoll::delete(&self.watch, process);
@@ -294,7 +294,7 @@ impl ServerLoop {
         }
     }
 
-    /// Has samples read, some of every worker.
+    /// Passes requests of every worker to the engine.
     fn start(&mut self) {
         for (&key, connection) in &mut self.connections {
             let started = connection.take_requests();
@@ -308,7 +308,7 @@ impl ServerLoop {
 
     fn answer(&mut self, posted: PostedAnswer) {
         let PostedAnswer { connection: key, tag, answer } = posted;
-        // A slot for a worker that is gone comes back here.
+        // A slot for a worker that has left is released here.
         let Some(connection) = self.connections.get_mut(&key) else { return };
         let done = match answer {
             AnswerBody::Placed(slot) => connection.lease(tag, slot),
@@ -335,8 +335,8 @@ impl ServerLoop {
         }
     }
 
-    /// Gives those who wait their room, as far as it goes; and those for whom there will be none their bytes, until
-    /// nothing moves any more.
+    /// Assigns free memory to waiting samples, and sends overdue ones through the socket, until
+    /// neither makes progress.
     fn make_room(&mut self) {
         while !self.room_queue.is_empty() {
             self.assign_room();
@@ -346,7 +346,8 @@ impl ServerLoop {
         }
     }
 
-    /// One sample of each in turn; the first that finds no room stops the others, or a large one would never find any.
+    /// One sample per worker in turn. The first without room stops the others, or a large one would
+    /// never find any.
     fn assign_room(&mut self) {
         while let Some(&key) = self.room_queue.front() {
             let Some(connection) = self.connections.get_mut(&key) else { return };
@@ -365,7 +366,8 @@ impl ServerLoop {
         }
     }
 
-    /// Sends through the socket what has waited in vain, or would. Whether anything was.
+    /// Sends samples through the socket whose wait is over or hopeless. Returns whether there were
+    /// any.
     fn send_overdue(&mut self) -> bool {
         let now = Instant::now();
         let stuck = now.saturating_duration_since(self.last_release) >= RELEASE_TIMEOUT;
@@ -392,14 +394,14 @@ impl ServerLoop {
         moved
     }
 
-    /// When somebody who waits for room has waited long enough.
+    /// When the next waiting sample becomes overdue.
     fn next_room_timeout(&self) -> Option<Instant> {
         let first = |key| self.connections.get(key)?.waiting.front().map(|first| first.since + ROOM_TIMEOUT);
         let patience = self.room_queue.iter().filter_map(first).min()?;
         Some(patience.min(self.last_release + RELEASE_TIMEOUT))
     }
 
-    /// Tells every worker what there is to send.
+    /// Sends the queued answers of every worker.
     fn send(&mut self) {
         let mut gone = Vec::new();
         for (&key, connection) in &mut self.connections {
@@ -428,8 +430,8 @@ impl ServerLoop {
 }
 
 impl Drop for ServerLoop {
-    /// Ends all connections, also those of workers that were not let in yet: by name, because a forked child may keep the
-    /// sockets open. After a panic as well, so that no worker waits for a thread that is no more.
+    /// Shuts down all connections, also unauthenticated ones, explicitly because a forked child may
+    /// keep the sockets open. Runs after a panic as well, so that no worker waits for ever.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         while socket::accept(&self.listener).is_ok() {}
@@ -453,7 +455,7 @@ mod tests {
 
     const KIB: usize = 1 << 10;
 
-    /// Keeps what it is asked.
+    /// Keeps its requests.
     #[derive(Default)]
     struct HoldingEngine(Mutex<Vec<Ask>>);
 
@@ -465,7 +467,7 @@ mod tests {
         fn call(&self, _: Call) {}
     }
 
-    /// A server that is moved by hand, whose memory of 256 KiB is taken.
+    /// A server driven by hand, whose memory of 256 KiB is full.
     struct Rig {
         server: ServerLoop,
         asked: Arc<HoldingEngine>,
@@ -485,7 +487,7 @@ mod tests {
             Self { server, asked, address, taken }
         }
 
-        /// A worker that asks for samples of so many KiB, which come.
+        /// A worker that requests samples of these sizes in KiB, which arrive.
         fn worker(&mut self, samples: &[usize]) -> (u64, OwnedFd) {
             let worker = socket::connect(&self.address.socket().unwrap()).unwrap();
             socket::send_message(&worker, &wire::greeting(&self.address.secret)).unwrap();
@@ -509,9 +511,9 @@ mod tests {
             (key, worker)
         }
 
-        /// Has room come free, or not, this long ago, and everybody wait for so long already.
+        /// Sets how long ago a slot was released and how long every sample has waited.
         fn pass(&mut self, since_freed: Duration, waited: Duration) {
-            // From an hour ahead, so that the time which the test itself takes makes no difference.
+            // An hour ahead, so that the duration of the test makes no difference.
             let ahead = Instant::now() + Duration::from_secs(3600);
             self.server.last_release =
                 if since_freed.is_zero() { ahead } else { Instant::now() - since_freed };
@@ -520,7 +522,7 @@ mod tests {
             }
         }
 
-        /// What each of the workers holds, in KiB, after so much room has come free.
+        /// Frees `kib` and returns what each worker holds, in KiB.
         fn free(&mut self, kib: usize, of: &[u64]) -> Vec<usize> {
             self.taken.truncate(self.taken.len() - kib / 16);
             self.server.make_room();
@@ -536,7 +538,8 @@ mod tests {
         }
     }
 
-    /// The socket stays open, as it does where the worker has forked: only its process shows that it ended.
+    /// The socket stays open, as it does after a fork of the worker. Only its process shows the
+    /// end.
     #[test]
     // semantics: WORKER-4
     fn killed_worker_is_noticed_without_a_process_descriptor() {
@@ -551,7 +554,7 @@ mod tests {
         process.kill().unwrap();
         process.wait().unwrap();
         let mut events = Vec::with_capacity(8);
-        // The end of the wait is the poll's: nothing else comes.
+        // Only the poll's timeout ends the sleep.
         for _ in 0..1000 {
             rig.server.sleep(&mut events);
             events.clear();
@@ -574,7 +577,8 @@ mod tests {
         let worker = connect(&mut rig);
         socket::send_message(&worker, &wire::greeting(&rig.address.secret)).unwrap();
         let silent: Vec<_> = (0..300).map(|_| connect(&mut rig)).collect();
-        // Pushed out of its place, it is let in, because its greeting was there; the silent ones were closed.
+        // The evicted worker is admitted, because its greeting had arrived. The silent ones were
+        // closed.
         assert_eq!(rig.server.connections.len(), 1);
         let closed = |socket: &OwnedFd| socket::receive_message(socket, &mut [0; 100]) == Ok(0);
         assert_eq!(
@@ -649,7 +653,8 @@ mod tests {
         rig.taken.truncate(6);
         let (one, _a) = rig.worker(&[160, 112, 80, 16]);
         rig.pass(Duration::ZERO, Duration::ZERO);
-        // All others together hold 96 KiB: the second never fits, and the third in the end.
+        // The other workers hold 96 KiB together. So the second never fits, and the third does in
+        // the end.
         assert_eq!(rig.free(0, &[one]), [160]);
         assert_eq!((rig.through_the_socket(), rig.waiting()), (1, 2));
         assert_eq!(rig.free(96, &[one]), [256]);

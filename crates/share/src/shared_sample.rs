@@ -1,14 +1,15 @@
-//! A sample in a worker's hands.
+//! A sample held by a worker.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::worker_connection::{SampleBytes, WorkerConnection};
 
-/// A sample's bytes, until it is dropped: in the memory shared with the main process, or its own where there was no room.
+/// A sample's bytes, until it is dropped. They are in the memory shared with the main process, or
+/// in the worker's own where there was no room.
 ///
-/// It is of the process that got it. In a forked child dropping it does nothing, and reading it ends the child: what lies
-/// there changes once the parent lets go.
+/// A sample belongs to the process that got it. In a forked child, dropping it does nothing.
+/// Reading it there ends the child, because the memory changes once the parent releases it.
 pub struct Held {
     connection: Arc<WorkerConnection>,
     place: SampleBytes,
@@ -19,7 +20,7 @@ impl Held {
         Self { connection, place }
     }
 
-    /// Whether the bytes lie in the shared memory.
+    /// Whether the bytes are in the shared memory.
     pub fn is_shared(&self) -> bool {
         matches!(self.place, SampleBytes::Shared { .. })
     }

@@ -1,21 +1,28 @@
-//! What the two ends say: messages of one or many records, all numbers little endian.
+//! The messages of both ends. A message has one or more records. All numbers are little endian.
 //!
 //! ```text
-//! worker to server                              server to worker
-//!  1 ask     tag u32, id u64                     16 hello   magic u32, version u16, memory u64, under way u32, let go u64
-//!  2 let go  slot u32                            17 refused words to the end
-//!  3 call    tag u32, name, bytes to the end     18 leased    tag u32, slot u32, offset u64, length u64
-//!                                                19 part    tag u32, total u64, at u64, bytes to the end
-//!  4 greet   magic u32, version u16, secret      20 failed  tag u32, kind u8, retry u64, tier, object, detail
+//! worker to server
+//!  1 ask     tag u32, id u64
+//!  2 release slot u32
+//!  3 call    tag u32, name, bytes to the end
+//!  4 greet   magic u32, version u16, secret
+//!
+//! server to worker
+//! 16 hello   magic u32, version u16, memory u64, in flight u32, release threshold u64
+//! 17 refused text to the end
+//! 18 leased  tag u32, slot u32, offset u64, length u64
+//! 19 part    tag u32, total u64, at u64, bytes to the end
+//! 20 failed  tag u32, kind u8, retry u64, tier, object, detail
 //! ```
 //!
-//! The worker's first message is its greeting alone, and the server answers it by *hello* or *refused*. A record begins
-//! with its number. A tag is the worker's own name for what it asked; a slot is the server's for a sample that the worker
-//! holds. What the server sends and is longer than a message goes in parts. Words are a u16 of length and UTF-8; absent
-//! words have the length `u16::MAX`.
+//! The worker's first message is its greeting alone, which the server answers by *hello* or
+//! *refused*. A record begins with its number. A tag is the worker's id of a request. A slot is the
+//! server's id of a leased sample. Answers longer than a message are sent in parts. A text is a u16
+//! length and UTF-8. An absent text has the length `u16::MAX`.
 //!
-//! Nothing that comes is believed: a record that is cut short or unknown is [`MalformedMessage`], and the connection ends. The
-//! price of having no version of each record is that both ends are of one version, as processes of one program are.
+//! Input is never trusted: a truncated or unknown record is [`MalformedMessage`], and the
+//! connection ends. Records have no versions of their own. The price is that both ends must be of
+//! one version, as processes of one program are.
 
 use std::error::Error;
 use std::time::Duration;
@@ -25,15 +32,16 @@ use foreread_types::SampleId;
 
 use crate::address::{BYTES, Secret};
 
-/// Bytes of the longest message, either way: sockets take two or three of them by default.
+/// The maximum size of a message in bytes. A socket buffers two or three of them by default.
 pub(crate) const MAX_MESSAGE: usize = 64 << 10;
-/// Bytes of the longest payload of a call.
+/// The maximum size of a call's payload in bytes.
 pub(crate) const MAX_CALL_PAYLOAD: usize = MAX_MESSAGE - 7 - MAX_CALL_NAME;
-/// Bytes of the longest name of a call.
+/// The maximum length of a call's name in bytes.
 pub(crate) const MAX_CALL_NAME: usize = 256;
-/// Bytes of the words that go with an error, each.
+/// The maximum length of each text of an error in bytes.
 const MAX_TEXT: usize = 2048;
-/// Bytes of the longest record of an answer but for [`ServerRecord::Part`]: a failure.
+/// The maximum size of an answer's record other than [`ServerRecord::Part`]. The largest is a
+/// failure.
 pub(crate) const MAX_ANSWER: usize = 3 * (2 + MAX_TEXT) + 16;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"frsh");
@@ -49,49 +57,49 @@ const LEASED: u8 = 18;
 const PART: u8 = 19;
 const FAILED: u8 = 20;
 
-/// Bytes of [`WorkerRecord::Ask`].
+/// The size of [`WorkerRecord::Ask`] in bytes.
 pub(crate) const ASK_BYTES: usize = 13;
-/// Bytes of [`WorkerRecord::Release`].
+/// The size of [`WorkerRecord::Release`] in bytes.
 pub(crate) const RELEASE_BYTES: usize = 5;
 
-/// What came is no message.
+/// The input is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MalformedMessage;
 
-/// What a worker says.
+/// A record from a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerRecord<'a> {
-    /// The sample `id` is wanted.
+    /// Requests the sample `id`.
     Ask { tag: u32, id: SampleId },
-    /// The sample in `slot` is no longer read.
+    /// Releases the sample in `slot`.
     Release { slot: u32 },
-    /// The layer above is asked something.
+    /// Calls the layer above the server.
     Call { tag: u32, name: &'a str, payload: &'a [u8] },
 }
 
-/// What the server says.
+/// A record from the server.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerRecord<'a> {
-    /// First of all, with the memory.
+    /// The first record, sent with the memory's descriptor.
     Hello(ServerHello),
-    /// Instead of it: why the worker is not let in.
+    /// Instead of `Hello`: why the worker is refused.
     Refused(String),
-    /// The sample lies in the memory, and is the worker's until it lets `slot` go.
+    /// The sample is in the memory, and leased to the worker until it releases `slot`.
     Leased { tag: u32, slot: u32, offset: u64, length: u64 },
-    /// Part of `total` bytes, from byte `at` on.
+    /// Part of `total` bytes, starting at byte `at`.
     Part { tag: u32, total: u64, at: u64, bytes: &'a [u8] },
-    /// There is none, and why.
+    /// The request has failed.
     Failed { tag: u32, error: TierError },
 }
 
-/// What a worker must know.
+/// The server's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerHello {
-    /// Bytes of shared memory.
+    /// The size of the shared memory in bytes.
     pub(crate) memory: u64,
-    /// Samples that a worker may have asked for and not got.
+    /// Samples that a worker may have requested and not received.
     pub(crate) max_in_flight: u32,
-    /// Bytes that a worker may keep for itself after it let them go, until its next request.
+    /// Bytes that a worker may keep after their release, until its next request.
     pub(crate) release_threshold: u64,
 }
 
@@ -106,7 +114,7 @@ pub(crate) fn release(to: &mut Vec<u8>, slot: u32) {
     to.extend(slot.to_le_bytes());
 }
 
-/// The last record of its message.
+/// Appends a call, which must be the last record of its message.
 pub(crate) fn call(to: &mut Vec<u8>, tag: u32, name: &str, payload: &[u8]) {
     to.push(CALL);
     to.extend(tag.to_le_bytes());
@@ -123,7 +131,7 @@ pub(crate) fn greeting(secret: &Secret) -> Vec<u8> {
     to
 }
 
-/// The secret that a worker's first message has.
+/// Parses a worker's first message and returns its secret.
 pub(crate) fn parse_greeting(message: &[u8]) -> Result<[u8; BYTES], MalformedMessage> {
     let mut cursor = Cursor(message);
     if cursor.u8()? != GREET || cursor.u32()? != MAGIC || cursor.u16()? != VERSION {
@@ -157,7 +165,7 @@ pub(crate) fn leased(to: &mut Vec<u8>, tag: u32, slot: u32, offset: u64, length:
     to.extend(length.to_le_bytes());
 }
 
-/// The head of a part of an answer; the bytes follow.
+/// The head of a part of an answer. Its bytes follow.
 pub(crate) fn part_head(tag: u32, total: u64, at: u64) -> [u8; 21] {
     let mut head = [PART; 21];
     head[1..5].copy_from_slice(&tag.to_le_bytes());
@@ -166,7 +174,7 @@ pub(crate) fn part_head(tag: u32, total: u64, at: u64) -> [u8; 21] {
     head
 }
 
-/// What went wrong; the error's sources become part of its detail.
+/// Appends a failure. The error's sources become part of its detail.
 pub(crate) fn failed(to: &mut Vec<u8>, tag: u32, error: &TierError) {
     to.push(FAILED);
     to.extend(tag.to_le_bytes());
@@ -189,7 +197,7 @@ pub(crate) fn failed(to: &mut Vec<u8>, tag: u32, error: &TierError) {
     put_text(to, detail.as_deref());
 }
 
-/// Every kind of error, in the order of their numbers; the last is for those that are not known.
+/// All kinds of error, in the order of their numbers. The last one stands for unknown kinds.
 const KINDS: [ErrorKind; 13] = [
     ErrorKind::NotFound,
     ErrorKind::Denied,
@@ -225,7 +233,7 @@ impl<'a> RecordReader<'a> {
         Self(Cursor(message))
     }
 
-    /// The next thing that a worker says.
+    /// The next record from a worker.
     pub(crate) fn request(&mut self) -> Option<Result<WorkerRecord<'a>, MalformedMessage>> {
         (!self.0.0.is_empty()).then(|| self.read_request())
     }
@@ -243,7 +251,7 @@ impl<'a> RecordReader<'a> {
         }
     }
 
-    /// The next thing that the server says.
+    /// The next record from the server.
     pub(crate) fn answer(&mut self) -> Option<Result<ServerRecord<'a>, MalformedMessage>> {
         (!self.0.0.is_empty()).then(|| self.read_answer())
     }
@@ -288,7 +296,7 @@ impl<'a> RecordReader<'a> {
     }
 }
 
-/// What of a message is not read yet.
+/// The unread rest of a message.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {

@@ -1,8 +1,8 @@
-//! A worker's connection to the server, used by all threads of the worker.
+//! A worker's connection to the server, shared by all threads of the worker.
 //!
-//! There is no thread behind it. Of the threads that wait, one listens for all and hands the others what came for them;
-//! when it has something for itself it leaves, and another takes its place. The price is a lock and a wake-up between
-//! threads of one worker; most workers have one.
+//! It has no thread of its own. One of the waiting threads receives for all and distributes the
+//! results. When it has its own result it leaves, and another thread takes over. The price is a
+//! lock and a wake-up between threads of one worker. Most workers have one thread.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,37 +20,37 @@ use crate::peer_process::PeerProcess;
 use crate::wire::{self, MAX_CALL_NAME, MAX_MESSAGE, MalformedMessage, RecordReader, ServerRecord};
 use crate::{ShareError, ShareErrorKind, socket};
 
-/// How often who waits looks up.
+/// How often a waiting thread checks `stop` and the server process.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the server may take to let a worker in.
+/// How long the server may take to accept a worker.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long to leave a server alone whose door is full.
+/// The pause before another attempt to connect to a full backlog.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// Messages heard before the others are told.
+/// Messages received before waiting threads are notified.
 const MESSAGES_PER_TURN: usize = 16;
-/// Slots that are let go of are told when so many have come together.
+/// Released slots are reported at the latest when this many have accumulated.
 const MAX_RELEASES: usize = 1024;
 
-/// Where a sample, or what a call gave, is.
+/// The bytes of a sample, or of a call's result.
 #[derive(Debug)]
 pub(crate) enum SampleBytes {
-    /// In the shared memory; the slot is to be let go.
+    /// In the shared memory, in a slot that must be released.
     Shared { slot: u32, offset: usize, length: usize },
-    /// In this process's own.
+    /// In this process's own memory.
     Own(Vec<u8>),
 }
 
-/// Whether a request went.
+/// The result of sending a request.
 #[derive(Debug)]
 pub(crate) enum SendStatus<T> {
     Sent(T),
-    /// As many as may be are under way: some answer has to come first.
+    /// The maximum number of requests is in flight.
     LimitReached,
-    /// The socket has no room for it now.
+    /// The socket is full.
     WouldBlock,
 }
 
-/// What came for one who waits: the tag, and what it was.
+/// A result for one caller, with its tag.
 pub(crate) type CallerResult = (u32, Result<SampleBytes, ShareError>);
 
 #[derive(Debug)]
@@ -70,13 +70,13 @@ pub(crate) struct WorkerConnection {
 struct ConnectionState {
     next_tag: u32,
     next_caller: u64,
-    /// Samples that were checked for and did not come yet.
+    /// Requested samples that have not arrived.
     samples: usize,
-    /// Calls that were made and not answered yet.
+    /// Calls that were not answered yet.
     calls: usize,
-    /// Who waits for what.
+    /// The open requests by tag.
     waiting: HashMap<u32, PendingRequest>,
-    /// What came, for those who wait.
+    /// Results by caller.
     results: HashMap<u64, Vec<CallerResult>>,
     receiving: bool,
     end: Option<ShareError>,
@@ -86,13 +86,13 @@ struct ConnectionState {
 
 #[derive(Debug)]
 struct PendingRequest {
-    /// Nobody, where the caller has left.
+    /// `None` after the caller has left.
     caller: Option<u64>,
     of_sample: bool,
     parts: Vec<u8>,
 }
 
-/// What one who waits wants to receive of its waiting.
+/// Calls the user's `stop` from time to time during a wait.
 pub(crate) struct StopCheck<'a> {
     stop: &'a mut dyn FnMut() -> bool,
     checked: Instant,
@@ -103,7 +103,7 @@ impl<'a> StopCheck<'a> {
         Self { stop, checked: Instant::now() }
     }
 
-    /// Asks whether to stop, where that was not checked for a while.
+    /// Calls `stop`, unless it was called recently.
     fn check(&mut self) -> Result<(), ShareError> {
         if self.checked.elapsed() < POLL_INTERVAL {
             return Ok(());
@@ -142,7 +142,7 @@ impl WorkerConnection {
         }
         let process = PeerProcess::of_peer(&socket, other.process);
         match socket::send_message(&socket, &wire::greeting(&address.secret)) {
-            // Where the server has ended the connection already, its reason can still be read.
+            // If the server has already closed the connection, its reason can still be read.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(error) => return Err(wrong(error)),
         }
@@ -151,7 +151,7 @@ impl WorkerConnection {
         let (length, descriptor) = loop {
             match socket::receive_with_fd(&socket, &mut buffer) {
                 Ok(heard) => break heard,
-                // Closed before our greeting was read: the reason is still to be read.
+                // Closed before our greeting was read. The reason is still to be read.
                 Err(Errno::CONNRESET) if !reset => {
                     reset = true;
                     continue;
@@ -196,19 +196,19 @@ impl WorkerConnection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the process that connected.
+    /// Whether this process made the connection.
     pub(crate) fn is_own(&self) -> bool {
         self.own_pid == std::process::id()
     }
 
-    /// Begins to wait; [`leave`](Self::leave) ends it.
+    /// Registers a caller. [`leave`](Self::leave) ends it.
     pub(crate) fn enter(&self) -> u64 {
         let mut state = self.state();
         state.next_caller += 1;
         state.next_caller
     }
 
-    /// Ends a caller's waiting: what is still to come for it is let go as it comes.
+    /// Removes a caller. Slots of its late results are released on arrival.
     pub(crate) fn leave(&self, caller: u64) {
         let mut state = self.state();
         for waiting in state.waiting.values_mut().filter(|waiting| waiting.caller == Some(caller)) {
@@ -221,7 +221,7 @@ impl WorkerConnection {
         }
     }
 
-    /// Asks for as many of `ids` as may be under way and says which tag each got: none where too many are under way.
+    /// Requests as many of `ids` as allowed and returns their tags.
     pub(crate) fn ask(&self, caller: u64, ids: &[SampleId]) -> Result<SendStatus<Vec<u32>>, ShareError> {
         let mut state = self.state();
         let count = ids
@@ -255,7 +255,7 @@ impl WorkerConnection {
         Ok(SendStatus::Sent(tags))
     }
 
-    /// Makes a call, if no more than may be are under way.
+    /// Makes a call, unless the maximum number is in flight.
     pub(crate) fn call(&self, caller: u64, name: &str, payload: &[u8]) -> Result<SendStatus<()>, ShareError> {
         let mut state = self.state();
         if state.calls >= MAX_CALLS {
@@ -274,21 +274,23 @@ impl WorkerConnection {
         Ok(SendStatus::Sent(()))
     }
 
-    /// Sends a message; whether the socket had room for it.
+    /// Sends a message. Returns false if the socket is full.
     fn send(&self, state: &ConnectionState, message: &[u8]) -> Result<bool, ShareError> {
         if let Some(end) = &state.end {
             return Err(end.clone());
         }
-        // Where the server is end, what it said before is still to be heard: that it is end is heard after it.
+        // A send error is ignored here, because earlier messages of the server must be received
+        // before its end is reported.
         Ok(socket::send_message(&self.socket, message).is_ok())
     }
 
-    /// What has come for `caller`.
+    /// Takes the results for `caller`.
     pub(crate) fn take(&self, caller: u64) -> Vec<CallerResult> {
         self.state().results.remove(&caller).unwrap_or_default()
     }
 
-    /// Waits until something may have come for `caller`, or, if it wants `to_send`, until something may be sent.
+    /// Waits until `caller` may have a result, or, with `to_send`, until the socket may be
+    /// writable.
     pub(crate) fn wait(
         &self,
         caller: u64,
@@ -318,11 +320,11 @@ impl WorkerConnection {
         }
         drop(state);
         self.result_ready.notify_all();
-        // Who has something results takes that first, and hears of the end the next time.
+        // A caller with results takes them first, and sees the end at its next wait.
         Ok(())
     }
 
-    /// Hears what there is, and waits for something where there is nothing. An error ends the connection.
+    /// Receives messages, and waits if there are none. An error ends the connection.
     fn receive_or_wait(&self, to_send: bool) -> Result<(), ShareError> {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         if self.receive(&mut buffer)? {
@@ -335,7 +337,7 @@ impl WorkerConnection {
         Ok(())
     }
 
-    /// Whether anything was heard.
+    /// Returns whether a message was received.
     fn receive(&self, buffer: &mut [u8]) -> Result<bool, ShareError> {
         for turn in 0..MESSAGES_PER_TURN {
             let length = match socket::receive_message(&self.socket, buffer) {
@@ -396,9 +398,10 @@ impl WorkerConnection {
         Ok(())
     }
 
-    /// The sample in `slot` is no longer read. Told with the next request, or when enough has come together.
+    /// Releases the sample in `slot`. Reported with the next request, or when enough have
+    /// accumulated.
     pub(crate) fn release(&self, slot: u32, length: usize) {
-        // A forked child holds nothing, and the lock may be held by a thread that it does not have.
+        // A forked child holds nothing, and a thread that does not exist there may own the lock.
         if self.is_own() {
             self.add_release(&mut self.state(), slot, length);
         }
@@ -413,7 +416,7 @@ impl WorkerConnection {
         let mut message = Vec::with_capacity(MAX_RELEASES * wire::RELEASE_BYTES);
         let first = state.release.len().saturating_sub(MAX_RELEASES);
         state.release[first..].iter().for_each(|slot| wire::release(&mut message, *slot));
-        // What does not go now goes later.
+        // What cannot be sent now is sent later.
         if self.send(state, &message).unwrap_or(false) {
             state.release.truncate(first);
             state.released_bytes = 0;
@@ -432,7 +435,7 @@ impl ConnectionState {
     }
 }
 
-/// Waits until the socket has something, the other end's process ends, or, if wanted, something may be sent.
+/// Waits until the socket is readable or, with `to_send`, writable, or the server process ends.
 fn wait(socket: &OwnedFd, process: &PeerProcess, to_send: bool, longest: Duration) -> Result<(), ShareError> {
     let what = if to_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
     let mut watched = Vec::with_capacity(2);
@@ -441,13 +444,13 @@ fn wait(socket: &OwnedFd, process: &PeerProcess, to_send: bool, longest: Duratio
         watched.push(PollFd::from_borrowed_fd(process, PollFlags::IN));
     }
     match poll(&mut watched, Some(&socket::timeout(longest))) {
-        // A signal: who waits looks up.
+        // After a signal the caller checks `stop`.
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(ShareError::system("the socket cannot be watched", error)),
     }
 }
 
-/// A place in the queue of those who wait, left when dropped.
+/// A registered caller, removed when dropped.
 pub(crate) struct CallerGuard {
     pub(crate) connection: Arc<WorkerConnection>,
     pub(crate) number: u64,

@@ -101,7 +101,7 @@ mod tests {
     /// A report of 61,100 epochs had as many entries, in each call.
     #[test]
     // semantics: CACHE-8
-    fn long_runs_account_is_bounded_and_sums_up() {
+    fn report_of_a_long_run_is_bounded_and_sums_up() {
         let mut account = RunAccount::default();
         assert_eq!(take(&mut account, 0..1024), 1024);
         assert!(account.report().passes.iter().all(|pass| pass.passes == 1));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn account_of_many_short_runs_is_bounded() {
+    fn report_of_many_short_runs_is_bounded() {
         let mut all = RunReport::default();
         for run in 0..3000 {
             let mut account = RunAccount::default();

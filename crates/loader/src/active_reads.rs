@@ -317,7 +317,7 @@ mod tests {
     /// One hanging name delayed all reads of its turn, and four delayed all datasets.
     #[tokio::test]
     // semantics: FAIL-21
-    async fn stuck_name_holds_up_its_piece_and_no_other_dataset() {
+    async fn stuck_look_up_delays_its_group_and_no_other_dataset() {
         const SAMPLES: u64 = 6 * LOOK_UPS_AT_ONCE as u64;
         let fake = FakeOrigin::uniform(SAMPLES, 100);
         let servers = [FakeServer::new(fake.clone()), FakeServer::new(fake.clone())];
@@ -362,7 +362,7 @@ mod tests {
     /// The origin and the caches of a run lived as long as a hanging look-up.
     #[tokio::test]
     // semantics: FAIL-21
-    async fn look_up_that_hangs_keeps_the_catalog_alone() {
+    async fn hanging_look_up_holds_only_the_catalog() {
         let fake = FakeOrigin::uniform(10, 100);
         let server = FakeServer::new(fake.clone());
         let datasets = datasets(&fake, std::slice::from_ref(&server));
@@ -390,7 +390,7 @@ mod tests {
     /// A catalog on a file server that hangs once stopped the whole engine.
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-21
-    async fn stuck_catalog_holds_up_no_other_reads() {
+    async fn stuck_catalog_delays_no_other_reads() {
         let fake = FakeOrigin::uniform(4, 100);
         let asked = Arc::new(CountingOrigin(fake.clone(), AtomicU64::new(0)));
         let tier: Arc<dyn Tier> = asked.clone();

@@ -97,12 +97,12 @@ impl Driver {
                 );
             }
             (Some(waiting), Err(error)) => {
-                tracing::debug!(%key, %error, "a sample did not come with its block; it is read by itself");
+                tracing::debug!(%key, %error, "a sample did not arrive with its block, reading it alone");
                 self.retry_single.push(waiting);
             }
             (None, Ok(sample)) => self.keep_unasked(id, key, sample),
             // Its first use reads it.
-            (None, Err(error)) => tracing::debug!(%key, %error, "a sample did not come with its block"),
+            (None, Err(error)) => tracing::debug!(%key, %error, "a sample did not arrive with its block"),
         }
     }
 

@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     // semantics: CACHE-14
-    fn use_waits_for_its_own_sample_and_no_other() {
+    fn use_waits_only_for_its_own_sample() {
         let id = (DatasetId(0), 0);
         let budget = Budget::new(1000);
         let table = BlockTable { blocks: vec![BlockExtent { samples: 0..4, bytes: 0..400 }], waste: 0 };

@@ -153,7 +153,7 @@ mod tests {
     /// from the origin.
     #[tokio::test]
     // semantics: DISK-7
-    async fn sample_is_at_hand_until_its_copy_is_stored() {
+    async fn sample_is_available_until_its_copy_is_stored() {
         let memory = Arc::new(MemoryTier::new(10_000));
         let (copies, staging) = (PendingCopies::default(), Budget::new(10_000));
         let key = SampleKey::new(DatasetId(0), SampleId(7));

@@ -112,7 +112,7 @@ mod tests {
     /// A hanging file server kept a failed run from ending.
     #[tokio::test]
     // semantics: FAIL-21
-    async fn error_waits_a_second_at_most_for_its_samples_name() {
+    async fn error_waits_at_most_a_second_for_its_path() {
         let fake = FakeOrigin::uniform(10, 100);
         let server = FakeServer::new(fake.clone());
         let objects = (0..10).map(|id| fake.object(SampleId(id)));

@@ -95,7 +95,7 @@ mod tests {
     /// A cached sample waited for the catalog's file server, which only the origin needs.
     #[tokio::test]
     // semantics: SAMPLE-20
-    async fn kept_sample_waits_for_no_name() {
+    async fn cached_sample_needs_no_catalog_look_up() {
         let fake = FakeOrigin::uniform(4, 100);
         let server = FakeServer::new(fake.clone());
         server.hang(0..4);

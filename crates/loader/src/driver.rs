@@ -204,7 +204,7 @@ impl Driver {
             return; // by a hedge
         }
         if let (Err(error), Some(charge)) = (&result, retry_charge) {
-            tracing::debug!(%key, %error, "a sample is not what was written; it is read once more");
+            tracing::debug!(%key, %error, "the checksum of a sample is wrong, reading it once more");
             return self.retry_single.push(self.pending(tick, key, charge));
         }
         match result {
@@ -508,7 +508,7 @@ pub(crate) fn count_skip(cache: &dyn CacheTier) {
 
 /// The tier itself logs a warning once, not for each sample.
 pub(crate) fn log_store_error(cache: &dyn CacheTier, key: SampleKey, error: &TierError) {
-    tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be kept");
+    tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be cached");
 }
 
 /// Polls a cache's work once, which completes a store in memory. The rest runs as a task. A panic
@@ -516,7 +516,7 @@ pub(crate) fn log_store_error(cache: &dyn CacheTier, key: SampleKey, error: &Tie
 pub(crate) fn spawn_store(work: impl Future<Output = ()> + Send + 'static) {
     let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind().map(|done| {
         if let Err(panic) = done {
-            tracing::error!("a cache has panicked: {}", panic_message(&*panic));
+            tracing::error!("a cache panicked: {}", panic_message(&*panic));
         }
     }));
     if work.as_mut().now_or_never().is_none() {

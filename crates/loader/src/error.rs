@@ -115,26 +115,27 @@ impl fmt::Display for LoadError {
                 write!(f, "{key} (epoch {epoch}) cannot be read: {source}")?;
                 match source.kind() {
                     ErrorKind::NotFound | ErrorKind::Changed => {
-                        f.write_str("; index the dataset again if it was changed on purpose")
+                        f.write_str("; index the dataset again if the change is intended")
                     }
                     ErrorKind::Denied => f.write_str("; give this user permission to read it"),
                     ErrorKind::Expired => f.write_str("; renew the credentials"),
                     _ => f.write_str(
-                        "; resume when that is mended, or have unreadable samples skipped or substituted",
+                        "; resume after fixing the cause, or have unreadable samples skipped or substituted",
                     ),
                 }
             }
             Cause::Catalog(error) => error.fmt(f),
             Cause::Order(error) => write!(f, "the order of an epoch cannot be computed: {error}"),
             Cause::Panic(message) => {
-                write!(f, "code that the engine calls has panicked (a cache, or the engine itself): {message}")
+                write!(f, "a panic in a cache or in the engine: {message}")
             }
             Cause::Stopped => {
-                f.write_str("the engine stopped before the run was over; was its runtime shut down?")
+                f.write_str("the engine stopped before the end of the run: its runtime was probably shut down")
             }
-            Cause::Timeout => f.write_str("no batch came within the time allowed; the run goes on"),
+            Cause::Timeout => f.write_str("no batch arrived within the timeout; the run continues"),
             Cause::Blocking => f.write_str(
-                "waiting for a batch would block the runtime that reads it: take batches as a stream, or leave out `runtime(..)`",
+                "waiting for a batch would block the runtime that reads it: take batches as a stream, or do not \
+                 set `runtime(..)`",
             ),
         }
     }

@@ -104,7 +104,7 @@ impl Locator {
                 break;
             }
             let again: Vec<usize> = failed().collect();
-            tracing::debug!(samples = again.len(), ?wait, "the catalog cannot be read; it is read again");
+            tracing::debug!(samples = again.len(), ?wait, "the catalog cannot be read, trying again");
             sleep(wait).await;
             let repeated = self.attempt(again.iter().map(|&at| ids[at]).collect()).await;
             for (at, place) in again.into_iter().zip(repeated) {
@@ -260,7 +260,7 @@ pub(crate) mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: SAMPLE-20
-    async fn catalog_that_fails_for_ever_ends_with_the_policy() {
+    async fn catalog_failing_for_ever_ends_with_the_retry_policy() {
         let server = FakeServer::new(FakeOrigin::uniform(10, 100));
         server.fail(3, u32::MAX);
         let default = RetryPolicy::default();
@@ -282,7 +282,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     // semantics: FAIL-21
-    async fn stuck_look_ups_take_four_threads_however_many_wait() {
+    async fn stuck_look_ups_take_four_threads_for_any_number_of_waiters() {
         let server = FakeServer::new(FakeOrigin::uniform(100, 100));
         server.hang(0..100);
         let locator = Locator::new(server.clone());
@@ -307,7 +307,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn catalog_that_panics_fails_its_sample_alone() {
+    async fn panicking_catalog_fails_one_sample() {
         #[derive(Debug)]
         struct Panics(FakeOrigin);
         impl EntrySource for Panics {

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slow_trainer_does_not_need_is_given_back() {
+    fn slow_trainer_releases_unneeded_look_ahead() {
         let mut tuner = LookAheadTuner::new(ALLOWED);
         let now = train(&mut tuner, 3_200_000, 0.64, 0.0, 0.0, 4.0);
         assert_eq!(tuner.look_ahead().now, ALLOWED, "before there is a window of batches");
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_trainer_keeps_all_that_is_allowed() {
+    fn fast_trainer_keeps_the_whole_look_ahead() {
         let mut tuner = LookAheadTuner::new(ALLOWED);
         train(&mut tuner, 6_400_000, 0.064, 0.0, 0.0, 30.0);
         assert_eq!(tuner.look_ahead(), LookAhead { allowed: ALLOWED, now: ALLOWED, lowest: ALLOWED });
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     // semantics: CACHE-7
-    fn one_that_waits_gets_all_at_once_and_keeps_it_for_a_while() {
+    fn waiting_trainer_gets_the_whole_look_ahead_for_a_while() {
         let mut tuner = LookAheadTuner::new(ALLOWED);
         train(&mut tuner, 320_000, 0.064, 0.0, 0.0, 10.0);
         let given_back = tuner.look_ahead().now;
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_no_appetite() {
+    fn waiting_time_is_not_demand() {
         let window =
             DemandWindow { waited: Duration::from_secs(9), bytes: 10_000_000, ..DemandWindow::default() };
         assert_eq!(window.wanted(Duration::from_secs(10)), 100_000_000);
     }
 
     #[test]
-    fn a_few_batches_and_megabytes_always_stay() {
+    fn look_ahead_keeps_a_few_batches_and_megabytes() {
         let mut tuner = LookAheadTuner::new(1 << 30);
         train(&mut tuner, 1000, 0.1, 0.0, 0.0, 10.0);
         assert_eq!(tuner.look_ahead().now, MIN_AHEAD);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn appetites_beyond_all_numbers_are_bounded() {
+    fn overflowing_demand_is_bounded() {
         let mut tuner = LookAheadTuner::new(u64::MAX);
         train(&mut tuner, u64::MAX, 0.5, 0.0, 0.0, 10.0);
         assert_eq!(tuner.look_ahead().now, u64::MAX);

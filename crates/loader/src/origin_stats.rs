@@ -87,7 +87,7 @@ mod tests {
 
     /// A rank that owns nothing once waited 2.3 s for 1.5 MB.
     #[test]
-    fn origin_that_was_never_read_is_asked_within_two_seconds() {
+    fn unread_origin_is_hedged_within_two_seconds() {
         let OriginPace { latency, bytes_per_second } = OriginStats::default().pace(seconds(60.0));
         let asked = 2.0 * latency.as_secs_f64() + 2e6 / bytes_per_second;
         assert!(asked < 1.6, "{asked} s");

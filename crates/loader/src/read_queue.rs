@@ -143,7 +143,7 @@ mod tests {
     /// The whole look-ahead was in flight at once, which cost a tenth to a third of an epoch.
     #[test]
     // semantics: FAIL-6
-    fn few_reads_are_under_way_and_one_that_hangs_holds_up_none() {
+    fn hanging_read_delays_no_other_and_few_are_in_flight() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
         let mut queue = ReadQueue::new(slow.clone());
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_first_begins_first() {
+    fn earliest_needed_read_starts_first() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
         let mut queue = ReadQueue::new(slow.clone());
@@ -192,7 +192,7 @@ mod tests {
     /// Reads that were started and not polled would not wake the task.
     #[tokio::test]
     // semantics: FAIL-6
-    async fn what_begins_later_wakes_its_task() {
+    async fn later_started_read_wakes_its_task() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
         let mut queue = ReadQueue::new(slow.clone());

@@ -120,7 +120,7 @@ impl Checksum {
             return Ok(());
         }
         let why = format!(
-            "the checksum of its {} bytes from byte {} on is {found:08x}, and its shard says {:08x}",
+            "the checksum of its {} bytes from byte {} on is {found:08x}, expected {:08x} as in its shard",
             data.len(),
             self.at,
             self.crc32c
@@ -163,7 +163,7 @@ pub(crate) fn begin(
     if catch_unwind(AssertUnwindSafe(|| tier.submit())).is_err() {
         tracing::debug!(
             tier = &*name,
-            "it panicked at the end of a burst; the first poll of a read submits, too"
+            "the tier panicked in submit(); the first poll of a read submits, too"
         );
     }
 }
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     // semantics: FAIL-22
-    fn tier_that_lies_or_panics_still_answers_every_read_once() {
+    fn faulty_or_panicking_tier_answers_every_read_once() {
         let budget = Budget::new(100);
         let pending = |tick| PendingRead {
             tick: Tick(tick),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_do_not_add_up_are_asked_for_once_more_and_then_corrupt() {
+    fn checksum_mismatch_is_read_once_more_then_corrupt() {
         let budget = Budget::new(100);
         for is_last_try in [false, true] {
             let check = Some(Checksum { crc32c: crc32c::crc32c(b"ab"), at: 0 });
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_no_catalog_knows_fail_and_the_others_are_sent() {
+    fn unlocated_reads_fail_and_others_are_sent() {
         let budget = Budget::new(100);
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
         let pending = (0..4).map(|id| PendingRead::new(Tick(id), key(id), 2, budget.charge(2)));

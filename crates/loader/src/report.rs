@@ -146,7 +146,7 @@ impl RunReport {
     pub const MOST_PASSES: usize = 1024;
 
     /// Passes at the start, and at least at the end, that are not summed up.
-    const KEPT: usize = 256;
+    const UNSUMMED: usize = 256;
 
     /// Adds the entry of a pass that has begun.
     pub(crate) fn begin(&mut self, pass: PassReport) {
@@ -159,9 +159,9 @@ impl RunReport {
         if self.passes.len() <= Self::MOST_PASSES {
             return;
         }
-        let last = self.passes.split_off(self.passes.len() - Self::KEPT);
+        let last = self.passes.split_off(self.passes.len() - Self::UNSUMMED);
         let mut sums: Vec<PassReport> = Vec::new();
-        for pass in self.passes.split_off(Self::KEPT) {
+        for pass in self.passes.split_off(Self::UNSUMMED) {
             match sums.iter_mut().find(|sum| sum.phase == pass.phase) {
                 Some(sum) => sum.add(&pass),
                 None => sums.push(pass),

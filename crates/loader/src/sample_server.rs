@@ -191,7 +191,7 @@ fn absent(key: SampleKey) -> TierError {
 
 impl Serve for SampleServer {
     fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving {
-        tracing::trace!(%from, samples = asked.len(), "asked for samples");
+        tracing::trace!(%from, samples = asked.len(), "samples requested");
         let (mut at_once, mut wanted, mut kept) = (Vec::with_capacity(asked.len()), Vec::new(), Vec::new());
         for asked in asked {
             let Asked { tag, key, .. } = asked;

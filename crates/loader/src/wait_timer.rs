@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_rings_after_a_second_of_waiting_and_no_longer_than_the_trainer_waits() {
+    async fn wait_timer_fires_after_a_second_and_only_during_a_wait() {
         let mut timer_of_waits = WaitTimer::default();
         assert!(timeout(10 * HEDGE_AFTER, timer_of_waits.late()).await.is_err());
         for _ in 0..5 {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_in_which_the_process_stood_still_does_not_count() {
+    async fn stopped_time_of_the_process_does_not_count() {
         let mut timer_of_waits = WaitTimer::default();
         timer_of_waits.begin();
         assert!(timeout(HEDGE_AFTER / 2, timer_of_waits.late()).await.is_err());

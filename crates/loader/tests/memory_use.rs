@@ -204,7 +204,7 @@ impl Resident {
 
 #[test]
 // semantics: CACHE-5
-fn samples_from_the_origin_take_what_they_are_counted_as() {
+fn samples_from_the_origin_take_their_counted_size() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for lengths @ (length, _) in LENGTHS {
         let world = World::new(lengths, false);
@@ -214,7 +214,7 @@ fn samples_from_the_origin_take_what_they_are_counted_as() {
 
 #[test]
 // semantics: CACHE-5
-fn samples_out_of_blocks_take_what_they_are_counted_as() {
+fn samples_out_of_blocks_take_their_counted_size() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for lengths @ (length, _) in LENGTHS {
         let world = World::new(lengths, true);
@@ -225,7 +225,7 @@ fn samples_out_of_blocks_take_what_they_are_counted_as() {
 /// Samples of 1 KB once took three times as much as they were counted as, when an earlier run had left them on a disk.
 #[test]
 // semantics: CACHE-5
-fn samples_from_disk_to_memory_take_what_they_are_counted_as() {
+fn samples_moved_from_disk_take_their_counted_size() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for lengths @ (length, _) in LENGTHS {
         let world = World::new(lengths, false);

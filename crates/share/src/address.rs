@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_new_and_are_read_back() {
+    fn addresses_are_unique_and_parse() {
         let (one, other) = (Address::new().unwrap(), Address::new().unwrap());
         assert_ne!(one.name, other.name);
         assert!(!one.secret.matches(other.secret.expose()));

@@ -73,7 +73,7 @@ impl Admission {
         };
         if !socket::is_same_user(other, self.user) {
             let (theirs, own) = (other.user, self.user);
-            let why = format!("it is of user {theirs}, and this data source serves user {own} alone");
+            let why = format!("it belongs to user {theirs}, and this data source serves only user {own}");
             return self.refuse(&socket, &why);
         }
         match epoll::add(watch, &socket, epoll::EventData::new_u64(key), epoll::EventFlags::IN) {
@@ -107,7 +107,7 @@ impl Admission {
                 None
             }
             Err(wire::MalformedMessage) => {
-                self.refuse(&socket, "its oldest message is no greeting of this version of foreread");
+                self.refuse(&socket, "its first message is not a greeting of this version of foreread");
                 None
             }
         }
@@ -145,7 +145,7 @@ impl Admission {
     /// Logs that no connection can be accepted, once a minute.
     pub(crate) fn note_shortage(&mut self, error: Errno) {
         if let Some(count) = self.shortages.note(Instant::now()) {
-            tracing::warn!(%error, count, "workers have to wait for a connection: raise the limit of open files (ulimit -n)");
+            tracing::warn!(%error, count, "no descriptor for new workers: raise the limit of open files (ulimit -n)");
         }
     }
 
@@ -160,7 +160,7 @@ impl Admission {
             tracing::warn!(
                 count,
                 why = self.why,
-                "connections to the data source were refused, the last for this reason"
+                "refused connections to the data source, the last one for this reason"
             );
         }
     }

@@ -54,7 +54,7 @@ pub(crate) struct AnswerQueue {
 impl AnswerQueue {
     pub(crate) fn new(memory: SharedMemory) -> Result<Self, ShareError> {
         let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| ShareError::system("no descriptor to wake a thread with", error))?;
+            .map_err(|error| ShareError::system("cannot create an event descriptor", error))?;
         Ok(Self {
             posted: Mutex::default(),
             wake_fd,

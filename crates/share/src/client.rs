@@ -136,7 +136,8 @@ impl Client {
         self.own()?;
         if name.len() > MAX_CALL_NAME || payload.len() > MAX_CALL_PAYLOAD {
             let detail = format!(
-                "a call with a name of {} and a payload of {} bytes: {MAX_CALL_NAME} and {MAX_CALL_PAYLOAD} may be sent at once",
+                "a call with a name of {} and a payload of {} bytes: at most {MAX_CALL_NAME} and \
+                 {MAX_CALL_PAYLOAD} are allowed",
                 name.len(),
                 payload.len()
             );
@@ -168,7 +169,7 @@ impl Client {
         if self.is_own() {
             return Ok(());
         }
-        let detail = "this connection is the parent process's: a forked child connects for itself";
+        let detail = "this connection belongs to the parent process: a forked child must connect on its own";
         Err(ShareError::new(ShareErrorKind::Forked, detail))
     }
 }

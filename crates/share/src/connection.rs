@@ -135,23 +135,23 @@ impl Connection {
     fn handle_message(&mut self, message: &[u8], freed: &mut bool) -> Result<(), ProtocolViolation> {
         let mut records = RecordReader::of(message);
         while let Some(request) = records.request() {
-            match request.map_err(|_| ProtocolViolation("it says what has no meaning"))? {
+            match request.map_err(|_| ProtocolViolation("malformed message"))? {
                 WorkerRecord::Ask { tag, id } => {
                     if self.requested.len() + self.in_flight >= MAX_REQUESTED {
-                        return Err(ProtocolViolation("it asks for too many samples at once"));
+                        return Err(ProtocolViolation("too many open requests for samples"));
                     }
                     self.requested.push_back((tag, id));
                 }
                 WorkerRecord::Release { slot } => {
                     let lease = self.leases.get_mut(slot as usize).and_then(Option::take);
-                    let lease = lease.ok_or(ProtocolViolation("it lets go of what it does not hold"))?;
+                    let lease = lease.ok_or(ProtocolViolation("release of a slot that it does not hold"))?;
                     self.leased_bytes -= lease.taken;
                     self.free_slots.push(slot);
                     *freed = true;
                 }
                 WorkerRecord::Call { tag, name, payload } => {
                     if self.calls_in_flight >= MAX_CALLS {
-                        return Err(ProtocolViolation("it has too many calls under way"));
+                        return Err(ProtocolViolation("too many open calls"));
                     }
                     self.calls_in_flight += 1;
                     self.calls.push((tag, name.to_owned(), Bytes::copy_from_slice(payload)));
@@ -228,7 +228,7 @@ impl Connection {
             self.close_message();
         }
         if self.unread > MAX_UNREAD {
-            return Err(ProtocolViolation("it asks and does not listen"));
+            return Err(ProtocolViolation("too many unread answers"));
         }
         Ok(())
     }

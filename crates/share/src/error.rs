@@ -54,7 +54,7 @@ impl ShareError {
     pub(crate) fn gone() -> Self {
         Self::new(
             ShareErrorKind::Gone,
-            "the main process is gone, or has closed its data source: this worker cannot go on without it",
+            "the main process is gone, or has closed its data source: this worker cannot continue",
         )
     }
 

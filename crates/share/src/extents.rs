@@ -101,7 +101,7 @@ mod tests {
         /// Compared with a table of cells: an allocation overlaps nothing, and fails only if no gap
         /// is large enough.
         #[test]
-        fn what_is_taken_was_free_and_comes_back(steps in proptest::collection::vec(step(), 0..200)) {
+        fn allocations_are_disjoint_and_return(steps in proptest::collection::vec(step(), 0..200)) {
             let mut extents = FreeExtents::new(CELLS * ALIGNMENT);
             let mut cells = [false; CELLS];
             let mut taken: Vec<(usize, usize)> = Vec::new();

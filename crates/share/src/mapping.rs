@@ -50,7 +50,7 @@ impl ReadMapping {
         let length =
             usize::try_from(bytes).ok().filter(|_| u64::try_from(there).is_ok_and(|there| there >= bytes));
         let (Some(length), true) = (length, seals.contains(SealFlags::SHRINK)) else {
-            return Err(ShareError::malformed("the memory that came is not what it should be"));
+            return Err(ShareError::malformed("the shared memory has a wrong size or is not sealed"));
         };
         let map = MmapOptions::new().len(length).map_raw_read_only(&file);
         Ok(Self(map.and_then(ProcessMapping::new).map_err(wrong)?))

@@ -52,7 +52,7 @@ impl SharedMemory {
     /// Shared memory of `bytes` bytes, rounded up to whole pages.
     pub(crate) fn new(bytes: u64) -> Result<Self, ShareError> {
         let wrong = |error: std::io::Error| {
-            ShareError::system(format!("{bytes} bytes of shared memory cannot be had: ask for less"), error)
+            ShareError::system(format!("cannot allocate {bytes} bytes of shared memory: set less"), error)
         };
         let length =
             usize::try_from(bytes).ok().and_then(|bytes| bytes.max(PAGE).checked_next_multiple_of(PAGE));
@@ -124,7 +124,7 @@ mod tests {
     use crate::mapping::ReadMapping;
 
     #[test]
-    fn slots_are_apart_and_come_back() {
+    fn slots_are_disjoint_and_return() {
         let memory = Arc::new(SharedMemory::new(10_000).unwrap());
         assert_eq!(memory.length(), 12_288);
         let first = memory.place(&[1; 5000]).unwrap();
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     // semantics: WORKER-7
-    fn who_gets_the_descriptor_can_neither_write_nor_truncate() {
+    fn descriptor_allows_no_write_and_no_truncate() {
         let memory = SharedMemory::new(4096).unwrap();
         assert!(rustix::io::pwrite(&memory.file, b"x", 0).is_err());
         assert!(ftruncate(&memory.file, 0).is_err());
@@ -151,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_no_machine_has_is_an_error() {
+    fn impossible_memory_size_is_an_error() {
         assert!(SharedMemory::new(u64::MAX).is_err());
-        assert!(SharedMemory::new(1 << 62).unwrap_err().to_string().contains("ask for less"));
+        assert!(SharedMemory::new(1 << 62).unwrap_err().to_string().contains("set less"));
     }
 }

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_is_over_when_its_process_ends() {
+    fn ended_process_is_detected() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id() as i32;
         let processes = [PeerProcess::of(pid), PeerProcess::Pid(Pid::from_raw(pid).unwrap())];
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_not_taken_for_dead() {
+    fn unobservable_process_counts_as_alive() {
         assert!(!PeerProcess::of(0).has_exited());
     }
 }

@@ -69,7 +69,7 @@ impl Server {
     /// # Errors
     /// If the system has no memory, no descriptors or no thread.
     pub fn start(samples: Arc<dyn Samples>, settings: Settings) -> Result<Self, ShareError> {
-        let failed = "no socket to serve workers from";
+        let failed = "cannot create a socket for workers";
         let wrong = |error| ShareError::system(failed, error);
         let queue = Arc::new(AnswerQueue::new(SharedMemory::new(settings.shared_bytes)?)?);
         let address = Address::new().map_err(|error| ShareError::system(failed, error))?;
@@ -78,7 +78,7 @@ impl Server {
         let thread = std::thread::Builder::new()
             .name("foreread-share".to_owned())
             .spawn(move || server_loop.run())
-            .map_err(|error| ShareError::system("no thread to serve workers from", error))?;
+            .map_err(|error| ShareError::system("cannot create the server thread", error))?;
         Ok(Self { address, queue, thread: Some(thread), process: std::process::id() })
     }
 

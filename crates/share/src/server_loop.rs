@@ -139,7 +139,7 @@ impl ServerLoop {
         if let Err(error) = slept
             && error != Errno::INTR
         {
-            tracing::error!(%error, "workers are not served any more: their sockets cannot be watched");
+            tracing::error!(%error, "workers are no longer served: their sockets cannot be watched");
             self.queue.stop();
         }
         self.queue.mark_awake(events.iter().any(|event| event.data.u64() == WAKE));
@@ -167,7 +167,7 @@ impl ServerLoop {
     fn watch_listener(&self, what: epoll::EventFlags) {
         let name = epoll::EventData::new_u64(LISTENER);
         if let Err(error) = epoll::modify(&self.watch, &self.listener, name, what) {
-            tracing::warn!(%error, "new workers cannot be waited for");
+            tracing::warn!(%error, "new workers cannot connect");
         }
     }
 
@@ -218,7 +218,7 @@ impl ServerLoop {
             return;
         };
         if self.connections.len() >= MAX_CLIENTS {
-            self.admission.refuse(&socket, &format!("{MAX_CLIENTS} workers are connected already"));
+            self.admission.refuse(&socket, &format!("already {MAX_CLIENTS} workers are connected"));
         } else if let Err(error) = self.connect(key, socket, process) {
             self.admission.note_refused(&error.to_string());
         }
@@ -268,7 +268,7 @@ impl ServerLoop {
     }
 
     fn disconnect(&mut self, key: u64, why: ProtocolViolation) {
-        tracing::warn!(why = why.0, "a worker's connection is cut off");
+        tracing::warn!(why = why.0, "a worker was disconnected");
         self.remove(key);
     }
 
@@ -542,7 +542,7 @@ mod tests {
     /// end.
     #[test]
     // semantics: WORKER-4
-    fn killed_worker_is_noticed_without_a_process_descriptor() {
+    fn killed_worker_is_detected_without_a_pidfd() {
         let mut rig = Rig::new();
         let (key, _socket) = rig.worker(&[]);
         let mut process =
@@ -567,7 +567,7 @@ mod tests {
 
     #[test]
     // semantics: WORKER-7
-    fn silent_connections_keep_no_worker_out() {
+    fn silent_connections_lock_out_no_worker() {
         let mut rig = Rig::new();
         let connect = |rig: &mut Rig| {
             let socket = socket::connect(&rig.address.socket().unwrap()).unwrap();
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn room_goes_to_workers_in_turn_however_much_one_of_them_wants() {
+    fn room_goes_to_workers_in_turn() {
         let mut rig = Rig::new();
         let (greedy, _a) = rig.worker(&[16; 10]);
         let (modest, _b) = rig.worker(&[16; 2]);
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_sample_is_not_passed_by_small_ones_for_ever() {
+    fn large_sample_is_not_overtaken_for_ever() {
         let mut rig = Rig::new();
         let (large, _a) = rig.worker(&[64]);
         let (small, _b) = rig.worker(&[16; 3]);
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_others_wait_for_room_does_not_pass_them() {
+    fn late_sample_does_not_overtake_waiting_ones() {
         let mut rig = Rig::new();
         let (first, _a) = rig.worker(&[64]);
         rig.pass(Duration::ZERO, Duration::ZERO);
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_sent_another_way_when_no_room_comes_free_or_too_little() {
+    fn overdue_sample_goes_through_the_socket() {
         let short = Duration::from_millis(1);
         for (since_freed, waited, gone) in [
             (Duration::ZERO, Duration::ZERO, 0),
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_so_much_that_no_other_can_make_room_does_not_wait() {
+    fn hopeless_sample_does_not_wait_for_room() {
         let mut rig = Rig::new();
         rig.taken.truncate(6);
         let (one, _a) = rig.worker(&[160, 112, 80, 16]);
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_while_it_waits_makes_way() {
+    fn leaving_worker_makes_way() {
         let mut rig = Rig::new();
         let (leaving, a) = rig.worker(&[64]);
         let (staying, _b) = rig.worker(&[16]);

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_says_who_is_there() {
+    fn peer_credentials_come_from_the_kernel() {
         let address = crate::address::Address::new().unwrap().socket().unwrap();
         let listener = listen(&address).unwrap();
         let there = connect(&address).unwrap();

@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_as_they_were_said() {
+    fn worker_records_round_trip() {
         let mut message = Vec::new();
         ask(&mut message, 7, SampleId(u64::MAX));
         assert_eq!(message.len(), ASK_BYTES);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn greeting_is_read_as_it_was_said_and_nothing_else_is() {
+    fn greeting_round_trips_and_nothing_else_parses() {
         let secret = crate::address::Address::new().unwrap().secret;
         let said = greeting(&secret);
         assert_eq!(said.len(), 23);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_as_they_were_said() {
+    fn server_records_round_trip() {
         let greeting = ServerHello { memory: 1, max_in_flight: 2, release_threshold: 3 };
         let said = hello(greeting);
         assert!(
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_error_crosses_with_its_words_and_causes() {
+    fn every_error_kind_round_trips_with_its_causes() {
         for kind in KINDS {
             let error = TierError::new(kind, "s3")
                 .with_object("images/a.jpg")
@@ -433,7 +433,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything_may_come(bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0_u8..24) {
+        fn arbitrary_input_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0_u8..24) {
             let mut bytes = bytes;
             if let Some(byte) = bytes.first_mut() {
                 *byte = first;

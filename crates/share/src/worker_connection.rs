@@ -117,7 +117,7 @@ impl<'a> StopCheck<'a> {
 impl WorkerConnection {
     /// Connects to the server at `address`.
     pub(crate) fn connect(address: &Address, stop_check: &mut StopCheck<'_>) -> Result<Self, ShareError> {
-        let wrong = |error| ShareError::system("no connection to the main process", error);
+        let wrong = |error| ShareError::system("cannot connect to the main process", error);
         let begun = Instant::now();
         let to = address.socket().map_err(wrong)?;
         let late = || ShareError::new(ShareErrorKind::Gone, "the main process does not answer");
@@ -134,10 +134,10 @@ impl WorkerConnection {
             stop_check.check()?;
         };
         let other = socket::peer_credentials(&socket)
-            .map_err(|error| ShareError::system("whose the data source is cannot be found out", error))?;
+            .map_err(|error| ShareError::system("cannot determine the user of the data source", error))?;
         let own = socket::own_user();
         if !socket::is_same_user(other, own) {
-            let detail = format!("the data source is of user {}, this process of user {own}", other.user);
+            let detail = format!("the data source belongs to user {}, and this process to user {own}", other.user);
             return Err(ShareError::new(ShareErrorKind::Refused, detail));
         }
         let process = PeerProcess::of_peer(&socket, other.process);
@@ -177,7 +177,7 @@ impl WorkerConnection {
                 ));
             }
             (None, _) => return Err(ShareError::gone()),
-            _ => return Err(ShareError::malformed("the main process speaks another version of foreread")),
+            _ => return Err(ShareError::malformed("the main process has another version of foreread")),
         };
         Ok(Self {
             socket,
@@ -346,7 +346,7 @@ impl WorkerConnection {
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(turn > 0),
                 Err(_) => return Err(ShareError::gone()),
             };
-            let malformed = |_| ShareError::malformed("the main process says what has no meaning");
+            let malformed = |_| ShareError::malformed("malformed message from the main process");
             let message = buffer.get(..length).ok_or(MalformedMessage).map_err(malformed)?;
             let mut state = self.state();
             let mut records = RecordReader::of(message);

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn hedges_under_way_are_what_the_origin_delivers_in_a_second() {
+    fn hedges_in_flight_are_one_second_of_the_origin() {
         assert_eq!(after(1000, origin(20, 100), [owner(0, 0, 1000, MB)]).len(), 100);
         // One is always allowed, when the origin would have delivered it by now.
         assert_eq!(after(3100, origin(20, 100), [owner(0, 0, 3, 300 * MB)]), [2]);
@@ -199,14 +199,14 @@ mod tests {
 
     #[test]
     // semantics: RANK-18
-    fn origin_that_is_as_slow_as_the_wait_is_not_asked() {
+    fn origin_as_slow_as_the_wait_is_not_used_for_hedges() {
         // The owner most likely reads from the same origin.
         assert_eq!(after(4900, origin(5000, 100), [owner(0, 0, 4, 1000)]), [0; 0]);
         assert_eq!(after(10_100, origin(5000, 100), [owner(0, 0, 4, 1000)]).len(), 4);
     }
 
     #[test]
-    fn slow_link_keeps_what_it_delivers_soon() {
+    fn slow_link_is_not_hedged_for_what_arrives_soon() {
         // 1 MB/s: the first arrives in time, the others do not.
         let chosen = after(1000, origin(5, 100), [owner(MB, 0, 6, MB / 2)]);
         assert_eq!(chosen, [5, 4, 3, 2, 1]);

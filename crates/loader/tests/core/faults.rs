@@ -38,7 +38,7 @@ fn cache(ready: bool, capacity: u64) -> CacheSpec {
 }
 
 #[test]
-fn a_horizon_without_end_is_waited_for_and_no_longer() {
+fn endless_horizon_delays_no_issue_for_ever() {
     // Nearly all fit at once, so that with luck all gaps together do.
     let mut scenario = plain(vec![1000; 20], SampleOrder::Explicit(30), 3);
     scenario.caches = vec![cache(true, 17_000)];
@@ -59,7 +59,7 @@ fn uses_that_share_one_read_store_it_once() {
 }
 
 #[test]
-fn a_copy_that_cannot_be_read_is_replaced() {
+fn unreadable_copy_is_replaced() {
     let mut scenario = plain(vec![100; 8], SampleOrder::Sequential, 5);
     scenario.look_ahead = 0;
     scenario.caches = vec![cache(false, 1_000)];
@@ -86,7 +86,7 @@ fn failed_cache_read_keeps_the_copy() {
 }
 
 #[test]
-fn nothing_is_asked_for_behind_a_failure() {
+fn failure_is_followed_by_no_action() {
     for seed in 0..200 {
         let mut scenario = plain(vec![10; 6], SampleOrder::Shuffle, 4);
         (scenario.seed, scenario.faults.bad) = (seed, 20);
@@ -170,7 +170,7 @@ fn about(action: &Action) -> Option<Tick> {
 /// A cache's read that the catalog could not locate ended the run even where the origin's read succeeded later.
 #[test]
 // semantics: SAMPLE-20
-fn unlocated_cache_read_leaves_the_policy_to_the_origins() {
+fn unlocated_cache_read_leaves_the_policy_to_the_origin() {
     let mut scenario = plain(vec![100; 4], SampleOrder::Sequential, 1);
     scenario.caches = vec![cache(false, 1_000)];
     let run = scenario.run();

@@ -36,7 +36,7 @@ fn config() -> Config {
 
 #[test]
 // semantics: ORDER-3, CACHE-5, CACHE-6, RANK-3, FAIL-3
-fn any_run_in_any_interleaving_is_what_the_model_says() {
+fn random_runs_and_interleavings_match_the_model() {
     let config = config();
     if let RngSeed::Fixed(seed) = config.rng_seed {
         println!("PROPTEST_RNG_SEED={seed}");

@@ -231,7 +231,7 @@ async fn each_byte_is_read_once_in_few_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cache_that_must_be_read_is_filled_by_blocks_too() {
+async fn disk_cache_is_filled_by_blocks() {
     let disk: Arc<dyn CacheTier> = Arc::new(StoredCache::new(1 << 20));
     let rig = Rig::new(vec![(Source::Disk, disk, 1 << 20)]).await;
     assert_eq!(rig.check(100_000).await.0, 20);
@@ -250,7 +250,7 @@ async fn samples_without_a_place_are_read_by_their_extents() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn where_blocks_fail_samples_are_read_one_by_one() {
+async fn failed_block_is_read_sample_by_sample() {
     let rig = Rig::new(vec![memory(1 << 20)]).await;
     rig.origin.no_blocks.store(true, Ordering::Relaxed);
     let (requests, _) = rig.check(100_000).await;
@@ -259,7 +259,7 @@ async fn where_blocks_fail_samples_are_read_one_by_one() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn what_an_earlier_run_left_is_not_read_again_with_its_block() {
+async fn cached_samples_are_not_read_again_with_their_block() {
     let rig = Rig::new(vec![memory(1 << 20)]).await;
     // Eight of ten samples of every block.
     for id in (0..(SHARDS * RECORDS) as u64).filter(|id| id % 10 > 1) {
@@ -286,7 +286,7 @@ fn disk(hangs: bool) -> StoredCache {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn slow_disk_under_blocks_slows_no_epoch() {
+async fn slow_disk_under_blocks_delays_no_epoch() {
     for look_ahead in [0, 5_000, 50_000, 1 << 20] {
         let slow = disk(false);
         let rig = Rig::new(vec![(Source::Disk, Arc::new(slow.clone()), 1 << 20)]).await;
@@ -311,7 +311,7 @@ async fn slow_disk_under_blocks_slows_no_epoch() {
 /// A look-ahead of 128 MiB or less once hung for ever.
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn stuck_disk_under_blocks_hangs_nobody() {
+async fn stuck_disk_under_blocks_hangs_no_run() {
     for look_ahead in [0, 5_000, 50_000, 1 << 20] {
         let stuck = disk(true);
         let rig = Rig::new(vec![(Source::Disk, Arc::new(stuck.clone()), 1 << 20)]).await;
@@ -327,7 +327,7 @@ async fn stuck_disk_under_blocks_hangs_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn needed_block_goes_beyond_the_budget_alone() {
+async fn needed_block_alone_exceeds_the_budget() {
     // A quarter of it is less than one block, so that one is read at a time, and a second one for the batch that is due.
     let rig = Rig::new(vec![memory(1 << 20)]).await;
     rig.origin.asked.store(0, Ordering::Relaxed);

@@ -230,7 +230,7 @@ impl ClusterJob {
 const EVERYTHING: u64 = 400 * 1400;
 
 #[tokio::test(start_paused = true)]
-async fn the_origin_is_read_once_for_all() {
+async fn origin_is_read_once_for_all_ranks() {
     let job = ClusterJob::new(mixed(400, 10, 1000), 4, EVERYTHING / 3);
     let mut loaders = job.all();
     let ids = job.ids(&mut loaders).await;
@@ -247,7 +247,7 @@ async fn the_origin_is_read_once_for_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fits_nowhere_is_read_again_and_nothing_else() {
+async fn samples_without_a_place_alone_are_read_again() {
     let job = ClusterJob::new(mixed(400, 10, 1000), 4, EVERYTHING / 8);
     let mut loaders = job.all();
     job.ids(&mut loaders).await;
@@ -257,7 +257,7 @@ async fn what_fits_nowhere_is_read_again_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
+async fn unresponsive_rank_costs_reads_and_no_sample() {
     let job = ClusterJob::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
     job.network.unresponsive.lock().unwrap().push(2);
     let mut loaders = job.all();
@@ -328,7 +328,7 @@ async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
 /// Samples of other ranks, and kept ones for others, were looked up in the catalog's file.
 #[tokio::test(start_paused = true)]
 // semantics: SAMPLE-20
-async fn ranks_give_each_other_samples_without_the_catalogs_file() {
+async fn ranks_share_samples_without_the_catalogs_file() {
     for disk in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c.foreread");
@@ -364,7 +364,7 @@ async fn ranks_give_each_other_samples_without_the_catalogs_file() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-22
-async fn a_rank_that_ends_early_stops_nobody() {
+async fn early_end_of_a_rank_stops_no_other() {
     let job = ClusterJob::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
     let mut loaders = job.all();
     for loader in &mut loaders {
@@ -383,7 +383,7 @@ async fn a_rank_that_ends_early_stops_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dealt_by_locality_the_global_batches_are_the_same() {
+async fn locality_keeps_the_global_batches() {
     let mut job = ClusterJob::new(mixed(384, 10, 1000), 4, EVERYTHING);
     job.locality = true;
     let mut loaders = job.all();
@@ -405,7 +405,7 @@ async fn dealt_by_locality_the_global_batches_are_the_same() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-1
-async fn a_sample_that_several_want_at_once_is_read_once() {
+async fn simultaneous_requests_read_a_sample_once() {
     let job = ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let loader = job.start(0);
     // Before this rank's trainer has asked for anything at all.
@@ -443,7 +443,7 @@ async fn a_sample_that_several_want_at_once_is_read_once() {
 /// taken.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-30
-async fn bytes_for_others_stay_in_their_budget_until_they_have_left() {
+async fn bytes_for_peers_stay_in_their_budget_until_sent() {
     let job = ClusterJob { disk: true, ..ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING) };
     let _loader = job.start(0);
     let serving = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();

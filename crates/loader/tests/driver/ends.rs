@@ -36,7 +36,7 @@ async fn until_error(loader: &mut Loader) -> (usize, LoadErrorKind, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_read_that_is_never_answered_holds_back_its_batch_alone_and_no_drop() {
+async fn hanging_read_delays_only_its_batch_and_no_drop() {
     let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(1));
     let key = fake.request(SampleId(9), Default::default()).key;
     let failing = FailingTier::new(Arc::new(fake.clone())).on(When::Key(key), Fault::Never);
@@ -54,7 +54,7 @@ async fn one_read_that_is_never_answered_holds_back_its_batch_alone_and_no_drop(
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-19, FAIL-22
-async fn a_tier_that_panics_is_named() {
+async fn panicking_tier_is_named() {
     let fake = mixed(64, 37, 1_000);
     let inner = fake.clone();
     let left = Arc::new(AtomicUsize::new(20));
@@ -142,7 +142,7 @@ impl CacheTier for PanickingCache {
 /// A look-up that panicked ended the run with a question: "did a tier panic?".
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-19
-async fn panic_of_a_cache_is_reported_as_one_or_costs_its_sample() {
+async fn panicking_cache_is_reported_or_costs_one_sample() {
     for (at, is_end) in
         [("lookup", true), ("reserve", true), ("store", false), ("end of a store", false), ("read", false)]
     {
@@ -198,7 +198,7 @@ impl Sampler for FailingSampler {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-20
-async fn an_order_that_cannot_be_computed_ends_the_run_behind_the_epochs_before_it() {
+async fn failed_order_ends_the_run_after_earlier_epochs() {
     for panics in [false, true] {
         let inner = Sequential::new(40).unwrap();
         let sampler = Arc::new(FailingSampler { inner, panics, asked: AtomicUsize::new(0) });
@@ -215,7 +215,7 @@ async fn an_order_that_cannot_be_computed_ends_the_run_behind_the_epochs_before_
 }
 
 #[test]
-fn a_runtime_that_is_shut_down_ends_the_run() {
+fn runtime_shutdown_ends_the_run() {
     let runtime = Runtime::new().unwrap();
     let fake = mixed(64, 37, 1_000);
     let silent = Custom(|_| pending());

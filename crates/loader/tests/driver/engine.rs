@@ -82,7 +82,7 @@ impl CacheTier for TaskRecordingCache {
 /// The task that decides once also decrypted, checked and copied what came.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-21
-async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
+async fn network_reads_are_processed_off_the_driver_task() {
     let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(5));
     let worked = Arc::new(Mutex::new(HashSet::new()));
     let (of, from) = (Arc::clone(&worked), fake.clone());
@@ -103,7 +103,7 @@ async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
 /// Eight mebibytes of checksums and copies were once one turn of the task that decides.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-21
-async fn block_is_cut_by_another_task_than_the_one_that_decides() {
+async fn block_is_split_off_the_driver_task() {
     let cache = Arc::new(TaskRecordingCache::new(1 << 20));
     let rig = blocks::Rig::new(vec![(Source::Memory, Arc::clone(&cache) as _, 1 << 20)]).await;
     let buffers = Arc::new(TaskRecordingBuffers::default());

@@ -16,7 +16,7 @@ use crate::rig::{Rig, marked, mixed, next};
 const MS: Duration = Duration::from_millis(1);
 
 #[tokio::test(start_paused = true)]
-async fn two_held_batches_and_hardly_any_look_ahead_are_no_deadlock() {
+async fn two_held_batches_and_tiny_look_ahead_do_not_deadlock() {
     for look_ahead in [0, 1, 900, 5_000] {
         let rig = Rig { look_ahead, ..Rig::new(mixed(200, 37, 1_000).with_latency(2 * MS)) };
         let (mut loader, mut ids, mut held) = (rig.start(), Vec::new(), Vec::new());
@@ -54,7 +54,7 @@ async fn staging_stays_within_the_look_ahead_or_two_batches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_taken_batch_makes_room_at_once() {
+async fn taken_batch_frees_look_ahead_at_once() {
     // All that is read ahead is in the memory tier, so what bounds the look-ahead is how far the trainer has come.
     let rig = Rig { look_ahead: 40_000, epochs: 1, ..Rig::new(FakeOrigin::uniform(400, 1_000)) };
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(1 << 20)), 1 << 20);
@@ -67,7 +67,7 @@ async fn a_taken_batch_makes_room_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_batch_makes_room_at_once() {
+async fn dropped_batch_frees_look_ahead_at_once() {
     let rig = Rig { look_ahead: 20_000, ..Rig::new(FakeOrigin::uniform(400, 1_000)) };
     let mut loader = rig.start();
     let held = next(&mut loader).await;
@@ -79,7 +79,7 @@ async fn a_dropped_batch_makes_room_at_once() {
 }
 
 #[test]
-fn threads_that_hand_over_thousands_of_times_lose_no_wake_up() {
+fn thousands_of_handovers_lose_no_wake_up() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for look_ahead in [0, 2_000, 20_000] {
         let rig = Rig { look_ahead, batch_size: 1, ..Rig::new(mixed(2_000, 7, 50)) };
@@ -103,7 +103,7 @@ fn threads_that_hand_over_thousands_of_times_lose_no_wake_up() {
 
 /// When one of two took the batch that both waited for, the other's wait was forgotten.
 #[test]
-fn second_thread_that_waits_is_served_whatever_is_held() {
+fn second_waiting_thread_is_always_served() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let rig = Rig { look_ahead: 0, batch_size: 1, ..Rig::new(FakeOrigin::uniform(40, 1_000)) };
     let loader = rig.start_on(runtime.handle());
@@ -127,14 +127,14 @@ fn second_thread_that_waits_is_served_whatever_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_larger_than_all_memory_is_delivered() {
+async fn batch_larger_than_all_memory_is_delivered() {
     let rig = Rig { look_ahead: 10_000, batch_size: 16, ..Rig::new(FakeOrigin::uniform(64, 50_000)) };
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(60_000)), 60_000);
     assert_eq!(rig.check_all(&mut rig.start()).await, 8);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_wait_loses_no_batch() {
+async fn dropped_wait_loses_no_batch() {
     let rig = Rig::new(mixed(100, 37, 1_000).with_latency(5 * MS).with_parallelism(4));
     let (mut loader, mut ids, mut dropped) = (rig.start(), Vec::new(), 0);
     loop {
@@ -150,7 +150,7 @@ async fn a_dropped_wait_loses_no_batch() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-17
-async fn dropping_the_loader_ends_all_that_it_does_and_holds() {
+async fn dropped_loader_ends_all_its_work() {
     let mark = Arc::new(());
     let fake = mixed(1000, 37, 1_000).with_latency(5 * MS).with_parallelism(8);
     let rig = Rig { epochs: 3, look_ahead: 50_000, ..Rig::new(fake.clone()) }.origin(marked(&fake, &mark));
@@ -171,7 +171,7 @@ async fn dropping_the_loader_ends_all_that_it_does_and_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_threshold_hits_as_often_as_was_planned() {
+async fn threshold_hit_rate_matches_the_plan() {
     let samples = 3_000u32;
     let weights: Vec<f64> = (0..samples).map(|id| 1.0 / f64::from(1 + id % 100)).collect();
     let sampler = Arc::new(Weighted::new(&weights, u64::from(samples), 5).unwrap());

@@ -130,7 +130,7 @@ fn record(data: &[u8]) -> Vec<u8> {
 
 #[tokio::test(start_paused = true)]
 // semantics: SHARD-11
-async fn fields_are_parts_of_the_samples_own_bytes() {
+async fn fields_are_slices_of_the_sample() {
     let parts =
         [member("x/1.jpg", b"picture"), member("x/1.CLS", b"7"), member("x/2.jpg", b""), vec![0; 1024]];
     let origin = ShardOrigin::new([("a.tar", parts.concat())]);
@@ -153,7 +153,7 @@ async fn fields_are_parts_of_the_samples_own_bytes() {
 
 #[tokio::test(start_paused = true)]
 // semantics: SHARD-10, CACHE-16
-async fn a_record_whose_bytes_do_not_add_up_is_corrupt() {
+async fn record_with_a_wrong_checksum_is_corrupt() {
     let records = [record(b"first"), record(b""), record(b"third"), record(b"fourth")].concat();
     let good = ShardOrigin::new([("a.tfrecord", records.clone())]);
     let mut bytes = records;
@@ -180,7 +180,7 @@ async fn a_record_whose_bytes_do_not_add_up_is_corrupt() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-16
-async fn bytes_that_were_wrong_on_their_way_are_read_once_more() {
+async fn corrupt_read_is_repeated_once() {
     let good = ShardOrigin::new([("a.tfrecord", [record(b"first"), record(b"second")].concat())]);
     let (_, mut loader) = start(&good, good.clone(), OnError::Fail).await;
     let indexed = good.reads.swap(0, Relaxed);

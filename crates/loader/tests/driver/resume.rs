@@ -65,7 +65,7 @@ async fn resumed(epoch: u64) -> (Vec<u64>, Vec<SampleId>) {
 
 #[tokio::test(start_paused = true)]
 // semantics: STATE-3
-async fn resuming_in_the_last_of_ninety_epochs_computes_no_more_orders_than_in_the_first() {
+async fn resume_in_any_epoch_computes_two_orders_at_most() {
     for epoch in [0, 1, 45, EPOCHS - 1] {
         let (mut asked, ids) = resumed(epoch).await;
         let order = Shuffle::new(400, 7).unwrap().order(epoch).unwrap();
@@ -81,7 +81,7 @@ async fn resuming_in_the_last_of_ninety_epochs_computes_no_more_orders_than_in_t
 /// The same without the engine, and with several ranks, whose plan must look at orders.
 #[test]
 // semantics: STATE-3
-fn a_resumed_run_of_several_ranks_computes_none_that_are_over() {
+fn resumed_ranks_compute_no_finished_orders() {
     let sampler = Arc::new(CountingSampler { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
     let mut rig = Rig { epochs: EPOCHS, ..Rig::new(FakeOrigin::uniform(400, 1000)) };
     rig.sampler = Arc::clone(&sampler) as _;

@@ -30,7 +30,7 @@ fn near(time: Duration, bound: Duration, percent: u32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_epoch_takes_as_long_as_the_bandwidth_allows() {
+async fn epoch_time_is_bound_by_bandwidth() {
     // 1000 samples of 100 KB at 100 MB/s: a second.
     let fake = FakeOrigin::uniform(1000, 100_000).with_latency(5 * MS).with_bandwidth(100_000_000);
     let rig = Rig { look_ahead: 8 << 20, batch_size: 20, epochs: 3, ..Rig::new(fake) };
@@ -45,7 +45,7 @@ async fn an_epoch_takes_as_long_as_the_bandwidth_allows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_epoch_takes_as_long_as_latency_and_parallelism_allow() {
+async fn epoch_time_is_bound_by_latency_and_parallelism() {
     // 960 samples, 16 at once, 10 ms each: 600 ms.
     let fake = FakeOrigin::uniform(960, 1000).with_latency(10 * MS).with_parallelism(16);
     let rig = Rig { look_ahead: 256 << 10, epochs: 1, ..Rig::new(fake) };
@@ -53,7 +53,7 @@ async fn an_epoch_takes_as_long_as_latency_and_parallelism_allow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_warm_epoch_reads_what_is_not_kept() {
+async fn warm_epoch_reads_only_uncached_samples() {
     // Half is kept, so a later epoch takes half as long.
     let (bytes, footprint) = (100_000, 100_416);
     let fake = FakeOrigin::uniform(1000, bytes).with_bandwidth(100_000_000);
@@ -71,7 +71,7 @@ async fn a_warm_epoch_reads_what_is_not_kept() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-1
-async fn reading_ahead_crosses_the_epochs_boundary() {
+async fn look_ahead_crosses_the_epoch_boundary() {
     // A batch of 8 takes 8 ms to read and 10 ms to compute.
     let fake = FakeOrigin::uniform(400, 10_000).with_latency(5 * MS).with_bandwidth(10_000_000);
     let rig = Rig { epochs: 4, look_ahead: 500_000, ..Rig::new(fake) };
@@ -85,7 +85,7 @@ async fn reading_ahead_crosses_the_epochs_boundary() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stall_and_computing_add_up_to_the_time() {
+async fn stall_and_compute_add_up_to_the_time() {
     // A batch takes 20 ms to read and 5 ms to compute.
     let fake = FakeOrigin::uniform(160, 25_000).with_bandwidth(10_000_000);
     let rig = Rig { epochs: 1, look_ahead: 500_000, ..Rig::new(fake) };
@@ -96,7 +96,7 @@ async fn stall_and_computing_add_up_to_the_time() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-7
-async fn memory_that_a_slow_trainer_does_not_need_is_given_back_and_taken_again() {
+async fn look_ahead_shrinks_for_a_slow_trainer_and_grows_again() {
     const MB: u64 = 1_000_000;
     let fake = FakeOrigin::uniform(4000, 100_000).with_latency(20 * MS).with_zeroes();
     let rig = Rig { look_ahead: 100 * MB, epochs: 2, batch_size: 10, ..Rig::new(fake) };
@@ -124,7 +124,7 @@ async fn memory_that_a_slow_trainer_does_not_need_is_given_back_and_taken_again(
 
 /// What no cache has room for was asked for first, and what the first batch waits for after it.
 #[tokio::test(start_paused = true)]
-async fn first_batch_has_the_first_places() {
+async fn first_batch_gets_the_first_slots() {
     let latency = Duration::from_millis(10);
     let (bytes, footprint) = (10_000, 10_432);
     let fake = FakeOrigin::uniform(1000, bytes).with_latency(latency);

@@ -64,7 +64,7 @@ fn ask(id: u64) -> Vec<u8> {
 
 #[test]
 // semantics: WORKER-7
-fn what_has_no_meaning_ends_the_connection_and_no_other() {
+fn malformed_message_ends_only_its_connection() {
     let server = server(TestEngine::threaded(), MIB);
     let good = client(&server);
     let held = get(&good, SampleId(5));
@@ -119,7 +119,7 @@ fn process_of_the_same_user_without_the_secret_is_refused() {
 }
 
 #[test]
-fn a_message_that_is_too_long_ends_the_connection() {
+fn oversized_message_ends_the_connection() {
     let server = server(TestEngine::threaded(), MIB);
     let socket = bare(&server);
     let long: Vec<u8> = (0..6000).flat_map(ask).collect();
@@ -129,7 +129,7 @@ fn a_message_that_is_too_long_ends_the_connection() {
 }
 
 #[test]
-fn slots_are_let_go_of_once() {
+fn slots_are_released_once() {
     let server = server(TestEngine::threaded(), MIB);
     let socket = bare(&server);
     send(&socket, &ask(5), SendFlags::NOSIGNAL).unwrap();
@@ -142,7 +142,7 @@ fn slots_are_let_go_of_once() {
 }
 
 #[test]
-fn who_asks_without_end_is_cut_off() {
+fn endless_requests_disconnect_the_worker() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let good = client(&server);
@@ -156,7 +156,7 @@ fn who_asks_without_end_is_cut_off() {
 }
 
 #[test]
-fn who_asks_and_never_listens_is_cut_off() {
+fn unread_answers_disconnect_the_worker() {
     let server = server(TestEngine::direct(), MIB);
     let good = client(&server);
     let socket = bare(&server);
@@ -174,7 +174,7 @@ fn who_asks_and_never_listens_is_cut_off() {
 }
 
 #[test]
-fn connections_that_say_nothing_are_as_many_as_may_be() {
+fn silent_connections_are_bounded() {
     let server = server(TestEngine::threaded(), MIB);
     let mut silent = Vec::new();
     let refused = loop {
@@ -199,7 +199,7 @@ proptest! {
 
     /// Whatever a program sends, message by message, a worker beside it gets its samples.
     #[test]
-    fn whatever_is_sent_others_are_served(
+    fn random_messages_harm_no_other_worker(
         messages in proptest::collection::vec(
             (0_u8..5, proptest::collection::vec(any::<u8>(), 0..64)), 1..12
         )

@@ -67,7 +67,7 @@ pub fn cycles(count: u64) {
 
 #[test]
 // semantics: WORKER-6
-fn two_hundred_starts_and_stops_leave_nothing() {
+fn two_hundred_restarts_leave_nothing() {
     let mut process = ChildProcess::start("cycles 200");
     assert_eq!(process.hear(), "clean");
     assert!(process.child.wait().unwrap().success());

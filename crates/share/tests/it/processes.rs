@@ -84,7 +84,7 @@ fn main_process() {
 
 #[test]
 // semantics: WORKER-1
-fn worker_processes_get_what_they_ask() {
+fn worker_processes_get_their_samples() {
     let server = server(TestEngine::threaded(), 4 * MIB);
     let mut workers: Vec<_> =
         (1..=8).map(|seed| ChildProcess::start(&format!("reader {} {seed}", server.address()))).collect();
@@ -97,7 +97,7 @@ fn worker_processes_get_what_they_ask() {
 
 #[test]
 // semantics: WORKER-4
-fn a_killed_worker_gives_back_all_it_held() {
+fn killed_worker_releases_all_its_slots() {
     let server = server(TestEngine::threaded(), MIB);
     for _ in 0..5 {
         let mut holder = ChildProcess::start(&format!("holder {}", server.address()));
@@ -111,7 +111,7 @@ fn a_killed_worker_gives_back_all_it_held() {
 
 #[test]
 // semantics: WORKER-4
-fn workers_killed_at_any_moment_leave_the_server_whole() {
+fn workers_killed_at_any_moment_harm_no_server() {
     let rounds = if std::env::var_os("FOREREAD_SOAK").is_some() { 200 } else { 15 };
     let server = server(TestEngine::threaded(), MIB);
     let good = client(&server);
@@ -129,7 +129,7 @@ fn workers_killed_at_any_moment_leave_the_server_whole() {
 
 #[test]
 // semantics: WORKER-5
-fn the_main_process_killed_ends_its_workers_waiting() {
+fn killed_main_process_ends_the_waits_of_its_workers() {
     let mut main = ChildProcess::start("main");
     let address = main.hear();
     let mut workers: Vec<_> = (0..3).map(|_| ChildProcess::start(&format!("waiter {address}"))).collect();
@@ -149,7 +149,7 @@ fn the_main_process_killed_ends_its_workers_waiting() {
 /// The socket stays open: a process that was forked after the workers connected holds copies of everything.
 #[test]
 // semantics: WORKER-5
-fn the_main_process_killed_ends_its_workers_waiting_whoever_it_forked() {
+fn killed_main_process_with_forks_ends_the_waits() {
     let mut main = ChildProcess::start("forking-main");
     let address = main.hear();
     let mut worker = ChildProcess::start(&format!("waiter {address}"));
@@ -176,7 +176,7 @@ impl Drop for Sibling {
 
 #[test]
 // semantics: WORKER-7
-fn nobody_of_another_user_is_let_in() {
+fn process_of_another_user_is_refused() {
     let server = server(TestEngine::threaded(), MIB);
     let own = rustix::process::geteuid();
     if !own.is_root() {
@@ -196,7 +196,7 @@ fn nobody_of_another_user_is_let_in() {
 
 #[test]
 // semantics: WORKER-8
-fn a_child_of_a_fork_asks_for_itself() {
+fn forked_child_connects_on_its_own() {
     let mut forking = ChildProcess::start("inherits");
     assert_eq!(forking.hear(), "parent: served");
     assert!(forking.child.wait().unwrap().success());
@@ -204,14 +204,14 @@ fn a_child_of_a_fork_asks_for_itself() {
 
 #[test]
 // semantics: WORKER-8
-fn forked_children_that_use_nothing_leave_the_server_as_it_was() {
+fn idle_forked_children_do_not_affect_the_server() {
     let mut forking = ChildProcess::start("forks");
     assert_eq!(forking.hear(), "served");
     assert!(forking.child.wait().unwrap().success());
 }
 
 #[test]
-fn where_nobody_is_connecting_says_so() {
+fn connect_without_a_server_fails() {
     let server = server(TestEngine::threaded(), MIB);
     let address = server.address();
     drop(server);

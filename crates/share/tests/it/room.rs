@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 // semantics: WORKER-3
-fn who_holds_everything_still_gets_more_and_so_do_the_others() {
+fn full_memory_still_serves_all_workers() {
     let server = server(TestEngine::threaded(), MIB);
     let (greedy, modest) = (client(&server), client(&server));
     let ids: Vec<_> = (0..50).map(|number| sized(100_000, number)).collect();
@@ -28,7 +28,7 @@ fn who_holds_everything_still_gets_more_and_so_do_the_others() {
 }
 
 #[test]
-fn who_waits_for_room_gets_it_when_another_lets_go() {
+fn waiting_worker_gets_released_room() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let (holder, waiter) = (client(&server), client(&server));
@@ -54,7 +54,7 @@ fn who_waits_for_room_gets_it_when_another_lets_go() {
 
 #[test]
 // semantics: WORKER-3
-fn a_giant_goes_through_the_socket_and_holds_up_nobody() {
+fn huge_sample_uses_the_socket_and_delays_no_other() {
     let server = server(TestEngine::threaded(), MIB);
     let (one, other) = (client(&server), client(&server));
     std::thread::scope(|scope| {
@@ -71,7 +71,7 @@ fn a_giant_goes_through_the_socket_and_holds_up_nobody() {
 }
 
 #[test]
-fn a_sample_exactly_as_large_as_the_memory_fits() {
+fn sample_as_large_as_the_memory_fits() {
     let server = server(TestEngine::direct(), MIB);
     let client = client(&server);
     assert!(get(&client, sized(MIB, 0)).is_shared());
@@ -82,7 +82,7 @@ fn a_sample_exactly_as_large_as_the_memory_fits() {
 
 #[test]
 // semantics: WORKER-3
-fn memory_smaller_than_any_sample_serves_all_the_same() {
+fn memory_smaller_than_any_sample_still_serves() {
     let server = server(TestEngine::threaded(), 0);
     assert_eq!(server.status().shared_bytes, 4096);
     let client = client(&server);
@@ -91,7 +91,7 @@ fn memory_smaller_than_any_sample_serves_all_the_same() {
 }
 
 #[test]
-fn room_that_idle_workers_keep_for_themselves_is_little() {
+fn unreleased_room_of_idle_workers_is_small() {
     let server = server(TestEngine::threaded(), 4 * MIB);
     let clients: Vec<_> = (0..10).map(|_| client(&server)).collect();
     for client in &clients {
@@ -103,7 +103,7 @@ fn room_that_idle_workers_keep_for_themselves_is_little() {
 }
 
 #[test]
-fn a_worker_that_stops_listening_is_bounded_and_harms_nobody() {
+fn worker_that_stops_reading_is_bounded() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let silent = client(&server);

@@ -14,7 +14,7 @@ use crate::rig::{
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn samples_come_as_they_are() {
+fn samples_arrive_unchanged() {
     for engine in [TestEngine::direct(), TestEngine::threaded()] {
         let server = server(engine, 16 * MIB);
         let client = client(&server);
@@ -29,14 +29,14 @@ fn samples_come_as_they_are() {
 }
 
 #[test]
-fn nothing_asked_is_nothing_got() {
+fn empty_request_returns_nothing() {
     let server = server(TestEngine::direct(), MIB);
     assert!(client(&server).get(&[]).is_empty());
 }
 
 #[test]
 // semantics: WORKER-1
-fn many_workers_and_threads_get_what_they_ask() {
+fn many_workers_and_threads_get_their_samples() {
     let server = server(TestEngine::threaded(), 4 * MIB);
     std::thread::scope(|scope| {
         for worker in 0..6 {
@@ -63,7 +63,7 @@ fn many_workers_and_threads_get_what_they_ask() {
 
 #[test]
 // semantics: WORKER-2
-fn what_fails_harms_itself_alone_and_says_why() {
+fn failed_sample_harms_no_other_and_reports_why() {
     let server = server(TestEngine::threaded(), MIB);
     let client = client(&server);
     let got = client.get(&[SampleId(1), MISSING, FORGOTTEN, SampleId(2)]);
@@ -79,7 +79,7 @@ fn what_fails_harms_itself_alone_and_says_why() {
 
 #[test]
 // semantics: WORKER-2
-fn a_slow_sample_holds_up_nobody_else() {
+fn slow_sample_delays_no_other() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let (slow, quick) = (client(&server), client(&server));
@@ -96,7 +96,7 @@ fn a_slow_sample_holds_up_nobody_else() {
 }
 
 #[test]
-fn more_than_may_be_under_way_is_asked_for_bit_by_bit() {
+fn requests_beyond_the_limit_are_sent_in_steps() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), 16 * MIB);
     let client = client(&server);
@@ -114,7 +114,7 @@ fn more_than_may_be_under_way_is_asked_for_bit_by_bit() {
 }
 
 #[test]
-fn who_waits_can_be_stopped() {
+fn waiting_caller_can_be_stopped() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let client = client(&server);
@@ -136,7 +136,7 @@ fn who_waits_can_be_stopped() {
 }
 
 #[test]
-fn what_comes_late_for_one_who_left_is_given_back_while_the_worker_lives() {
+fn late_samples_of_a_stopped_caller_are_released() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let client = client(&server);
@@ -171,7 +171,7 @@ fn calls_are_answered_with_any_length() {
 }
 
 #[test]
-fn more_calls_than_may_be_under_way_wait_for_each_other() {
+fn calls_beyond_the_limit_wait() {
     let server = server(TestEngine::threaded(), MIB);
     let client = client(&server);
     std::thread::scope(|scope| {
@@ -188,7 +188,7 @@ fn more_calls_than_may_be_under_way_wait_for_each_other() {
 
 #[test]
 // semantics: WORKER-5
-fn the_servers_end_is_everybodys_at_once() {
+fn server_end_ends_all_waits_at_once() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let address = server.address();
@@ -214,7 +214,7 @@ fn the_servers_end_is_everybodys_at_once() {
 }
 
 #[test]
-fn who_is_gone_is_read_for_no_more() {
+fn requests_of_a_gone_worker_are_unwanted() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let leaving = client(&server);
@@ -230,7 +230,7 @@ fn who_is_gone_is_read_for_no_more() {
 }
 
 #[test]
-fn no_wait_is_long_when_nothing_is_to_be_waited_for() {
+fn round_trips_lose_no_wake_up() {
     let server = server(TestEngine::direct(), MIB);
     let client = client(&server);
     let begun = Instant::now();
@@ -242,7 +242,7 @@ fn no_wait_is_long_when_nothing_is_to_be_waited_for() {
 }
 
 #[test]
-fn an_engine_that_fails_ends_the_service_and_no_worker_hangs() {
+fn panicking_engine_ends_the_server_and_no_worker_hangs() {
     struct Broken;
     impl foreread_share::Samples for Broken {
         fn get(&self, _: Vec<foreread_share::Ask>) {

@@ -181,7 +181,8 @@ pub(crate) fn joined_result(came: Result<FlightResult, oneshot::error::RecvError
 }
 
 fn abandoned() -> TierError {
-    TierError::new(ErrorKind::Transient, "engine").with_detail("the read that this request joined was dropped")
+    TierError::new(ErrorKind::Transient, "engine")
+        .with_detail("the read that this request joined was dropped")
 }
 
 /// An origin whose owned samples are read in flights.

@@ -1,4 +1,5 @@
-//! What a sample costs on its way to a worker process: microseconds of processor time at either end.
+//! The cost of a sample on its way to a worker process, in microseconds of processor time at either
+//! end.
 //!
 //! `cargo run --release -p foreread-share --example cost [bytes] [samples at once]`
 
@@ -22,7 +23,7 @@ mod linux {
     use rustix::time::{ClockId, clock_gettime};
 
     const SAMPLES: u64 = 40_000;
-    /// So many that no cache of the processor holds them.
+    /// More than fit a processor cache.
     const DIFFERENT: u64 = 2000;
 
     struct InMemory(Vec<Bytes>);
@@ -76,7 +77,8 @@ mod linux {
         Ok(())
     }
 
-    /// Where the worker finds the server's address, which is a secret: every user can read a process's arguments.
+    /// The variable with the server's address, which is secret: every user can read a process's
+    /// arguments.
     const ADDRESS: &str = "FOREREAD_EXAMPLE_ADDRESS";
 
     pub fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -137,7 +137,8 @@ impl WorkerConnection {
             .map_err(|error| ShareError::system("cannot determine the user of the data source", error))?;
         let own = socket::own_user();
         if !socket::is_same_user(other, own) {
-            let detail = format!("the data source belongs to user {}, and this process to user {own}", other.user);
+            let detail =
+                format!("the data source belongs to user {}, and this process to user {own}", other.user);
             return Err(ShareError::new(ShareErrorKind::Refused, detail));
         }
         let process = PeerProcess::of_peer(&socket, other.process);

@@ -1,4 +1,4 @@
-//! Bytes and who answers for them: what budgets, charges and samples are to the engine.
+//! Budgets, charges and samples of the simulated engine.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -8,12 +8,12 @@ use foreread_types::SampleKey;
 
 use crate::scenario::{CacheSpec, content};
 
-/// Sums that are kept right by handles being dropped.
+/// Sums that are updated when handles are dropped.
 #[derive(Debug, Default)]
 pub struct ByteCounts {
     /// Staging memory in use.
     pub staging: Cell<u64>,
-    /// What of it was given back and the core has not been told of.
+    /// Released staging memory that was not reported to the core yet.
     pub unreported: Cell<u64>,
     /// Room in use, by level.
     pub room: [Cell<u64>; 2],
@@ -33,7 +33,7 @@ enum ChargedTo {
     Level(usize, u64),
 }
 
-/// Bytes that are counted somewhere until this is dropped.
+/// Bytes that are counted until this is dropped.
 #[derive(Debug)]
 pub struct ByteCharge {
     accounting: Rc<ByteCounts>,
@@ -61,7 +61,7 @@ impl ByteCharge {
         }
     }
 
-    /// Lets another pay from now on; nothing is left of `other`.
+    /// Moves the charge of `other` to this one.
     fn pass_to(&self, other: &Self) {
         self.give_back();
         self.charged_to.set(other.charged_to.replace(ChargedTo::Staging(0)));
@@ -74,7 +74,7 @@ impl Drop for ByteCharge {
     }
 }
 
-/// A sample at hand.
+/// A sample in memory.
 #[derive(Debug)]
 pub struct HeldSample {
     pub key: SampleKey,
@@ -88,16 +88,16 @@ impl HeldSample {
     }
 }
 
-/// What a cache keeps of a sample.
+/// What a cache holds of a sample.
 #[derive(Debug)]
 enum CachedSample {
     /// The sample itself.
     Ready(Rc<HeldSample>),
-    /// A copy, which may be unreadable, and may not be there yet.
+    /// A copy, which may be unreadable, and may not be visible yet.
     Copy { _room: ByteCharge, broken: bool, published: bool },
 }
 
-/// What a lookup finds.
+/// The result of a look-up.
 pub enum LookupResult {
     Ready(Rc<HeldSample>),
     Stored,
@@ -134,7 +134,7 @@ impl FakeCache {
         self.kept.contains_key(&key)
     }
 
-    /// Keeps a sample of `bytes` if there is room; says whether there was.
+    /// Stores a sample of `bytes` bytes. Returns false if there is no room.
     pub fn store(&mut self, sample: &Rc<HeldSample>, bytes: u64, broken: bool, published: bool) -> bool {
         let room = self.of.footprint.of(bytes);
         if self.accounting.room[self.level].get() + room > self.of.capacity {
@@ -157,7 +157,7 @@ impl FakeCache {
         self.kept.remove(&key);
     }
 
-    /// Loses what `which` picks.
+    /// Loses the sample picked by `which`.
     pub fn lose(&mut self, which: u64) {
         let mut keys: Vec<_> = self.kept.keys().copied().collect();
         keys.sort_unstable();
@@ -166,7 +166,7 @@ impl FakeCache {
         }
     }
 
-    /// What was written is there now.
+    /// Makes all written copies visible.
     pub fn publish(&mut self) {
         for kept in self.kept.values_mut() {
             if let CachedSample::Copy { published, .. } = kept {

@@ -1,4 +1,4 @@
-//! FaultRates that were found once, by name.
+//! Named tests for faults that were found once.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use foreread_types::{Footprint, Tick};
 use crate::scenario::{CacheSpec, FaultRates, PhaseSpec, SampleOrder, Scenario};
 use crate::world::{RunEnd, World};
 
-/// One dataset, read whole in each of `epochs` epochs, by a core that nothing happens to.
+/// One dataset, read completely in each of `epochs` epochs, without any fault.
 fn plain(sizes: Vec<u64>, draw: SampleOrder, epochs: u64) -> Scenario {
     Scenario {
         datasets: vec![sizes],
@@ -39,7 +39,7 @@ fn cache(ready: bool, capacity: u64) -> CacheSpec {
 
 #[test]
 fn endless_horizon_delays_no_issue_for_ever() {
-    // Nearly all fit at once, so that with luck all gaps together do.
+    // Nearly all fit at once, so that for some seeds all gaps together do.
     let mut scenario = plain(vec![1000; 20], SampleOrder::Explicit(30), 3);
     scenario.caches = vec![cache(true, 17_000)];
     let endless = (0..1000).map(|seed| Scenario { seed, ..scenario.clone() }).find(|scenario| {
@@ -63,21 +63,22 @@ fn unreadable_copy_is_replaced() {
     let mut scenario = plain(vec![100; 8], SampleOrder::Sequential, 5);
     scenario.look_ahead = 0;
     scenario.caches = vec![cache(false, 1_000)];
-    // Every other copy is bad. If it stayed, its sample would be read in all epochs, and not in some.
+    // Every other copy is bad. If it stayed, its sample would be read in all epochs instead of
+    // some.
     scenario.faults.broken = 50;
     let mut world = World::new(&scenario);
     world.play().unwrap();
     assert!(world.read.values().any(|times| (2..5).contains(times)), "{:?}", world.read);
 }
 
-/// A moment without memory, or a disk that does not answer, once emptied the cache for good.
+/// A moment without memory, or an unresponsive disk, once emptied the cache for good.
 #[test]
 // semantics: DISK-17
 fn failed_cache_read_keeps_the_copy() {
     let mut scenario = plain(vec![100; 8], SampleOrder::Sequential, 5);
     scenario.look_ahead = 0;
     scenario.caches = vec![cache(false, 1_000)];
-    // No read succeeds, and none says that the copy is of no use: what was stored once stays.
+    // No read succeeds, and none reports an invalid copy, so what was stored once stays.
     scenario.faults.hiccup = 100;
     let mut world = World::new(&scenario);
     world.play().unwrap();
@@ -94,7 +95,8 @@ fn failure_is_followed_by_no_action() {
     }
 }
 
-/// A hedge that the catalog could not locate made its sample a bad one, which the policy left out.
+/// A hedge that the catalog could not locate made its sample a failed one, which the policy left
+/// out.
 #[test]
 // semantics: SAMPLE-20
 fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
@@ -107,7 +109,7 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
     let origin = OriginPace { latency: Duration::from_millis(1), bytes_per_second: 1e9 };
     let is_ask = |action: &Action| matches!(action, Action::RequestPeer { .. });
     let [unlocated, failed]: [fn(Tick) -> Event; 2] = [Event::HedgeUnlocated, Event::HedgeFailed];
-    // Where the hedge fails first, the read that follows decides.
+    // Where the hedge fails first, the following read decides.
     for (hedge, owner_first, is_end) in
         [(unlocated, true, true), (failed, true, false), (unlocated, false, false)]
     {
@@ -120,7 +122,7 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
             on(Event::Dealt { pass, stream });
             opened.extend(on(Event::Proceed));
         }
-        // What the memory does not have is asked for, or read.
+        // Samples that are not in memory are requested or read.
         for at in 0..opened.len() {
             if let Action::Find { tick, .. } = opened[at] {
                 opened.extend(on(Event::Absent(tick)));
@@ -152,7 +154,7 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
     }
 }
 
-/// The actions that an event leads to.
+/// The actions caused by an event.
 fn actions(core: &mut Core, event: Event) -> Vec<Action> {
     let mut actions = Vec::new();
     core.on(event, &mut actions);
@@ -167,7 +169,8 @@ fn about(action: &Action) -> Option<Tick> {
     }
 }
 
-/// A cache's read that the catalog could not locate ended the run even where the origin's read succeeded later.
+/// A cache's read that the catalog could not locate ended the run although the origin's read
+/// succeeded.
 #[test]
 // semantics: SAMPLE-20
 fn unlocated_cache_read_leaves_the_policy_to_the_origin() {

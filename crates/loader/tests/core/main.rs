@@ -1,9 +1,10 @@
-//! The core against a reference model: random runs in random interleavings, checked after every step.
+//! Tests the core against a reference model: random runs in random interleavings, checked after
+//! every step.
 //!
-//! [`scenario`] draws a run, its caches and everything that will go wrong; [`model`] says what must come out, the
-//! plainest way; [`world`] plays origin, caches and trainer in an order that a seed decides, and compares. A failure
-//! prints the smallest scenario and the seed; `PROPTEST_RNG_SEED` repeats it, `PROPTEST_CASES` looks longer, and
-//! `FOREREAD_SOAK` (any value) ten times as long.
+//! [`scenario`] draws a run, its caches and its faults. [`model`] computes the expected result in
+//! the simplest way. [`world`] simulates origin, caches and trainer in a random order, and
+//! compares. A failure prints the smallest scenario and the seed. `PROPTEST_RNG_SEED` repeats it,
+//! `PROPTEST_CASES` sets the number of runs, and `FOREREAD_SOAK` (any value) multiplies it by ten.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 

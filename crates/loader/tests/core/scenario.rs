@@ -1,4 +1,4 @@
-//! What a case is made of: the run, its caches, and everything that will go wrong.
+//! The inputs of a test case: the run, its caches and its faults.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use foreread_planner::{Cluster, Level, LocalPlan, Ranks, Store, plan, plan_clust
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId, mix};
 use proptest::prelude::*;
 
-/// How a phase draws its order.
+/// The sampler of a phase.
 #[derive(Clone, Copy, Debug)]
 pub enum SampleOrder {
     Sequential,
     Shuffle,
     Torch,
     Feistel,
-    /// So many draws, with replacement.
+    /// This many draws, with replacement.
     Weighted(u64),
-    /// So many a pass, any of them again and again.
+    /// This many draws per pass, with repetitions.
     Explicit(u64),
 }
 
@@ -31,7 +31,7 @@ pub struct PhaseSpec {
     pub drop_last: bool,
 }
 
-/// A cache. One that is `ready` answers lookups with the sample; another has to be read.
+/// A cache. A `ready` one answers look-ups with the sample. Another has to be read.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSpec {
     pub ready: bool,
@@ -39,33 +39,33 @@ pub struct CacheSpec {
     pub footprint: Footprint,
 }
 
-/// What goes wrong, each in percent of the occasions.
+/// Fault rates, in percent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultRates {
     /// Samples that the origin never delivers.
     pub bad: u64,
     /// Steps at which a cache loses a sample.
     pub lost: u64,
-    /// Samples that a cache cannot deliver, once kept, until they are removed.
+    /// Stored samples that a cache cannot deliver until they are removed.
     pub broken: u64,
-    /// Reads of what a cache keeps that fail for another reason than the sample.
+    /// Reads from a cache that fail for another reason than the sample.
     pub hiccup: u64,
     /// Stores that are refused.
     pub refused: u64,
-    /// Samples that a cache that has to be read holds from an earlier run, whatever their place in this one.
+    /// Samples of an earlier run in caches that have to be read, whatever their place in this run.
     pub warm: u64,
-    /// Whether what is stored is found only some time later.
+    /// Whether stored samples become visible only later.
     pub slow_writes: bool,
-    /// Steps at which the core is told something that makes no sense.
+    /// Steps at which the core gets an invalid event.
     pub invalid_events: u64,
     /// The pass whose order cannot be computed.
     pub undealt: Option<usize>,
-    /// Samples that other ranks do not deliver when they are asked.
+    /// Requests that other ranks do not answer with the sample.
     pub unresponsive: u64,
 }
 
 impl FaultRates {
-    /// Whether every sample that a cache was given is there when it is looked up.
+    /// Whether every stored sample is found by later look-ups.
     pub fn spare_the_caches(&self) -> bool {
         self.lost == 0
             && self.broken == 0
@@ -85,21 +85,21 @@ pub struct Scenario {
     pub deal: Deal,
     pub world_size: u32,
     pub rank: u32,
-    /// Whether the ranks' caches are one, all like this one's.
+    /// Whether the ranks share their caches, which are all like this one's.
     pub together: bool,
-    /// Starts behind this many batches of this pass of another world's run.
+    /// Starts after this many batches of this pass of a run with another world size.
     pub resume: Option<(usize, u64, u32)>,
     pub caches: Vec<CacheSpec>,
     pub look_ahead: u64,
     pub on_error: OnError,
-    /// Whether caches that answer at once hold what an earlier run left, too.
+    /// Whether `ready` caches may hold samples of an earlier run, too.
     pub warm: bool,
     pub faults: FaultRates,
     /// How many batches the trainer holds at most.
     pub hold: usize,
     /// The step at which everything is dropped.
     pub stop: Option<u32>,
-    /// Decides the order of events, and which of them go wrong.
+    /// Decides the order of events and the faults.
     pub seed: u64,
 }
 
@@ -164,7 +164,7 @@ impl Scenario {
         LocalPlan::Together { plan: Arc::new(plan), store: self.rank as usize }
     }
 
-    /// Whether the origin never delivers it.
+    /// Whether the origin never delivers the sample.
     pub fn is_bad(&self, key: SampleKey) -> bool {
         mix(self.seed ^ content(key)) % 100 < self.faults.bad
     }
@@ -186,7 +186,7 @@ impl Scenario {
     }
 }
 
-/// What stands for a sample's bytes: like no other sample's.
+/// A unique value that stands for a sample's bytes.
 pub fn content(key: SampleKey) -> u64 {
     let SampleKey { dataset: DatasetId(dataset), id: SampleId(id) } = key;
     mix(u64::from(dataset) << 32 | id)

@@ -1,4 +1,5 @@
-//! Plays everything around the core (origin, caches, trainer, dealing) in an order drawn from a seed, and checks.
+//! Simulates everything around the core (origin, caches, trainer, dealing) in a random order, and
+//! checks it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
@@ -21,7 +22,7 @@ mod invalid_events;
 
 pub type Checked<T = ()> = Result<T, TestCaseError>;
 
-/// How a case ended, for the tally of what was covered.
+/// How a case ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RunEnd {
     Complete,
@@ -35,7 +36,7 @@ pub struct RunOutcome {
     pub threshold: bool,
 }
 
-/// What the core waits for.
+/// An action that the core waits for.
 #[derive(Debug)]
 enum PendingRequest {
     Deal { pass: usize },
@@ -47,7 +48,7 @@ enum PendingRequest {
 }
 
 impl PendingRequest {
-    /// The use that it is about, and whether it is a lookup.
+    /// The use of the request, and whether it is a look-up.
     fn about(&self) -> Option<(Tick, bool)> {
         match self {
             Self::Deal { .. } => None,
@@ -60,7 +61,7 @@ impl PendingRequest {
     }
 }
 
-/// What the trainer has done since the core was told last.
+/// Actions of the trainer that were not reported to the core yet.
 #[derive(Debug, Default)]
 struct UnreportedEvents {
     taken: u64,
@@ -76,35 +77,35 @@ pub struct World<'a> {
     accounting: Rc<ByteCounts>,
     stores: Vec<FakeCache>,
     requests: Vec<PendingRequest>,
-    /// Bytes of the lookups among them, which the core counts and nobody holds.
+    /// Bytes of open look-ups, which the core counts and no charge holds.
     finding: u64,
     dealt: usize,
-    /// By use: the sample at hand, and where it came from.
+    /// By use: the arrived sample and its source.
     held: BTreeMap<u64, (Rc<HeldSample>, Source)>,
     queue: VecDeque<Vec<Rc<HeldSample>>>,
     trainer: VecDeque<Vec<Rc<HeldSample>>>,
     waiting: bool,
     unreported: UnreportedEvents,
-    /// Whether the core has been told that the trainer waits.
+    /// Whether the core knows that the trainer waits.
     asked: bool,
     handed: usize,
     end: Option<RunEnd>,
     /// By sample: reads from the origin, and copies made in a cache.
     pub read: HashMap<SampleKey, u64>,
     pub stored: HashMap<SampleKey, u64>,
-    /// How often a cache was told to forget a sample.
+    /// The number of removals from caches.
     pub removed: u64,
-    /// Bytes that an earlier run left in the caches.
+    /// Bytes of an earlier run in the caches.
     warm: u64,
-    /// Uses whose sample's owner was asked and did not deliver.
+    /// Uses whose request the owner did not fulfil.
     refused: HashSet<u64>,
-    /// Uses that were hedged, and those of them for which the hedge won.
+    /// Hedged uses, and those whose hedge won.
     hedged: HashSet<u64>,
     won: HashSet<u64>,
-    /// Samples that a cache had and did not deliver, and those of them that it had lost.
+    /// Samples that a cache found and did not deliver, and those of them that it had lost.
     undelivered: HashSet<SampleKey>,
     lost: HashSet<SampleKey>,
-    /// The last use of each sample that something was done for.
+    /// The latest use of each sample that caused an action.
     latest: HashMap<SampleKey, u64>,
     state: u64,
 }
@@ -160,7 +161,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Fills the caches with what an earlier run may have left there: those that have to be read, or all.
+    /// Fills caches with samples of an earlier run: those that have to be read, or all.
     fn warm_up(&mut self) {
         let keys: BTreeSet<SampleKey> = self.model.uses.iter().copied().collect();
         for level in
@@ -177,7 +178,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Plays the run to its end, or to the step at which it is dropped.
+    /// Simulates the run to its end, or to the step at which it is dropped.
     pub fn play(&mut self) -> Checked<RunOutcome> {
         self.warm_up();
         let most = 10_000 + 200 * self.model.uses.len() as u32;
@@ -227,14 +228,14 @@ impl<'a> World<'a> {
             }
             _ => {
                 self.stores.iter_mut().for_each(FakeCache::publish);
-                // Sometimes more than is allowed, which is then what is used.
+                // Sometimes more than is allowed, which then counts as the limit.
                 let bytes = self.draw(self.scenario.look_ahead.saturating_mul(2).saturating_add(1));
                 self.tell(Event::LookAhead { bytes })
             }
         }
     }
 
-    // ---- telling ----
+    // ---- events ----
 
     fn tell(&mut self, event: Event) -> Checked {
         let mut actions = Vec::new();
@@ -275,7 +276,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The trainer waits long: what is hedged is what it waits for.
+    /// The trainer waits long. Only uses of the batch it waits for may be hedged.
     fn be_late(&mut self) -> Checked {
         let before = self.hedged.clone();
         let waited = Duration::from_millis(1000 + 100 * self.draw(10));
@@ -284,7 +285,7 @@ impl<'a> World<'a> {
             bytes_per_second: (1 + self.draw(1 << 20)) as f64,
         };
         self.tell(Event::Late { waited, origin })?;
-        // Of the batch that ends the run, the model knows nothing.
+        // The model has no batch that ends the run.
         let Some(batch) = self.model.batches.get(self.handed) else { return Ok(()) };
         let range = batch.first..batch.first + batch.keys.len() as u64;
         let busy = self.unreported.taken > 0 || !self.queue.is_empty();
@@ -297,12 +298,12 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Whether an owner was asked for this use and has not answered.
+    /// Whether the owner has an open request for this use.
     fn is_asked(&self, of: Tick) -> bool {
         self.requests.iter().any(|request| matches!(request, PendingRequest::Ask { tick, .. } if *tick == of))
     }
 
-    /// Staging memory of uses that are read twice: hedges whose ask is open, and asks that lost.
+    /// Staging memory of uses with two reads: hedges of open requests, and requests that lost.
     fn twice(&self) -> u64 {
         let bytes = self.requests.iter().filter_map(|request| match request {
             PendingRequest::Hedge { key, .. } => Some(self.scenario.bytes(*key)),
@@ -357,7 +358,7 @@ impl<'a> World<'a> {
                 Ok(())
             }
             PendingRequest::Ask { tick, charge, key } => {
-                // What the origin does not deliver, nobody has.
+                // A sample that the origin does not deliver is nowhere.
                 if self.scenario.is_bad(key) || self.chance(self.scenario.faults.unresponsive) {
                     drop(charge);
                     self.refused.insert(tick.0);
@@ -418,9 +419,9 @@ impl<'a> World<'a> {
         }
     }
 
-    // ---- acting ----
+    // ---- actions ----
 
-    /// Where the plan wants a sample.
+    /// The level that the plan assigns to a sample.
     fn place(&self, key: SampleKey) -> Option<usize> {
         match self.plan.retention() {
             Retention::Keep => self.plan.level(key).map(|level| usize::from(level.0)),
@@ -428,7 +429,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether the plan wants a sample kept after its use at `tick`.
+    /// Whether the plan keeps a sample after its use at `tick`.
     fn stays(&self, tick: u64) -> bool {
         match self.plan.retention() {
             Retention::Threshold { horizon } => {
@@ -556,8 +557,8 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// What a sample is counted as that is looked up at a level: the most that reading it read_cost from there or from where it
-    /// is looked up next.
+    /// The charge of a sample that is looked up at a level: the maximum over this level and the
+    /// following ones.
     fn look_up_cost(&self, key: SampleKey, level: usize) -> u64 {
         let place = self.place(key);
         let others = (0..self.stores.len()).filter(|&other| Some(other) != place);
@@ -566,7 +567,7 @@ impl<'a> World<'a> {
         left.map(|level| self.scenario.takes(key, level)).max().unwrap_or(0)
     }
 
-    /// Whether a sample may be in a cache: its own, or one that remembers earlier runs.
+    /// Whether a sample may be in a cache: in its own, or in one with samples of earlier runs.
     fn may_have(&self, key: SampleKey, level: usize) -> bool {
         self.place(key) == Some(level) || self.scenario.warm || !self.scenario.caches[level].ready
     }

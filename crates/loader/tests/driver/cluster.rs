@@ -1,4 +1,4 @@
-//! Ranks whose caches are one: what each reads, from whom, and what happens when one of them does not answer.
+//! Ranks that share their caches: the reads of each rank, their sources, and unresponsive ranks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -20,16 +20,16 @@ use tokio::time::Instant;
 
 use crate::rig::{Custom, mixed, next};
 
-/// All ranks of a run, in this process: what is asked goes straight to whoever serves.
+/// All ranks of a run in this process, connected directly.
 #[derive(Debug, Default)]
 struct FakeNetwork {
     serving: Vec<OnceLock<Weak<dyn Serve>>>,
-    /// Ranks that answer nothing, and since which of their requests.
+    /// Ranks that answer no request.
     unresponsive: Mutex<Vec<u32>>,
     /// How long answers take.
     slow: Mutex<Duration>,
     asked: Mutex<Vec<(Rank, u32)>>,
-    /// Who cancelled what.
+    /// Cancelled requests, by requester.
     cancelled: Mutex<Vec<(Rank, SampleKey)>>,
 }
 
@@ -110,13 +110,14 @@ struct ClusterJob {
     epochs: u64,
     memory: u64,
     locality: bool,
-    /// Whether samples are kept on a disk, from which they have to be read.
+    /// Whether samples are cached on a disk, from which they have to be read.
     disk: bool,
-    /// What others may have of a rank at a time, in bytes. Here it is theirs until their trainer lets go of it.
+    /// The budget of other ranks' requests to a rank, in bytes. Here it is in use until their
+    /// trainer drops the sample.
     budget: u64,
-    /// The catalog, where it is not to be made of the fake.
+    /// The catalog, if it is not made from the fake.
     catalog: Option<Catalog>,
-    /// What is read, where that is not the fake itself.
+    /// The origin, if it is not the fake.
     origin: Option<Arc<dyn Tier>>,
     network: Arc<FakeNetwork>,
 }
@@ -189,7 +190,7 @@ impl ClusterJob {
         Loader::start(parts, &Handle::current())
     }
 
-    /// Runs all ranks, a batch of each in turn, and returns what each delivered. Content is checked.
+    /// Runs all ranks in turn, one batch each, and returns the delivered ids. Checks the bytes.
     async fn ids(&self, loaders: &mut [Loader]) -> Vec<Vec<SampleId>> {
         let mut ids = vec![Vec::new(); loaders.len()];
         let mut ended = vec![false; loaders.len()];
@@ -267,8 +268,8 @@ async fn unresponsive_rank_costs_reads_and_no_sample() {
     }
 }
 
-/// An owner that takes less than a second is waited for. Of one that takes longer, each use is read from the origin once, and
-/// its request is cancelled.
+/// An owner that takes less than a second is waited for. With a slower one, each use is hedged
+/// once, and its request is cancelled.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-18
 async fn silent_owner_costs_one_hedge_per_use() {
@@ -276,7 +277,7 @@ async fn silent_owner_costs_one_hedge_per_use() {
         let job = ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING);
         *job.network.slow.lock().unwrap() = Duration::from_millis(slow);
         let mut loaders = job.all();
-        // The first epoch reads what it owns; the second asks.
+        // The first epoch reads owned samples. The second requests the others.
         for _ in 0..loaders[0].run().passes().next().unwrap().batches {
             next(&mut loaders[0]).await.unwrap().unwrap();
             next(&mut loaders[1]).await.unwrap().unwrap();
@@ -298,7 +299,7 @@ async fn silent_owner_costs_one_hedge_per_use() {
     assert!(longest < Duration::from_secs(2), "{longest:?}");
 }
 
-/// It ended the run, whose owners would have delivered.
+/// The panic ended the run, although the owners would have delivered.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-19
 async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
@@ -310,7 +311,7 @@ async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
         inner.read(request)
     })));
     let mut loaders = job.all();
-    // The first epoch reads all that a rank owns.
+    // The first epoch reads all owned samples.
     for _ in 0..loaders[0].run().passes().next().unwrap().batches {
         next(&mut loaders[0]).await.unwrap().unwrap();
         next(&mut loaders[1]).await.unwrap().unwrap();
@@ -325,7 +326,7 @@ async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
     assert!(loaders[0].report().hedged > 0, "nothing was hedged");
 }
 
-/// Samples of other ranks, and kept ones for others, were looked up in the catalog's file.
+/// Samples of other ranks, and cached ones for other ranks, were looked up in the catalog's file.
 #[tokio::test(start_paused = true)]
 // semantics: SAMPLE-20
 async fn ranks_share_samples_without_the_catalogs_file() {
@@ -351,7 +352,7 @@ async fn ranks_share_samples_without_the_catalogs_file() {
             }
             steps += 1;
             if steps == 384 / 8 / 2 {
-                // Each rank has what it owns.
+                // Each rank has its owned samples.
                 std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
             }
         }
@@ -408,7 +409,7 @@ async fn locality_keeps_the_global_batches() {
 async fn simultaneous_requests_read_a_sample_once() {
     let job = ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let loader = job.start(0);
-    // Before this rank's trainer has asked for anything at all.
+    // Before this rank's trainer has requested anything.
     let serving = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();
     let asked: Vec<Asked> = (0..64)
         .map(|id| Asked { tag: id as u32, key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id) })
@@ -439,8 +440,7 @@ async fn simultaneous_requests_read_a_sample_once() {
     assert!(loaders[0].next().now_or_never().flatten().is_none());
 }
 
-/// The fault that this guards: a rank that keeps samples on a disk held in memory whatever others had asked for and not yet
-/// taken.
+/// A rank with a disk once held all requested samples in memory until they were sent.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-30
 async fn bytes_for_peers_stay_in_their_budget_until_sent() {
@@ -459,7 +459,7 @@ async fn bytes_for_peers_stay_in_their_budget_until_sent() {
         }
         // Each takes a KiB of its quarter of 10,000 bytes.
         assert_eq!(held.len(), 3, "round {round}");
-        // Who takes nothing does not hold up another.
+        // A rank that receives nothing does not delay another.
         let (mut other, mut taken) = (serving.serve(Rank(2), (0..64).map(asked).collect()), 0);
         while let Ok(Some(served)) = tokio::time::timeout(Duration::from_secs(60), other.next()).await {
             taken += usize::from(served.answer().is_some_and(|(_, result)| result.is_ok()));
@@ -471,7 +471,7 @@ async fn bytes_for_peers_stay_in_their_budget_until_sent() {
             given += usize::from(served.answer().is_some_and(|(_, result)| result.is_ok()));
         }
         assert!(given > 20, "{given}");
-        // What was kept is there the next time.
+        // Cached samples are there in the next round.
         assert!(next().await.is_ok_and(|end| end.is_none()));
     }
     assert!(job.fake.counts().tally().requests <= 64);

@@ -1,4 +1,4 @@
-//! How runs end when something does not go on: an error that says what, and never a hang.
+//! The end of runs that cannot continue: an error with its cause, and never a hang.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,8 @@ use crate::rig::{Custom, Rig, mixed, next};
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Takes batches up to the error, which must come before long; how many there were and what it says.
+/// Takes batches up to the error, which must come soon. Returns their number, and the error's kind
+/// and text.
 async fn until_error(loader: &mut Loader) -> (usize, LoadErrorKind, String) {
     let mut batches = 0;
     loop {
@@ -74,7 +75,7 @@ async fn panicking_tier_is_named() {
     assert!(text.contains("custom") && text.contains("the tier panicked: at once"), "{text}");
 }
 
-/// A disk that panics when it is asked for this.
+/// A disk that panics in the given call.
 #[derive(Debug)]
 struct PanickingCache {
     inner: StoredCache,
@@ -139,7 +140,7 @@ impl CacheTier for PanickingCache {
     }
 }
 
-/// A look-up that panicked ended the run with a question: "did a tier panic?".
+/// A panic in a look-up ended the run with a question: "did a tier panic?".
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-19
 async fn panicking_cache_is_reported_or_costs_one_sample() {
@@ -161,7 +162,7 @@ async fn panicking_cache_is_reported_or_costs_one_sample() {
     }
 }
 
-/// In order, up to an epoch for which it has none.
+/// Sequential, up to an epoch for which it fails.
 #[derive(Debug)]
 struct FailingSampler {
     inner: Sequential,

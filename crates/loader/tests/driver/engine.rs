@@ -1,4 +1,4 @@
-//! What the task that decides leaves to others: bytes, and whatever may block.
+//! Work that the driver's task leaves to other tasks: processing of bytes, and blocking calls.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,7 +20,7 @@ use tokio::task::Id;
 use crate::blocks;
 use crate::rig::{Custom, Rig, mixed, next};
 
-/// A memory tier that notes which tasks look samples up and which store them. The first to look one up is the engine's.
+/// A memory tier that records which tasks look samples up. The first one is the driver.
 #[derive(Debug)]
 pub struct TaskRecordingCache {
     memory: MemoryTier,
@@ -79,7 +79,7 @@ impl CacheTier for TaskRecordingCache {
     }
 }
 
-/// The task that decides once also decrypted, checked and copied what came.
+/// The driver's task once also decrypted, checked and copied the bytes.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-21
 async fn network_reads_are_processed_off_the_driver_task() {
@@ -100,7 +100,7 @@ async fn network_reads_are_processed_off_the_driver_task() {
     assert!(!worked.is_empty() && !worked.contains(&cache.engine()));
 }
 
-/// Eight mebibytes of checksums and copies were once one turn of the task that decides.
+/// The driver once computed checksums and copies of eight mebibytes in one turn.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-21
 async fn block_is_split_off_the_driver_task() {
@@ -114,7 +114,7 @@ async fn block_is_split_off_the_driver_task() {
     assert!(copying.len() >= 20 && !copying.contains(&cache.engine()), "{copying:?}");
 }
 
-/// Memory for copies, which notes the tasks that make them.
+/// Memory for copies, which records the tasks that make them.
 #[derive(Debug, Default)]
 struct TaskRecordingBuffers(Mutex<HashSet<Id>>);
 
@@ -125,13 +125,14 @@ impl Buffers for TaskRecordingBuffers {
     }
 }
 
-/// How often this thread has read from files, sockets or pipes; `None` where the kernel does not count.
+/// The number of reads from files, sockets or pipes by this thread. `None` where the kernel does
+/// not count them.
 fn reads_of_this_thread() -> Option<u64> {
     let text = fs::read_to_string("/proc/thread-self/io").ok()?;
     text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
 }
 
-/// Names of files are read from the catalog's file, which a file server may take long to answer.
+/// File names are read from the catalog's file, and a file server may be slow.
 #[test]
 // semantics: FAIL-21
 fn engine_thread_reads_no_file() {
@@ -145,7 +146,7 @@ fn engine_thread_reads_no_file() {
     let memory = Arc::new(MemoryTier::new(200_000));
     let rig = Rig { catalog: Some(catalog), look_ahead: 100_000, ..Rig::new(fake) };
     let rig = rig.cache(Source::Memory, memory, 200_000);
-    // All tasks of it are on this thread; blocking work is not.
+    // All its tasks run on this thread. Blocking work does not.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let mut loader = rig.start();
@@ -157,7 +158,7 @@ fn engine_thread_reads_no_file() {
         let ids: Vec<SampleId> = batches.iter().flat_map(|batch| rig.check(batch)).collect();
         assert_eq!(ids, rig.ids());
         if let (Some(before), Some(after), Some(again)) = (before, after, again) {
-            // What asking takes by itself.
+            // The reads of the measurement itself.
             assert_eq!(after - before, again - after);
         }
     });

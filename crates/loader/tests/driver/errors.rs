@@ -1,4 +1,4 @@
-//! What errors say: which sample, where, which tier, and what to do.
+//! The contents of errors: sample, path, tier and remedy.
 
 use std::sync::Arc;
 
@@ -45,13 +45,13 @@ async fn error_names_sample_path_tier_and_remedy() {
     }
 }
 
-/// Of the errors that a run has got over, only the latest are kept.
+/// Only the latest of the tolerated errors are kept.
 #[tokio::test(start_paused = true)]
 async fn final_error_names_its_own_sample_after_many() {
     const SAMPLES: u64 = 20_000;
     let fake = FakeOrigin::uniform(SAMPLES, 10).with_name("store");
     let inner = fake.clone();
-    // All fail but one of each batch, and of the last batch all.
+    // All samples fail but one of each batch, and all of the last batch.
     let is_bad = |id: SampleId| id.0 % 8 != 7 || id.0 + 8 >= SAMPLES;
     let failing = Custom(move |request: Arc<ReadRequest>| {
         let is_bad = is_bad(request.key.id);
@@ -65,7 +65,7 @@ async fn final_error_names_its_own_sample_after_many() {
     assert_eq!(error.key().map(|key| key.id), Some(SampleId(SAMPLES - 8)));
 }
 
-/// A run that skips bad samples would have skipped all that were left, and ended well.
+/// A run that skips bad samples would have skipped the rest and succeeded.
 #[tokio::test(start_paused = true)]
 // semantics: SAMPLE-20
 async fn truncated_catalog_ends_the_run_under_every_policy() {
@@ -92,7 +92,7 @@ async fn truncated_catalog_ends_the_run_under_every_policy() {
     }
 }
 
-/// Samples that a disk kept were looked up in the catalog's file, and were lost with it.
+/// Samples on disk were looked up in the catalog's file, and were lost with it.
 #[tokio::test(start_paused = true)]
 // semantics: SAMPLE-20
 async fn cached_samples_are_read_without_the_catalogs_file() {
@@ -122,7 +122,7 @@ async fn cached_samples_are_read_without_the_catalogs_file() {
     assert_eq!(loader.report().passes[1].reads.from(Source::Disk).samples, SAMPLES);
 }
 
-/// The error was that of the disk's read, which nobody can do anything about.
+/// The run ended with the disk's error, which users cannot act on.
 #[tokio::test(start_paused = true)]
 // semantics: SAMPLE-20
 async fn catalog_error_after_a_cache_error_ends_the_run() {

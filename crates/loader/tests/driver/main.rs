@@ -1,4 +1,5 @@
-//! The engine on tokio: real driver, real hand-over, fake tiers. Most of it on the paused clock, where times are exact.
+//! The engine on tokio: the real driver and hand-over with fake tiers. Mostly on the paused clock,
+//! where times are exact.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! Staging memory: how much, until when, and that too little of it hangs nothing.
+//! Staging memory: its bounds, its release, and that too little of it hangs no run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ async fn staging_stays_within_the_look_ahead_or_two_batches() {
             sleep(MS).await;
             most = most.max(loader.staged_bytes());
             let Some(batch) = next(&mut loader).await else { break };
-            // Held while it is looked at, let go before the next is asked for.
+            // Held for a moment, and dropped before the next request.
             let batch = batch.unwrap();
             most = most.max(loader.staged_bytes());
             sleep(MS).await;
@@ -55,7 +55,8 @@ async fn staging_stays_within_the_look_ahead_or_two_batches() {
 
 #[tokio::test(start_paused = true)]
 async fn taken_batch_frees_look_ahead_at_once() {
-    // All that is read ahead is in the memory tier, so what bounds the look-ahead is how far the trainer has come.
+    // All samples read ahead are in the memory tier, so the trainer's position bounds the
+    // look-ahead.
     let rig = Rig { look_ahead: 40_000, epochs: 1, ..Rig::new(FakeOrigin::uniform(400, 1_000)) };
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(1 << 20)), 1 << 20);
     let mut loader = rig.start();
@@ -101,7 +102,7 @@ fn thousands_of_handovers_lose_no_wake_up() {
     }
 }
 
-/// When one of two took the batch that both waited for, the other's wait was forgotten.
+/// When one of two threads took the batch that both waited for, the other's wait was forgotten.
 #[test]
 fn second_waiting_thread_is_always_served() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -109,7 +110,7 @@ fn second_waiting_thread_is_always_served() {
     let loader = rig.start_on(runtime.handle());
     let take = || {
         let began = std::time::Instant::now();
-        // It may come back early, but not because nobody remembers it.
+        // It may return early, but not because its wait was forgotten.
         let mut waits = std::iter::repeat_with(|| loader.next_timeout(Duration::from_secs(30)));
         let batch = waits.find_map(|batch| {
             assert!(batch.is_ok() || began.elapsed() < Duration::from_secs(20), "it hangs");
@@ -117,7 +118,7 @@ fn second_waiting_thread_is_always_served() {
         });
         batch.flatten().unwrap()
     };
-    // All of them are held, so that one is read only if it is asked for.
+    // All batches are held, so that the next is read only on request.
     let mut held = Vec::new();
     for _ in 0..20 {
         let both = std::thread::scope(|scope| [scope.spawn(take), scope.spawn(take)].map(|one| one.join()));

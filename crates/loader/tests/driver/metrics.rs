@@ -1,4 +1,4 @@
-//! What is told to whoever installed a recorder.
+//! The metrics that a recorder gets.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Samples that are parts of shards: fields, empty ones, checksums.
+//! Samples within shards: fields, empty samples, checksums.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use tokio::runtime::Handle;
 
 use crate::rig::next;
 
-/// An origin of these objects, which can be told to lie about one byte.
+/// An origin of these objects, which can return a wrong byte.
 #[derive(Clone, Debug)]
 struct ShardOrigin {
     objects: BTreeMap<&'static str, Vec<u8>>,
     profile: TierProfile,
-    /// How many of the next reads are answered with a wrong first byte.
+    /// How many of the next reads get a wrong first byte.
     wrong: Arc<AtomicU64>,
     reads: Arc<AtomicU64>,
 }
@@ -80,7 +80,7 @@ impl OriginTier for ShardOrigin {
     }
 }
 
-/// Two epochs in the catalog's order, read from `origin`, which may be another than the one that was indexed.
+/// Two epochs in the catalog's order, read from `origin`, which may differ from the indexed one.
 async fn start(indexed: &ShardOrigin, origin: ShardOrigin, on_error: OnError) -> (Catalog, Loader) {
     let catalog = Catalog::index(indexed, "/data", &IndexOptions::default(), |_| ()).await.unwrap();
     let phase = Phase {
@@ -144,7 +144,7 @@ async fn fields_are_slices_of_the_sample() {
         let picture = first.field("jpg").unwrap();
         assert_eq!(picture.as_ptr(), first.bytes().as_ptr(), "shared, not copied");
         assert!(first.field("CLS").is_none() && first.field("png").is_none());
-        // The second has no bytes at all.
+        // The second sample is empty.
         assert_eq!((second.key().unwrap().as_deref(), second.bytes().len()), (Some("x/2"), 0));
         assert_eq!(second.field("jpg"), Some(Bytes::new()));
     }
@@ -191,9 +191,9 @@ async fn corrupt_read_is_repeated_once() {
         assert_eq!(batch.samples().map(|sample| sample.bytes()).collect::<Vec<_>>(), ["first", "second"]);
     }
     assert!(next(&mut loader).await.is_none());
-    // Each was wrong once; the second epoch is memory's.
+    // Each read was wrong once. The second epoch comes from memory.
     assert_eq!((good.reads.load(Relaxed), loader.staged_bytes()), (4, 0));
-    // Wrong twice is wrong.
+    // Two mismatches are an error.
     let (_, mut loader) = start(&good, good.clone(), OnError::Fail).await;
     good.wrong.store(u64::MAX, Relaxed);
     let error = next(&mut loader).await.unwrap().unwrap_err();

@@ -1,4 +1,4 @@
-//! What resuming costs: orders that are computed, counted.
+//! The cost of resuming, in computed orders.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use crate::rig::{Rig, next};
 
 const EPOCHS: u64 = 90;
 
-/// A shuffle that remembers which epochs it was asked for.
+/// A shuffle that records the requested epochs.
 #[derive(Debug)]
 struct CountingSampler {
     inner: Shuffle,
@@ -42,7 +42,8 @@ impl Sampler for CountingSampler {
     }
 }
 
-/// Resumes in the middle of an epoch and reads on, though not to its end: the epochs whose order was computed, and the ids delivered.
+/// Resumes in the middle of an epoch and reads on, but not to the end. Returns the epochs whose
+/// order was computed, and the delivered ids.
 async fn resumed(epoch: u64) -> (Vec<u64>, Vec<SampleId>) {
     let fake = FakeOrigin::uniform(400, 1000);
     let sampler = Arc::new(CountingSampler { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
@@ -71,14 +72,15 @@ async fn resume_in_any_epoch_computes_two_orders_at_most() {
         let order = Shuffle::new(400, 7).unwrap().order(epoch).unwrap();
         let expected: Vec<SampleId> = (160..320).map(|at| order.at(at)).collect();
         assert_eq!(ids, expected, "epoch {epoch}");
-        // Its own, and the next one's, which the look-ahead reaches; none twice, and none that is over.
+        // The order of this epoch and of the next one, which the look-ahead reaches. Each once, and
+        // no earlier one.
         asked.sort_unstable();
         let needed: Vec<u64> = (epoch..EPOCHS).take(2).collect();
         assert!(needed.starts_with(&asked) && !asked.is_empty(), "epoch {epoch}: {asked:?} of {needed:?}");
     }
 }
 
-/// The same without the engine, and with several ranks, whose plan must look at orders.
+/// The same without the engine, and with several ranks, whose plan needs orders.
 #[test]
 // semantics: STATE-3
 fn resumed_ranks_compute_no_finished_orders() {

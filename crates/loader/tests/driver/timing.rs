@@ -1,4 +1,4 @@
-//! How long it takes, on the paused clock: exact.
+//! Exact times, on the paused clock.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::rig::{Rig, next};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Runs to the end with a trainer that computes for `compute` on every batch.
+/// Runs to the end with a trainer that computes for `compute` per batch.
 async fn train(rig: &Rig, compute: Duration) -> Vec<PassReport> {
     let mut loader = rig.start();
     while let Some(batch) = next(&mut loader).await {
@@ -36,7 +36,7 @@ async fn epoch_time_is_bound_by_bandwidth() {
     let rig = Rig { look_ahead: 8 << 20, batch_size: 20, epochs: 3, ..Rig::new(fake) };
     let passes = train(&rig, MS).await;
     near(passes[0].time, Duration::from_secs(1), 2);
-    // Later epochs begin with a full buffer, so they are asked for a little less than all.
+    // Later epochs begin with a full buffer, so slightly less than all samples remain.
     for pass in &passes[1..] {
         near(pass.time + 100 * MS, Duration::from_secs(1), 12);
     }
@@ -54,7 +54,7 @@ async fn epoch_time_is_bound_by_latency_and_parallelism() {
 
 #[tokio::test(start_paused = true)]
 async fn warm_epoch_reads_only_uncached_samples() {
-    // Half is kept, so a later epoch takes half as long.
+    // Half of the samples are cached, so a later epoch takes half as long.
     let (bytes, footprint) = (100_000, 100_416);
     let fake = FakeOrigin::uniform(1000, bytes).with_bandwidth(100_000_000);
     let memory = Arc::new(MemoryTier::new(500 * footprint));
@@ -102,7 +102,7 @@ async fn look_ahead_shrinks_for_a_slow_trainer_and_grows_again() {
     let rig = Rig { look_ahead: 100 * MB, epochs: 2, batch_size: 10, ..Rig::new(fake) };
     let mut loader = rig.start();
     let mut waited = Duration::ZERO;
-    // A megabyte every half second: ten seconds of it are 20 MB.
+    // A megabyte every half second: ten seconds of demand are 20 MB.
     for _ in 0..300 {
         next(&mut loader).await.unwrap().unwrap();
         sleep(500 * MS).await;
@@ -112,7 +112,8 @@ async fn look_ahead_shrinks_for_a_slow_trainer_and_grows_again() {
     let look_ahead = loader.look_ahead();
     assert_eq!((look_ahead.allowed, look_ahead.now), (100 * MB, 20 * MB));
     assert!(loader.staged_bytes() <= look_ahead.now + 2 * MB, "{} bytes", loader.staged_bytes());
-    // The origin falls silent for a while that is longer than what is at hand lasts: everything may be used again.
+    // The origin is silent for longer than the samples read ahead last, so the whole look-ahead may
+    // be used again.
     rig.fake.set_latency(Duration::from_secs(60));
     for _ in 0..40 {
         next(&mut loader).await.unwrap().unwrap();
@@ -122,7 +123,7 @@ async fn look_ahead_shrinks_for_a_slow_trainer_and_grows_again() {
     assert_eq!(loader.look_ahead().lowest, 20 * MB);
 }
 
-/// What no cache has room for was asked for first, and what the first batch waits for after it.
+/// Samples without room in a cache were requested first, and those of the first batch after them.
 #[tokio::test(start_paused = true)]
 async fn first_batch_gets_the_first_slots() {
     let latency = Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! Programs of the same user that are no workers of ours: bounded, refused, and nobody else notices.
+//! Foreign programs of the same user: bounded, refused, and without effect on workers.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn silent(server: &Server) -> OwnedFd {
     socket
 }
 
-/// What a worker sends first: its kind, the magic number, the version and the secret.
+/// A worker's first message: its kind, the magic number, the version and the secret.
 fn greeting(address: &str) -> Vec<u8> {
     let (_, digits) = address.split_once(':').unwrap();
     let mut message = vec![4];
@@ -35,7 +35,7 @@ fn greeting(address: &str) -> Vec<u8> {
     message
 }
 
-/// A bare connection that has greeted and was let in.
+/// An authenticated connection without a client.
 fn bare(server: &Server) -> OwnedFd {
     let socket = silent(server);
     send(&socket, &greeting(&server.address()), SendFlags::NOSIGNAL).unwrap();
@@ -98,7 +98,8 @@ fn process_of_the_same_user_without_the_secret_is_refused() {
     let right = greeting(&server.address());
     let mut nearly = right.clone();
     *nearly.last_mut().unwrap() ^= 1;
-    // Without the secret, with another, with none, and with it where it does not belong.
+    // Without the secret, with a wrong one, truncated, without the kind, and with a record after
+    // it.
     let messages = [&ask(5)[..], &nearly, &right[..7], &right[1..], &[&right[..], &ask(5)].concat()];
     for message in messages {
         let socket = silent(&server);
@@ -147,7 +148,7 @@ fn endless_requests_disconnect_the_worker() {
     let server = server(Arc::clone(&engine), MIB);
     let good = client(&server);
     let socket = bare(&server);
-    // Samples that never come: the list of what it wants has an end.
+    // Samples that never arrive: the list of open requests is bounded.
     let many: Vec<u8> = (0..2000).flat_map(|number| ask(crate::rig::PARKED + number)).collect();
     while send(&socket, &many, SendFlags::NOSIGNAL).is_ok() {}
     assert!(is_cut_off(&socket));
@@ -184,7 +185,7 @@ fn silent_connections_are_bounded() {
         }
         assert!(silent.len() <= 1024);
     };
-    // Here the limit of open files comes first, or the server's own.
+    // The limit of open files comes first, or the server's own.
     assert!(
         [ShareErrorKind::Refused, ShareErrorKind::System, ShareErrorKind::Gone].contains(&refused.kind()),
         "{refused}"
@@ -197,7 +198,7 @@ fn silent_connections_are_bounded() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a program sends, message by message, a worker beside it gets its samples.
+    /// Whatever messages a program sends, another worker gets its samples.
     #[test]
     fn random_messages_harm_no_other_worker(
         messages in proptest::collection::vec(

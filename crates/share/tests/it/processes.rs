@@ -1,4 +1,4 @@
-//! Workers that are processes, and what becomes of them and of what they held when either end is killed.
+//! Worker processes, and the release of their samples when either end is killed.
 
 use std::os::unix::process::CommandExt;
 
@@ -13,7 +13,7 @@ use crate::rig::{
 
 const MIB: u64 = 1 << 20;
 
-/// What a process of this binary does; without a role, which its parent gives it, nothing.
+/// The entry point of child processes. Without a role, which the parent sets, it does nothing.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -55,7 +55,7 @@ fn reader(address: &str, seed: u64) {
     say("done");
 }
 
-/// Takes as much of the memory as it can and keeps it.
+/// Takes as much of the memory as it can and holds it.
 fn holder(address: &str) {
     let client = Client::connect(address).unwrap();
     let held = get_all(&client, &(0..20).map(|number| sized(100_000, number)).collect::<Vec<_>>());
@@ -63,7 +63,7 @@ fn holder(address: &str) {
     told();
 }
 
-/// Waits for what never comes.
+/// Waits for a sample that never arrives.
 fn waiter(address: &str) {
     let client = Client::connect(address).unwrap();
     let held = get(&client, SampleId(5));
@@ -75,7 +75,7 @@ fn waiter(address: &str) {
     say(format!("{:?}: {again}", again.kind()));
 }
 
-/// A main process of its own, until it is killed.
+/// A separate main process, until it is killed.
 fn main_process() {
     let server = server(TestEngine::threaded(), MIB);
     say(server.address());
@@ -146,7 +146,7 @@ fn killed_main_process_ends_the_waits_of_its_workers() {
     }
 }
 
-/// The socket stays open: a process that was forked after the workers connected holds copies of everything.
+/// The socket stays open, because a process forked after the workers connected holds copies of it.
 #[test]
 // semantics: WORKER-5
 fn killed_main_process_with_forks_ends_the_waits() {
@@ -164,7 +164,7 @@ fn killed_main_process_with_forks_ends_the_waits() {
     drop(sibling);
 }
 
-/// A process that its parent left behind; killed when dropped.
+/// An orphaned process, killed when dropped.
 struct Sibling(i32);
 
 impl Drop for Sibling {
@@ -180,11 +180,11 @@ fn process_of_another_user_is_refused() {
     let server = server(TestEngine::threaded(), MIB);
     let own = rustix::process::geteuid();
     if !own.is_root() {
-        // Only root can become another. Who is let in at all is tested beside `is_same_user`.
+        // Only root can become another user. `is_same_user` has its own test.
         get(&client(&server), SampleId(1));
         return;
     }
-    // The binary lies where others may not look: it is opened before the user changes.
+    // Other users may not read the binary's directory, so it is opened before the user changes.
     let role = format!("stranger {}", server.address());
     let mut stranger = ChildProcess::start_by(&role, |command| {
         let _ = command.uid(65_534).current_dir("/");

@@ -1,4 +1,4 @@
-//! Full memory, whoever holds it: late or by the other way, never stuck and never wrong.
+//! Full memory: samples arrive late or through the socket, never wrong and never not at all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,8 @@ fn waiting_worker_gets_released_room() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let (holder, waiter) = (client(&server), client(&server));
-    // The holder takes turns: there is always somebody letting go, so the waiter waits and is not sent the other way at
-    // once. All it gets is right either way.
+    // The holder releases in turns, so the waiter waits for room and is not sent to the socket at
+    // once. All samples are right either way.
     std::thread::scope(|scope| {
         let holding = scope.spawn(|| {
             for round in 0..200 {
@@ -76,7 +76,7 @@ fn sample_as_large_as_the_memory_fits() {
     let client = client(&server);
     assert!(get(&client, sized(MIB, 0)).is_shared());
     assert!(!get(&client, sized(MIB + 1, 0)).is_shared());
-    // The first was let go with the second request.
+    // The first was released with the second request.
     assert!(get(&client, sized(MIB - 63, 0)).is_shared());
 }
 
@@ -107,7 +107,7 @@ fn worker_that_stops_reading_is_bounded() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let silent = client(&server);
-    // It asks, leaves, and never reads what comes: its answers lie in the socket and its slots are taken.
+    // It requests, stops, and never reads: its answers stay in the socket and its slots are taken.
     let ids: Vec<_> = (0..256).map(|number| SampleId(PARKED + number)).collect();
     silent.get_with(&ids, &mut || true);
     eventually("all are asked for", || engine.waiting() == 256);
@@ -116,6 +116,6 @@ fn worker_that_stops_reading_is_bounded() {
     for round in 0..5 {
         get_all(&other, &(0..20).map(|number| sized(100_000, number + round)).collect::<Vec<_>>());
     }
-    // And when it reads again, all is well.
+    // When it reads again, it gets its samples.
     get_all(&silent, &(0..500).map(SampleId).collect::<Vec<_>>());
 }

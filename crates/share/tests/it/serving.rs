@@ -19,7 +19,7 @@ fn samples_arrive_unchanged() {
         let server = server(engine, 16 * MIB);
         let client = client(&server);
         let ids: Vec<_> = (0..2000).map(SampleId).collect();
-        // The same twice, empty ones, and all held at once.
+        // Every sample twice, with empty ones, and all held at once.
         let held = get_all(&client, &[&ids[..], &ids[..]].concat());
         assert!(held.iter().filter(|held| !held.as_ref().is_empty()).all(|held| held.is_shared()));
         drop(held);
@@ -87,7 +87,7 @@ fn slow_sample_delays_no_other() {
         let waiting = scope.spawn(|| get(&slow, SampleId(PARKED)));
         eventually("it is asked for", || engine.waiting() == 1);
         get_all(&quick, &(0..100).map(SampleId).collect::<Vec<_>>());
-        // Not another thread of the same worker either.
+        // Nor does it delay another thread of the same worker.
         get_all(&slow, &(0..100).map(SampleId).collect::<Vec<_>>());
         assert!(!waiting.is_finished());
         engine.unpark();
@@ -128,7 +128,7 @@ fn waiting_caller_can_be_stopped() {
     drop(got);
     let stopped = client.call_with("park", b"", &mut || true).unwrap_err();
     assert_eq!(stopped.kind(), ShareErrorKind::Interrupted);
-    // What comes late is nobody's, and is given back.
+    // Late samples have no caller and are released.
     engine.unpark();
     get(&client, SampleId(3));
     drop(client);
@@ -148,7 +148,7 @@ fn late_samples_of_a_stopped_caller_are_released() {
     for _ in 0..10 {
         get(&client, SampleId(5));
     }
-    // A little may be kept until the next request.
+    // Some may be kept until the next request.
     eventually("nearly all is given back", || server.status().used_bytes <= 8192);
 }
 
@@ -204,12 +204,12 @@ fn server_end_ends_all_waits_at_once() {
             assert_eq!(waiting.join().unwrap(), ShareErrorKind::Gone);
         }
     });
-    // What is held stays.
+    // Held samples stay valid.
     assert_eq!(held.as_ref(), content(SampleId(9)));
     let gone = client.get(&[SampleId(1)]).pop().unwrap().unwrap_err();
     assert!(gone.to_string().starts_with("the main process is gone"), "{gone}");
     assert_eq!(Client::connect(&address).unwrap_err().kind(), ShareErrorKind::Gone);
-    // Answers that come after are nobody's.
+    // Late answers have no worker.
     engine.unpark();
 }
 
@@ -237,7 +237,7 @@ fn round_trips_lose_no_wake_up() {
     for id in 0..2000 {
         get(&client, SampleId(id % 50));
     }
-    // A lost wake-up costs 100 ms each time; so many round trips take some tens of milliseconds.
+    // A lost wake-up costs 100 ms each time. This many round trips take some tens of milliseconds.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 

@@ -1,4 +1,4 @@
-//! What has to hold after every step of a run, and at its end.
+//! The invariants after every step of a run and at its end.
 
 use foreread_loader::core::Event;
 use foreread_planner::{Floor, Retention, Scope};
@@ -7,7 +7,7 @@ use proptest::{prop_assert, prop_assert_eq};
 use super::{Checked, RunEnd, World};
 
 impl World<'_> {
-    /// What holds after every step.
+    /// The invariants after every step.
     pub(super) fn check(&self) -> Checked {
         let (staging, unreported) = (self.accounting.staging.get(), self.accounting.unreported.get());
         prop_assert_eq!(self.core.charged(), staging + unreported + self.finding, "counted and outstanding");
@@ -20,7 +20,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What a whole run may have read from the origin.
+    /// The bounds on reads of the origin by a whole run.
     pub(super) fn check_origin(&self) -> Checked {
         let faults = self.scenario.faults;
         let cut = faults.undealt.is_some_and(|pass| self.run.pass(pass).is_some());
@@ -48,8 +48,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What a rank reads that works together with others: what it owns once, what nobody owns each time, and of the others'
-    /// nothing that they deliver.
+    /// The reads of a rank in a cluster: each owned sample once, and no sample that another rank
+    /// delivers.
     fn check_owned(&self) -> Checked {
         let faults = self.scenario.faults;
         if !faults.spare_the_caches() || faults.unresponsive > 0 || !self.hedged.is_empty() {
@@ -62,7 +62,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets everything go; then nothing may be counted any more.
+    /// Drops everything. Then nothing may be charged.
     pub(super) fn drop_everything(&mut self) -> Checked {
         self.queue.clear();
         self.trainer.clear();

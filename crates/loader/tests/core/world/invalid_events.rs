@@ -1,9 +1,9 @@
-//! Events that make no sense, which the core has to ignore.
+//! Invalid events, which the core must ignore.
 
 use super::*;
 
 impl World<'_> {
-    /// Tells the core what makes no sense; it must neither act nor count.
+    /// Passes an invalid event to the core, which must not react.
     pub(super) fn invalid_event(&mut self) -> Checked {
         let end = self.model.uses.len() as u64 + 3;
         let (tick, kind) = (Tick(self.draw(end)), self.draw(10));

@@ -19,11 +19,11 @@ impl RunAccount {
         &self.report
     }
 
-    /// Adds a batch of `pass`, requested at `asked` and delivered at `now`.
-    pub(crate) fn take(&mut self, pass: &Pass, counts: &BatchCounts, asked: Duration, now: Duration) {
-        let waited = now.saturating_sub(asked);
+    /// Adds a batch of `pass`, requested at `requested` and delivered at `now`.
+    pub(crate) fn take(&mut self, pass: &Pass, counts: &BatchCounts, requested: Duration, now: Duration) {
+        let waited = now.saturating_sub(requested);
         if self.report.passes.last().is_none_or(|last| last.pass != pass.index) {
-            self.began = asked;
+            self.began = requested;
             self.report.begin(PassReport {
                 pass: pass.index,
                 passes: 1,
@@ -78,8 +78,8 @@ mod tests {
         let mut most = 0;
         for index in passes {
             for number in 0..3 {
-                let asked = Duration::from_secs(10 * index as u64 + number);
-                account.take(&pass(index), &counts, asked, asked + Duration::from_secs(1));
+                let requested = Duration::from_secs(10 * index as u64 + number);
+                account.take(&pass(index), &counts, requested, requested + Duration::from_secs(1));
             }
             most = most.max(account.report().passes.len());
         }

@@ -287,7 +287,7 @@ mod tests {
 
     impl Tier for CountingOrigin {
         fn name(&self) -> &str {
-            "asked"
+            "counting"
         }
 
         fn profile(&self) -> &TierProfile {
@@ -340,20 +340,20 @@ mod tests {
                     pending.iter().filter(|pending| pending.key.dataset == id).map(again).collect();
                 reads.begin_of_origin((id, dataset), &mut of_this, at);
             }
-            let mut came = HashSet::new();
+            let mut received = HashSet::new();
             let free = (2 * SAMPLES) as usize - held * LOOK_UPS_AT_ONCE;
-            while came.len() < free {
-                came.insert(reads.next().await.unwrap().tick.0);
+            while received.len() < free {
+                received.insert(reads.next().await.unwrap().tick.0);
             }
-            assert!(came.iter().all(|tick| of(*tick).0 == 1 || of(*tick).1 >= held as u64));
+            assert!(received.iter().all(|tick| of(*tick).0 == 1 || of(*tick).1 >= held as u64));
             while servers[0].hanging() < stuck.len() {
                 tokio::task::yield_now().await;
             }
             servers[0].release();
             while let Some(answer) = reads.next().await {
-                assert!(answer.result.is_ok() && came.insert(answer.tick.0));
+                assert!(answer.result.is_ok() && received.insert(answer.tick.0));
             }
-            assert_eq!(came.len() as u64, 2 * SAMPLES);
+            assert_eq!(received.len() as u64, 2 * SAMPLES);
         }
         drop(pending);
         assert_eq!(budget.used(), 0);
@@ -392,14 +392,14 @@ mod tests {
     // semantics: FAIL-21
     async fn stuck_catalog_delays_no_other_reads() {
         let fake = FakeOrigin::uniform(4, 100);
-        let asked = Arc::new(CountingOrigin(fake.clone(), AtomicU64::new(0)));
-        let tier: Arc<dyn Tier> = asked.clone();
+        let counted = Arc::new(CountingOrigin(fake.clone(), AtomicU64::new(0)));
+        let tier: Arc<dyn Tier> = counted.clone();
         let budget = Budget::new(1000);
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
         let pending = |id| vec![PendingRead::new(Tick(id), key(id), 100, budget.charge(100))];
         let object = |key: SampleKey| -> Result<(Object, Span), _> { Ok((fake.object(key.id), Span::Whole)) };
         for at in [Executor::Driver, Executor::Task] {
-            asked.1.store(0, Ordering::Relaxed);
+            counted.1.store(0, Ordering::Relaxed);
             let (server, answer) = tokio::sync::oneshot::channel();
             let late = pending(0);
             let fake = fake.clone();
@@ -418,7 +418,7 @@ mod tests {
                 ticks.push(reads.next().await.unwrap().tick.0);
             }
             ticks.sort_unstable();
-            assert_eq!((ticks, asked.1.load(Ordering::Relaxed)), (vec![1, 2, 3], 3));
+            assert_eq!((ticks, counted.1.load(Ordering::Relaxed)), (vec![1, 2, 3], 3));
             // The late read is not lost.
             server.send(()).unwrap();
             assert_eq!(reads.next().await.unwrap().tick, Tick(0));

@@ -65,7 +65,7 @@ impl Driver {
     /// The read of a sample with its block.
     fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Arc<Block>)) -> PendingRead {
         // Until it arrives, it is charged with the block.
-        let pending = self.pending(due, key, self.unasked_budget.charge(0));
+        let pending = self.pending(due, key, self.store_budget.charge(0));
         PendingRead { block: Some(block), is_last_try: false, ..pending }
     }
 
@@ -100,7 +100,7 @@ impl Driver {
                 tracing::debug!(%key, %error, "a sample did not arrive with its block, reading it alone");
                 self.retry_single.push(waiting);
             }
-            (None, Ok(sample)) => self.keep_unasked(id, key, sample),
+            (None, Ok(sample)) => self.store_unrequested(id, key, sample),
             // Its first use reads it.
             (None, Err(error)) => tracing::debug!(%key, %error, "a sample did not arrive with its block"),
         }
@@ -108,15 +108,15 @@ impl Driver {
 
     /// Stores a sample that no use waits for. If the cache cannot accept it at once (a busy disk),
     /// or too many samples are on their way, it is dropped and its first use reads it.
-    fn keep_unasked(&self, id: BlockId, key: SampleKey, sample: Sample) {
+    fn store_unrequested(&self, id: BlockId, key: SampleKey, sample: Sample) {
         let absent = self.cache_of(key).filter(|_| self.is_absent(key));
         let (Some(cache), Some(extent)) = (absent.cloned(), self.blocks.extent(id)) else { return };
         let bytes = sample.len() as u64;
-        let most = self.unasked_budget.limit().max(extent.bytes.end - extent.bytes.start);
-        let has_room = self.unasked_budget.used().saturating_add(bytes) <= most;
+        let most = self.store_budget.limit().max(extent.bytes.end - extent.bytes.start);
+        let has_room = self.store_budget.used().saturating_add(bytes) <= most;
         let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
         let Some(room) = room else { return count_skip(&*cache) };
-        sample.recharge(self.unasked_budget.charge(bytes));
+        sample.recharge(self.store_budget.charge(bytes));
         spawn_store(async move { store_sample(&*cache, room, key, sample).await });
     }
 }

@@ -175,7 +175,7 @@ impl Blocks {
                 self.states.insert((dataset, at), BlockState::Queued(vec![waiting]));
                 self.queue.push_back((dataset, at));
             }
-            Some(BlockState::Queued(others)) => others.push(waiting),
+            Some(BlockState::Queued(uses)) => uses.push(waiting),
             Some(BlockState::Reading { samples, .. }) => match samples.get_mut(&waiting.key) {
                 Some(free @ None) => *free = Some(waiting),
                 _ => return Err(waiting),

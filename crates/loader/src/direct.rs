@@ -57,8 +57,8 @@ impl Direct {
                 },
             }
         }
-        let came = of.read(key, Tick(0)).await;
-        let bytes = match came.and_then(|bytes| of.checked(key, bytes)) {
+        let received = of.read(key, Tick(0)).await;
+        let bytes = match received.and_then(|bytes| of.checked(key, bytes)) {
             Ok(bytes) => bytes,
             Err(error) => return Err(of.named(key, error).await),
         };

@@ -59,7 +59,7 @@ pub(crate) struct Driver {
     pub(crate) plan: LocalPlan,
     pub(crate) datasets: Arc<[Dataset]>,
     pub(crate) caches: Vec<Arc<dyn CacheTier>>,
-    pub(crate) others: Option<Others>,
+    pub(crate) peer_group: Option<Others>,
     pub(crate) staging: Budget,
     pub(crate) handover: Arc<Handover>,
     pub(crate) ready: ReadySamples,
@@ -76,7 +76,7 @@ pub(crate) struct Driver {
     /// caches.
     pub(crate) blocks: Blocks,
     pub(crate) block_budget: Budget,
-    pub(crate) unasked_budget: Budget,
+    pub(crate) store_budget: Budget,
     /// Copies of disk reads on their way into caches.
     pub(crate) copies: PendingCopies,
     pub(crate) retry_single: Vec<PendingRead>,
@@ -97,14 +97,14 @@ pub(crate) struct Turn {
     pub(crate) blocks: Vec<Vec<PendingRead>>,
     caches: Vec<Vec<PendingRead>>,
     /// By store. Most stores get no request in most turns.
-    others: BTreeMap<usize, Vec<PendingRead>>,
+    peers: BTreeMap<usize, Vec<PendingRead>>,
 }
 
 impl Turn {
     fn new(origins: usize, caches: usize) -> Self {
         let none = |tiers| std::iter::repeat_with(Vec::new).take(tiers).collect();
         let (origins, caches) = (none(origins), none(caches));
-        Self { actions: Vec::new(), origins, blocks: Vec::new(), caches, others: BTreeMap::new() }
+        Self { actions: Vec::new(), origins, blocks: Vec::new(), caches, peers: BTreeMap::new() }
     }
 }
 
@@ -160,9 +160,9 @@ impl Driver {
                 }
                 () = self.handover.changed() => {}
                 hedged = self.hedges.next(), if !self.hedges.is_empty() => self.on_hedge(hedged, &mut events),
-                () = self.wait_timer.late() => {
+                () = self.wait_timer.fired() => {
                     let (waited, origin) = (self.wait_timer.waited(), self.hedges.origin_pace());
-                    events.push(Event::Late { waited, origin });
+                    events.push(Event::WaitedLong { waited, origin });
                 }
             }
         }
@@ -181,13 +181,13 @@ impl Driver {
         }
         if trainer.waiting {
             events.push(Event::Waiting);
-            if self.others.is_some() {
+            if self.peer_group.is_some() {
                 self.wait_timer.begin();
             }
         }
         // A tier without its own tasks may owe wake-ups for completed reads.
-        let here = self.datasets.iter().map(|dataset| &*dataset.origin);
-        here.filter(|origin| Executor::of_origin(*origin) == Executor::Driver).for_each(Tier::submit);
+        let origins = self.datasets.iter().map(|dataset| &*dataset.origin);
+        origins.filter(|origin| Executor::of_origin(*origin) == Executor::Driver).for_each(Tier::submit);
         self.caches.iter().for_each(|cache| cache.submit());
         for _ in 0..RESULTS_PER_TURN {
             let Some(answer) = self.reads.next().now_or_never().flatten() else { break };
@@ -286,7 +286,7 @@ impl Driver {
         let mut actions = std::mem::take(&mut turn.actions);
         loop {
             for event in events.drain(..).chain([Event::Proceed]) {
-                if self.others.is_some() {
+                if self.peer_group.is_some() {
                     self.hedges.note(&event, &self.ready);
                 }
                 self.core.on(event, &mut actions);
@@ -324,8 +324,8 @@ impl Driver {
                 shrink(pending);
             }
         }
-        while let Some((store, mut pending)) = turn.others.pop_first() {
-            if let Some(tier) = self.others.as_ref().and_then(|others| others.tier(store)) {
+        while let Some((store, mut pending)) = turn.peers.pop_first() {
+            if let Some(tier) = self.peer_group.as_ref().and_then(|peers| peers.tier(store)) {
                 self.reads.begin_by_key(&tier, &mut pending);
             }
         }
@@ -351,7 +351,7 @@ impl Driver {
             Action::Hedge { tick, key } => self.hedge(tick, key),
             Action::CancelHedge { tick } => self.hedges.cancel(tick),
             Action::CancelPeerRequest { key, store } => {
-                if let Some(others) = &self.others {
+                if let Some(others) = &self.peer_group {
                     others.cancel(store, key);
                 }
             }
@@ -361,7 +361,7 @@ impl Driver {
                 events.push(Event::Arrived(tick));
             }
             Action::Read { tick, key } => {
-                if self.others.is_some() {
+                if self.peer_group.is_some() {
                     self.hedges.read_begins(tick);
                 }
                 self.read(tick, key, turn);
@@ -415,14 +415,14 @@ impl Driver {
 
     /// Requests a sample from its owner. Fails at once where no tier stands for the owner.
     fn ask(&mut self, tick: Tick, key: SampleKey, store: usize, turn: &mut Turn, events: &mut Vec<Event>) {
-        if self.others.as_ref().is_none_or(|others| others.tier(store).is_none()) {
+        if self.peer_group.as_ref().is_none_or(|peers| peers.tier(store).is_none()) {
             // The core has counted its bytes, and no charge gives them back.
             self.handover.release(self.bytes(key));
             return self.failed(tick, key, TierError::new(ErrorKind::Absent, "peer"), events);
         }
         // A checksum mismatch of a peer's bytes leads to a read of the origin.
         let pending = self.pending(tick, key, self.staging.charge(self.bytes(key)));
-        turn.others.entry(store).or_default().push(pending);
+        turn.peers.entry(store).or_default().push(pending);
     }
 
     /// The length of a sample.
@@ -445,7 +445,7 @@ impl Driver {
         tracing::debug!(epoch = pass.epoch, phase = %pass.kind, batches = pass.batches, "dealing");
         let run = self.run.clone();
         let inverse = matches!(self.plan.retention(), Retention::Threshold { .. });
-        let locality = self.others.as_ref().and_then(|others| others.locality.clone());
+        let locality = self.peer_group.as_ref().and_then(|peers| peers.locality.clone());
         let task = tokio::task::spawn_blocking(move || {
             let stream = match locality {
                 Some(locality) => locality.stream(&run, &pass)?,

@@ -164,17 +164,17 @@ impl Handover {
     fn take_from(&self, state: &mut HandoverState) -> (Option<Option<Result<Batch, LoadError>>>, bool) {
         let now = self.began.elapsed();
         if let Some(batch) = state.queue.pop_front() {
-            let asked = state.waiting_since.take().unwrap_or(now);
+            let requested = state.waiting_since.take().unwrap_or(now);
             // This batch answers the request, unless another thread waits for the next one.
             state.waiting = state.sleepers > 0 && state.queue.is_empty();
             state.waiting_since = state.waiting.then_some(now);
             state.batches_taken += 1;
             state.last = Some((batch.pass, batch.index));
             if let Some(pass) = state.run.pass(batch.pass) {
-                state.account.take(&pass, &batch.counts, asked, now);
+                state.account.take(&pass, &batch.counts, requested, now);
             }
-            state.instruments.batch(&batch.counts, now.saturating_sub(asked));
-            if let Some(reach) = state.tuner.taken(batch.counts.reads.total().bytes, asked, now) {
+            state.instruments.batch(&batch.counts, now.saturating_sub(requested));
+            if let Some(reach) = state.tuner.taken(batch.counts.reads.total().bytes, requested, now) {
                 state.instruments.look_ahead(reach);
                 state.new_look_ahead = Some(reach);
             }

@@ -40,8 +40,8 @@ impl Hedges {
         self.read_begins(tick);
         let (abort, aborted) = AbortHandle::new_pair();
         let read = async move {
-            let came = dataset.read(key, tick).await.and_then(|bytes| dataset.checked(key, bytes));
-            (tick, key, came.map(|bytes| Sample::new(bytes, charge)))
+            let received = dataset.read(key, tick).await.and_then(|bytes| dataset.checked(key, bytes));
+            (tick, key, received.map(|bytes| Sample::new(bytes, charge)))
         };
         let read = Abortable::new(read, aborted);
         self.reads.push(Box::pin(async move { read.await.ok() }));

@@ -76,14 +76,14 @@ impl LookAheadTuner {
         self.look_ahead
     }
 
-    /// Records that the trainer took a batch of `bytes` bytes at `now`, requested at `asked`.
+    /// Records that the trainer took a batch of `bytes` bytes at `now`, requested at `requested`.
     /// Returns the new look-ahead if it changes.
-    pub(crate) fn taken(&mut self, bytes: u64, asked: Duration, now: Duration) -> Option<u64> {
+    pub(crate) fn taken(&mut self, bytes: u64, requested: Duration, now: Duration) -> Option<u64> {
         let Some(window) = &mut self.window else {
             self.window = Some(DemandWindow { began: now, ..DemandWindow::default() });
             return None;
         };
-        let waited = now.saturating_sub(asked);
+        let waited = now.saturating_sub(requested);
         if waited >= MIN_WAIT {
             window.waited += waited;
             self.full_until = now + WAIT_MEMORY;
@@ -141,8 +141,8 @@ mod tests {
         let mut now = from;
         while now < until {
             now += every + wait;
-            let asked = Duration::from_secs_f64(now - wait);
-            tuner.taken(bytes, asked, Duration::from_secs_f64(now));
+            let requested = Duration::from_secs_f64(now - wait);
+            tuner.taken(bytes, requested, Duration::from_secs_f64(now));
         }
         now
     }
@@ -173,8 +173,8 @@ mod tests {
         train(&mut tuner, 320_000, 0.064, 0.0, 0.0, 10.0);
         let given_back = tuner.look_ahead().now;
         assert!(given_back < ALLOWED / 4);
-        let (asked, now) = (Duration::from_millis(10_100), Duration::from_millis(10_150));
-        assert_eq!(tuner.taken(320_000, asked, now), Some(ALLOWED));
+        let (requested, now) = (Duration::from_millis(10_100), Duration::from_millis(10_150));
+        assert_eq!(tuner.taken(320_000, requested, now), Some(ALLOWED));
         train(&mut tuner, 320_000, 0.064, 0.0, 10.2, 69.0);
         assert_eq!(tuner.look_ahead().now, ALLOWED);
         train(&mut tuner, 320_000, 0.064, 0.0, 69.0, 76.0);

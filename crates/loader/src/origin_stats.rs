@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn unread_origin_is_hedged_within_two_seconds() {
         let OriginPace { latency, bytes_per_second } = OriginStats::default().pace(seconds(60.0));
-        let asked = 2.0 * latency.as_secs_f64() + 2e6 / bytes_per_second;
-        assert!(asked < 1.6, "{asked} s");
+        let requested = 2.0 * latency.as_secs_f64() + 2e6 / bytes_per_second;
+        assert!(requested < 1.6, "{requested} s");
     }
 
     #[test]

@@ -115,9 +115,9 @@ mod tests {
         }
 
         fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-            let (send, told) = oneshot::channel();
+            let (send, receive) = oneshot::channel();
             self.0.lock().unwrap().insert(request.due.0, send);
-            told.map(|_| Ok(Bytes::from_static(b"ab"))).boxed()
+            receive.map(|_| Ok(Bytes::from_static(b"ab"))).boxed()
         }
 
         fn submit(&self) {}
@@ -152,16 +152,16 @@ mod tests {
         assert_eq!(slow.under_way(), (0..8).collect::<Vec<_>>());
         assert_eq!(next(&mut queue), None);
         // The first hangs.
-        let mut came = Vec::new();
-        while came.len() < 29 {
+        let mut received = Vec::new();
+        while received.len() < 29 {
             for tick in slow.under_way().into_iter().filter(|tick| *tick > 0) {
                 slow.answer(tick);
             }
             assert!(slow.under_way().len() <= 8);
-            came.extend(std::iter::from_fn(|| next(&mut queue)));
+            received.extend(std::iter::from_fn(|| next(&mut queue)));
         }
-        came.sort_unstable();
-        assert_eq!(came, (1..30).collect::<Vec<_>>());
+        received.sort_unstable();
+        assert_eq!(received, (1..30).collect::<Vec<_>>());
         assert_eq!((slow.under_way(), queue.is_empty()), (vec![0], false));
         slow.answer(0);
         assert_eq!(next(&mut queue), Some(0));

@@ -58,9 +58,9 @@ impl PendingRead {
     }
 
     /// Checks the tier's result against the request.
-    fn answered(self, tier: &str, came: Result<Bytes, TierError>) -> ReadResult {
+    fn finish(self, tier: &str, received: Result<Bytes, TierError>) -> ReadResult {
         let Self { tick, key, block, bytes, charge, check, is_last_try } = self;
-        let data = match came {
+        let data = match received {
             Ok(data) if data.len() as u64 == bytes => match check {
                 Some(check) => check.passed(tier, &data).map(|()| data),
                 None => Ok(data),
@@ -211,7 +211,7 @@ impl Future for ReadInFlight {
             },
         };
         match this.pending.take() {
-            Some(pending) => Poll::Ready(pending.answered(&this.tier, result)),
+            Some(pending) => Poll::Ready(pending.finish(&this.tier, result)),
             None => Poll::Pending, // it was polled after its end, which no stream does
         }
     }
@@ -288,10 +288,10 @@ mod tests {
         assert_eq!(got.iter().map(|answer| answer.tick.0).collect::<Vec<_>>(), [10, 11, 12, 13]);
         assert_eq!(got[0].result.as_ref().unwrap_err().kind(), ErrorKind::Changed);
         assert_eq!(&got[1].result.as_ref().unwrap()[..], b"ab");
-        for (answer, said) in got[2..].iter().zip(["later", "at once"]) {
+        for (answer, message) in got[2..].iter().zip(["later", "at once"]) {
             let error = answer.result.as_ref().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Closed);
-            assert!(error.to_string().contains(&format!("the tier panicked: {said}")), "{error}");
+            assert!(error.to_string().contains(&format!("the tier panicked: {message}")), "{error}");
         }
         drop(got);
         assert_eq!(budget.used(), 0);

@@ -111,11 +111,11 @@ impl SampleServer {
                 }
                 let (flights, answers) = (Arc::clone(&flights), answers.clone());
                 reads.push(async move {
-                    let came = read_one(&flights, key, due).await;
+                    let received = read_one(&flights, key, due).await;
                     let answer = match flights.cache_of(key).map(|cache| cache.lookup(key)) {
                         // The cache counts it.
-                        Some(Lookup::Ready(sample)) if came.is_ok() => Served::Kept { tag, sample },
-                        _ => done(tag, came.map(|bytes| with_permit(bytes, permit))),
+                        Some(Lookup::Ready(sample)) if received.is_ok() => Served::Kept { tag, sample },
+                        _ => done(tag, received.map(|bytes| with_permit(bytes, permit))),
                     };
                     // A closed receiver has left. The sample is cached all the same.
                     let _ = answers.send(answer);
@@ -128,16 +128,16 @@ impl SampleServer {
 
     fn find(&self, key: SampleKey) -> Availability {
         let Some((_, bytes)) = Dataset::find(&self.flights.datasets, key) else {
-            return Availability::Nowhere;
+            return Availability::Absent;
         };
         let level = self.flights.plan.level(key).map(|level| usize::from(level.0));
         let Some(cache) = level.and_then(|level| self.flights.caches.get(level)) else {
-            return Availability::Nowhere;
+            return Availability::Absent;
         };
         match cache.lookup(key) {
-            Lookup::Ready(sample) => Availability::Here(sample),
-            Lookup::Stored => Availability::Kept(Arc::clone(cache), bytes),
-            Lookup::Absent if self.flights.plan.owned(key).is_none() => Availability::Nowhere,
+            Lookup::Ready(sample) => Availability::Ready(sample),
+            Lookup::Stored => Availability::Stored(Arc::clone(cache), bytes),
+            Lookup::Absent if self.flights.plan.owned(key).is_none() => Availability::Absent,
             Lookup::Absent => Availability::Owned,
         }
     }
@@ -157,12 +157,12 @@ async fn read_one(flights: &Arc<SingleFlight>, key: SampleKey, due: Tick) -> Fli
 
 /// Where a requested sample is.
 enum Availability {
-    Here(Sample),
+    Ready(Sample),
     /// In a cache that has to be read, with its length.
-    Kept(Arc<dyn CacheTier>, u64),
+    Stored(Arc<dyn CacheTier>, u64),
     /// Owned by this rank and not cached yet.
     Owned,
-    Nowhere,
+    Absent,
 }
 
 /// The permits for a sample of `bytes` bytes, at most `most`.
@@ -192,41 +192,41 @@ fn absent(key: SampleKey) -> TierError {
 impl Serve for SampleServer {
     fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving {
         tracing::trace!(%from, samples = asked.len(), "samples requested");
-        let (mut at_once, mut wanted, mut kept) = (Vec::with_capacity(asked.len()), Vec::new(), Vec::new());
+        let (mut ready, mut wanted, mut cached) = (Vec::with_capacity(asked.len()), Vec::new(), Vec::new());
         for asked in asked {
             let Asked { tag, key, .. } = asked;
             match self.find(key) {
-                Availability::Here(sample) => at_once.push(Served::Kept { tag, sample }),
-                Availability::Nowhere => at_once.push(done(tag, Err(absent(key)))),
-                Availability::Kept(cache, bytes) => kept.push((asked, cache, bytes)),
+                Availability::Ready(sample) => ready.push(Served::Kept { tag, sample }),
+                Availability::Absent => ready.push(done(tag, Err(absent(key)))),
+                Availability::Stored(cache, bytes) => cached.push((asked, cache, bytes)),
                 Availability::Owned => {
-                    at_once.push(Served::Reading { tag });
+                    ready.push(Served::Reading { tag });
                     wanted.push(asked);
                 }
             }
         }
-        let at_once = futures::stream::iter(at_once);
-        if wanted.is_empty() && kept.is_empty() {
-            return at_once.boxed();
+        let ready = futures::stream::iter(ready);
+        if wanted.is_empty() && cached.is_empty() {
+            return ready.boxed();
         }
         let budget_of = self.budget_of(from);
-        let of_kept = budget_of.clone();
-        let fetched = futures::stream::iter(kept)
+        let cache_budget = budget_of.clone();
+        let fetched = futures::stream::iter(cached)
             .map(move |(Asked { tag, key, due }, cache, bytes)| {
-                let budget_of = of_kept.clone();
+                let budget_of = cache_budget.clone();
                 async move {
                     let permit = budget_of.take(kib(bytes, budget_of.share)).await;
-                    let came = fetch(&*cache, key, bytes, due).await;
-                    done(tag, came.map(|bytes| with_permit(bytes, permit)))
+                    let received = fetch(&*cache, key, bytes, due).await;
+                    done(tag, received.map(|bytes| with_permit(bytes, permit)))
                 }
             })
             .buffer_unordered(MAX_CACHE_READS);
-        let mut coming = (!wanted.is_empty()).then(|| self.read(budget_of, wanted));
-        let coming = futures::stream::poll_fn(move |context| match &mut coming {
-            Some(coming) => coming.poll_recv(context),
+        let mut reads = (!wanted.is_empty()).then(|| self.read(budget_of, wanted));
+        let reads = futures::stream::poll_fn(move |context| match &mut reads {
+            Some(reads) => reads.poll_recv(context),
             None => Poll::Ready(None),
         });
-        at_once.chain(futures::stream::select(coming, fetched)).boxed()
+        ready.chain(futures::stream::select(reads, fetched)).boxed()
     }
 }
 
@@ -234,9 +234,9 @@ impl Serve for SampleServer {
 /// reads it from the origin.
 pub(crate) async fn fetch(cache: &dyn CacheTier, key: SampleKey, bytes: u64, due: Tick) -> FlightResult {
     let (object, span) = location_by_key(bytes);
-    let came = read_alone(cache, ReadRequest::new(key, object, span, due)).await;
-    if came.as_ref().is_err_and(|error| error.kind().is_loss()) {
+    let received = read_alone(cache, ReadRequest::new(key, object, span, due)).await;
+    if received.as_ref().is_err_and(|error| error.kind().is_loss()) {
         cache.remove(vec![key]).await;
     }
-    came
+    received
 }

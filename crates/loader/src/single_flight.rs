@@ -1,6 +1,6 @@
 //! Single flight for the samples that this rank owns: each is read from the origin once.
 //!
-//! The rank's own trainer and other ranks request owned samples in any order and at once. A sample
+//! The rank's own trainer and waiter ranks request owned samples in any order and at once. A sample
 //! has at most one *flight*. Requests during the read wait for its result. The flight ends only
 //! when the cache has stored the bytes, so a sample is always either in flight or cached. Reads of
 //! samples that this rank does not own pass through.
@@ -59,27 +59,28 @@ pub(crate) struct FlightGuard {
 
 impl FlightGuard {
     /// Sends the result to all waiters and stores the bytes.
-    pub(crate) fn complete(mut self, came: FlightResult) -> FlightResult {
+    pub(crate) fn complete(mut self, received: FlightResult) -> FlightResult {
         let of = self.flights.datasets.get(self.key.dataset.0 as usize);
         // Waiters rely on the check.
-        let came = came.and_then(|bytes| of.map_or(Ok(bytes.clone()), |of| of.checked(self.key, bytes)));
+        let received =
+            received.and_then(|bytes| of.map_or(Ok(bytes.clone()), |of| of.checked(self.key, bytes)));
         let mut flights = self.flights.flights();
-        self.open = came.is_ok();
-        let before = match &came {
+        self.open = received.is_ok();
+        let before = match &received {
             Ok(bytes) => flights.insert(self.key, InFlight::Landed(bytes.clone())),
             Err(_) => flights.remove(&self.key),
         };
         drop(flights);
-        if let Some(InFlight::Reading(others)) = before {
-            for other in others {
+        if let Some(InFlight::Reading(waiters)) = before {
+            for waiter in waiters {
                 // A closed receiver has left.
-                let _ = other.send(came.clone());
+                let _ = waiter.send(received.clone());
             }
         }
-        if let Ok(bytes) = came.clone() {
+        if let Ok(bytes) = received.clone() {
             spawn_store(async move { self.flights.store(self.key, bytes).await });
         }
-        came
+        received
     }
 }
 
@@ -134,10 +135,10 @@ impl SingleFlight {
             Entry::Occupied(mut flight) => {
                 return match flight.get_mut() {
                     InFlight::Landed(bytes) => Start::Ready(bytes.clone()),
-                    InFlight::Reading(others) => {
-                        let (told, listen) = oneshot::channel();
-                        others.push(told);
-                        Start::Join(listen)
+                    InFlight::Reading(waiters) => {
+                        let (sender, receiver) = oneshot::channel();
+                        waiters.push(sender);
+                        Start::Join(receiver)
                     }
                 };
             }
@@ -176,8 +177,8 @@ impl SingleFlight {
 }
 
 /// The result of a joined flight, whose leader may have been dropped.
-pub(crate) fn joined_result(came: Result<FlightResult, oneshot::error::RecvError>) -> FlightResult {
-    came.unwrap_or_else(|_| Err(abandoned()))
+pub(crate) fn joined_result(received: Result<FlightResult, oneshot::error::RecvError>) -> FlightResult {
+    received.unwrap_or_else(|_| Err(abandoned()))
 }
 
 fn abandoned() -> TierError {

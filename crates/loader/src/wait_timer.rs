@@ -48,11 +48,11 @@ impl WaitTimer {
     }
 
     /// Completes after [`HEDGE_AFTER`] of waiting, and then every [`POLL_INTERVAL`].
-    pub(crate) async fn late(&mut self) {
-        std::future::poll_fn(|cx| self.poll_late(cx)).await;
+    pub(crate) async fn fired(&mut self) {
+        std::future::poll_fn(|cx| self.poll_fired(cx)).await;
     }
 
-    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let Some(wait) = &mut self.waits else { return Poll::Pending };
             let next = wait.polled + POLL_INTERVAL;
@@ -84,17 +84,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn wait_timer_fires_after_a_second_and_only_during_a_wait() {
         let mut timer_of_waits = WaitTimer::default();
-        assert!(timeout(10 * HEDGE_AFTER, timer_of_waits.late()).await.is_err());
+        assert!(timeout(10 * HEDGE_AFTER, timer_of_waits.fired()).await.is_err());
         for _ in 0..5 {
             timer_of_waits.begin();
-            assert!(timeout(HEDGE_AFTER - POLL_INTERVAL / 2, timer_of_waits.late()).await.is_err());
+            assert!(timeout(HEDGE_AFTER - POLL_INTERVAL / 2, timer_of_waits.fired()).await.is_err());
             timer_of_waits.end();
         }
         timer_of_waits.begin();
         let began = Instant::now();
-        for rung in 0..8 {
-            timer_of_waits.late().await;
-            assert_eq!(began.elapsed(), HEDGE_AFTER + POLL_INTERVAL * rung);
+        for number in 0..8 {
+            timer_of_waits.fired().await;
+            assert_eq!(began.elapsed(), HEDGE_AFTER + POLL_INTERVAL * number);
             assert_eq!(timer_of_waits.waited(), began.elapsed());
         }
     }
@@ -103,11 +103,11 @@ mod tests {
     async fn stopped_time_of_the_process_does_not_count() {
         let mut timer_of_waits = WaitTimer::default();
         timer_of_waits.begin();
-        assert!(timeout(HEDGE_AFTER / 2, timer_of_waits.late()).await.is_err());
+        assert!(timeout(HEDGE_AFTER / 2, timer_of_waits.fired()).await.is_err());
         advance(20 * HEDGE_AFTER).await;
-        let went_on = Instant::now();
-        timer_of_waits.late().await;
-        assert!(went_on.elapsed() >= HEDGE_AFTER / 2 - 2 * POLL_INTERVAL, "{:?}", went_on.elapsed());
+        let resumed = Instant::now();
+        timer_of_waits.fired().await;
+        assert!(resumed.elapsed() >= HEDGE_AFTER / 2 - 2 * POLL_INTERVAL, "{:?}", resumed.elapsed());
         assert!(timer_of_waits.waited() < 2 * HEDGE_AFTER);
     }
 }

@@ -73,19 +73,19 @@ impl Client {
     ) -> Result<(), ShareError> {
         self.own()?;
         let caller = CallerGuard::new(&self.connection);
-        let mut asked = 0;
+        let mut requested = 0;
         let mut missing: HashMap<u32, usize> = HashMap::new();
-        let mut going = Ok(());
-        while going.is_ok() && (asked < ids.len() || !missing.is_empty()) {
-            going = self.ask(&caller, ids, &mut asked, &mut missing, stop_check);
+        let mut progress = Ok(());
+        while progress.is_ok() && (requested < ids.len() || !missing.is_empty()) {
+            progress = self.ask(&caller, ids, &mut requested, &mut missing, stop_check);
             // Also after an error, because earlier results are valid.
-            for (tag, came) in self.connection.take(caller.number) {
+            for (tag, received) in self.connection.take(caller.number) {
                 if let Some(at) = missing.remove(&tag) {
-                    got[at] = Some(came.map(|place| Held::new(Arc::clone(&self.connection), place)));
+                    got[at] = Some(received.map(|place| Held::new(Arc::clone(&self.connection), place)));
                 }
             }
         }
-        if missing.is_empty() && asked == ids.len() { Ok(()) } else { going }
+        if missing.is_empty() && requested == ids.len() { Ok(()) } else { progress }
     }
 
     /// Sends as many requests as allowed, and waits for a result.
@@ -93,17 +93,17 @@ impl Client {
         &self,
         caller: &CallerGuard,
         ids: &[SampleId],
-        asked: &mut usize,
+        requested: &mut usize,
         missing: &mut HashMap<u32, usize>,
         stop_check: &mut StopCheck<'_>,
     ) -> Result<(), ShareError> {
         let mut to_send = false;
-        if *asked < ids.len() {
-            match self.connection.ask(caller.number, &ids[*asked..])? {
+        if *requested < ids.len() {
+            match self.connection.ask(caller.number, &ids[*requested..])? {
                 SendStatus::Sent(tags) => {
                     for tag in tags {
-                        missing.insert(tag, *asked);
-                        *asked += 1;
+                        missing.insert(tag, *requested);
+                        *requested += 1;
                     }
                 }
                 SendStatus::LimitReached => {}
@@ -154,8 +154,9 @@ impl Client {
         }
         loop {
             self.connection.wait(caller.number, false, stop_check)?;
-            if let Some((_, came)) = self.connection.take(caller.number).pop() {
-                return came.map(|place| Held::new(Arc::clone(&self.connection), place).as_ref().to_vec());
+            if let Some((_, received)) = self.connection.take(caller.number).pop() {
+                return received
+                    .map(|place| Held::new(Arc::clone(&self.connection), place).as_ref().to_vec());
             }
         }
     }

@@ -46,9 +46,9 @@ impl ReadMapping {
     pub(crate) fn open(file: OwnedFd, bytes: u64) -> Result<Self, ShareError> {
         let wrong = |error: io::Error| ShareError::system("the shared memory cannot be mapped", error);
         let seals = fcntl_get_seals(&file).map_err(|error| wrong(error.into()))?;
-        let there = fstat(&file).map_err(|error| wrong(error.into()))?.st_size;
+        let actual = fstat(&file).map_err(|error| wrong(error.into()))?.st_size;
         let length =
-            usize::try_from(bytes).ok().filter(|_| u64::try_from(there).is_ok_and(|there| there >= bytes));
+            usize::try_from(bytes).ok().filter(|_| u64::try_from(actual).is_ok_and(|actual| actual >= bytes));
         let (Some(length), true) = (length, seals.contains(SealFlags::SHRINK)) else {
             return Err(ShareError::malformed("the shared memory has a wrong size or is not sealed"));
         };

@@ -275,11 +275,11 @@ impl ServerLoop {
     fn receive(&mut self, key: u64) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         let mut freed = false;
-        let heard = connection.receive(&mut self.buffer, &mut freed);
+        let received = connection.receive(&mut self.buffer, &mut freed);
         if freed {
             self.last_release = Instant::now();
         }
-        match heard {
+        match received {
             Ok(IoStatus::Closed) => self.remove(key),
             Ok(IoStatus::Done | IoStatus::More) => self.call(key),
             Err(why) => self.disconnect(key, why),

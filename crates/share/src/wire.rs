@@ -367,24 +367,24 @@ mod tests {
     #[test]
     fn greeting_round_trips_and_nothing_else_parses() {
         let secret = crate::address::Address::new().unwrap().secret;
-        let said = greeting(&secret);
-        assert_eq!(said.len(), 23);
-        assert_eq!(parse_greeting(&said).as_ref(), Ok(secret.expose()));
+        let encoded = greeting(&secret);
+        assert_eq!(encoded.len(), 23);
+        assert_eq!(parse_greeting(&encoded).as_ref(), Ok(secret.expose()));
         for at in 0..7 {
-            let mut other = said.clone();
+            let mut other = encoded.clone();
             other[at] ^= 1;
             assert_eq!(parse_greeting(&other), Err(MalformedMessage), "{at}");
         }
-        assert_eq!(parse_greeting(&said[..22]), Err(MalformedMessage));
-        assert_eq!(parse_greeting(&[&said[..], b"x"].concat()), Err(MalformedMessage));
+        assert_eq!(parse_greeting(&encoded[..22]), Err(MalformedMessage));
+        assert_eq!(parse_greeting(&[&encoded[..], b"x"].concat()), Err(MalformedMessage));
     }
 
     #[test]
     fn server_records_round_trip() {
         let greeting = ServerHello { memory: 1, max_in_flight: 2, release_threshold: 3 };
-        let said = hello(greeting);
+        let encoded = hello(greeting);
         assert!(
-            matches!(RecordReader::of(&said).answer(), Some(Ok(ServerRecord::Hello(read))) if read == greeting)
+            matches!(RecordReader::of(&encoded).answer(), Some(Ok(ServerRecord::Hello(read))) if read == greeting)
         );
         let mut message = Vec::new();
         leased(&mut message, 1, 2, 3, 4);

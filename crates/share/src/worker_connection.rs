@@ -151,7 +151,7 @@ impl WorkerConnection {
         let mut reset = false;
         let (length, descriptor) = loop {
             match socket::receive_with_fd(&socket, &mut buffer) {
-                Ok(heard) => break heard,
+                Ok(received) => break received,
                 // Closed before our greeting was read. The reason is still to be read.
                 Err(Errno::CONNRESET) if !reset => {
                     reset = true;
@@ -215,8 +215,8 @@ impl WorkerConnection {
         for waiting in state.waiting.values_mut().filter(|waiting| waiting.caller == Some(caller)) {
             waiting.caller = None;
         }
-        for (_, came) in state.results.remove(&caller).into_iter().flatten() {
-            if let Ok(SampleBytes::Shared { slot, length, .. }) = came {
+        for (_, received) in state.results.remove(&caller).into_iter().flatten() {
+            if let Ok(SampleBytes::Shared { slot, length, .. }) = received {
                 self.add_release(&mut state, slot, length);
             }
         }
@@ -313,10 +313,10 @@ impl WorkerConnection {
         }
         state.receiving = true;
         drop(state);
-        let heard = self.receive_or_wait(to_send);
+        let received = self.receive_or_wait(to_send);
         let mut state = self.state();
         state.receiving = false;
-        if let Err(error) = &heard {
+        if let Err(error) = &received {
             state.end.get_or_insert_with(|| error.clone());
         }
         drop(state);
@@ -359,7 +359,7 @@ impl WorkerConnection {
     }
 
     fn on(&self, state: &mut ConnectionState, answer: ServerRecord<'_>) -> Result<(), MalformedMessage> {
-        let (tag, came) = match answer {
+        let (tag, received) = match answer {
             ServerRecord::Leased { tag, slot, offset, length } => {
                 if !self.mapping.contains(offset, length) {
                     return Err(MalformedMessage);
@@ -391,8 +391,8 @@ impl WorkerConnection {
         } else {
             state.calls -= 1;
         }
-        match (waiting.caller, came) {
-            (Some(caller), came) => state.results.entry(caller).or_default().push((tag, came)),
+        match (waiting.caller, received) {
+            (Some(caller), received) => state.results.entry(caller).or_default().push((tag, received)),
             (None, Ok(SampleBytes::Shared { slot, length, .. })) => self.add_release(state, slot, length),
             (None, _) => {}
         }

@@ -52,7 +52,7 @@ pub enum Event {
     /// The trainer requests the next batch, which is not complete.
     Waiting,
     /// The trainer has waited long for the next batch. May be repeated.
-    Late {
+    WaitedLong {
         /// The time waited, without the time in which this process was stopped.
         waited: Duration,
         /// The pace of the origin.

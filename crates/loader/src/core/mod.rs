@@ -211,7 +211,7 @@ impl Core {
             Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
             Event::LookAhead { bytes } => self.look_ahead = bytes.min(self.config.look_ahead),
             Event::Waiting => self.on_waiting(),
-            Event::Late { waited, origin } => self.waited_long(waited, origin, actions),
+            Event::WaitedLong { waited, origin } => self.waited_long(waited, origin, actions),
             Event::HedgeArrived(tick) => self.hedge_arrived(tick, actions),
             Event::HedgeFailed(tick) => self.hedge_failed(tick, actions),
             Event::HedgeUnlocated(tick) => {
@@ -457,7 +457,7 @@ impl Core {
         if self.ended {
             return;
         }
-        if let Some(pass) = self.upcoming.to_deal(self.horizon.unwrap_or(0)) {
+        if let Some(pass) = self.upcoming.next_to_deal(self.horizon.unwrap_or(0)) {
             actions.push(Action::Deal { pass });
         }
         if self.handed == self.batches.len() && self.upcoming.is_exhausted() {

@@ -59,7 +59,7 @@ impl UpcomingUses {
 
     /// The pass to compute next, returned once. The current pass, the next one and everything up to
     /// `horizon` ticks after the next use should be known.
-    pub(super) fn to_deal(&mut self, horizon: u64) -> Option<usize> {
+    pub(super) fn next_to_deal(&mut self, horizon: u64) -> Option<usize> {
         if self.requested || (self.dealt.len() >= 2 && self.covers(horizon)) {
             return None;
         }

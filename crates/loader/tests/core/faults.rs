@@ -138,7 +138,7 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
         on(Event::Proceed);
         (0..slow.0 / 4).for_each(|_| drop(on(Event::Taken)));
         on(Event::Waiting);
-        let hedges = on(Event::Late { waited: Duration::from_secs(10), origin });
+        let hedges = on(Event::WaitedLong { waited: Duration::from_secs(10), origin });
         assert!(matches!(hedges[..], [Action::Hedge { tick, .. }] if tick == slow), "{hedges:?}");
         if owner_first {
             assert!(on(Event::Failed(slow)).is_empty(), "the hedge is its read now");

@@ -220,8 +220,8 @@ impl<'a> World<'a> {
                 self.answer(at)
             }
             0..13 => self.proceed(),
-            13 if self.waiting && self.asked => self.be_late(),
-            13..15 => self.tell_trainer(),
+            13 if self.waiting && self.asked => self.wait_long(),
+            13..15 => self.report_trainer(),
             15..19 => {
                 self.train();
                 Ok(())
@@ -230,14 +230,14 @@ impl<'a> World<'a> {
                 self.stores.iter_mut().for_each(FakeCache::publish);
                 // Sometimes more than is allowed, which then counts as the limit.
                 let bytes = self.draw(self.scenario.look_ahead.saturating_mul(2).saturating_add(1));
-                self.tell(Event::LookAhead { bytes })
+                self.pass(Event::LookAhead { bytes })
             }
         }
     }
 
     // ---- events ----
 
-    fn tell(&mut self, event: Event) -> Checked {
+    fn pass(&mut self, event: Event) -> Checked {
         let mut actions = Vec::new();
         self.core.on(event, &mut actions);
         for action in actions {
@@ -248,43 +248,46 @@ impl<'a> World<'a> {
 
     fn proceed(&mut self) -> Checked {
         let before = self.core.charged();
-        self.tell(Event::Proceed)?;
+        self.pass(Event::Proceed)?;
         let (now, bound) = (self.core.charged(), self.scenario.look_ahead.max(self.model.largest(2)));
         prop_assert!(
             now <= before || self.asked || now <= bound,
             "{now} bytes of {bound} for a trainer that is busy"
         );
-        let told = !self.unreported.asked && self.unreported.taken == 0;
-        let hangs =
-            self.waiting && told && self.queue.is_empty() && self.requests.is_empty() && self.end.is_none();
-        prop_assert!(!hangs, "the trainer waits for the core and the core for nobody: {:?}", self.core);
+        let is_reported = !self.unreported.asked && self.unreported.taken == 0;
+        let hangs = self.waiting
+            && is_reported
+            && self.queue.is_empty()
+            && self.requests.is_empty()
+            && self.end.is_none();
+        prop_assert!(!hangs, "the trainer waits for the core and the core for nothing: {:?}", self.core);
         Ok(())
     }
 
-    fn tell_trainer(&mut self) -> Checked {
+    fn report_trainer(&mut self) -> Checked {
         let bytes = self.accounting.unreported.take();
-        self.tell(Event::Released { bytes })?;
+        self.pass(Event::Released { bytes })?;
         let UnreportedEvents { taken, asked } = std::mem::take(&mut self.unreported);
         for _ in 0..taken {
             self.asked = false;
-            self.tell(Event::Taken)?;
+            self.pass(Event::Taken)?;
         }
         if asked {
             self.asked = true;
-            self.tell(Event::Waiting)?;
+            self.pass(Event::Waiting)?;
         }
         Ok(())
     }
 
     /// The trainer waits long. Only uses of the batch it waits for may be hedged.
-    fn be_late(&mut self) -> Checked {
+    fn wait_long(&mut self) -> Checked {
         let before = self.hedged.clone();
         let waited = Duration::from_millis(1000 + 100 * self.draw(10));
         let origin = OriginPace {
             latency: Duration::from_millis(self.draw(700)),
             bytes_per_second: (1 + self.draw(1 << 20)) as f64,
         };
-        self.tell(Event::Late { waited, origin })?;
+        self.pass(Event::WaitedLong { waited, origin })?;
         // The model has no batch that ends the run.
         let Some(batch) = self.model.batches.get(self.handed) else { return Ok(()) };
         let range = batch.first..batch.first + batch.keys.len() as u64;
@@ -299,12 +302,12 @@ impl<'a> World<'a> {
     }
 
     /// Whether the owner has an open request for this use.
-    fn is_asked(&self, of: Tick) -> bool {
+    fn is_requested(&self, of: Tick) -> bool {
         self.requests.iter().any(|request| matches!(request, PendingRequest::Ask { tick, .. } if *tick == of))
     }
 
     /// Staging memory of uses with two reads: hedges of open requests, and requests that lost.
-    fn twice(&self) -> u64 {
+    fn double_charged(&self) -> u64 {
         let bytes = self.requests.iter().filter_map(|request| match request {
             PendingRequest::Hedge { key, .. } => Some(self.scenario.bytes(*key)),
             PendingRequest::Ask { tick, key, .. } if self.won.contains(&tick.0) => {
@@ -318,43 +321,43 @@ impl<'a> World<'a> {
     fn answer(&mut self, at: usize) -> Checked {
         match self.requests.swap_remove(at) {
             PendingRequest::Deal { pass } if self.scenario.faults.undealt == Some(pass) => {
-                self.tell(Event::DealFailed { pass })
+                self.pass(Event::DealFailed { pass })
             }
             PendingRequest::Deal { pass } => {
                 let stream = self.run.stream(&self.run.pass(pass).unwrap()).unwrap();
-                self.tell(Event::Dealt { pass, stream })
+                self.pass(Event::Dealt { pass, stream })
             }
             PendingRequest::Find { tick, key, level } => {
                 self.finding -= self.look_up_cost(key, level);
                 match self.stores[level].lookup(key) {
                     LookupResult::Ready(sample) => {
                         self.put(tick, sample, level)?;
-                        self.tell(Event::Found(tick))
+                        self.pass(Event::Found(tick))
                     }
-                    LookupResult::Stored => self.tell(Event::Stored(tick)),
-                    LookupResult::Nothing => self.tell(Event::Absent(tick)),
+                    LookupResult::Stored => self.pass(Event::Stored(tick)),
+                    LookupResult::Nothing => self.pass(Event::Absent(tick)),
                 }
             }
             PendingRequest::Fetch { tick, key, level, charge } => {
                 let hiccup = self.chance(self.scenario.faults.hiccup);
                 if self.stores[level].is_readable(key) && !hiccup {
                     self.put(tick, HeldSample::read(key, charge), level)?;
-                    return self.tell(Event::Arrived(tick));
+                    return self.pass(Event::Arrived(tick));
                 }
                 drop(charge);
                 self.undelivered.insert(key);
                 if hiccup {
-                    return self.tell(Event::Failed(tick));
+                    return self.pass(Event::Failed(tick));
                 }
                 self.lost.insert(key);
-                self.tell(Event::Invalid(tick))
+                self.pass(Event::Invalid(tick))
             }
             PendingRequest::Ask { tick, charge, .. } if self.won.contains(&tick.0) => {
                 drop(charge);
                 let event = if self.chance(50) { Event::Failed(tick) } else { Event::Arrived(tick) };
                 let mut actions = Vec::new();
                 self.core.on(event, &mut actions);
-                prop_assert!(actions.is_empty(), "an ask that lost led to {actions:?}");
+                prop_assert!(actions.is_empty(), "a request that lost led to {actions:?}");
                 Ok(())
             }
             PendingRequest::Ask { tick, charge, key } => {
@@ -362,31 +365,31 @@ impl<'a> World<'a> {
                 if self.scenario.is_bad(key) || self.chance(self.scenario.faults.unresponsive) {
                     drop(charge);
                     self.refused.insert(tick.0);
-                    return self.tell(Event::Failed(tick));
+                    return self.pass(Event::Failed(tick));
                 }
                 self.hold(tick, HeldSample::read(key, charge), Source::Peer)?;
-                self.tell(Event::Arrived(tick))
+                self.pass(Event::Arrived(tick))
             }
             PendingRequest::Hedge { tick, charge, key } => {
                 if self.scenario.is_bad(key)
-                    || (self.is_asked(tick) && self.chance(self.scenario.faults.unresponsive))
+                    || (self.is_requested(tick) && self.chance(self.scenario.faults.unresponsive))
                 {
                     drop(charge);
-                    return self.tell(Event::HedgeFailed(tick));
+                    return self.pass(Event::HedgeFailed(tick));
                 }
-                if self.is_asked(tick) {
+                if self.is_requested(tick) {
                     self.won.insert(tick.0);
                 }
                 self.hold(tick, HeldSample::read(key, charge), Source::Origin)?;
-                self.tell(Event::HedgeArrived(tick))
+                self.pass(Event::HedgeArrived(tick))
             }
             PendingRequest::Read { tick, charge, key } if self.scenario.is_bad(key) => {
                 drop(charge);
-                self.tell(Event::Failed(tick))
+                self.pass(Event::Failed(tick))
             }
             PendingRequest::Read { tick, charge, key } => {
                 self.hold(tick, HeldSample::read(key, charge), Source::Origin)?;
-                self.tell(Event::Arrived(tick))
+                self.pass(Event::Arrived(tick))
             }
         }
     }
@@ -470,7 +473,7 @@ impl<'a> World<'a> {
             Action::RequestPeer { tick, key, store } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
                 prop_assert_eq!(self.plan.elsewhere(key), Some(store));
-                prop_assert!(!self.refused.contains(&tick.0), "{key} is asked for twice for {tick}");
+                prop_assert!(!self.refused.contains(&tick.0), "{key} is requested twice for {tick}");
                 let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
                 self.requests.push(PendingRequest::Ask { tick, key, charge });
             }
@@ -491,7 +494,9 @@ impl<'a> World<'a> {
                 prop_assert!(self.stays(tick.0), "{key} is stored at {tick}, and its next use is far away");
                 let sample = self.held.get(&tick.0).map(|(sample, _)| Rc::clone(sample));
                 let Some(sample) = sample.filter(|sample| sample.key == key) else {
-                    return Err(TestCaseError::fail(format!("{key} is not at hand at {tick} to be stored")));
+                    return Err(TestCaseError::fail(format!(
+                        "{key} has not arrived at {tick} and cannot be stored"
+                    )));
                 };
                 *self.stored.entry(key).or_default() += 1;
                 let broken = self.chance(faults.broken);
@@ -524,7 +529,7 @@ impl<'a> World<'a> {
                 self.hold(to, sample, Source::Memory)?;
             }
             Action::Hedge { tick, key } => {
-                prop_assert!(self.is_asked(tick), "{key} is hedged, and nobody was asked for it");
+                prop_assert!(self.is_requested(tick), "{key} is hedged without a request");
                 prop_assert!(self.hedged.insert(tick.0), "{key} is hedged twice for {tick}");
                 *self.read.entry(key).or_default() += 1;
                 let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));

@@ -292,7 +292,7 @@ async fn silent_owner_costs_one_hedge_per_use() {
         (loaders[0].report().hedged, cancelled, longest)
     };
     let (hedged, cancelled, _) = after(900).await;
-    assert_eq!((hedged, cancelled), (0, Vec::new()), "nobody has waited for a second");
+    assert_eq!((hedged, cancelled), (0, Vec::new()), "no wait reached a second");
     let (hedged, cancelled, longest) = after(20_000).await;
     assert!(hedged > 0 && cancelled.len() as u64 == hedged, "{hedged} hedges, {cancelled:?}");
     assert!(cancelled.iter().all(|(rank, _)| *rank == Rank(0)), "{cancelled:?}");

@@ -43,7 +43,7 @@ fn plain_thread_iterates_while_a_runtime_reads() {
     let trainer = std::thread::spawn(move || {
         let ids: Vec<_> = loader.batches().flat_map(|batch| rig.check(&batch.unwrap())).collect();
         assert_eq!(ids, rig.ids());
-        assert!(loader.next_timeout(Duration::ZERO).unwrap().is_none(), "the end is said again");
+        assert!(loader.next_timeout(Duration::ZERO).unwrap().is_none(), "the end is repeated");
         loader.staged_bytes()
     });
     assert_eq!(trainer.join().unwrap(), 0);

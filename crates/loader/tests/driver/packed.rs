@@ -49,7 +49,7 @@ impl Tier for ShardOrigin {
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let Span::Range(range) = &request.span else { panic!("a part of a shard is a range") };
-        assert!(!range.is_empty(), "nothing is nobody's to read");
+        assert!(!range.is_empty(), "empty ranges are not requested");
         let object = &self.objects[&*request.object.path];
         let mut bytes = object[range.start as usize..range.end as usize].to_vec();
         self.reads.fetch_add(1, Relaxed);

@@ -45,7 +45,7 @@ fn bare(server: &Server) -> OwnedFd {
 }
 
 /// Whether the server has ended the connection.
-fn is_cut_off(socket: &OwnedFd) -> bool {
+fn is_disconnected(socket: &OwnedFd) -> bool {
     let mut buffer = [0; 100];
     loop {
         match recv(socket, &mut buffer, RecvFlags::empty()) {
@@ -77,12 +77,12 @@ fn malformed_message_ends_only_its_connection() {
         &[2, 255, 255, 255, 255],
         &[3, 0, 0, 0, 0, 255, 255],   // a call without a name
         &[3, 0, 0, 0, 0, 9, 0, b'x'], // with a name that is cut short
-        &[16, 1, 1, 1, 1],            // what only servers say
+        &[16, 1, 1, 1, 1],            // what only servers print_line
     ];
     for case in cases {
         let socket = bare(&server);
         send(&socket, case, SendFlags::NOSIGNAL).unwrap();
-        assert!(is_cut_off(&socket), "{case:?}");
+        assert!(is_disconnected(&socket), "{case:?}");
         get(&good, SampleId(6));
     }
     drop(held);
@@ -107,7 +107,7 @@ fn process_of_the_same_user_without_the_secret_is_refused() {
         let mut answer = [0; 200];
         let (_, length) = recv(&socket, &mut answer, RecvFlags::empty()).unwrap();
         assert_eq!(answer[0], 17, "{message:?}: {:?}", String::from_utf8_lossy(&answer[..length]));
-        assert!(is_cut_off(&socket), "{message:?}");
+        assert!(is_disconnected(&socket), "{message:?}");
         get(&good, SampleId(6));
         assert_eq!(server.status().clients, 1);
     }
@@ -126,7 +126,7 @@ fn oversized_message_ends_the_connection() {
     let long: Vec<u8> = (0..6000).flat_map(ask).collect();
     assert!(long.len() > 1 << 16);
     send(&socket, &long, SendFlags::NOSIGNAL).unwrap();
-    assert!(is_cut_off(&socket));
+    assert!(is_disconnected(&socket));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn slots_are_released_once() {
     send(&socket, &[2, 0, 0, 0, 0], SendFlags::NOSIGNAL).unwrap();
     eventually("it is given back", || server.status().used_bytes == 0);
     send(&socket, &[2, 0, 0, 0, 0], SendFlags::NOSIGNAL).unwrap();
-    assert!(is_cut_off(&socket));
+    assert!(is_disconnected(&socket));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn endless_requests_disconnect_the_worker() {
     // Samples that never arrive: the list of open requests is bounded.
     let many: Vec<u8> = (0..2000).flat_map(|number| ask(crate::rig::PARKED + number)).collect();
     while send(&socket, &many, SendFlags::NOSIGNAL).is_ok() {}
-    assert!(is_cut_off(&socket));
+    assert!(is_disconnected(&socket));
     get(&good, SampleId(7));
     eventually("it is forgotten", || server.status().clients == 1);
 }

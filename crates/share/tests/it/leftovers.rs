@@ -8,7 +8,7 @@ use foreread_share::{Client, ShareErrorKind};
 use foreread_types::SampleId;
 
 use crate::rig::{
-    ChildProcess, TestEngine, client, content, eventually, get, get_all, say, server, sized, told,
+    ChildProcess, TestEngine, client, content, eventually, get, get_all, print_line, read_line, server, sized,
 };
 
 const MIB: u64 = 1 << 20;
@@ -62,14 +62,14 @@ pub fn cycles(count: u64) {
     (1..=count).for_each(cycle);
     assert_eq!(left(), before);
     assert_eq!((before["mappings"], before["names"]), (0, 0));
-    say("clean");
+    print_line("clean");
 }
 
 #[test]
 // semantics: WORKER-6
 fn two_hundred_restarts_leave_nothing() {
     let mut process = ChildProcess::start("cycles 200");
-    assert_eq!(process.hear(), "clean");
+    assert_eq!(process.next_line(), "clean");
     assert!(process.child.wait().unwrap().success());
 }
 
@@ -130,7 +130,7 @@ pub fn forks() {
     assert_eq!(Client::connect(&address).unwrap_err().kind(), ShareErrorKind::Gone);
     // SAFETY: a signal to our own child, which is not waited for yet.
     unsafe { libc::kill(sleeper, libc::SIGKILL) };
-    say("served");
+    print_line("served");
 }
 
 /// A forked child that only sleeps.
@@ -147,10 +147,10 @@ fn sleeper() -> i32 {
 /// In a separate process: a main process that forks on command and is then killed.
 pub fn forking_main() {
     let server = server(TestEngine::threaded(), MIB);
-    say(server.address());
-    told();
-    say(sleeper());
-    told();
+    print_line(server.address());
+    read_line();
+    print_line(sleeper());
+    read_line();
 }
 
 /// The bits of a value, for a forked child to drop. There both copies belong to the child.
@@ -187,5 +187,5 @@ pub fn inherits() {
         get(&worker, SampleId(round));
     }
     eventually("the children are gone", || server.status().clients == 1);
-    say("parent: served");
+    print_line("parent: served");
 }

@@ -7,8 +7,8 @@ use foreread_types::SampleId;
 
 use crate::leftovers;
 use crate::rig::{
-    ChildProcess, PARKED, ROLE, TestEngine, client, content, eventually, get, get_all, say, server, sized,
-    told,
+    ChildProcess, PARKED, ROLE, TestEngine, client, content, eventually, get, get_all, print_line, read_line,
+    server, sized,
 };
 
 const MIB: u64 = 1 << 20;
@@ -24,7 +24,7 @@ fn child() {
         "reader" => reader(words[0], words[1].parse().unwrap()),
         "holder" => holder(words[0]),
         "waiter" => waiter(words[0]),
-        "stranger" => say(match Client::connect(words[0]) {
+        "stranger" => print_line(match Client::connect(words[0]) {
             Ok(_) => "let in".to_owned(),
             Err(error) => format!("{:?}: {error}", error.kind()),
         }),
@@ -52,34 +52,34 @@ fn reader(address: &str, seed: u64) {
             .collect();
         get_all(&client, &ids);
     }
-    say("done");
+    print_line("done");
 }
 
 /// Takes as much of the memory as it can and holds it.
 fn holder(address: &str) {
     let client = Client::connect(address).unwrap();
     let held = get_all(&client, &(0..20).map(|number| sized(100_000, number)).collect::<Vec<_>>());
-    say(held.iter().filter(|held| held.is_shared()).count());
-    told();
+    print_line(held.iter().filter(|held| held.is_shared()).count());
+    read_line();
 }
 
 /// Waits for a sample that never arrives.
 fn waiter(address: &str) {
     let client = Client::connect(address).unwrap();
     let held = get(&client, SampleId(5));
-    say("waits");
+    print_line("waits");
     let got = client.get(&[SampleId(PARKED)]).pop().unwrap().unwrap_err();
     assert_eq!(held.as_ref(), content(SampleId(5)));
-    say(format!("{:?}: {got}", got.kind()));
+    print_line(format!("{:?}: {got}", got.kind()));
     let again = Client::connect(address).unwrap_err();
-    say(format!("{:?}: {again}", again.kind()));
+    print_line(format!("{:?}: {again}", again.kind()));
 }
 
 /// A separate main process, until it is killed.
 fn main_process() {
     let server = server(TestEngine::threaded(), MIB);
-    say(server.address());
-    told();
+    print_line(server.address());
+    read_line();
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn worker_processes_get_their_samples() {
     let mut workers: Vec<_> =
         (1..=8).map(|seed| ChildProcess::start(&format!("reader {} {seed}", server.address()))).collect();
     for worker in &mut workers {
-        assert_eq!(worker.hear(), "done");
+        assert_eq!(worker.next_line(), "done");
         assert!(worker.child.wait().unwrap().success());
     }
     eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
@@ -101,7 +101,7 @@ fn killed_worker_releases_all_its_slots() {
     let server = server(TestEngine::threaded(), MIB);
     for _ in 0..5 {
         let mut holder = ChildProcess::start(&format!("holder {}", server.address()));
-        let shared: u64 = holder.hear().parse().unwrap();
+        let shared: u64 = holder.next_line().parse().unwrap();
         assert!(shared >= 9 && server.status().used_bytes >= shared * 100_000);
         holder.kill();
         eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
@@ -131,16 +131,16 @@ fn workers_killed_at_any_moment_harm_no_server() {
 // semantics: WORKER-5
 fn killed_main_process_ends_the_waits_of_its_workers() {
     let mut main = ChildProcess::start("main");
-    let address = main.hear();
+    let address = main.next_line();
     let mut workers: Vec<_> = (0..3).map(|_| ChildProcess::start(&format!("waiter {address}"))).collect();
     for worker in &mut workers {
-        assert_eq!(worker.hear(), "waits");
+        assert_eq!(worker.next_line(), "waits");
     }
     main.kill();
     for worker in &mut workers {
         for _ in 0..2 {
-            let heard = worker.hear();
-            assert!(heard.starts_with("Gone: the main process is gone"), "{heard}");
+            let received = worker.next_line();
+            assert!(received.starts_with("Gone: the main process is gone"), "{received}");
         }
         assert!(worker.child.wait().unwrap().success());
     }
@@ -151,15 +151,15 @@ fn killed_main_process_ends_the_waits_of_its_workers() {
 // semantics: WORKER-5
 fn killed_main_process_with_forks_ends_the_waits() {
     let mut main = ChildProcess::start("forking-main");
-    let address = main.hear();
+    let address = main.next_line();
     let mut worker = ChildProcess::start(&format!("waiter {address}"));
-    assert_eq!(worker.hear(), "waits");
-    main.tell("fork");
-    let sibling = Sibling(main.hear().parse().unwrap());
+    assert_eq!(worker.next_line(), "waits");
+    main.send_line("fork");
+    let sibling = Sibling(main.next_line().parse().unwrap());
     main.kill();
     for _ in 0..2 {
-        let heard = worker.hear();
-        assert!(heard.starts_with("Gone: the main process is gone"), "{heard}");
+        let received = worker.next_line();
+        assert!(received.starts_with("Gone: the main process is gone"), "{received}");
     }
     drop(sibling);
 }
@@ -189,8 +189,8 @@ fn process_of_another_user_is_refused() {
     let mut stranger = ChildProcess::start_by(&role, |command| {
         let _ = command.uid(65_534).current_dir("/");
     });
-    let heard = stranger.hear();
-    assert!(heard.starts_with("Refused: "), "{heard}");
+    let received = stranger.next_line();
+    assert!(received.starts_with("Refused: "), "{received}");
     assert_eq!(server.status().clients, 0);
 }
 
@@ -198,7 +198,7 @@ fn process_of_another_user_is_refused() {
 // semantics: WORKER-8
 fn forked_child_connects_on_its_own() {
     let mut forking = ChildProcess::start("inherits");
-    assert_eq!(forking.hear(), "parent: served");
+    assert_eq!(forking.next_line(), "parent: served");
     assert!(forking.child.wait().unwrap().success());
 }
 
@@ -206,7 +206,7 @@ fn forked_child_connects_on_its_own() {
 // semantics: WORKER-8
 fn idle_forked_children_do_not_affect_the_server() {
     let mut forking = ChildProcess::start("forks");
-    assert_eq!(forking.hear(), "served");
+    assert_eq!(forking.next_line(), "served");
     assert!(forking.child.wait().unwrap().success());
 }
 

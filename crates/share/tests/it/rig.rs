@@ -199,18 +199,18 @@ impl ChildProcess {
     }
 
     /// Writes a line to its input.
-    pub fn tell(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
 
     /// The next line of output that begins with `> `, without that prefix.
-    pub fn hear(&mut self) -> String {
+    pub fn next_line(&mut self) -> String {
         loop {
             let line =
                 self.output.recv_timeout(FOREVER).expect("the process ended, or waits, without a word");
             // The test harness writes "test ... " before it.
-            if let Some((_, said)) = line.split_once("> ") {
-                return said.trim_end().to_owned();
+            if let Some((_, text)) = line.split_once("> ") {
+                return text.trim_end().to_owned();
             }
         }
     }
@@ -229,12 +229,12 @@ impl Drop for ChildProcess {
 }
 
 /// In a child process: writes a line for the parent.
-pub fn say(line: impl std::fmt::Display) {
+pub fn print_line(line: impl std::fmt::Display) {
     println!("> {line}");
 }
 
 /// In a child process: the next line from the parent. `None` if the parent is gone.
-pub fn told() -> Option<String> {
+pub fn read_line() -> Option<String> {
     let mut line = String::new();
     (std::io::stdin().read_line(&mut line).unwrap() > 0).then(|| line.trim_end().to_owned())
 }

@@ -110,7 +110,7 @@ fn worker_that_stops_reading_is_bounded() {
     // It requests, stops, and never reads: its answers stay in the socket and its slots are taken.
     let ids: Vec<_> = (0..256).map(|number| SampleId(PARKED + number)).collect();
     silent.get_with(&ids, &mut || true);
-    eventually("all are asked for", || engine.waiting() == 256);
+    eventually("all are requested", || engine.waiting() == 256);
     engine.unpark();
     let other = client(&server);
     for round in 0..5 {

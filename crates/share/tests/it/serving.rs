@@ -85,7 +85,7 @@ fn slow_sample_delays_no_other() {
     let (slow, quick) = (client(&server), client(&server));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| get(&slow, SampleId(PARKED)));
-        eventually("it is asked for", || engine.waiting() == 1);
+        eventually("it is requested", || engine.waiting() == 1);
         get_all(&quick, &(0..100).map(SampleId).collect::<Vec<_>>());
         // Nor does it delay another thread of the same worker.
         get_all(&slow, &(0..100).map(SampleId).collect::<Vec<_>>());
@@ -143,7 +143,7 @@ fn late_samples_of_a_stopped_caller_are_released() {
     let ids: Vec<_> = (0..200).map(|number| SampleId(PARKED + number)).collect();
     let got = client.get_with(&ids, &mut || true);
     assert!(got.iter().all(|one| one.as_ref().is_err_and(|e| e.kind() == ShareErrorKind::Interrupted)));
-    eventually("all are asked for", || engine.waiting() == 200);
+    eventually("all are requested", || engine.waiting() == 200);
     engine.unpark();
     for _ in 0..10 {
         get(&client, SampleId(5));
@@ -219,11 +219,11 @@ fn requests_of_a_gone_worker_are_unwanted() {
     let server = server(Arc::clone(&engine), MIB);
     let leaving = client(&server);
     leaving.get_with(&[SampleId(PARKED)], &mut || true);
-    eventually("it is asked for", || engine.waiting() == 1);
+    eventually("it is requested", || engine.waiting() == 1);
     let ask = engine.parked().pop().unwrap();
     assert!(ask.is_wanted());
     drop(leaving);
-    eventually("it is known that nobody waits", || !ask.is_wanted());
+    eventually("the request is unwanted", || !ask.is_wanted());
     ask.answer(Ok(content(SampleId(1))));
     get(&client(&server), SampleId(2));
     eventually("nothing is taken for it", || server.status().used_bytes == 0);

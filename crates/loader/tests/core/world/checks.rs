@@ -12,7 +12,7 @@ impl World<'_> {
         let (staging, unreported) = (self.accounting.staging.get(), self.accounting.unreported.get());
         prop_assert_eq!(self.core.charged(), staging + unreported + self.finding, "counted and outstanding");
         let bound = self.scenario.look_ahead.max(self.model.largest(1 + self.scenario.hold));
-        let bound = bound + self.twice();
+        let bound = bound + self.double_charged();
         prop_assert!(staging <= bound, "{staging} bytes of staging memory, {bound} at most");
         for (room, cache) in self.accounting.room.iter().zip(&self.scenario.caches) {
             prop_assert!(room.get() <= cache.capacity, "{} bytes of {}", room.get(), cache.capacity);
@@ -69,7 +69,7 @@ impl World<'_> {
         self.requests.clear();
         self.held.clear();
         let bytes = self.accounting.unreported.take();
-        self.tell(Event::Released { bytes })?;
+        self.pass(Event::Released { bytes })?;
         prop_assert_eq!((self.accounting.staging.get(), self.core.charged()), (0, self.finding));
         prop_assert!(self.end != Some(RunEnd::Complete) || self.finding == 0, "lookups after the end");
         self.stores.clear();

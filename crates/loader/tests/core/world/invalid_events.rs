@@ -27,11 +27,11 @@ impl World<'_> {
             },
             _ => return Ok(()),
         };
-        let (said, before) = (format!("{event:?}"), self.core.charged());
+        let (text, before) = (format!("{event:?}"), self.core.charged());
         let mut actions = Vec::new();
         self.core.on(event, &mut actions);
-        prop_assert!(actions.is_empty(), "{said} led to {actions:?}");
-        prop_assert_eq!(self.core.charged(), before, "{} was counted", said);
+        prop_assert!(actions.is_empty(), "{text} led to {actions:?}");
+        prop_assert_eq!(self.core.charged(), before, "{} was counted", text);
         Ok(())
     }
 }

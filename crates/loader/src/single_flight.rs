@@ -1,6 +1,6 @@
 //! Single flight for the samples that this rank owns: each is read from the origin once.
 //!
-//! The rank's own trainer and waiter ranks request owned samples in any order and at once. A sample
+//! The rank's own trainer and other ranks request owned samples in any order and at once. A sample
 //! has at most one *flight*. Requests during the read wait for its result. The flight ends only
 //! when the cache has stored the bytes, so a sample is always either in flight or cached. Reads of
 //! samples that this rank does not own pass through.

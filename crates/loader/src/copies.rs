@@ -27,7 +27,7 @@ struct CopyTable {
     /// The number of the latest copy.
     latest: u64,
     /// Copies that are not cancelled: the number, and the sample.
-    wanted: HashMap<CopyKey, (u64, Sample)>,
+    pending: HashMap<CopyKey, (u64, Sample)>,
 }
 
 /// One copy in flight.
@@ -64,21 +64,21 @@ impl PendingCopies {
 
     /// Cancels the copy of a sample that is to be removed from the cache at `level`.
     pub(crate) fn cancel(&self, key: SampleKey, level: usize) {
-        let cancelled = self.table().wanted.remove(&(key, level));
-        drop(cancelled); // outside of the lock: who is told of a charge that is returned may call back
+        let cancelled = self.table().pending.remove(&(key, level));
+        drop(cancelled); // outside of the lock, because a released charge may call back
     }
 
     /// The sample that is being copied into the cache at `level`.
     pub(crate) fn get(&self, key: SampleKey, level: usize) -> Option<Sample> {
-        self.table().wanted.get(&(key, level)).map(|(_, sample)| sample.clone())
+        self.table().pending.get(&(key, level)).map(|(_, sample)| sample.clone())
     }
 
     fn guard(&self, copy: CopyKey, sample: Sample) -> CopyGuard {
-        let mut open = self.table();
-        open.latest += 1;
-        let number = open.latest;
-        let replaced = open.wanted.insert(copy, (number, sample));
-        drop(open);
+        let mut table = self.table();
+        table.latest += 1;
+        let number = table.latest;
+        let replaced = table.pending.insert(copy, (number, sample));
+        drop(table);
         drop(replaced); // outside of the lock
         CopyGuard { copies: self.clone(), copy, number }
     }
@@ -86,9 +86,9 @@ impl PendingCopies {
 
 impl CopyGuard {
     /// Removes the copy, unless it was cancelled or replaced.
-    fn end(&self, open: &mut CopyTable) -> Option<(u64, Sample)> {
-        let number = open.wanted.get(&self.copy).map(|(number, _)| *number);
-        if number == Some(self.number) { open.wanted.remove(&self.copy) } else { None }
+    fn end(&self, table: &mut CopyTable) -> Option<(u64, Sample)> {
+        let number = table.pending.get(&self.copy).map(|(number, _)| *number);
+        if number == Some(self.number) { table.pending.remove(&self.copy) } else { None }
     }
 
     /// Runs `store` unless the copy was cancelled. It begins under the lock, so that a removal
@@ -96,10 +96,10 @@ impl CopyGuard {
     async fn store_unless_cancelled(self, store: impl Future<Output = ()> + Send) {
         let mut store = Box::pin(store);
         let _original = {
-            let mut open = self.copies.table();
-            let Some((_, original)) = self.end(&mut open) else { return };
+            let mut table = self.copies.table();
+            let Some((_, original)) = self.end(&mut table) else { return };
             if store.as_mut().now_or_never().is_some() {
-                drop(open);
+                drop(table);
                 return;
             }
             original
@@ -141,7 +141,7 @@ mod tests {
         copies.cancel(key(3), 0);
         // A later use wants it again.
         begin(3);
-        while staging.used() > 0 || !copies.table().wanted.is_empty() {
+        while staging.used() > 0 || !copies.table().pending.is_empty() {
             tokio::task::yield_now().await;
         }
         let kept: Vec<u64> =

@@ -201,7 +201,7 @@ impl Driver {
             return self.on_block_result(block, key, result, events);
         }
         if self.ready.is_settled(tick) {
-            return; // by a hedge
+            return; // a hedge has won
         }
         if let (Err(error), Some(charge)) = (&result, retry_charge) {
             tracing::debug!(%key, %error, "the checksum of a sample is wrong, reading it once more");
@@ -210,7 +210,7 @@ impl Driver {
         match result {
             Ok(sample) => {
                 if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
-                    errors.remove(&key); // a cache's
+                    errors.remove(&key); // the error of a cache
                 }
                 self.ready.put(tick, key.id, sample);
                 events.push(Event::Arrived(tick));
@@ -224,7 +224,7 @@ impl Driver {
         match result {
             Ok(sample) => {
                 if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
-                    errors.remove(&key); // the owner's
+                    errors.remove(&key); // the error of the owner
                 }
                 self.ready.put(tick, key.id, sample);
                 events.push(Event::HedgeArrived(tick));
@@ -452,7 +452,7 @@ impl Driver {
                 None => run.stream(&pass)?,
             };
             if inverse {
-                stream.uses(); // built here, or the runtime's thread would build it at the first question
+                stream.uses(); // built here, because the driver's thread would build it otherwise
             }
             Ok(stream)
         });

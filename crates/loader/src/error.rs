@@ -130,12 +130,12 @@ impl fmt::Display for LoadError {
                 write!(f, "a panic in a cache or in the engine: {message}")
             }
             Cause::Stopped => {
-                f.write_str("the engine stopped before the end of the run: its runtime was probably shut down")
+                f.write_str("the engine stopped before the end of the run: was its runtime shut down?")
             }
             Cause::Timeout => f.write_str("no batch arrived within the timeout; the run continues"),
             Cause::Blocking => f.write_str(
-                "waiting for a batch would block the runtime that reads it: take batches as a stream, or do not \
-                 set `runtime(..)`",
+                "waiting for a batch would block the runtime that reads it: take batches as a stream, or do \
+                 not set `runtime(..)`",
             ),
         }
     }

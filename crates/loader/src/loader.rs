@@ -82,7 +82,7 @@ impl Loader {
     /// Starts the run on `runtime`.
     ///
     /// The run and the plan must have been made from these datasets. Otherwise the run ends with
-    /// [`LoadErrorKind::Stopped`](crate::LoadErrorKind::Stopped).
+    /// [`LoadErrorKind::Stopped`].
     pub fn start(parts: Parts, runtime: &Handle) -> Self {
         let Parts { run, plan, mut datasets, caches, look_ahead, on_error, others, warm } = parts;
         let look_ahead = look_ahead.min(epoch(&run, &datasets));

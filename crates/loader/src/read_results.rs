@@ -212,7 +212,7 @@ impl Future for ReadInFlight {
         };
         match this.pending.take() {
             Some(pending) => Poll::Ready(pending.finish(&this.tier, result)),
-            None => Poll::Pending, // it was polled after its end, which no stream does
+            None => Poll::Pending, // polled after its end, which no stream does
         }
     }
 }

@@ -7,7 +7,7 @@
 //! trainer. So two ranks cannot deadlock.
 //!
 //! A sample stays in that budget until it was sent, unless a memory tier holds and counts the same
-//! bytes. One rank gets at most a quarter, so that a rank which stops receiving does not delay the
+//! bytes. One rank gets at limit a quarter, so that a rank which stops receiving does not delay the
 //! others.
 //!
 //! A read continues when its requester has left, because the sample is owned here and will be
@@ -44,8 +44,8 @@ const MAX_CACHE_READS: usize = 64;
 pub(crate) struct SampleServer {
     flights: Arc<SingleFlight>,
     runtime: Handle,
-    room: Arc<Semaphore>,
-    /// The part of `room` for one rank, in KiB.
+    total: Arc<Semaphore>,
+    /// The part of `total` for one rank, in KiB.
     share: u32,
     /// The remaining share of each rank.
     shares: Mutex<HashMap<Rank, Arc<Semaphore>>>,
@@ -77,28 +77,28 @@ impl PeerBudget {
 impl SampleServer {
     /// `budget` counts bytes that are being read for other ranks, or were read and not yet sent.
     pub(crate) fn new(flights: Arc<SingleFlight>, runtime: Handle, budget: u64) -> Self {
-        let most = u32::try_from(budget.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, 1 << 28);
-        let (room, share) = (Arc::new(Semaphore::new(most as usize)), most.div_ceil(PEER_SHARE));
-        Self { flights, runtime, room, share, shares: Mutex::default() }
+        let limit = u32::try_from(budget.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, 1 << 28);
+        let (total, share) = (Arc::new(Semaphore::new(limit as usize)), limit.div_ceil(PEER_SHARE));
+        Self { flights, runtime, total, share, shares: Mutex::default() }
     }
 
     fn budget_of(&self, from: Rank) -> PeerBudget {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         let own = shares.entry(from).or_insert_with(|| Arc::new(Semaphore::new(self.share as usize)));
-        PeerBudget { own: Arc::clone(own), all: Arc::clone(&self.room), share: self.share }
+        PeerBudget { own: Arc::clone(own), all: Arc::clone(&self.total), share: self.share }
     }
 
     /// Reads missing owned samples in the order of need, as the budget allows. A read starts only
     /// with its permits, or this rank's own trainer would wait for them. Reads that have not
     /// started end with the requester.
-    fn read(&self, budget_of: PeerBudget, mut wanted: Vec<Asked>) -> UnboundedReceiver<Served> {
+    fn read(&self, budget: PeerBudget, mut wanted: Vec<Asked>) -> UnboundedReceiver<Served> {
         wanted.sort_by_key(|asked| asked.due);
         let flights = Arc::clone(&self.flights);
-        let (answers, listen) = unbounded_channel();
+        let (answers, receiver) = unbounded_channel();
         self.runtime.spawn(async move {
             let mut reads = FuturesUnordered::new();
             for Asked { tag, key, due } in wanted {
-                let mut waiting = std::pin::pin!(budget_of.take(kib(flights.bytes(key), budget_of.share)));
+                let mut waiting = std::pin::pin!(budget.take(kib(flights.bytes(key), budget.share)));
                 let permit = loop {
                     // Reads in flight free permits only if they are polled.
                     tokio::select! {
@@ -123,7 +123,7 @@ impl SampleServer {
             }
             while reads.next().await.is_some() {}
         });
-        listen
+        receiver
     }
 
     fn find(&self, key: SampleKey) -> Availability {
@@ -147,7 +147,7 @@ impl SampleServer {
 async fn read_one(flights: &Arc<SingleFlight>, key: SampleKey, due: Tick) -> FlightResult {
     match flights.begin(key) {
         Start::Ready(bytes) => Ok(bytes),
-        Start::Join(landing) => joined_result(landing.await),
+        Start::Join(result) => joined_result(result.await),
         Start::Lead(guard) => {
             let (of, _) = Dataset::find(&flights.datasets, key).ok_or_else(|| absent(key))?;
             guard.complete(of.read(key, due).await)
@@ -165,9 +165,9 @@ enum Availability {
     Absent,
 }
 
-/// The permits for a sample of `bytes` bytes, at most `most`.
-fn kib(bytes: u64, most: u32) -> u32 {
-    u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, most)
+/// The permits for a sample of `bytes` bytes, at limit `limit`.
+fn kib(bytes: u64, limit: u32) -> u32 {
+    u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, limit)
 }
 
 /// The same bytes, which hold `permit` until they are dropped.
@@ -209,19 +209,19 @@ impl Serve for SampleServer {
         if wanted.is_empty() && cached.is_empty() {
             return ready.boxed();
         }
-        let budget_of = self.budget_of(from);
-        let cache_budget = budget_of.clone();
+        let budget = self.budget_of(from);
+        let cache_budget = budget.clone();
         let fetched = futures::stream::iter(cached)
             .map(move |(Asked { tag, key, due }, cache, bytes)| {
-                let budget_of = cache_budget.clone();
+                let budget = cache_budget.clone();
                 async move {
-                    let permit = budget_of.take(kib(bytes, budget_of.share)).await;
+                    let permit = budget.take(kib(bytes, budget.share)).await;
                     let received = fetch(&*cache, key, bytes, due).await;
                     done(tag, received.map(|bytes| with_permit(bytes, permit)))
                 }
             })
             .buffer_unordered(MAX_CACHE_READS);
-        let mut reads = (!wanted.is_empty()).then(|| self.read(budget_of, wanted));
+        let mut reads = (!wanted.is_empty()).then(|| self.read(budget, wanted));
         let reads = futures::stream::poll_fn(move |context| match &mut reads {
             Some(reads) => reads.poll_recv(context),
             None => Poll::Ready(None),

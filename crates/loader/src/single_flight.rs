@@ -37,7 +37,7 @@ enum InFlight {
     /// Being read, with these waiters besides the leader.
     Reading(Vec<oneshot::Sender<FlightResult>>),
     /// Read, and not yet in its cache.
-    Landed(Bytes),
+    Completed(Bytes),
 }
 
 /// How a read of an owned sample starts.
@@ -67,7 +67,7 @@ impl FlightGuard {
         let mut flights = self.flights.flights();
         self.open = received.is_ok();
         let before = match &received {
-            Ok(bytes) => flights.insert(self.key, InFlight::Landed(bytes.clone())),
+            Ok(bytes) => flights.insert(self.key, InFlight::Completed(bytes.clone())),
             Err(_) => flights.remove(&self.key),
         };
         drop(flights);
@@ -134,7 +134,7 @@ impl SingleFlight {
             Entry::Vacant(vacant) => vacant,
             Entry::Occupied(mut flight) => {
                 return match flight.get_mut() {
-                    InFlight::Landed(bytes) => Start::Ready(bytes.clone()),
+                    InFlight::Completed(bytes) => Start::Ready(bytes.clone()),
                     InFlight::Reading(waiters) => {
                         let (sender, receiver) = oneshot::channel();
                         waiters.push(sender);
@@ -167,7 +167,7 @@ impl SingleFlight {
         }
         match self.begin(request.key) {
             Start::Ready(bytes) => Box::pin(ready(Ok(bytes))),
-            Start::Join(landing) => Box::pin(async move { joined_result(landing.await) }),
+            Start::Join(result) => Box::pin(async move { joined_result(result.await) }),
             Start::Lead(guard) => {
                 let read = origin.read(request);
                 Box::pin(async move { guard.complete(read.await) })

@@ -121,7 +121,7 @@ impl World {
             let start = batch.iter().next().map(|(id, _)| id.0 as usize).unwrap();
             assert_eq!(batch.iter().next().unwrap().1[..8], content(start, 8)[..]);
             if batch.index().is_multiple_of(8) {
-                std::thread::sleep(Duration::from_millis(2)); // what is to be read ahead comes
+                std::thread::sleep(Duration::from_millis(2)); // time to read ahead
             }
             look(loader.staged_bytes());
         }

@@ -63,8 +63,8 @@ impl Address {
         // The input may contain most of a secret, so it is not repeated.
         parsed.ok_or_else(|| {
             let detail = format!(
-                "invalid address of a data source: expected {PREFIX}, 32 hexadecimal digits, a colon and 32 more, as \
-                 the main process's server gives it"
+                "invalid address of a data source: expected {PREFIX}, 32 hexadecimal digits, a colon and \
+                 32 more, as the main process's server gives it"
             );
             ShareError::new(ShareErrorKind::Invalid, detail)
         })

@@ -145,7 +145,11 @@ impl Admission {
     /// Logs that no connection can be accepted, once a minute.
     pub(crate) fn note_shortage(&mut self, error: Errno) {
         if let Some(count) = self.shortages.note(Instant::now()) {
-            tracing::warn!(%error, count, "no descriptor for new workers: raise the limit of open files (ulimit -n)");
+            tracing::warn!(
+                %error,
+                count,
+                "no descriptor for new workers: raise the limit of open files (ulimit -n)"
+            );
         }
     }
 

@@ -108,7 +108,8 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Take(count) => {
-                        let gap = cells.chunk_by(|a, b| a == b).filter(|run| !run[0]).map(<[bool]>::len).max();
+                        let gaps = cells.chunk_by(|a, b| a == b).filter(|run| !run[0]);
+                        let gap = gaps.map(<[bool]>::len).max();
                         match extents.allocate(count * ALIGNMENT) {
                             Some(offset) => {
                                 let range = offset / ALIGNMENT..offset / ALIGNMENT + count;
@@ -126,7 +127,8 @@ mod tests {
                     }
                     Step::Give(_) => {}
                 }
-                prop_assert_eq!(extents.free_bytes(), cells.iter().filter(|cell| !**cell).count() * ALIGNMENT);
+                let free = cells.iter().filter(|cell| !**cell).count();
+                prop_assert_eq!(extents.free_bytes(), free * ALIGNMENT);
             }
             for (offset, count) in taken {
                 extents.release(offset, count * ALIGNMENT);

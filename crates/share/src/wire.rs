@@ -383,9 +383,8 @@ mod tests {
     fn server_records_round_trip() {
         let greeting = ServerHello { memory: 1, max_in_flight: 2, release_threshold: 3 };
         let encoded = hello(greeting);
-        assert!(
-            matches!(RecordReader::of(&encoded).answer(), Some(Ok(ServerRecord::Hello(read))) if read == greeting)
-        );
+        let read = RecordReader::of(&encoded).answer();
+        assert!(matches!(read, Some(Ok(ServerRecord::Hello(read))) if read == greeting));
         let mut message = Vec::new();
         leased(&mut message, 1, 2, 3, 4);
         message.extend(part_head(5, 6, 7));
@@ -433,8 +432,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_input_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0_u8..24) {
-            let mut bytes = bytes;
+        fn arbitrary_input_never_panics(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            first in 0_u8..24,
+        ) {
             if let Some(byte) = bytes.first_mut() {
                 *byte = first;
             }

@@ -59,7 +59,7 @@ pub(crate) struct WorkerConnection {
     server: PeerProcess,
     pub(crate) mapping: ReadMapping,
     max_in_flight: usize,
-    release: usize,
+    release_threshold: usize,
     own_pid: u32,
     state: Mutex<ConnectionState>,
     result_ready: Condvar,
@@ -80,7 +80,7 @@ struct ConnectionState {
     results: HashMap<u64, Vec<CallerResult>>,
     receiving: bool,
     end: Option<ShareError>,
-    release: Vec<u32>,
+    released: Vec<u32>,
     released_bytes: usize,
 }
 
@@ -185,7 +185,7 @@ impl WorkerConnection {
             server: process,
             mapping: ReadMapping::open(descriptor, hello.memory)?,
             max_in_flight: hello.max_in_flight as usize,
-            release: usize::try_from(hello.release_threshold).unwrap_or(usize::MAX),
+            release_threshold: usize::try_from(hello.release_threshold).unwrap_or(usize::MAX),
             own_pid: std::process::id(),
             state: Mutex::default(),
             result_ready: Condvar::new(),
@@ -233,9 +233,9 @@ impl WorkerConnection {
             return Ok(SendStatus::LimitReached);
         }
         let mut message =
-            Vec::with_capacity(count * wire::ASK_BYTES + state.release.len() * wire::RELEASE_BYTES);
-        let release = state.release.len().min(MAX_RELEASES);
-        state.release[..release].iter().for_each(|slot| wire::release(&mut message, *slot));
+            Vec::with_capacity(count * wire::ASK_BYTES + state.released.len() * wire::RELEASE_BYTES);
+        let release = state.released.len().min(MAX_RELEASES);
+        state.released[..release].iter().for_each(|slot| wire::release(&mut message, *slot));
         let mut tags = Vec::with_capacity(count);
         for &id in &ids[..count] {
             let tag = state.tag();
@@ -245,7 +245,7 @@ impl WorkerConnection {
         if !self.send(&state, &message)? {
             return Ok(SendStatus::WouldBlock);
         }
-        state.release.drain(..release);
+        state.released.drain(..release);
         state.released_bytes = 0;
         state.samples += count;
         for &tag in &tags {
@@ -409,17 +409,17 @@ impl WorkerConnection {
     }
 
     fn add_release(&self, state: &mut ConnectionState, slot: u32, length: usize) {
-        state.release.push(slot);
+        state.released.push(slot);
         state.released_bytes += length;
-        if state.released_bytes < self.release && state.release.len() < MAX_RELEASES {
+        if state.released_bytes < self.release_threshold && state.released.len() < MAX_RELEASES {
             return;
         }
         let mut message = Vec::with_capacity(MAX_RELEASES * wire::RELEASE_BYTES);
-        let first = state.release.len().saturating_sub(MAX_RELEASES);
-        state.release[first..].iter().for_each(|slot| wire::release(&mut message, *slot));
+        let first = state.released.len().saturating_sub(MAX_RELEASES);
+        state.released[first..].iter().for_each(|slot| wire::release(&mut message, *slot));
         // What cannot be sent now is sent later.
         if self.send(state, &message).unwrap_or(false) {
-            state.release.truncate(first);
+            state.released.truncate(first);
             state.released_bytes = 0;
         }
     }

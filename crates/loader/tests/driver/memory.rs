@@ -157,7 +157,8 @@ async fn dropped_loader_ends_all_its_work() {
     let rig = Rig { epochs: 3, look_ahead: 50_000, ..Rig::new(fake.clone()) }.origin(marked(&fake, &mark));
     let mut loader = rig.start();
     let batch = next(&mut loader).await.unwrap().unwrap();
-    sleep(7 * MS).await; // some batches wait to be taken, some samples for their batch, some reads for their answer
+    // Now there are complete batches, samples of incomplete batches, and reads in flight.
+    sleep(7 * MS).await;
     let at_once = fake.counts().tally();
     assert!(at_once.in_flight > 0 && Arc::strong_count(&mark) > 1 + batch.len());
     drop(loader);

@@ -73,10 +73,10 @@ fn malformed_message_ends_only_its_connection() {
         &[0],
         &[255; 60_000],
         &[1, 2, 3],
-        &[2, 0, 0, 0, 0], // lets go of what it does not hold
+        &[2, 0, 0, 0, 0], // releases a slot that it does not hold
         &[2, 255, 255, 255, 255],
         &[3, 0, 0, 0, 0, 255, 255],   // a call without a name
-        &[3, 0, 0, 0, 0, 9, 0, b'x'], // with a name that is cut short
+        &[3, 0, 0, 0, 0, 9, 0, b'x'], // with a truncated name
         &[16, 1, 1, 1, 1],            // what only servers print_line
     ];
     for case in cases {

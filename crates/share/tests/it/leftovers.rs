@@ -163,7 +163,8 @@ fn unsafe_copy<T>(value: &T) -> std::mem::MaybeUninit<T> {
 }
 
 fn into<T>(copy: std::mem::MaybeUninit<T>) -> T {
-    // SAFETY: it was copied whole from a value, and in this process (a forked child) that one is never used again.
+    // SAFETY: it was copied whole from a value, which is never used again in this process (a forked
+    // child).
     unsafe { copy.assume_init() }
 }
 

@@ -71,12 +71,12 @@ const LONG: &[Long] = &[
     Long {
         name: "the engine against its model, 100,000 runs",
         file: "crates/loader/tests/core/main.rs",
-        test: "any_run_in_any_interleaving_is_what_the_model_says",
+        test: "random_runs_and_interleavings_match_the_model",
     },
     Long {
         name: "workers that share an engine, killed 200 times",
         file: "crates/share/tests/it/processes.rs",
-        test: "workers_killed_at_any_moment_leave_the_server_whole",
+        test: "workers_killed_at_any_moment_harm_no_server",
     },
     Long {
         name: "resuming at 20,000 random points",

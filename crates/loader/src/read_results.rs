@@ -1,7 +1,8 @@
-//! The answers to one burst of reads, held to the tier's contract.
+//! The results of one burst of reads, checked against the tier's contract.
 //!
-//! Whatever a tier answers, a wrong length or a wrong checksum (where the catalog has one) becomes an error, and a tier that
-//! panics fails the read in which it did, as do reads of which the catalog cannot say where they lie fail by name.
+//! A wrong length or a wrong checksum (where the catalog has one) becomes an error. A panic of a
+//! tier fails only the read in which it happened. A read whose sample the catalog cannot locate
+//! fails with the catalog's error.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,36 +19,36 @@ use futures::FutureExt;
 use futures_buffered::FuturesUnordered;
 
 use crate::blocks::BlockId;
-use crate::locate::{Place, by_key};
+use crate::locate::{Location, location_by_key};
 
-/// One read that is under way.
+/// One read in flight.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingRead {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
-    /// The block that it is read with, if a use waits for it or not.
+    /// The block that it is read with, whether or not a use waits for it.
     pub(crate) block: Option<(BlockId, Arc<Block>)>,
     pub(crate) bytes: u64,
-    /// What the bytes are counted in.
+    /// The budget charge of the bytes.
     pub(crate) charge: Charge,
-    /// What the bytes must add up to, where the sample's format says so and nothing below has checked it.
-    pub(crate) check: Option<Check>,
-    /// Whether bytes that do not add up are an error; else they are asked for once more.
-    pub(crate) last: bool,
+    /// The expected checksum, where the sample's format has one and no lower layer has checked it.
+    pub(crate) check: Option<Checksum>,
+    /// Whether a checksum mismatch is an error. Otherwise the sample is read once more.
+    pub(crate) is_last_try: bool,
 }
 
-impl Pending {
-    /// A read of a sample of so many bytes.
+impl PendingRead {
+    /// A read of a sample of `bytes` bytes.
     pub(crate) fn new(tick: Tick, key: SampleKey, bytes: u64, charge: Charge) -> Self {
-        Self { tick, key, block: None, bytes, charge, check: None, last: true }
+        Self { tick, key, block: None, bytes, charge, check: None, is_last_try: true }
     }
 
-    /// The same, whose bytes must add up to this.
+    /// Adds the expected checksum.
     pub(crate) fn checked(self, crc32c: Option<u32>) -> Self {
-        Self { check: crc32c.map(|crc32c| Check { crc32c, at: 0 }), ..self }
+        Self { check: crc32c.map(|crc32c| Checksum { crc32c, at: 0 }), ..self }
     }
 
-    /// The request for what begins in `object` at the sample's `span`.
+    /// The request for the bytes of `object` at the sample's `span`.
     fn request(&mut self, object: Object, span: Span) -> Arc<ReadRequest> {
         if let (Some(check), Span::Range(range)) = (&mut self.check, &span) {
             check.at = range.start;
@@ -56,10 +57,10 @@ impl Pending {
         Arc::new(ReadRequest { block, ..ReadRequest::new(self.key, object, span, self.tick) })
     }
 
-    /// Holds what came to what was asked for.
-    fn answered(self, tier: &str, came: Result<Bytes, TierError>) -> Answer {
-        let Self { tick, key, block, bytes, charge, check, last } = self;
-        let data = match came {
+    /// Checks the tier's result against the request.
+    fn finish(self, tier: &str, received: Result<Bytes, TierError>) -> ReadResult {
+        let Self { tick, key, block, bytes, charge, check, is_last_try } = self;
+        let data = match received {
             Ok(data) if data.len() as u64 == bytes => match check {
                 Some(check) => check.passed(tier, &data).map(|()| data),
                 None => Ok(data),
@@ -68,56 +69,58 @@ impl Pending {
                 .with_detail(format!("{} bytes instead of {bytes}", data.len()))),
             Err(error) => Err(error),
         };
-        let (result, again) = match data {
+        let (result, retry_charge) = match data {
             Ok(data) => (Ok(Sample::new(data, charge)), None),
-            Err(error) if !last && check.is_some() && error.kind() == ErrorKind::Corrupt => {
+            Err(error) if !is_last_try && check.is_some() && error.kind() == ErrorKind::Corrupt => {
                 (Err(error), Some(charge))
             }
             Err(error) => (Err(error), None),
         };
-        Answer { tick, key, block: block.map(|(id, _)| id), result, again }
+        ReadResult { tick, key, block: block.map(|(id, _)| id), result, retry_charge }
     }
 }
 
-/// A read that is to leave: what to ask for, or why the catalog cannot say where its sample lies.
-pub(crate) type Located = (Pending, Result<Arc<ReadRequest>, TierError>);
+/// A read that is ready to start: its request, or the catalog's error.
+pub(crate) type LocatedRead = (PendingRead, Result<Arc<ReadRequest>, TierError>);
 
-/// Asks `locate` where each of these lies.
-pub(crate) fn located(
-    pending: impl IntoIterator<Item = Pending>,
-    mut locate: impl FnMut(SampleKey) -> Result<Place, TierError>,
-) -> impl Iterator<Item = Located> {
+/// Calls `locate` for each read.
+pub(crate) fn locate_reads(
+    pending: impl IntoIterator<Item = PendingRead>,
+    mut locate: impl FnMut(SampleKey) -> Result<Location, TierError>,
+) -> impl Iterator<Item = LocatedRead> {
     pending.into_iter().map(move |mut pending| {
         let request = locate(pending.key).map(|(object, span)| pending.request(object, span));
         (pending, request)
     })
 }
 
-/// Those of a tier that knows samples by their keys.
-pub(crate) fn located_by_key(pending: impl IntoIterator<Item = Pending>) -> impl Iterator<Item = Located> {
+/// Locates reads of a tier that knows samples by their keys.
+pub(crate) fn locate_by_key(
+    pending: impl IntoIterator<Item = PendingRead>,
+) -> impl Iterator<Item = LocatedRead> {
     pending.into_iter().map(|mut pending| {
-        let (object, span) = by_key(pending.bytes);
+        let (object, span) = location_by_key(pending.bytes);
         let request = pending.request(object, span);
         (pending, Ok(request))
     })
 }
 
-/// The CRC-32C of a sample's bytes, and where in its object they begin.
+/// The CRC-32C of a sample's bytes, and their offset in the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Check {
+pub(crate) struct Checksum {
     pub(crate) crc32c: u32,
     pub(crate) at: u64,
 }
 
-impl Check {
-    /// Fails unless `data` is what was written. The bytes came from far away, so the price is small (5 us for 110 KB).
+impl Checksum {
+    /// Compares the checksum of `data`. The price is small against a network read: 5 us for 110 KB.
     pub(crate) fn passed(self, tier: &str, data: &[u8]) -> Result<(), TierError> {
         let found = crc32c::crc32c(data);
         if found == self.crc32c {
             return Ok(());
         }
         let why = format!(
-            "the checksum of its {} bytes from byte {} on is {found:08x}, and its shard says {:08x}",
+            "the checksum of its {} bytes from byte {} on is {found:08x}, expected {:08x} as in its shard",
             data.len(),
             self.at,
             self.crc32c
@@ -126,90 +129,101 @@ impl Check {
     }
 }
 
-/// The answers to reads under way.
-pub(crate) type Answers = FuturesUnordered<Read>;
+/// The reads in flight. Yields their results.
+pub(crate) type ReadsInFlight = FuturesUnordered<ReadInFlight>;
 
-/// One read under way.
-pub(crate) struct Read {
+/// One read in flight.
+pub(crate) struct ReadInFlight {
     tier: Arc<str>,
-    /// Until it has ended.
-    pending: Option<Pending>,
+    /// `None` after the end of the read.
+    pending: Option<PendingRead>,
     answer: Result<ReadFuture, TierError>,
 }
 
-/// Starts a burst of reads, whose answers are to be among `answers`. Free places go in their order.
-pub(crate) fn begin(tier: &dyn Tier, located: impl IntoIterator<Item = Located>, answers: &mut Answers) {
+/// Starts a burst of reads and adds them to `answers`. Free slots are granted in their order.
+pub(crate) fn begin(
+    tier: &dyn Tier,
+    locate_reads: impl IntoIterator<Item = LocatedRead>,
+    answers: &mut ReadsInFlight,
+) {
     let name: Arc<str> = tier.name().into();
-    for (pending, request) in located {
+    for (pending, request) in locate_reads {
         let answer = request.and_then(|request| {
             let read = catch_unwind(AssertUnwindSafe(|| tier.read(request)));
             read.map_err(|panic| panic_error(&name, &*panic))
         });
-        // Asking once more would not find it either.
-        let last = pending.last || answer.is_err();
-        answers.push(Read { tier: Arc::clone(&name), pending: Some(Pending { last, ..pending }), answer });
+        // A second look-up would fail, too.
+        let is_last_try = pending.is_last_try || answer.is_err();
+        answers.push(ReadInFlight {
+            tier: Arc::clone(&name),
+            pending: Some(PendingRead { is_last_try, ..pending }),
+            answer,
+        });
     }
     if catch_unwind(AssertUnwindSafe(|| tier.submit())).is_err() {
         tracing::debug!(
             tier = &*name,
-            "it panicked at the end of a burst; the first poll of a read submits, too"
+            "the tier panicked in submit(); the first poll of a read submits, too"
         );
     }
 }
 
-/// Reads one sample by itself, and waits for it.
-pub(crate) async fn answer_of(tier: &(impl Tier + ?Sized), request: ReadRequest) -> Result<Bytes, TierError> {
-    caught(tier.name(), async move { tier.read(Arc::new(request)).await }).await
+/// Reads one sample and waits for it.
+pub(crate) async fn read_alone(
+    tier: &(impl Tier + ?Sized),
+    request: ReadRequest,
+) -> Result<Bytes, TierError> {
+    catch_panic(tier.name(), async move { tier.read(Arc::new(request)).await }).await
 }
 
-/// What `work` comes to; a panic in it is an error of the tier.
-pub(crate) async fn caught<T>(
+/// Runs `work`. A panic becomes an error of the tier.
+pub(crate) async fn catch_panic<T>(
     tier: &str,
     work: impl Future<Output = Result<T, TierError>>,
 ) -> Result<T, TierError> {
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| Err(panic_error(tier, &*panic)))
 }
 
-/// How one read ended.
+/// The result of one read.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ReadResult {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
     /// The block that it was read with.
     pub(crate) block: Option<BlockId>,
     pub(crate) result: Result<Sample, TierError>,
-    /// What the read holds of the look-ahead, where it is to be repeated: what came was not what was written, for the first
-    /// time.
-    pub(crate) again: Option<Charge>,
+    /// The charge of the read, where the sample is to be read once more after its first checksum
+    /// mismatch.
+    pub(crate) retry_charge: Option<Charge>,
 }
 
-impl Future for Read {
-    type Output = Answer;
+impl Future for ReadInFlight {
+    type Output = ReadResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ReadResult> {
         let this = &mut *self;
         let result = match &mut this.answer {
             Err(error) => Err(error.clone()),
             Ok(answer) => match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
                 Ok(answer) => ready!(answer),
-                // Nothing of the read is used after this, so it does not matter in which state the panic has left it.
+                // Nothing uses the read after this, so its state after the panic does not matter.
                 Err(panic) => Err(panic_error(&this.tier, &*panic)),
             },
         };
         match this.pending.take() {
-            Some(pending) => Poll::Ready(pending.answered(&this.tier, result)),
-            None => Poll::Pending, // it was polled after its end, which no stream does
+            Some(pending) => Poll::Ready(pending.finish(&this.tier, result)),
+            None => Poll::Pending, // polled after its end, which no stream does
         }
     }
 }
 
-/// Why a read failed in which a tier panicked.
+/// The error of a read in which a tier panicked.
 fn panic_error(tier: &str, panic: &(dyn Any + Send)) -> TierError {
     TierError::new(ErrorKind::Closed, tier)
         .with_detail(format!("the tier panicked: {}", panic_message(panic)))
 }
 
-/// What a panic has said.
+/// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text)).unwrap_or("without a message")
@@ -225,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers what it was given to answer, by the tick of what it is asked; panics at any other.
+    /// Returns the given bytes, by the tick of the request. Panics at any other tick.
     #[derive(Debug)]
     struct Odd(HashMap<Tick, &'static [u8]>);
 
@@ -254,78 +268,78 @@ mod tests {
 
     #[test]
     // semantics: FAIL-22
-    fn tier_that_lies_or_panics_still_answers_every_read_once() {
+    fn faulty_or_panicking_tier_answers_every_read_once() {
         let budget = Budget::new(100);
-        let pending = |tick| Pending {
+        let pending = |tick| PendingRead {
             tick: Tick(tick),
             key: SampleKey::default(),
             block: None,
             bytes: 2,
             charge: budget.charge(2),
-            check: (tick == 11).then_some(Check { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
-            last: false,
+            check: (tick == 11).then_some(Checksum { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
+            is_last_try: false,
         };
         let odd = Odd([(Tick(10), &b"abc"[..]), (Tick(11), b"ab")].into());
         let pending = (10..14).map(pending);
-        let mut answers = Answers::new();
-        begin(&odd, located(pending, |_| Ok(whole())), &mut answers);
-        let mut got: Vec<Answer> = answers.collect().now_or_never().unwrap();
+        let mut answers = ReadsInFlight::new();
+        begin(&odd, locate_reads(pending, |_| Ok(whole())), &mut answers);
+        let mut got: Vec<ReadResult> = answers.collect().now_or_never().unwrap();
         got.sort_by_key(|answer| answer.tick);
         assert_eq!(got.iter().map(|answer| answer.tick.0).collect::<Vec<_>>(), [10, 11, 12, 13]);
         assert_eq!(got[0].result.as_ref().unwrap_err().kind(), ErrorKind::Changed);
         assert_eq!(&got[1].result.as_ref().unwrap()[..], b"ab");
-        for (answer, said) in got[2..].iter().zip(["later", "at once"]) {
+        for (answer, message) in got[2..].iter().zip(["later", "at once"]) {
             let error = answer.result.as_ref().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Closed);
-            assert!(error.to_string().contains(&format!("the tier panicked: {said}")), "{error}");
+            assert!(error.to_string().contains(&format!("the tier panicked: {message}")), "{error}");
         }
         drop(got);
         assert_eq!(budget.used(), 0);
     }
 
     #[test]
-    fn bytes_that_do_not_add_up_are_asked_for_once_more_and_then_corrupt() {
+    fn checksum_mismatch_is_read_once_more_then_corrupt() {
         let budget = Budget::new(100);
-        for last in [false, true] {
-            let check = Some(Check { crc32c: crc32c::crc32c(b"ab"), at: 0 });
-            let pending = Pending {
+        for is_last_try in [false, true] {
+            let check = Some(Checksum { crc32c: crc32c::crc32c(b"ab"), at: 0 });
+            let pending = PendingRead {
                 tick: Tick(1),
                 key: SampleKey::default(),
                 block: None,
                 bytes: 2,
                 charge: budget.charge(2),
                 check,
-                last,
+                is_last_try,
             };
-            let located = located([pending], |_| {
+            let locate_reads = locate_reads([pending], |_| {
                 Ok((Object { path: "x".into(), size: 5000, version: None }, Span::Range(1234..1236)))
             });
-            let mut answers = Answers::new();
-            begin(&Odd([(Tick(1), &b"aB"[..])].into()), located, &mut answers);
-            let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
+            let mut answers = ReadsInFlight::new();
+            begin(&Odd([(Tick(1), &b"aB"[..])].into()), locate_reads, &mut answers);
+            let got: Vec<ReadResult> = answers.collect().now_or_never().unwrap();
             let error = got[0].result.as_ref().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
             assert!(error.to_string().contains("2 bytes from byte 1234 on"), "{error}");
-            assert_eq!(got[0].again.is_none(), last);
-            assert_eq!(budget.used(), if last { 0 } else { 2 });
+            assert_eq!(got[0].retry_charge.is_none(), is_last_try);
+            assert_eq!(budget.used(), if is_last_try { 0 } else { 2 });
         }
         assert_eq!(budget.used(), 0);
     }
 
     #[test]
-    fn reads_that_no_catalog_knows_fail_and_the_others_are_sent() {
+    fn unlocated_reads_fail_and_others_are_sent() {
         let budget = Budget::new(100);
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
-        let pending = (0..4).map(|id| Pending::new(Tick(id), key(id), 2, budget.charge(2)));
-        let located = located(pending, |key| match key.id.0 {
+        let pending = (0..4).map(|id| PendingRead::new(Tick(id), key(id), 2, budget.charge(2)));
+        let locate_reads = locate_reads(pending, |key| match key.id.0 {
             1 => Err(TierError::new(ErrorKind::Invalid, "catalog")),
             2 => Err(TierError::new(ErrorKind::Other, "catalog").with_detail("the catalog panicked")),
             id => Ok((Object { path: id.to_string().into(), size: 2, version: None }, Span::Whole)),
         });
         let odd = Odd([0, 3].map(|tick| (Tick(tick), &b"ab"[..])).into());
-        let mut answers = Answers::new();
-        begin(&odd, located, &mut answers);
-        let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
+        let mut answers = ReadsInFlight::new();
+        begin(&odd, locate_reads, &mut answers);
+        let got: Vec<ReadResult> = answers.collect().now_or_never().unwrap();
         assert_eq!(budget.used(), 4, "what is not read is not counted");
         let mut right: Vec<u64> =
             got.iter().filter(|answer| answer.result.is_ok()).map(|answer| answer.tick.0).collect();

@@ -1,4 +1,4 @@
-//! The other ranks of a run, as the engine works with them.
+//! The other ranks of a run, as the engine uses them.
 
 use std::sync::Arc;
 
@@ -7,26 +7,26 @@ use foreread_planner::{Cluster, Locality, Owners};
 use foreread_tier::{Peers, Tier};
 use foreread_types::{SampleId, SampleKey, StoreId};
 
-/// What a run needs to work together with other ranks.
+/// The engine's access to the other ranks.
 #[derive(Clone, Debug)]
 pub struct Others {
-    /// The other ranks.
+    /// The connections to the other ranks.
     pub peers: Arc<dyn Peers>,
-    /// The numbers of the cluster's stores, by position.
+    /// The ids of the cluster's stores, by position.
     pub stores: Arc<[StoreId]>,
-    /// Deals each step's samples to the ranks that have them; none where the arithmetic deals.
+    /// Deals each step's samples to ranks that have them. `None` for the arithmetic dealing.
     pub locality: Option<Arc<LocalDeal>>,
-    /// Bytes that are read for others, or were read and have not left, at a time.
+    /// The budget, in bytes, of samples that are being read for other ranks or wait to be sent.
     pub budget: u64,
 }
 
 impl Others {
-    /// What is asked for the samples of a store.
+    /// The tier that reads from a store.
     pub(crate) fn tier(&self, store: usize) -> Option<Arc<dyn Tier>> {
         self.peers.tier(*self.stores.get(store)?)
     }
 
-    /// What a store was asked for is no longer wanted.
+    /// Cancels the request for a sample.
     pub(crate) fn cancel(&self, store: usize, key: SampleKey) {
         if let Some(store) = self.stores.get(store) {
             self.peers.cancel(*store, key);
@@ -34,18 +34,18 @@ impl Others {
     }
 }
 
-/// Whom locality-aware dealing goes by.
+/// The inputs of locality-aware dealing.
 #[derive(Clone, Debug)]
 pub struct LocalDeal {
     /// The cluster of the plan.
     pub cluster: Cluster,
-    /// Its owners.
+    /// The owner of each sample.
     pub owners: Owners,
 }
 
 impl LocalDeal {
-    /// What the run's rank reads in a pass: 8 bytes a sample, and as many operations as the pass has samples on all
-    /// ranks together.
+    /// The samples that the run's rank reads in a pass. It takes 8 bytes per sample, and one
+    /// operation per sample of all ranks.
     pub(crate) fn stream(&self, run: &Run, pass: &Pass) -> Result<AccessStream, OracleError> {
         let stream = run.stream(pass)?;
         let wrong = |error: &dyn std::fmt::Display| OracleError::custom(error.to_string());

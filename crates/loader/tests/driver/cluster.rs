@@ -1,4 +1,4 @@
-//! Ranks whose caches are one: what each reads, from whom, and what happens when one of them does not answer.
+//! Ranks that share their caches: the reads of each rank, their sources, and unresponsive ranks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -20,56 +20,56 @@ use tokio::time::Instant;
 
 use crate::rig::{Custom, mixed, next};
 
-/// All ranks of a run, in this process: what is asked goes straight to whoever serves.
+/// All ranks of a run in this process, connected directly.
 #[derive(Debug, Default)]
-struct Switchboard {
+struct FakeNetwork {
     serving: Vec<OnceLock<Weak<dyn Serve>>>,
-    /// Ranks that answer nothing, and since which of their requests.
-    deaf: Mutex<Vec<u32>>,
+    /// Ranks that answer no request.
+    unresponsive: Mutex<Vec<u32>>,
     /// How long answers take.
     slow: Mutex<Duration>,
     asked: Mutex<Vec<(Rank, u32)>>,
-    /// Who cancelled what.
+    /// Cancelled requests, by requester.
     cancelled: Mutex<Vec<(Rank, SampleKey)>>,
 }
 
 #[derive(Debug)]
-struct Line {
-    board: Arc<Switchboard>,
+struct FakePeers {
+    network: Arc<FakeNetwork>,
     rank: Rank,
 }
 
 #[derive(Debug)]
-struct Asking {
-    board: Arc<Switchboard>,
+struct PeerTierStub {
+    network: Arc<FakeNetwork>,
     from: Rank,
     to: u32,
 }
 
-impl Peers for Line {
+impl Peers for FakePeers {
     fn rank(&self) -> Rank {
         self.rank
     }
 
     fn world_size(&self) -> u32 {
-        self.board.serving.len() as u32
+        self.network.serving.len() as u32
     }
 
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
-        let asking = Asking { board: Arc::clone(&self.board), from: self.rank, to: store.0 };
+        let asking = PeerTierStub { network: Arc::clone(&self.network), from: self.rank, to: store.0 };
         (store.0 != self.rank.0).then(|| Arc::new(asking) as Arc<dyn Tier>)
     }
 
     fn cancel(&self, _: StoreId, key: SampleKey) {
-        self.board.cancelled.lock().unwrap().push((self.rank, key));
+        self.network.cancelled.lock().unwrap().push((self.rank, key));
     }
 
     fn serve(&self, source: Weak<dyn Serve>) {
-        self.board.serving[self.rank.0 as usize].set(source).unwrap();
+        self.network.serving[self.rank.0 as usize].set(source).unwrap();
     }
 }
 
-impl Tier for Asking {
+impl Tier for PeerTierStub {
     fn name(&self) -> &str {
         "peer"
     }
@@ -80,15 +80,16 @@ impl Tier for Asking {
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        self.board.asked.lock().unwrap().push((self.from, self.to));
-        let serving = self.board.serving[self.to as usize].get().and_then(Weak::upgrade);
+        self.network.asked.lock().unwrap().push((self.from, self.to));
+        let serving = self.network.serving[self.to as usize].get().and_then(Weak::upgrade);
         let gone = || Err(TierError::new(ErrorKind::Transient, "peer"));
-        let Some(serving) = serving.filter(|_| !self.board.deaf.lock().unwrap().contains(&self.to)) else {
+        let Some(serving) = serving.filter(|_| !self.network.unresponsive.lock().unwrap().contains(&self.to))
+        else {
             return Box::pin(std::future::ready(gone()));
         };
         let mut answers =
             serving.serve(self.from, vec![Asked { tag: 0, key: request.key, due: request.due }]);
-        let slow = *self.board.slow.lock().unwrap();
+        let slow = *self.network.slow.lock().unwrap();
         Box::pin(async move {
             tokio::time::sleep(slow).await;
             while let Some(served) = answers.next().await {
@@ -103,27 +104,28 @@ impl Tier for Asking {
     fn submit(&self) {}
 }
 
-struct Job {
+struct ClusterJob {
     fake: FakeOrigin,
     world_size: u32,
     epochs: u64,
     memory: u64,
     locality: bool,
-    /// Whether samples are kept on a disk, from which they have to be read.
+    /// Whether samples are cached on a disk, from which they have to be read.
     disk: bool,
-    /// What others may have of a rank at a time, in bytes. Here it is theirs until their trainer lets go of it.
+    /// The budget of other ranks' requests to a rank, in bytes. Here it is in use until their
+    /// trainer drops the sample.
     budget: u64,
-    /// The catalog, where it is not to be made of the fake.
+    /// The catalog, if it is not made from the fake.
     catalog: Option<Catalog>,
-    /// What is read, where that is not the fake itself.
+    /// The origin, if it is not the fake.
     origin: Option<Arc<dyn Tier>>,
-    board: Arc<Switchboard>,
+    network: Arc<FakeNetwork>,
 }
 
-impl Job {
+impl ClusterJob {
     fn new(fake: FakeOrigin, world_size: u32, memory: u64) -> Self {
         let serving = (0..world_size).map(|_| OnceLock::new()).collect();
-        let board = Arc::new(Switchboard { serving, ..Switchboard::default() });
+        let network = Arc::new(FakeNetwork { serving, ..FakeNetwork::default() });
         Self {
             fake,
             world_size,
@@ -134,7 +136,7 @@ impl Job {
             budget: 10_000,
             catalog: None,
             origin: None,
-            board,
+            network,
         }
     }
 
@@ -170,7 +172,7 @@ impl Job {
         let plan = plan_cluster(&run, &[catalog.sizes()], &cluster).unwrap();
         let owners = plan.owners().clone();
         let others = Others {
-            peers: Arc::new(Line { board: Arc::clone(&self.board), rank: Rank(rank) }),
+            peers: Arc::new(FakePeers { network: Arc::clone(&self.network), rank: Rank(rank) }),
             stores: (0..self.world_size).map(StoreId).collect(),
             locality: self.locality.then(|| Arc::new(LocalDeal { cluster, owners })),
             budget: self.budget,
@@ -188,7 +190,7 @@ impl Job {
         Loader::start(parts, &Handle::current())
     }
 
-    /// Runs all ranks, a batch of each in turn, and returns what each delivered. Content is checked.
+    /// Runs all ranks in turn, one batch each, and returns the delivered ids. Checks the bytes.
     async fn ids(&self, loaders: &mut [Loader]) -> Vec<Vec<SampleId>> {
         let mut ids = vec![Vec::new(); loaders.len()];
         let mut ended = vec![false; loaders.len()];
@@ -229,8 +231,8 @@ impl Job {
 const EVERYTHING: u64 = 400 * 1400;
 
 #[tokio::test(start_paused = true)]
-async fn the_origin_is_read_once_for_all() {
-    let job = Job::new(mixed(400, 10, 1000), 4, EVERYTHING / 3);
+async fn origin_is_read_once_for_all_ranks() {
+    let job = ClusterJob::new(mixed(400, 10, 1000), 4, EVERYTHING / 3);
     let mut loaders = job.all();
     let ids = job.ids(&mut loaders).await;
     for (rank, ids) in (0..).zip(&ids) {
@@ -246,8 +248,8 @@ async fn the_origin_is_read_once_for_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fits_nowhere_is_read_again_and_nothing_else() {
-    let job = Job::new(mixed(400, 10, 1000), 4, EVERYTHING / 8);
+async fn samples_without_a_place_alone_are_read_again() {
+    let job = ClusterJob::new(mixed(400, 10, 1000), 4, EVERYTHING / 8);
     let mut loaders = job.all();
     job.ids(&mut loaders).await;
     let planned = loaders[0].plan().origin_bytes();
@@ -256,9 +258,9 @@ async fn what_fits_nowhere_is_read_again_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
-    let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
-    job.board.deaf.lock().unwrap().push(2);
+async fn unresponsive_rank_costs_reads_and_no_sample() {
+    let job = ClusterJob::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
+    job.network.unresponsive.lock().unwrap().push(2);
     let mut loaders = job.all();
     let ids = job.ids(&mut loaders).await;
     for (rank, ids) in (0..).zip(&ids) {
@@ -266,16 +268,16 @@ async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
     }
 }
 
-/// An owner that takes less than a second is waited for. Of one that takes longer, each use is read from the origin once, and
-/// its request is cancelled.
+/// An owner that takes less than a second is waited for. With a slower one, each use is hedged
+/// once, and its request is cancelled.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-18
 async fn silent_owner_costs_one_hedge_per_use() {
     let after = async |slow: u64| {
-        let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
-        *job.board.slow.lock().unwrap() = Duration::from_millis(slow);
+        let job = ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING);
+        *job.network.slow.lock().unwrap() = Duration::from_millis(slow);
         let mut loaders = job.all();
-        // The first epoch reads what it owns; the second asks.
+        // The first epoch reads owned samples. The second requests the others.
         for _ in 0..loaders[0].run().passes().next().unwrap().batches {
             next(&mut loaders[0]).await.unwrap().unwrap();
             next(&mut loaders[1]).await.unwrap().unwrap();
@@ -286,22 +288,22 @@ async fn silent_owner_costs_one_hedge_per_use() {
             longest = longest.max(asked.elapsed());
             asked = Instant::now();
         }
-        let cancelled = job.board.cancelled.lock().unwrap().clone();
+        let cancelled = job.network.cancelled.lock().unwrap().clone();
         (loaders[0].report().hedged, cancelled, longest)
     };
     let (hedged, cancelled, _) = after(900).await;
-    assert_eq!((hedged, cancelled), (0, Vec::new()), "nobody has waited for a second");
+    assert_eq!((hedged, cancelled), (0, Vec::new()), "no wait reached a second");
     let (hedged, cancelled, longest) = after(20_000).await;
     assert!(hedged > 0 && cancelled.len() as u64 == hedged, "{hedged} hedges, {cancelled:?}");
     assert!(cancelled.iter().all(|(rank, _)| *rank == Rank(0)), "{cancelled:?}");
     assert!(longest < Duration::from_secs(2), "{longest:?}");
 }
 
-/// It ended the run, whose owners would have delivered.
+/// The panic ended the run, although the owners would have delivered.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-19
 async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
-    let mut job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
+    let mut job = ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let (inner, is_over) = (job.fake.clone(), Arc::new(AtomicBool::new(false)));
     let is_epoch_over = Arc::clone(&is_over);
     job.origin = Some(Arc::new(Custom(move |request: Arc<ReadRequest>| {
@@ -309,13 +311,13 @@ async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
         inner.read(request)
     })));
     let mut loaders = job.all();
-    // The first epoch reads all that a rank owns.
+    // The first epoch reads all owned samples.
     for _ in 0..loaders[0].run().passes().next().unwrap().batches {
         next(&mut loaders[0]).await.unwrap().unwrap();
         next(&mut loaders[1]).await.unwrap().unwrap();
     }
     is_over.store(true, Ordering::Relaxed);
-    *job.board.slow.lock().unwrap() = Duration::from_secs(20);
+    *job.network.slow.lock().unwrap() = Duration::from_secs(20);
     while let Some(batch) = next(&mut loaders[0]).await {
         for (id, bytes) in batch.unwrap().iter() {
             assert_eq!(*bytes, job.fake.expected(id), "{id}");
@@ -324,14 +326,15 @@ async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
     assert!(loaders[0].report().hedged > 0, "nothing was hedged");
 }
 
-/// Samples of other ranks, and kept ones for others, were looked up in the catalog's file.
+/// Samples of other ranks, and cached ones for other ranks, were looked up in the catalog's file.
 #[tokio::test(start_paused = true)]
 // semantics: SAMPLE-20
-async fn ranks_give_each_other_samples_without_the_catalogs_file() {
+async fn ranks_share_samples_without_the_catalogs_file() {
     for disk in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c.foreread");
-        let mut job = Job { disk, budget: 1 << 20, ..Job::new(mixed(384, 10, 1000), 2, 384 * 4096) };
+        let mut job =
+            ClusterJob { disk, budget: 1 << 20, ..ClusterJob::new(mixed(384, 10, 1000), 2, 384 * 4096) };
         job.listed().save(&path).unwrap();
         job.catalog = Some(Catalog::open(&path).unwrap());
         let mut loaders = job.all();
@@ -349,7 +352,7 @@ async fn ranks_give_each_other_samples_without_the_catalogs_file() {
             }
             steps += 1;
             if steps == 384 / 8 / 2 {
-                // Each rank has what it owns.
+                // Each rank has its owned samples.
                 std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
             }
         }
@@ -362,8 +365,8 @@ async fn ranks_give_each_other_samples_without_the_catalogs_file() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-22
-async fn a_rank_that_ends_early_stops_nobody() {
-    let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
+async fn early_end_of_a_rank_stops_no_other() {
+    let job = ClusterJob::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
     let mut loaders = job.all();
     for loader in &mut loaders {
         for _ in 0..20 {
@@ -381,8 +384,8 @@ async fn a_rank_that_ends_early_stops_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dealt_by_locality_the_global_batches_are_the_same() {
-    let mut job = Job::new(mixed(384, 10, 1000), 4, EVERYTHING);
+async fn locality_keeps_the_global_batches() {
+    let mut job = ClusterJob::new(mixed(384, 10, 1000), 4, EVERYTHING);
     job.locality = true;
     let mut loaders = job.all();
     let dealt = job.ids(&mut loaders).await;
@@ -403,11 +406,11 @@ async fn dealt_by_locality_the_global_batches_are_the_same() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-1
-async fn a_sample_that_several_want_at_once_is_read_once() {
-    let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
+async fn simultaneous_requests_read_a_sample_once() {
+    let job = ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let loader = job.start(0);
-    // Before this rank's trainer has asked for anything at all.
-    let serving = job.board.serving[0].get().and_then(Weak::upgrade).unwrap();
+    // Before this rank's trainer has requested anything.
+    let serving = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();
     let asked: Vec<Asked> = (0..64)
         .map(|id| Asked { tag: id as u32, key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id) })
         .collect();
@@ -437,14 +440,13 @@ async fn a_sample_that_several_want_at_once_is_read_once() {
     assert!(loaders[0].next().now_or_never().flatten().is_none());
 }
 
-/// The fault that this guards: a rank that keeps samples on a disk held in memory whatever others had asked for and not yet
-/// taken.
+/// A rank with a disk once held all requested samples in memory until they were sent.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-30
-async fn bytes_for_others_stay_in_their_budget_until_they_have_left() {
-    let job = Job { disk: true, ..Job::new(mixed(64, 10, 1000), 2, EVERYTHING) };
+async fn bytes_for_peers_stay_in_their_budget_until_sent() {
+    let job = ClusterJob { disk: true, ..ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING) };
     let _loader = job.start(0);
-    let serving = job.board.serving[0].get().and_then(Weak::upgrade).unwrap();
+    let serving = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();
     let asked =
         |id: u64| Asked { tag: id as u32, key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id) };
     // From the origin, and then from the disk.
@@ -457,7 +459,7 @@ async fn bytes_for_others_stay_in_their_budget_until_they_have_left() {
         }
         // Each takes a KiB of its quarter of 10,000 bytes.
         assert_eq!(held.len(), 3, "round {round}");
-        // Who takes nothing does not hold up another.
+        // A rank that receives nothing does not delay another.
         let (mut other, mut taken) = (serving.serve(Rank(2), (0..64).map(asked).collect()), 0);
         while let Ok(Some(served)) = tokio::time::timeout(Duration::from_secs(60), other.next()).await {
             taken += usize::from(served.answer().is_some_and(|(_, result)| result.is_ok()));
@@ -469,7 +471,7 @@ async fn bytes_for_others_stay_in_their_budget_until_they_have_left() {
             given += usize::from(served.answer().is_some_and(|(_, result)| result.is_ok()));
         }
         assert!(given > 20, "{given}");
-        // What was kept is there the next time.
+        // Cached samples are there in the next round.
         assert!(next().await.is_ok_and(|end| end.is_none()));
     }
     assert!(job.fake.counts().tally().requests <= 64);

@@ -1,6 +1,6 @@
-//! Memory, by counting what is allocated and by what the kernel says (RSS and Pss): what samples take that a run keeps or
-//! has read ahead is what they are counted as, wherever they came from. Real tiers, real files, samples of 1 KB, 10 KB and
-//! 110 KB.
+//! Memory use, by counting allocations and by the kernel (RSS and Pss). Samples that a run caches
+//! or has read ahead take what they are counted as, whatever their source. Real tiers and files,
+//! samples of 1 KB, 10 KB and 110 KB.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -24,21 +24,21 @@ use tokio::runtime::Runtime;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// All that the program does is counted, so one test at a time.
+/// All allocations of the program are counted, so one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Whatever is not a sample: channels, batches, tables.
+/// Allocations other than samples: channels, batches, tables.
 const BESIDE: u64 = 1 << 20;
 
-/// The same as the kernel sees it, with what the allocator keeps of freed memory.
+/// The same as the kernel sees it, including freed memory that the allocator keeps.
 const BESIDE_RESIDENT: u64 = 8 << 20;
 
 const LOOK_AHEAD: u64 = 2 << 20;
 
-/// Lengths of samples, each with how many there are: a page for each sample would be beyond [`BESIDE`].
+/// Lengths of samples, and their number. An extra page for each sample would exceed [`BESIDE`].
 const LENGTHS: [(usize, usize); 3] = [(1_000, 4_000), (10_000, 1_000), (110_000, 400)];
 
-/// Caches with their room.
+/// Caches with their capacities.
 type Caches = Vec<(Source, Arc<dyn CacheTier>, u64)>;
 
 /// Samples of one length, as files or as members of shards.
@@ -82,8 +82,7 @@ impl World {
         (Arc::new(tier), room)
     }
 
-    /// Two epochs. The trainer takes its time, and after each batch `look` looks at the bytes that are in use since the run
-    /// was begun, beyond what is staged.
+    /// Two epochs with a slow trainer. `look` gets the staged bytes after each batch.
     fn train(&self, caches: Caches, in_blocks: bool, mut look: impl FnMut(u64)) {
         let train = Phase {
             kind: PhaseKind::Train,
@@ -122,7 +121,7 @@ impl World {
             let start = batch.iter().next().map(|(id, _)| id.0 as usize).unwrap();
             assert_eq!(batch.iter().next().unwrap().1[..8], content(start, 8)[..]);
             if batch.index().is_multiple_of(8) {
-                std::thread::sleep(Duration::from_millis(2)); // what is to be read ahead comes
+                std::thread::sleep(Duration::from_millis(2)); // time to read ahead
             }
             look(loader.staged_bytes());
         }
@@ -135,7 +134,7 @@ fn content(id: usize, length: usize) -> Vec<u8> {
     content
 }
 
-/// TensorFlow's records, 8 MiB a shard.
+/// TFRecord shards of 8 MiB.
 fn write_shards(directory: &Path, length: usize, samples: usize) {
     let masked =
         |bytes: &[u8]| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
@@ -158,7 +157,7 @@ fn memory() -> (Arc<MemoryTier>, u64) {
     (Arc::new(MemoryTier::new(64 << 20)), 64 << 20)
 }
 
-/// Compares what a run takes that has filled `memory` with what that is counted as.
+/// Compares the memory that a run takes after filling `memory` with its counted size.
 fn keeps_what_it_counts(
     what: &str,
     world: &World,
@@ -171,7 +170,7 @@ fn keeps_what_it_counts(
     caches.extend(disk.clone().map(|(disk, room)| (Source::Disk, disk as _, room)));
     world.train(caches, in_blocks, |_| ());
     if let Some((disk, _)) = disk {
-        // What is still to be removed there is on a list.
+        // Pending removals on the disk take memory.
         world.runtime.block_on(disk.flush());
     }
     assert_eq!(memory.len() as u64, world.catalog.len(), "{what}");
@@ -185,7 +184,7 @@ fn keeps_what_it_counts(
     }
 }
 
-/// What this process has in memory.
+/// The resident memory of this process.
 struct Resident {
     rss: u64,
     pss: u64,
@@ -204,7 +203,7 @@ impl Resident {
 
 #[test]
 // semantics: CACHE-5
-fn samples_from_the_origin_take_what_they_are_counted_as() {
+fn samples_from_the_origin_take_their_counted_size() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for lengths @ (length, _) in LENGTHS {
         let world = World::new(lengths, false);
@@ -214,7 +213,7 @@ fn samples_from_the_origin_take_what_they_are_counted_as() {
 
 #[test]
 // semantics: CACHE-5
-fn samples_out_of_blocks_take_what_they_are_counted_as() {
+fn samples_out_of_blocks_take_their_counted_size() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for lengths @ (length, _) in LENGTHS {
         let world = World::new(lengths, true);
@@ -222,16 +221,16 @@ fn samples_out_of_blocks_take_what_they_are_counted_as() {
     }
 }
 
-/// Samples of 1 KB once took three times as much as they were counted as, when an earlier run had left them on a disk.
+/// Samples of 1 KB took three times their counted size if an earlier run had left them on a disk.
 #[test]
 // semantics: CACHE-5
-fn samples_from_disk_to_memory_take_what_they_are_counted_as() {
+fn samples_moved_from_disk_take_their_counted_size() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for lengths @ (length, _) in LENGTHS {
         let world = World::new(lengths, false);
         let (disk, on_disk) = world.disk();
         let fill = || vec![(Source::Disk, Arc::clone(&disk) as _, on_disk)];
-        // What is skipped while too much is on its way is kept the next time.
+        // Stores that were skipped under load succeed the next time.
         for _ in 0..20 {
             world.train(fill(), false, |_| ());
             world.runtime.block_on(disk.flush());
@@ -247,7 +246,7 @@ fn samples_from_disk_to_memory_take_what_they_are_counted_as() {
     }
 }
 
-/// What is read ahead from a disk takes no more than the look-ahead.
+/// Samples read ahead from a disk take at most the look-ahead.
 fn look_ahead_is_what_is_counted(length: usize, world: &World, caches: Caches) {
     let before = ALLOCATOR.live();
     let mut most = 0;

@@ -1,8 +1,9 @@
-//! What reads of the origin take, as this rank's engine sees it: with all queues and layers on the way.
+//! Latency and rate of reads of the origin, including all queues and layers.
 //!
-//! The latency is that of recent reads, the slow ones above all: it rises at once and falls by a tenth per read, and by
-//! half in [`FADES`] without reads. A read that is under way for longer counts with its age. The rate is what came in
-//! the best of recent windows, or what the best single read got. Times are arguments, so this is tested without a clock.
+//! The latency follows slow reads: it rises at once, falls by a tenth per read, and halves in
+//! [`LATENCY_HALF_LIFE`] without reads. A read in flight counts with its age if that is longer. The
+//! rate is that of the best recent window, or of the best single read. Times are arguments, so
+//! tests need no clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,37 +12,37 @@ use foreread_types::Tick;
 
 use crate::core::OriginPace;
 
-/// Taken for the latency before a read was seen. Twice as long has to pass before a hedge, and a trainer waits two seconds at
-/// most: a rank that owns nothing has no reads to measure.
-const GUESS: Duration = Duration::from_millis(500);
+/// The latency before the first read. A hedge waits twice as long, and a trainer at most two
+/// seconds. A rank that owns nothing has no reads to measure.
+const DEFAULT_LATENCY: Duration = Duration::from_millis(500);
 
-/// An origin delivers at least so many bytes per second.
-const LEAST: f64 = 5e6;
+/// The lowest assumed rate, in bytes per second.
+const MIN_RATE: f64 = 5e6;
 
-/// In what time bytes are counted.
+/// The window over which bytes are counted.
 const WINDOW: Duration = Duration::from_millis(250);
 
-/// How long it takes an old latency to count half.
-const FADES: Duration = Duration::from_secs(10);
+/// The time in which an old latency halves.
+const LATENCY_HALF_LIFE: Duration = Duration::from_secs(10);
 
-/// What is known of reads of the origin.
+/// Measurements of the origin.
 #[derive(Debug, Default)]
-pub(crate) struct OriginReads {
+pub(crate) struct OriginStats {
     open: BTreeMap<Tick, Duration>,
     latency: Option<Duration>,
-    /// When a read last ended.
+    /// When the last read ended.
     ended: Duration,
     window: Option<(Duration, u64)>,
     rate: f64,
 }
 
-impl OriginReads {
-    /// The read for `tick` begins.
+impl OriginStats {
+    /// Records the start of the read for `tick`.
     pub(crate) fn begin(&mut self, tick: Tick, now: Duration) {
         self.open.insert(tick, now);
     }
 
-    /// A use is settled; `bytes` came if it was being read.
+    /// Records the end of a use's read, if it was read from the origin.
     pub(crate) fn end(&mut self, tick: Tick, bytes: u64, now: Duration) {
         let Some(began) = self.open.remove(&tick) else { return };
         let took = now.saturating_sub(began);
@@ -58,21 +59,21 @@ impl OriginReads {
         }
     }
 
-    /// The read for `tick` failed, which says nothing of the pace.
+    /// Drops a failed read, which is no measurement.
     pub(crate) fn forget(&mut self, tick: Tick) {
         self.open.remove(&tick);
     }
 
     fn latency_at(&self, now: Duration) -> Option<Duration> {
-        let idle = now.saturating_sub(self.ended).as_secs_f64() / FADES.as_secs_f64();
+        let idle = now.saturating_sub(self.ended).as_secs_f64() / LATENCY_HALF_LIFE.as_secs_f64();
         Some(self.latency?.mul_f64(0.5f64.powf(idle)))
     }
 
-    /// What a read takes now.
+    /// The current pace.
     pub(crate) fn pace(&self, now: Duration) -> OriginPace {
         let oldest = self.open.values().min().map_or(Duration::ZERO, |began| now.saturating_sub(*began));
-        let latency = self.latency_at(now).unwrap_or(GUESS).max(oldest);
-        OriginPace { latency, bytes_per_second: self.rate.max(LEAST) }
+        let latency = self.latency_at(now).unwrap_or(DEFAULT_LATENCY).max(oldest);
+        OriginPace { latency, bytes_per_second: self.rate.max(MIN_RATE) }
     }
 }
 
@@ -86,16 +87,19 @@ mod tests {
 
     /// A rank that owns nothing once waited 2.3 s for 1.5 MB.
     #[test]
-    fn origin_that_was_never_read_is_asked_within_two_seconds() {
-        let OriginPace { latency, bytes_per_second } = OriginReads::default().pace(seconds(60.0));
-        let asked = 2.0 * latency.as_secs_f64() + 2e6 / bytes_per_second;
-        assert!(asked < 1.6, "{asked} s");
+    fn unread_origin_is_hedged_within_two_seconds() {
+        let OriginPace { latency, bytes_per_second } = OriginStats::default().pace(seconds(60.0));
+        let requested = 2.0 * latency.as_secs_f64() + 2e6 / bytes_per_second;
+        assert!(requested < 1.6, "{requested} s");
     }
 
     #[test]
     fn latency_rises_at_once_and_falls_slowly() {
-        let mut reads = OriginReads::default();
-        assert_eq!(reads.pace(seconds(5.0)), OriginPace { latency: GUESS, bytes_per_second: LEAST });
+        let mut reads = OriginStats::default();
+        assert_eq!(
+            reads.pace(seconds(5.0)),
+            OriginPace { latency: DEFAULT_LATENCY, bytes_per_second: MIN_RATE }
+        );
         let mut read = |tick, from, took: f64| {
             reads.begin(Tick(tick), seconds(from));
             reads.end(Tick(tick), 1000, seconds(from + took));
@@ -109,20 +113,20 @@ mod tests {
 
     #[test]
     fn open_read_counts_with_its_age() {
-        let mut reads = OriginReads::default();
+        let mut reads = OriginStats::default();
         reads.begin(Tick(1), seconds(1.0));
         assert_eq!(reads.pace(seconds(8.0)).latency, seconds(7.0));
         reads.forget(Tick(1));
-        assert_eq!(reads.pace(seconds(8.0)).latency, GUESS);
+        assert_eq!(reads.pace(seconds(8.0)).latency, DEFAULT_LATENCY);
     }
 
     #[test]
     fn rate_is_that_of_all_reads_together() {
-        let mut reads = OriginReads::default();
+        let mut reads = OriginStats::default();
         for read in 0..100u64 {
             reads.begin(Tick(read), Duration::ZERO);
         }
-        // One after the other on a pipe of 100 MB/s.
+        // One after another over a link of 100 MB/s.
         (0..100).for_each(|read| reads.end(Tick(read), 1_000_000, seconds(0.01 * (read + 1) as f64)));
         let rate = reads.pace(seconds(1.0)).bytes_per_second;
         assert!((90e6..=110e6).contains(&rate), "{rate}");

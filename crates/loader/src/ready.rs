@@ -1,19 +1,20 @@
-//! The samples at hand, until their batches are handed out.
+//! Samples that have arrived, until their batches are handed out.
 
 use std::collections::VecDeque;
 
 use foreread_tier::Sample;
 use foreread_types::{SampleId, Tick};
 
-/// The samples at hand, by tick, from the first that has not been handed out. Each has its own id beside it, because a
-/// use may have got another sample than its own ([`OnError::Substitute`](crate::OnError::Substitute)).
+/// Arrived samples by tick, starting at the first use that was not handed out. Each is stored with
+/// its id, because a use may get another sample than its own
+/// ([`OnError::Substitute`](crate::OnError::Substitute)).
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct ReadySamples {
     base: u64,
     samples: VecDeque<Option<(SampleId, Sample)>>,
 }
 
-impl Held {
+impl ReadySamples {
     pub(crate) fn starting_at(base: Tick) -> Self {
         Self { base: base.0, samples: VecDeque::new() }
     }
@@ -30,12 +31,13 @@ impl Held {
         self.samples.get(tick.0.checked_sub(self.base)? as usize)?.as_ref()
     }
 
-    /// Whether the use has its sample or has been handed out: of an ask and a hedge, the second result is not needed.
+    /// Whether the use has its sample or was handed out. Then the second result of a request and
+    /// its hedge is not needed.
     pub(crate) fn is_settled(&self, tick: Tick) -> bool {
         tick.0 < self.base || self.get(tick).is_some()
     }
 
-    /// Takes the first `ticks` uses out; those without a sample are left out.
+    /// Removes the first `ticks` uses. Uses without a sample are left out.
     pub(crate) fn take(&mut self, ticks: u64) -> Vec<(SampleId, Sample)> {
         self.base += ticks;
         let count = self.samples.len().min(ticks as usize);

@@ -1,14 +1,14 @@
-//! The thread that serves all workers: hears what they want, has it read, tells them where it is.
+//! The thread that serves all workers: receives requests, passes them to the engine, sends answers.
 //!
-//! Each turn gives every worker a bounded share, so none waits for another's long list. Whoever waits for room waits in
-//! turn among workers, each worker's samples in the order in which they came. Nobody waits for room that does not
-//! come: a sample goes through the socket instead
+//! Each turn gives every worker a bounded share, so a long list of one worker does not delay the
+//! others. Room in the shared memory is assigned in turn among workers, and in the order of arrival
+//! within one worker. A sample goes through the socket instead
 //!
-//! * when it would not fit even if all other workers let go of all they hold;
-//! * when nobody has let go of anything for [`STUCK`];
-//! * when it has waited for [`PATIENCE`] while smaller ones or others' came and went.
+//! * when it would not fit even if all other workers released everything,
+//! * when no slot was released for [`RELEASE_TIMEOUT`],
+//! * when it has waited for [`ROOM_TIMEOUT`].
 //!
-//! The price of that way is a second copy of the bytes, not a wrong or missing sample.
+//! The price of the socket is a second copy of the bytes, never a wrong or missing sample.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -16,66 +16,66 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use rustix::io::Errno;
 
 use crate::address::Secret;
 use crate::admission::Admission;
-use crate::asks::{Ask, Call, Samples};
-use crate::connection::{Connection, Heard, MOST_UNDER_WAY, Outrageous, Waiting};
+use crate::answer_queue::{AnswerBody, AnswerQueue, PostedAnswer};
+use crate::connection::{Connection, IoStatus, MAX_IN_FLIGHT, ProtocolViolation, QueuedSample};
 use crate::extents::rounded;
-use crate::life::Life;
-use crate::queue::{Answered, Posted, Queue};
+use crate::peer_process::PeerProcess;
+use crate::requests::{Ask, Call, ReplyHandle, Samples};
 use crate::{ShareError, socket, wire};
 
-/// After this long without any room coming free, none is waited for.
-const STUCK: Duration = Duration::from_millis(20);
+/// If no slot is released for this long, samples stop waiting for room.
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(20);
 /// The longest that a sample waits for room.
-const PATIENCE: Duration = Duration::from_millis(250);
-/// Workers that may be connected.
-const MOST_CLIENTS: usize = 1024;
-/// The part of the memory that a worker may keep for a while after it let go of it.
-const LET_GO_PART: usize = 256;
-/// Connections that are accepted in one turn, so that those who only connect delay nobody for long.
-const ACCEPTED: usize = 64;
-/// How often workers are polled of whose process there is no descriptor.
-const POLL: Duration = Duration::from_secs(1);
-/// How long no connection is taken when there are no descriptors left.
-const PAUSE: Duration = Duration::from_millis(100);
+const ROOM_TIMEOUT: Duration = Duration::from_millis(250);
+/// The maximum number of connected workers.
+const MAX_CLIENTS: usize = 1024;
+/// A worker may defer releases of up to this fraction of the memory.
+const UNRELEASED_PART: usize = 256;
+/// Connections accepted per turn, so that a flood of connections does not delay workers.
+const ACCEPTS_PER_TURN: usize = 64;
+/// How often worker processes without a pidfd are polled.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long no connection is accepted when no descriptors are left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const LISTENER: u64 = u64::MAX;
-const BELL: u64 = u64::MAX - 1;
-/// In the name of what is watched: the process and not its socket.
-const LIFE: u64 = 1;
+const WAKE: u64 = u64::MAX - 1;
+/// In the key of a watched descriptor: the pidfd instead of the socket.
+const PROCESS: u64 = 1;
 
-pub(crate) struct Service {
+pub(crate) struct ServerLoop {
     samples: Arc<dyn Samples>,
-    queue: Arc<Queue>,
+    queue: Arc<AnswerQueue>,
     listener: OwnedFd,
     watch: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next: u64,
-    /// Who waits for room, in turn.
-    turns: VecDeque<u64>,
-    last_freed: Instant,
-    deaf_until: Option<Instant>,
+    /// Workers that wait for room, in turn.
+    room_queue: VecDeque<u64>,
+    last_release: Instant,
+    accept_paused_until: Option<Instant>,
     buffer: Vec<u8>,
     admission: Admission,
-    /// When the workers were last polled that only polling shows the end of.
-    polled: Instant,
+    /// When worker processes without a pidfd were last polled.
+    last_poll: Instant,
 }
 
-impl Service {
-    /// Begins to watch `listener`.
+impl ServerLoop {
+    /// Starts to watch `listener`.
     pub(crate) fn new(
         samples: Arc<dyn Samples>,
-        queue: Arc<Queue>,
+        queue: Arc<AnswerQueue>,
         listener: OwnedFd,
         secret: Secret,
     ) -> Result<Self, ShareError> {
         let wrong = |error| ShareError::system("sockets cannot be watched", error);
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(wrong)?;
-        for (what, name) in [(rustix::fd::AsFd::as_fd(&listener), LISTENER), (queue.bell(), BELL)] {
+        for (what, name) in [(rustix::fd::AsFd::as_fd(&listener), LISTENER), (queue.wake_fd(), WAKE)] {
             epoll::add(&watch, what, epoll::EventData::new_u64(name), epoll::EventFlags::IN)
                 .map_err(wrong)?;
         }
@@ -86,16 +86,16 @@ impl Service {
             watch,
             connections: BTreeMap::new(),
             next: 0,
-            turns: VecDeque::new(),
-            last_freed: Instant::now(),
-            deaf_until: None,
-            buffer: vec![0; wire::MOST],
+            room_queue: VecDeque::new(),
+            last_release: Instant::now(),
+            accept_paused_until: None,
+            buffer: vec![0; wire::MAX_MESSAGE],
             admission: Admission::new(secret),
-            polled: Instant::now(),
+            last_poll: Instant::now(),
         })
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until the queue is stopped.
     pub(crate) fn run(&mut self) {
         let mut events = Vec::with_capacity(64);
         let mut posted = Vec::new();
@@ -108,53 +108,57 @@ impl Service {
         }
     }
 
-    /// Has read what was asked for, and tells what was found.
-    fn turn(&mut self, posted: &mut Vec<Posted>) {
+    /// Passes requests to the engine and sends answers.
+    fn turn(&mut self, posted: &mut Vec<PostedAnswer>) {
         self.start();
         self.queue.take(posted);
         for answer in posted.drain(..) {
             self.answer(answer);
         }
         self.make_room();
-        self.tell();
+        self.send();
     }
 
     fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
-        let ready = self.connections.values().any(Connection::may_start);
-        let until = if !self.queue.may_sleep() || ready {
+        let ready = self.connections.values().any(Connection::has_requests);
+        let until = if !self.queue.prepare_sleep() || ready {
             Some(Duration::ZERO)
         } else {
-            let room = self.next_end_of_patience().map(|at| at.saturating_duration_since(Instant::now()));
-            let hearing = self.deaf_until.map(|at| at.saturating_duration_since(Instant::now()));
+            let room = self.next_room_timeout().map(|at| at.saturating_duration_since(Instant::now()));
+            let accepting = self.accept_paused_until.map(|at| at.saturating_duration_since(Instant::now()));
             let log = self.admission.next_log().map(|at| at.saturating_duration_since(Instant::now()));
-            let poll = self.connections.values().any(|one| one.life.is_polled()).then_some(POLL);
-            [room, hearing, log, poll].into_iter().flatten().min()
+            let poll = self
+                .connections
+                .values()
+                .any(|one| one.process.needs_polling())
+                .then_some(EXIT_POLL_INTERVAL);
+            [room, accepting, log, poll].into_iter().flatten().min()
         };
-        let timeout = until
-            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+        let timeout = until.map(socket::timeout);
         let slept = epoll::wait(&self.watch, rustix::buffer::spare_capacity(events), timeout.as_ref());
         if let Err(error) = slept
             && error != Errno::INTR
         {
-            tracing::error!(%error, "workers are not served any more: their sockets cannot be watched");
+            tracing::error!(%error, "workers are no longer served: their sockets cannot be watched");
             self.queue.stop();
         }
-        self.queue.rise(events.iter().any(|event| event.data.u64() == BELL));
-        if self.deaf_until.is_some_and(|until| until <= Instant::now()) {
-            self.deaf_until = None;
+        self.queue.mark_awake(events.iter().any(|event| event.data.u64() == WAKE));
+        if self.accept_paused_until.is_some_and(|until| until <= Instant::now()) {
+            self.accept_paused_until = None;
             self.watch_listener(epoll::EventFlags::IN);
         }
         self.admission.log();
-        if self.polled.elapsed() >= POLL {
-            self.polled = Instant::now();
-            self.remove_ended();
+        if self.last_poll.elapsed() >= EXIT_POLL_INTERVAL {
+            self.last_poll = Instant::now();
+            self.remove_exited();
         }
     }
 
-    /// Removes the workers whose end only polling shows.
-    fn remove_ended(&mut self) {
-        let ended =
-            |(key, one): (&u64, &Connection)| (one.life.is_polled() && one.life.is_over()).then_some(*key);
+    /// Removes workers whose end only polling detects.
+    fn remove_exited(&mut self) {
+        let ended = |(key, one): (&u64, &Connection)| {
+            (one.process.needs_polling() && one.process.has_exited()).then_some(*key)
+        };
         for key in self.connections.iter().filter_map(ended).collect::<Vec<_>>() {
             self.remove(key);
         }
@@ -163,79 +167,80 @@ impl Service {
     fn watch_listener(&self, what: epoll::EventFlags) {
         let name = epoll::EventData::new_u64(LISTENER);
         if let Err(error) = epoll::modify(&self.watch, &self.listener, name, what) {
-            tracing::warn!(%error, "new workers cannot be waited for");
+            tracing::warn!(%error, "new workers cannot connect");
         }
     }
 
     fn on(&mut self, name: u64, flags: epoll::EventFlags) {
         match name {
-            BELL => {}
+            WAKE => {}
             LISTENER => self.accept(),
-            _ if name & LIFE != 0 => self.remove(name & !LIFE),
+            _ if name & PROCESS != 0 => self.remove(name & !PROCESS),
             _ if self.admission.has(name) => self.admit(name),
             _ => {
-                // Room to write needs nothing here: every turn tells what there is to tell.
+                // Writability needs no action: every turn sends.
                 if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
-                    self.hear(name);
+                    self.receive(name);
                 }
             }
         }
     }
 
     fn accept(&mut self) {
-        for _ in 0..ACCEPTED {
+        for _ in 0..ACCEPTS_PER_TURN {
             let socket = match socket::accept(&self.listener) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => {
                     self.admission.note_shortage(error);
-                    self.deaf_until = Some(Instant::now() + PAUSE);
+                    self.accept_paused_until = Some(Instant::now() + ACCEPT_PAUSE);
                     self.watch_listener(epoll::EventFlags::empty());
                     return;
                 }
             };
             while self.admission.is_full() {
-                // The one that waits longest may have sent its greeting by now.
-                if let Some(first) = self.admission.first() {
+                // The oldest connection may have sent its greeting by now.
+                if let Some(first) = self.admission.oldest() {
                     self.admit(first);
-                    self.admission.push_out(first, &self.watch);
+                    self.admission.evict(first, &self.watch);
                 }
             }
             let key = self.next;
             self.next += 2;
-            self.admission.enter(key, socket, &self.watch);
+            self.admission.add(key, socket, &self.watch);
         }
     }
 
-    /// Lets a worker in whose greeting has come, if it has the secret. One that has not gets the reason.
+    /// Admits a connection whose greeting has arrived, or refuses it with a reason.
     fn admit(&mut self, key: u64) {
-        let Some((socket, process)) = self.admission.greeted(key, &mut self.buffer, &self.watch) else {
+        let Some((socket, process)) = self.admission.authenticate(key, &mut self.buffer, &self.watch) else {
             return;
         };
-        if self.connections.len() >= MOST_CLIENTS {
-            self.admission.refuse(&socket, &format!("{MOST_CLIENTS} workers are connected already"));
+        if self.connections.len() >= MAX_CLIENTS {
+            self.admission.refuse(&socket, &format!("already {MAX_CLIENTS} workers are connected"));
         } else if let Err(error) = self.connect(key, socket, process) {
             self.admission.note_refused(&error.to_string());
         }
     }
 
-    /// Gives a worker the memory, and serves it from now on.
+    /// Sends the shared memory to a worker and starts to serve it.
     fn connect(&mut self, key: u64, socket: OwnedFd, process: i32) -> Result<(), ShareError> {
         let wrong = |error| ShareError::system("its connection failed", error);
         let memory = &self.queue.memory;
-        let hello = wire::Hello {
+        let hello = wire::ServerHello {
             memory: memory.length() as u64,
-            under_way: MOST_UNDER_WAY as u32,
-            let_go: (memory.length() / LET_GO_PART) as u64,
+            max_in_flight: MAX_IN_FLIGHT as u32,
+            release_threshold: (memory.length() / UNRELEASED_PART) as u64,
         };
-        socket::tell_with(&socket, &wire::hello(hello), memory.file()).map_err(wrong)?;
-        let life = Life::of_other(&socket, process);
-        let connection = Connection::new(socket, life);
+        socket::send_with_fd(&socket, &wire::hello(hello), memory.file()).map_err(wrong)?;
+        let process = PeerProcess::of_peer(&socket, process);
+        let connection = Connection::new(socket, process);
         let event = epoll::EventFlags::IN;
         epoll::add(&self.watch, &connection.socket, epoll::EventData::new_u64(key), event).map_err(wrong)?;
-        if let Some(life) = connection.life.descriptor()
-            && let Err(error) = epoll::add(&self.watch, life, epoll::EventData::new_u64(key | LIFE), event)
+        if let Some(process) = connection.process.descriptor()
+            && let Err(error) =
+                epoll::add(&self.watch, process, epoll::EventData::new_u64(key | PROCESS), event)
         {
             let _ = epoll::delete(&self.watch, &connection.socket);
             return Err(wrong(error));
@@ -245,170 +250,171 @@ impl Service {
         Ok(())
     }
 
-    /// Ends a connection: its slots come back, and who reads for it learns that nobody waits.
+    /// Ends a connection. Its slots are released, and its open requests are marked as unwanted.
     fn remove(&mut self, key: u64) {
         let Some(connection) = self.connections.remove(&key) else { return };
         connection.wanted.store(false, Ordering::Relaxed);
-        // By name: a forked child may keep the sockets open, and with them the watching.
+        // Explicitly, because a forked child may keep the sockets and their watches alive.
         let _ = epoll::delete(&self.watch, &connection.socket);
-        if let Some(life) = connection.life.descriptor() {
-            let _ = epoll::delete(&self.watch, life);
+        if let Some(process) = connection.process.descriptor() {
+            let _ = epoll::delete(&self.watch, process);
         }
         let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
-        self.turns.retain(|turn| *turn != key);
+        self.room_queue.retain(|turn| *turn != key);
         self.queue.waiting.fetch_sub(connection.waiting.len() as u64, Ordering::Relaxed);
         self.queue.clients.fetch_sub(1, Ordering::Relaxed);
         drop(connection);
-        self.last_freed = Instant::now();
+        self.last_release = Instant::now();
     }
 
-    fn cut_off(&mut self, key: u64, why: Outrageous) {
-        tracing::warn!(why = why.0, "a worker's connection is cut off");
+    fn disconnect(&mut self, key: u64, why: ProtocolViolation) {
+        tracing::warn!(why = why.0, "a worker was disconnected");
         self.remove(key);
     }
 
-    fn hear(&mut self, key: u64) {
+    fn receive(&mut self, key: u64) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         let mut freed = false;
-        let heard = connection.hear(&mut self.buffer, &mut freed);
+        let received = connection.receive(&mut self.buffer, &mut freed);
         if freed {
-            self.last_freed = Instant::now();
+            self.last_release = Instant::now();
         }
-        match heard {
-            Ok(Heard::Gone) => self.remove(key),
-            Ok(Heard::All | Heard::More) => self.call(key),
-            Err(why) => self.cut_off(key, why),
+        match received {
+            Ok(IoStatus::Closed) => self.remove(key),
+            Ok(IoStatus::Done | IoStatus::More) => self.call(key),
+            Err(why) => self.disconnect(key, why),
         }
     }
 
     fn call(&mut self, key: u64) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         for (tag, name, payload) in connection.calls() {
-            self.samples.call(Call::new(name, payload, &self.queue, key, tag, &connection.wanted));
+            let reply = ReplyHandle::new(&self.queue, (key, tag), &connection.wanted, false);
+            self.samples.call(Call::new(name, payload, reply));
         }
     }
 
-    /// Has samples read, some of every worker.
+    /// Passes requests of every worker to the engine.
     fn start(&mut self) {
         for (&key, connection) in &mut self.connections {
-            let asks: Vec<_> = connection
-                .start()
-                .into_iter()
-                .map(|(tag, id)| Ask::new(id, &self.queue, key, tag, &connection.wanted))
-                .collect();
+            let started = connection.take_requests();
+            let reply = |tag| ReplyHandle::new(&self.queue, (key, tag), &connection.wanted, true);
+            let asks: Vec<_> = started.into_iter().map(|(tag, id)| Ask::new(id, reply(tag))).collect();
             if !asks.is_empty() {
                 self.samples.get(asks);
             }
         }
     }
 
-    fn answer(&mut self, posted: Posted) {
-        let Posted { connection: key, tag, answer } = posted;
-        // A slot for a worker that is gone comes back here.
+    fn answer(&mut self, posted: PostedAnswer) {
+        let PostedAnswer { connection: key, tag, answer } = posted;
+        // A slot for a worker that has left is released here.
         let Some(connection) = self.connections.get_mut(&key) else { return };
         let done = match answer {
-            Answered::Placed(slot) => connection.give(tag, slot),
-            Answered::Whole(bytes) if bytes.is_empty() => {
-                connection.give_whole(tag, bytes);
+            AnswerBody::Placed(slot) => connection.lease(tag, slot),
+            AnswerBody::Whole(bytes) if bytes.is_empty() => {
+                connection.send_in_parts(tag, bytes);
                 Ok(())
             }
-            Answered::Whole(bytes) => {
+            AnswerBody::Whole(bytes) => {
                 if connection.waiting.is_empty() {
-                    self.turns.push_back(key);
+                    self.room_queue.push_back(key);
                 }
-                connection.waiting.push_back(Waiting { tag, bytes, since: Instant::now() });
+                connection.waiting.push_back(QueuedSample { tag, bytes, since: Instant::now() });
                 self.queue.waiting.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
-            Answered::Called(bytes) => {
+            AnswerBody::Called(bytes) => {
                 connection.reply(tag, bytes);
                 Ok(())
             }
-            Answered::Failed { error, of_sample } => connection.fail(tag, of_sample, &error),
+            AnswerBody::Failed { error, of_sample } => connection.fail(tag, of_sample, &error),
         };
         if let Err(why) = done {
-            self.cut_off(key, why);
+            self.disconnect(key, why);
         }
     }
 
-    /// Gives those who wait their room, as far as it goes; and those for whom there will be none their bytes, until
-    /// nothing moves any more.
+    /// Assigns free memory to waiting samples, and sends overdue ones through the socket, until
+    /// neither makes progress.
     fn make_room(&mut self) {
-        while !self.turns.is_empty() {
-            self.fill_room();
-            if !self.give_up_waiting() {
+        while !self.room_queue.is_empty() {
+            self.assign_room();
+            if !self.send_overdue() {
                 return;
             }
         }
     }
 
-    /// One sample of each in turn; the first that finds no room stops the others, or a large one would never find any.
-    fn fill_room(&mut self) {
-        while let Some(&key) = self.turns.front() {
+    /// One sample per worker in turn. The first without room stops the others, or a large one would
+    /// never find any.
+    fn assign_room(&mut self) {
+        while let Some(&key) = self.room_queue.front() {
             let Some(connection) = self.connections.get_mut(&key) else { return };
             let Some(first) = connection.waiting.front() else { return };
             let Some(slot) = self.queue.memory.place(&first.bytes) else { return };
             let tag = first.tag;
             connection.waiting.pop_front();
             self.queue.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.turns.pop_front();
+            self.room_queue.pop_front();
             if !connection.waiting.is_empty() {
-                self.turns.push_back(key);
+                self.room_queue.push_back(key);
             }
-            if let Err(why) = connection.give(tag, slot) {
-                self.cut_off(key, why);
+            if let Err(why) = connection.lease(tag, slot) {
+                self.disconnect(key, why);
             }
         }
     }
 
-    /// Sends through the socket what has waited in vain, or would. Whether anything was.
-    fn give_up_waiting(&mut self) -> bool {
+    /// Sends samples through the socket whose wait is over or hopeless. Returns whether there were
+    /// any.
+    fn send_overdue(&mut self) -> bool {
         let now = Instant::now();
-        let stuck = now.saturating_duration_since(self.last_freed) >= STUCK;
+        let stuck = now.saturating_duration_since(self.last_release) >= RELEASE_TIMEOUT;
         let total = self.queue.memory.length();
         let mut moved = false;
-        for key in std::mem::take(&mut self.turns) {
+        for key in std::mem::take(&mut self.room_queue) {
             let Some(connection) = self.connections.get_mut(&key) else { continue };
-            let others = total.saturating_sub(connection.held_bytes());
+            let others = total.saturating_sub(connection.leased_bytes);
             while let Some(first) = connection.waiting.pop_front() {
                 let hopeless = rounded(first.bytes.len()).is_none_or(|length| length > others);
-                if !(hopeless || stuck || now.saturating_duration_since(first.since) >= PATIENCE) {
+                if !(hopeless || stuck || now.saturating_duration_since(first.since) >= ROOM_TIMEOUT) {
                     connection.waiting.push_front(first);
                     break;
                 }
-                connection.give_whole(first.tag, first.bytes);
+                connection.send_in_parts(first.tag, first.bytes);
                 self.queue.waiting.fetch_sub(1, Ordering::Relaxed);
                 self.queue.over_the_socket.fetch_add(1, Ordering::Relaxed);
                 moved = true;
             }
             if !connection.waiting.is_empty() {
-                self.turns.push_back(key);
+                self.room_queue.push_back(key);
             }
         }
         moved
     }
 
-    /// When somebody who waits for room has waited long enough.
-    fn next_end_of_patience(&self) -> Option<Instant> {
-        let first = |key| self.connections.get(key)?.waiting.front().map(|first| first.since + PATIENCE);
-        let patience = self.turns.iter().filter_map(first).min()?;
-        Some(patience.min(self.last_freed + STUCK))
+    /// When the next waiting sample becomes overdue.
+    fn next_room_timeout(&self) -> Option<Instant> {
+        let first = |key| self.connections.get(key)?.waiting.front().map(|first| first.since + ROOM_TIMEOUT);
+        let patience = self.room_queue.iter().filter_map(first).min()?;
+        Some(patience.min(self.last_release + RELEASE_TIMEOUT))
     }
 
-    /// Tells every worker what there is to tell.
-    fn tell(&mut self) {
+    /// Sends the queued answers of every worker.
+    fn send(&mut self) {
         let mut gone = Vec::new();
         for (&key, connection) in &mut self.connections {
-            let more = match connection.tell() {
-                Heard::All => false,
-                Heard::More => true,
-                Heard::Gone => {
+            let more = match connection.send() {
+                IoStatus::Done => false,
+                IoStatus::More => true,
+                IoStatus::Closed => {
                     gone.push(key);
                     continue;
                 }
             };
-            if more != connection.watched_for_room {
-                connection.watched_for_room = more;
+            if more != connection.watches_writable {
+                connection.watches_writable = more;
                 let events =
                     if more { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
                 let name = epoll::EventData::new_u64(key);
@@ -423,9 +429,9 @@ impl Service {
     }
 }
 
-impl Drop for Service {
-    /// Ends all connections, also those of workers that were not let in yet: by name, because a forked child may keep the
-    /// sockets open. After a panic as well, so that no worker waits for a thread that is no more.
+impl Drop for ServerLoop {
+    /// Shuts down all connections, also unauthenticated ones, explicitly because a forked child may
+    /// keep the sockets open. Runs after a panic as well, so that no worker waits for ever.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         while socket::accept(&self.listener).is_ok() {}
@@ -445,15 +451,15 @@ mod tests {
 
     use super::*;
     use crate::address::Address;
-    use crate::memory::{Memory, Slot};
+    use crate::memory::{SharedMemory, SharedSlot};
 
     const KIB: usize = 1 << 10;
 
-    /// Keeps what it is asked.
+    /// Keeps its requests.
     #[derive(Default)]
-    struct Asked(Mutex<Vec<Ask>>);
+    struct HoldingEngine(Mutex<Vec<Ask>>);
 
-    impl Samples for Asked {
+    impl Samples for HoldingEngine {
         fn get(&self, asks: Vec<Ask>) {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(asks);
         }
@@ -461,97 +467,98 @@ mod tests {
         fn call(&self, _: Call) {}
     }
 
-    /// A service that is moved by hand, whose memory of 256 KiB is taken.
+    /// A server driven by hand, whose memory of 256 KiB is full.
     struct Rig {
-        service: Service,
-        asked: Arc<Asked>,
+        server: ServerLoop,
+        asked: Arc<HoldingEngine>,
         address: Address,
-        taken: Vec<Slot>,
+        taken: Vec<SharedSlot>,
     }
 
     impl Rig {
         fn new() -> Self {
-            let asked = Arc::new(Asked::default());
-            let queue = Arc::new(Queue::new(Memory::new(256 << 10).unwrap()).unwrap());
+            let asked = Arc::new(HoldingEngine::default());
+            let queue = Arc::new(AnswerQueue::new(SharedMemory::new(256 << 10).unwrap()).unwrap());
             let address = Address::new().unwrap();
             let listener = socket::listen(&address.socket().unwrap()).unwrap();
             let taken = (0..16).map(|_| queue.memory.place(&[0; 16 * KIB]).unwrap()).collect();
             let samples: Arc<dyn Samples> = Arc::clone(&asked) as _;
-            let service = Service::new(samples, queue, listener, address.secret).unwrap();
-            Self { service, asked, address, taken }
+            let server = ServerLoop::new(samples, queue, listener, address.secret).unwrap();
+            Self { server, asked, address, taken }
         }
 
-        /// A worker that asks for samples of so many KiB, which come.
+        /// A worker that requests samples of these sizes in KiB, which arrive.
         fn worker(&mut self, samples: &[usize]) -> (u64, OwnedFd) {
             let worker = socket::connect(&self.address.socket().unwrap()).unwrap();
-            socket::tell(&worker, &wire::greeting(&self.address.secret)).unwrap();
-            self.service.accept();
-            let key = self.service.next - 2;
-            self.service.admit(key);
+            socket::send_message(&worker, &wire::greeting(&self.address.secret)).unwrap();
+            self.server.accept();
+            let key = self.server.next - 2;
+            self.server.admit(key);
             let mut message = Vec::new();
             (0..).zip(samples).for_each(|(tag, kib)| wire::ask(&mut message, tag, SampleId(*kib as u64)));
             if !message.is_empty() {
-                socket::tell(&worker, &message).unwrap();
+                socket::send_message(&worker, &message).unwrap();
             }
-            self.service.hear(key);
-            self.service.start();
+            self.server.receive(key);
+            self.server.start();
             for ask in self.asked.0.lock().unwrap().drain(..) {
                 let length = ask.id().0 as usize * KIB;
                 ask.answer(Ok(Bytes::from(vec![1; length])));
             }
             let mut posted = Vec::new();
-            self.service.queue.take(&mut posted);
-            posted.into_iter().for_each(|posted| self.service.answer(posted));
+            self.server.queue.take(&mut posted);
+            posted.into_iter().for_each(|posted| self.server.answer(posted));
             (key, worker)
         }
 
-        /// Has room come free, or not, this long ago, and everybody wait for so long already.
+        /// Sets how long ago a slot was released and how long every sample has waited.
         fn pass(&mut self, since_freed: Duration, waited: Duration) {
-            // From an hour ahead, so that the time which the test itself takes makes no difference.
+            // An hour ahead, so that the duration of the test makes no difference.
             let ahead = Instant::now() + Duration::from_secs(3600);
-            self.service.last_freed =
+            self.server.last_release =
                 if since_freed.is_zero() { ahead } else { Instant::now() - since_freed };
-            for waiting in self.service.connections.values_mut().flat_map(|one| &mut one.waiting) {
+            for waiting in self.server.connections.values_mut().flat_map(|one| &mut one.waiting) {
                 waiting.since = if waited.is_zero() { ahead } else { Instant::now() - waited };
             }
         }
 
-        /// What each of the workers holds, in KiB, after so much room has come free.
+        /// Frees `kib` and returns what each worker holds, in KiB.
         fn free(&mut self, kib: usize, of: &[u64]) -> Vec<usize> {
             self.taken.truncate(self.taken.len() - kib / 16);
-            self.service.make_room();
-            of.iter().map(|key| self.service.connections[key].held_bytes() / KIB).collect()
+            self.server.make_room();
+            of.iter().map(|key| self.server.connections[key].leased_bytes / KIB).collect()
         }
 
         fn through_the_socket(&self) -> u64 {
-            self.service.queue.over_the_socket.load(Ordering::Relaxed)
+            self.server.queue.over_the_socket.load(Ordering::Relaxed)
         }
 
         fn waiting(&self) -> u64 {
-            self.service.queue.waiting.load(Ordering::Relaxed)
+            self.server.queue.waiting.load(Ordering::Relaxed)
         }
     }
 
-    /// The socket stays open, as it does where the worker has forked: only its process shows that it ended.
+    /// The socket stays open, as it does after a fork of the worker. Only its process shows the
+    /// end.
     #[test]
     // semantics: WORKER-4
-    fn killed_worker_is_noticed_without_a_process_descriptor() {
+    fn killed_worker_is_detected_without_a_pidfd() {
         let mut rig = Rig::new();
         let (key, _socket) = rig.worker(&[]);
         let mut process =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let number = rustix::process::Pid::from_child(&process);
-        rig.service.connections.get_mut(&key).unwrap().life = Life::Number(number);
-        rig.service.remove_ended();
-        assert_eq!(rig.service.connections.len(), 1);
+        rig.server.connections.get_mut(&key).unwrap().process = PeerProcess::Pid(number);
+        rig.server.remove_exited();
+        assert_eq!(rig.server.connections.len(), 1);
         process.kill().unwrap();
         process.wait().unwrap();
         let mut events = Vec::with_capacity(8);
-        // The end of the wait is the poll's: nothing else comes.
+        // Only the poll's timeout ends the sleep.
         for _ in 0..1000 {
-            rig.service.sleep(&mut events);
+            rig.server.sleep(&mut events);
             events.clear();
-            if rig.service.connections.is_empty() {
+            if rig.server.connections.is_empty() {
                 return;
             }
         }
@@ -560,29 +567,30 @@ mod tests {
 
     #[test]
     // semantics: WORKER-7
-    fn silent_connections_keep_no_worker_out() {
+    fn silent_connections_lock_out_no_worker() {
         let mut rig = Rig::new();
         let connect = |rig: &mut Rig| {
             let socket = socket::connect(&rig.address.socket().unwrap()).unwrap();
-            rig.service.accept();
+            rig.server.accept();
             socket
         };
         let worker = connect(&mut rig);
-        socket::tell(&worker, &wire::greeting(&rig.address.secret)).unwrap();
+        socket::send_message(&worker, &wire::greeting(&rig.address.secret)).unwrap();
         let silent: Vec<_> = (0..300).map(|_| connect(&mut rig)).collect();
-        // Pushed out of its place, it is let in, because its greeting was there; the silent ones were closed.
-        assert_eq!(rig.service.connections.len(), 1);
-        let closed = |socket: &OwnedFd| socket::hear(socket, &mut [0; 100]) == Ok(0);
+        // The evicted worker is admitted, because its greeting had arrived. The silent ones were
+        // closed.
+        assert_eq!(rig.server.connections.len(), 1);
+        let closed = |socket: &OwnedFd| socket::receive_message(socket, &mut [0; 100]) == Ok(0);
         assert_eq!(
             silent.iter().filter(|socket| closed(socket)).count(),
-            300 - crate::admission::MOST_UNPROVEN
+            300 - crate::admission::MAX_PENDING
         );
         rig.worker(&[]);
-        assert_eq!(rig.service.connections.len(), 2);
+        assert_eq!(rig.server.connections.len(), 2);
     }
 
     #[test]
-    fn room_goes_to_workers_in_turn_however_much_one_of_them_wants() {
+    fn room_goes_to_workers_in_turn() {
         let mut rig = Rig::new();
         let (greedy, _a) = rig.worker(&[16; 10]);
         let (modest, _b) = rig.worker(&[16; 2]);
@@ -596,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_sample_is_not_passed_by_small_ones_for_ever() {
+    fn large_sample_is_not_overtaken_for_ever() {
         let mut rig = Rig::new();
         let (large, _a) = rig.worker(&[64]);
         let (small, _b) = rig.worker(&[16; 3]);
@@ -607,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_others_wait_for_room_does_not_pass_them() {
+    fn late_sample_does_not_overtake_waiting_ones() {
         let mut rig = Rig::new();
         let (first, _a) = rig.worker(&[64]);
         rig.pass(Duration::ZERO, Duration::ZERO);
@@ -619,11 +627,13 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_sent_another_way_when_no_room_comes_free_or_too_little() {
+    fn overdue_sample_goes_through_the_socket() {
         let short = Duration::from_millis(1);
-        for (since_freed, waited, gone) in
-            [(Duration::ZERO, Duration::ZERO, 0), (STUCK, short, 2), (Duration::ZERO, PATIENCE, 2)]
-        {
+        for (since_freed, waited, gone) in [
+            (Duration::ZERO, Duration::ZERO, 0),
+            (RELEASE_TIMEOUT, short, 2),
+            (Duration::ZERO, ROOM_TIMEOUT, 2),
+        ] {
             let mut rig = Rig::new();
             let (one, _a) = rig.worker(&[32]);
             let (other, _b) = rig.worker(&[16]);
@@ -638,12 +648,13 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_so_much_that_no_other_can_make_room_does_not_wait() {
+    fn hopeless_sample_does_not_wait_for_room() {
         let mut rig = Rig::new();
         rig.taken.truncate(6);
         let (one, _a) = rig.worker(&[160, 112, 80, 16]);
         rig.pass(Duration::ZERO, Duration::ZERO);
-        // All others together hold 96 KiB: the second never fits, and the third in the end.
+        // The other workers hold 96 KiB together. So the second never fits, and the third does in
+        // the end.
         assert_eq!(rig.free(0, &[one]), [160]);
         assert_eq!((rig.through_the_socket(), rig.waiting()), (1, 2));
         assert_eq!(rig.free(96, &[one]), [256]);
@@ -651,14 +662,14 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_while_it_waits_makes_way() {
+    fn leaving_worker_makes_way() {
         let mut rig = Rig::new();
         let (leaving, a) = rig.worker(&[64]);
         let (staying, _b) = rig.worker(&[16]);
         rig.pass(Duration::ZERO, Duration::ZERO);
         assert_eq!(rig.free(16, &[leaving, staying]), [0, 0]);
         drop(a);
-        rig.service.hear(leaving);
+        rig.server.receive(leaving);
         assert_eq!(rig.free(0, &[staying]), [16]);
         assert_eq!(rig.waiting(), 0);
     }

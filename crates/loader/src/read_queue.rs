@@ -1,10 +1,11 @@
-//! Reads of an origin whose answers the driver takes itself, some at a time.
+//! A bounded queue of reads of an origin that the driver polls itself.
 //!
-//! What such an origin answers comes from the kernel's memory within microseconds, and a read that is under way has a future,
-//! a buffer, and entries in the tables of its tier. If all of the look-ahead is under way, every step of a read finds its part
-//! of these pushed out of the processor's caches by the samples in between: with 2,600 reads of 100 KB under way an epoch takes
-//! 8 % longer than with 128, and with samples of 2 KB 30 %. So a queue begins [`AHEAD`] times as many reads as its tier carries
-//! out at once, and more when half of these have come. The price: its tier sees that many of the reads to come.
+//! Such an origin answers from the kernel's memory within microseconds. Each read in flight has a
+//! future, a buffer and entries in the tables of its tier. If the whole look-ahead were in flight,
+//! these would leave the processor's caches between two steps of a read. With 2,600 reads of 100 KB
+//! in flight an epoch takes 8 % longer than with 128, and with samples of 2 KB 30 %. So the queue
+//! starts [`READS_PER_SLOT`] times the tier's parallelism, and starts more when half of them are
+//! done. The price: the tier sees only that many reads in advance.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -14,31 +15,31 @@ use std::task::{Context, Poll};
 use foreread_tier::Tier;
 use futures::{Stream, StreamExt};
 
-use crate::answers::{Answer, Answers, Located, begin};
+use crate::read_results::{LocatedRead, ReadResult, ReadsInFlight, begin};
 
-/// How many reads are under way for each that the tier carries out.
-const AHEAD: usize = 4;
+/// Reads in flight for each that the tier runs at once.
+const READS_PER_SLOT: usize = 4;
 
-/// Reads of one origin: those under way, and those that wait, in the order of their uses.
-pub(crate) struct Queue {
+/// Reads of one origin: those in flight, and those that wait in the order of their uses.
+pub(crate) struct ReadQueue {
     tier: Arc<dyn Tier>,
-    waiting: VecDeque<Located>,
-    answers: Answers,
-    most: usize,
+    waiting: VecDeque<LocatedRead>,
+    answers: ReadsInFlight,
+    max_in_flight: usize,
 }
 
-impl Queue {
+impl ReadQueue {
     pub(crate) fn new(tier: Arc<dyn Tier>) -> Self {
-        let most = tier.profile().parallelism.saturating_mul(AHEAD);
-        Self { tier, waiting: VecDeque::new(), answers: Answers::new(), most }
+        let max_in_flight = tier.profile().parallelism.saturating_mul(READS_PER_SLOT);
+        Self { tier, waiting: VecDeque::new(), answers: ReadsInFlight::new(), max_in_flight }
     }
 
-    /// Queues these, and begins what may be under way.
-    pub(crate) fn extend(&mut self, located: impl IntoIterator<Item = Located>) {
-        for read in located {
+    /// Adds reads and starts as many as allowed.
+    pub(crate) fn extend(&mut self, locate_reads: impl IntoIterator<Item = LocatedRead>) {
+        for read in locate_reads {
             let due = read.0.tick;
             match self.waiting.back() {
-                // One that is read again, or was looked up late.
+                // A repeated read, or a late look-up.
                 Some(last) if due < last.0.tick => {
                     let at = self.waiting.partition_point(|waiting| waiting.0.tick <= due);
                     self.waiting.insert(at, read);
@@ -50,8 +51,8 @@ impl Queue {
     }
 
     fn begin(&mut self) {
-        if self.answers.len() <= self.most / 2 && !self.waiting.is_empty() {
-            let count = (self.most - self.answers.len()).clamp(1, self.waiting.len());
+        if self.answers.len() <= self.max_in_flight / 2 && !self.waiting.is_empty() {
+            let count = (self.max_in_flight - self.answers.len()).clamp(1, self.waiting.len());
             begin(&*self.tier, self.waiting.drain(..count), &mut self.answers);
         }
     }
@@ -61,11 +62,11 @@ impl Queue {
     }
 }
 
-impl Stream for Queue {
-    type Item = Answer;
+impl Stream for ReadQueue {
+    type Item = ReadResult;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
-        // First: what has begun is to be polled before its task sleeps.
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ReadResult>> {
+        // First, because started reads must be polled before the task sleeps.
         self.begin();
         self.answers.poll_next_unpin(context)
     }
@@ -83,16 +84,16 @@ mod tests {
     use futures::channel::oneshot;
 
     use super::*;
-    use crate::answers::{Pending, located};
+    use crate::read_results::{PendingRead, locate_reads};
 
     const PROFILE: TierProfile = TierProfile::new(2);
 
-    /// Answers when it is told to.
+    /// Answers when the test says so.
     #[derive(Debug, Default)]
     struct Slow(Mutex<HashMap<u64, oneshot::Sender<()>>>);
 
     impl Slow {
-        /// What it was asked for and has not answered, in order.
+        /// The unanswered requests, in order.
         fn under_way(&self) -> Vec<u64> {
             let mut ticks: Vec<u64> = self.0.lock().unwrap().keys().copied().collect();
             ticks.sort_unstable();
@@ -114,53 +115,53 @@ mod tests {
         }
 
         fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-            let (send, told) = oneshot::channel();
+            let (send, receive) = oneshot::channel();
             self.0.lock().unwrap().insert(request.due.0, send);
-            told.map(|_| Ok(Bytes::from_static(b"ab"))).boxed()
+            receive.map(|_| Ok(Bytes::from_static(b"ab"))).boxed()
         }
 
         fn submit(&self) {}
     }
 
-    fn reads(ticks: std::ops::Range<u64>, budget: &Budget) -> Vec<Located> {
+    fn reads(ticks: std::ops::Range<u64>, budget: &Budget) -> Vec<LocatedRead> {
         let pending = ticks.map(|tick| {
             let key = SampleKey::new(DatasetId(0), SampleId(tick));
-            Pending::new(Tick(tick), key, 2, budget.charge(2))
+            PendingRead::new(Tick(tick), key, 2, budget.charge(2))
         });
         let whole = || (Object { path: "x".into(), size: 2, version: None }, Span::Whole);
-        located(pending, |key| match key.id.0 {
+        locate_reads(pending, |key| match key.id.0 {
             13 => Err(TierError::new(ErrorKind::Invalid, "catalog")),
             _ => Ok(whole()),
         })
         .collect()
     }
 
-    fn next(queue: &mut Queue) -> Option<u64> {
+    fn next(queue: &mut ReadQueue) -> Option<u64> {
         queue.next().now_or_never().map(|answer| answer.unwrap().tick.0)
     }
 
-    /// All of the look-ahead was under way at once, which cost a tenth to a third of an epoch.
+    /// The whole look-ahead was in flight at once, which cost a tenth to a third of an epoch.
     #[test]
     // semantics: FAIL-6
-    fn few_reads_are_under_way_and_one_that_hangs_holds_up_none() {
+    fn hanging_read_delays_no_other_and_few_are_in_flight() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
-        let mut queue = Queue::new(slow.clone());
+        let mut queue = ReadQueue::new(slow.clone());
         queue.extend(reads(0..12, &budget));
         queue.extend(reads(12..30, &budget));
         assert_eq!(slow.under_way(), (0..8).collect::<Vec<_>>());
         assert_eq!(next(&mut queue), None);
         // The first hangs.
-        let mut came = Vec::new();
-        while came.len() < 29 {
+        let mut received = Vec::new();
+        while received.len() < 29 {
             for tick in slow.under_way().into_iter().filter(|tick| *tick > 0) {
                 slow.answer(tick);
             }
             assert!(slow.under_way().len() <= 8);
-            came.extend(std::iter::from_fn(|| next(&mut queue)));
+            received.extend(std::iter::from_fn(|| next(&mut queue)));
         }
-        came.sort_unstable();
-        assert_eq!(came, (1..30).collect::<Vec<_>>());
+        received.sort_unstable();
+        assert_eq!(received, (1..30).collect::<Vec<_>>());
         assert_eq!((slow.under_way(), queue.is_empty()), (vec![0], false));
         slow.answer(0);
         assert_eq!(next(&mut queue), Some(0));
@@ -170,10 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_first_begins_first() {
+    fn earliest_needed_read_starts_first() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
-        let mut queue = Queue::new(slow.clone());
+        let mut queue = ReadQueue::new(slow.clone());
         queue.extend(reads(20..40, &budget));
         queue.extend(reads(10..12, &budget));
         queue.extend(reads(15..16, &budget));
@@ -188,13 +189,13 @@ mod tests {
         assert_eq!(began, order.collect::<Vec<_>>());
     }
 
-    /// A task that slept with reads that it had begun and not polled would not be woken by them.
+    /// Reads that were started and not polled would not wake the task.
     #[tokio::test]
     // semantics: FAIL-6
-    async fn what_begins_later_wakes_its_task() {
+    async fn later_started_read_wakes_its_task() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
-        let mut queue = Queue::new(slow.clone());
+        let mut queue = ReadQueue::new(slow.clone());
         queue.extend(reads(20..80, &budget));
         let task = tokio::spawn(async move { while queue.next().await.is_some() {} });
         while !task.is_finished() {
@@ -210,7 +211,7 @@ mod tests {
     fn dropped_queue_ends_its_reads() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
-        let mut queue = Queue::new(slow.clone());
+        let mut queue = ReadQueue::new(slow.clone());
         queue.extend(reads(20..80, &budget));
         assert_eq!(budget.used(), 120);
         drop(queue);

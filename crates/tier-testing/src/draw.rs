@@ -2,12 +2,14 @@
 
 use std::time::UNIX_EPOCH;
 
+use foreread_types::SplitMix64;
+
 /// `SplitMix64` from the seed of this run of the tests, `FOREREAD_TEST_SEED`, or else from the clock.
 #[derive(Debug)]
 pub struct Draw {
     /// What it began with.
     pub seed: u64,
-    state: u64,
+    generator: SplitMix64,
 }
 
 impl Draw {
@@ -27,7 +29,7 @@ impl Draw {
 
     /// Always the same numbers: for one of many cases, which says its own number where it fails.
     pub const fn of(seed: u64) -> Self {
-        Self { seed, state: seed }
+        Self { seed, generator: SplitMix64(seed) }
     }
 
     /// The next number, below `bound`.
@@ -35,10 +37,6 @@ impl Draw {
     /// # Panics
     /// If `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
+        self.generator.below(bound)
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_tier::{
     ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile, Version,
+    check_path,
 };
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 use futures::future::BoxFuture;
@@ -282,10 +283,6 @@ fn version(generation: u64) -> Option<Version> {
     Some(Version::ETag(format!("v{generation}").into()))
 }
 
-fn climbs(path: &str) -> bool {
-    path.is_empty() || path.split('/').any(|part| matches!(part, "" | "." | ".."))
-}
-
 impl Server {
     fn objects(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, (u64, u64)>> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
@@ -340,7 +337,7 @@ impl Server {
     fn look(&self, name: &str, request: &ReadRequest) -> Result<Bytes, TierError> {
         let object = &request.object;
         let error = |kind| TierError::new(kind, name).with_object(&*object.path);
-        if climbs(&object.path) {
+        if check_path(&object.path).is_err() {
             return Err(error(ErrorKind::Invalid));
         }
         let Some((size, generation)) = self.objects().get(&object.path).copied() else {
@@ -349,13 +346,7 @@ impl Server {
         if size != object.size || object.version.is_some() && object.version != version(generation) {
             return Err(error(ErrorKind::Changed).with_detail(format!("{size} bytes, state {generation}")));
         }
-        let range = match &request.span {
-            Span::Whole => 0..size,
-            Span::Range(range) => range.clone(),
-        };
-        if range.start > range.end || range.end > size {
-            return Err(error(ErrorKind::Changed).with_detail(format!("no {range:?} in {size} bytes")));
-        }
+        let range = request.range().map_err(|why| error(ErrorKind::Invalid).with_detail(why))?;
         Ok(self.content(&object.path, size, range))
     }
 
@@ -431,7 +422,7 @@ impl OriginTier for FakeOrigin {
                 sleep(latency).await;
             }
             let Some((size, generation)) = found else {
-                let kind = if climbs(&path) { ErrorKind::Invalid } else { ErrorKind::NotFound };
+                let kind = if check_path(&path).is_err() { ErrorKind::Invalid } else { ErrorKind::NotFound };
                 return Err(TierError::new(kind, &*name).with_object(&*path));
             };
             Ok(Object { path, size, version: version(generation) })

@@ -30,6 +30,25 @@ pub struct OpenOptions {
     pub settings: BTreeMap<String, String>,
 }
 
+impl OpenOptions {
+    /// The largest valid [`parallelism`](Self::parallelism): each read is a connection or a thread.
+    pub const MAX_PARALLELISM: usize = 4096;
+
+    /// The parallelism, if it is set.
+    ///
+    /// # Errors
+    /// If it is 0 or above [`MAX_PARALLELISM`](Self::MAX_PARALLELISM).
+    pub fn checked_parallelism(&self, tier: &str) -> Result<Option<usize>, TierError> {
+        match self.parallelism {
+            Some(other) if !(1..=Self::MAX_PARALLELISM).contains(&other) => {
+                let why = format!("{other} is not between 1 and {}", Self::MAX_PARALLELISM);
+                Err(TierError::invalid(tier, "parallelism", why))
+            }
+            parallelism => Ok(parallelism),
+        }
+    }
+}
+
 impl Debug for OpenOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.settings.keys().collect();

@@ -100,6 +100,16 @@ impl TierError {
         Self(Arc::new(Inner { kind, tier, object: None, detail: None, retry_after: None, source: None }))
     }
 
+    /// A request or a setting that cannot be right.
+    pub fn invalid(tier: &str, object: &str, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, tier).with_object(object).with_detail(detail)
+    }
+
+    /// An object that is not the one that was indexed.
+    pub fn changed(tier: &str, object: &str, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Changed, tier).with_object(object).with_detail(detail)
+    }
+
     fn edit(mut self, change: impl FnOnce(&mut Inner)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self

@@ -45,6 +45,11 @@ impl Version {
     }
 }
 
+/// A modification time as [`Version::Modified`] stores it; saturates.
+pub fn unix_nanoseconds(seconds: i64, nanoseconds: impl Into<i64>) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds.into())
+}
+
 /// One object of an origin: what a listing finds and what a read names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Object {
@@ -104,6 +109,21 @@ impl ReadRequest {
         match &self.span {
             Span::Whole => self.object.size,
             Span::Range(range) => range.end.saturating_sub(range.start),
+        }
+    }
+
+    /// The requested bytes of the object.
+    ///
+    /// # Errors
+    /// The reason, if the range is empty or ends after the object.
+    pub fn range(&self) -> Result<Range<u64>, String> {
+        let size = self.object.size;
+        match &self.span {
+            Span::Whole => Ok(0..size),
+            Span::Range(range) if range.start < range.end && range.end <= size => Ok(range.clone()),
+            Span::Range(Range { start, end }) => {
+                Err(format!("invalid range: bytes {start}..{end} of {size}"))
+            }
         }
     }
 

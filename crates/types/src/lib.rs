@@ -17,5 +17,5 @@ pub use footprint::Footprint;
 pub use identity::{DatasetIdentity, ParseIdentityError};
 pub use ids::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 pub use map::{KeyHasher, KeyMap};
-pub use mix::mix;
+pub use mix::{SplitMix64, finalize, mix};
 pub use sizes::Sizes;

@@ -8,7 +8,6 @@
 //! requests do not cost bandwidth. Over any window of `w` seconds at most `rate * (w + 0.02)` bytes and one request
 //! leave. A request of any size passes: those after it wait for it.
 
-use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,10 +20,11 @@ const CREDIT: Duration = Duration::from_millis(20);
 const NANOS: u128 = 1_000_000_000;
 
 /// A limit in bytes a second that all requests share; clones share it, too.
-#[derive(Clone)]
-pub struct Bandwidth(Arc<Mutex<Link>>);
+#[derive(Clone, Debug)]
+pub struct Bandwidth(Arc<Mutex<LinkState>>);
 
-struct Link {
+#[derive(Debug)]
+struct LinkState {
     rate: u64,
     /// When the link has sent all that has left; `None` before the first request.
     clear: Option<Instant>,
@@ -32,24 +32,13 @@ struct Link {
     rest: u64,
 }
 
-impl fmt::Debug for Bandwidth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Bandwidth").field(&self.bytes_per_second()).finish()
-    }
-}
-
 impl Bandwidth {
     /// At most `bytes_per_second`.
     pub fn new(bytes_per_second: NonZeroU64) -> Self {
-        Self(Arc::new(Mutex::new(Link { rate: bytes_per_second.get(), clear: None, rest: 0 })))
+        Self(Arc::new(Mutex::new(LinkState { rate: bytes_per_second.get(), clear: None, rest: 0 })))
     }
 
-    /// The limit, in bytes a second.
-    pub fn bytes_per_second(&self) -> u64 {
-        self.link().rate
-    }
-
-    fn link(&self) -> MutexGuard<'_, Link> {
+    fn link(&self) -> MutexGuard<'_, LinkState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,7 +63,7 @@ impl Bandwidth {
     }
 }
 
-impl Link {
+impl LinkState {
     fn take(&mut self, now: Instant, bytes: u64) {
         // Time that lies further back than the credit is lost.
         let earliest = now.checked_sub(CREDIT).unwrap_or(now);
@@ -172,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_epoch_takes_its_bytes_over_the_rate() {
+    async fn epoch_takes_its_bytes_over_the_rate() {
         for (count, size, rate) in
             [(4000u64, 100_000, 100 * MB), (1000, 110_017, 33 * MB), (50_000, 3_000, 300 * MB)]
         {
@@ -190,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_running_clock_is_never_ahead_of_the_rate() {
+    async fn rate_holds_on_a_running_clock() {
         let (_, held) = probed(100 * MB);
         let began = Instant::now();
         held.read_all((0..501).map(|id| request(id, 100_000, id)).collect()).count().await;
@@ -200,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_of_any_size_passes_and_those_after_it_wait_for_it() {
+    async fn large_request_delays_those_after_it() {
         let (_, held) = probed(10 * MB);
         let began = Instant::now();
         held.read_all(vec![request(0, 50 * MB, 0), request(1, 0, 1), request(2, 10 * MB, 2)]).count().await;
@@ -208,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_earliest_due_goes_first() {
+    async fn earliest_due_leaves_first() {
         let (probe, held) = probed(MB);
         let late = held.read_all(vec![request(0, 50_001, 6), request(1, 50_007, 7)]);
         let early = held.read_all(vec![request(0, 50_005, 5), request(1, 50_002, 2)]);
@@ -218,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn idle_time_is_worth_twenty_milliseconds_at_most() {
+    async fn idle_credit_is_twenty_milliseconds() {
         let (_, held) = probed(MB);
         let mut spent = Vec::new();
         for _ in 0..2 {
@@ -231,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_keeps_the_time_may_be_dropped() {
+    async fn timer_owner_may_be_dropped() {
         let (probe, held) = probed(MB);
         let mut first = held.read_all((0..3).map(|id| request(id, 100_000, 0)).collect());
         let second = tokio::spawn(held.read_all(vec![request(0, 100_000, 1)]).count());
@@ -247,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_comes_late_gets_no_burst() {
+    async fn late_poll_gets_no_burst() {
         let (probe, held) = probed(MB);
         let mut reads = held.read_all((0..100).map(|id| request(id, 10_000, 0)).collect());
         assert!(reads.next().await.is_some());
@@ -269,7 +258,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn never_above_the_rate_and_never_slower_than_it(
+        fn bandwidth_is_neither_exceeded_nor_missed(
             rate in 1_000u64..1_000_000_000,
             batches in proptest::collection::vec((0u64..40, proptest::collection::vec((0u64..2_000_000, 0u64..9), 0..12)), 1..10),
         ) {

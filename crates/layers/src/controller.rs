@@ -83,8 +83,8 @@ const FEWEST: u32 = 8;
 const BELIEVED: Duration = Duration::from_secs(1);
 const BELIEVED_LATENCIES: f64 = 16.0;
 /// Demand is counted in windows of this length, of which the last few are kept.
-const WINDOW: Duration = Duration::from_millis(250);
-const WINDOWS: usize = 4;
+const DEMAND_WINDOW: Duration = Duration::from_millis(250);
+const DEMAND_WINDOWS: usize = 4;
 /// The part of a window without a queue that makes it one in which the trainer was the bottleneck.
 const IDLE: f64 = 0.05;
 
@@ -110,18 +110,17 @@ impl AdaptivePolicy {
     pub const fn up_to(most: NonZeroUsize) -> Self {
         Self { first: NonZeroUsize::MIN.saturating_add(31), most }
     }
-
-    /// The same, beginning at `first`.
-    #[must_use]
-    pub const fn beginning_at(self, first: NonZeroUsize) -> Self {
-        Self { first, ..self }
-    }
 }
 
-/// Why a limit is what it is.
+setters! { AdaptivePolicy:
+    /// The same with another first limit.
+    beginning_at(first: NonZeroUsize);
+}
+
+/// LimitReason a limit is what it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Why {
+pub enum LimitReason {
     /// It has not been changed.
     #[default]
     Fixed,
@@ -139,7 +138,7 @@ pub enum Why {
     Throttled,
 }
 
-impl Why {
+impl LimitReason {
     /// A word for it, as it stands in reports and in metrics' labels.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -156,14 +155,14 @@ impl Why {
 
 /// What one round measured.
 #[derive(Clone, Copy, Debug)]
-struct Measured {
+struct MeasuredRound {
     latency: f64,
     under_way: f64,
     /// The part of the round in which requests waited for a place.
     queued: f64,
 }
 
-impl Measured {
+impl MeasuredRound {
     /// How much of the change of the number under way since `before` the rate has followed: 1 where the store has
     /// room, 0 where it is full; `None` where the change is too small to tell.
     fn elasticity(&self, before: &Self) -> Option<f64> {
@@ -187,7 +186,7 @@ struct Round {
 
 /// Demand in one window of time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Window {
+struct DemandWindow {
     answers: u32,
     /// The time, later the part of the time, in which nobody waited for a place.
     idle: f64,
@@ -195,10 +194,13 @@ struct Window {
     longest: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Mode {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum ControllerMode {
+    #[default]
     Starting,
-    Cruising { linear: u8 },
+    Cruising {
+        linear: u8,
+    },
     Draining,
 }
 
@@ -210,14 +212,14 @@ fn wanted(full: f64) -> f64 {
 
 /// The state machine. Times are those of any one clock that does not go back; a time that does is taken as no time
 /// passed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Controller {
     most: usize,
     limit: usize,
-    why: Why,
-    mode: Mode,
+    why: LimitReason,
+    mode: ControllerMode,
     round: Round,
-    before: Option<Measured>,
+    before: Option<MeasuredRound>,
     /// Whether the last round ended early.
     alarmed: bool,
     /// Answers a second before draining last began; 0 before the first time.
@@ -228,32 +230,16 @@ pub(crate) struct Controller {
     now: Duration,
     in_flight: usize,
     waiting: usize,
-    window: Window,
+    window: DemandWindow,
     window_ends: Option<Duration>,
-    windows: VecDeque<Window>,
+    windows: VecDeque<DemandWindow>,
 }
 
 impl Controller {
     /// One that knows nothing yet.
     pub(crate) fn new(policy: AdaptivePolicy) -> Self {
-        Self {
-            most: policy.most.get(),
-            limit: policy.first.min(policy.most).get(),
-            why: Why::Fixed,
-            mode: Mode::Starting,
-            round: Round::default(),
-            before: None,
-            alarmed: false,
-            rate: 0.0,
-            base: None,
-            confirmed: Duration::ZERO,
-            now: Duration::ZERO,
-            in_flight: 0,
-            waiting: 0,
-            window: Window::default(),
-            window_ends: None,
-            windows: VecDeque::with_capacity(WINDOWS + 1),
-        }
+        let limit = policy.first.min(policy.most).get();
+        Self { most: policy.most.get(), limit, ..Self::default() }
     }
 
     /// How many requests may be under way: at least 1, never more than the policy allows.
@@ -261,8 +247,8 @@ impl Controller {
         self.limit
     }
 
-    /// Why it is that.
-    pub(crate) fn why(&self) -> Why {
+    /// LimitReason it is that.
+    pub(crate) fn why(&self) -> LimitReason {
         self.why
     }
 
@@ -308,23 +294,23 @@ impl Controller {
             self.round.area += seconds * self.in_flight as f64;
             self.round.queued += if self.waiting > 0 { seconds } else { 0.0 };
         }
-        let ends = *self.window_ends.get_or_insert(now + WINDOW);
+        let ends = *self.window_ends.get_or_insert(now + DEMAND_WINDOW);
         let idle = if self.waiting == 0 { seconds } else { 0.0 };
         self.window.idle += idle;
         if now >= ends {
             // Where nothing happened for long it is all put into one window, and older ones are forgotten as usual.
-            let length = (WINDOW + (now - ends)).as_secs_f64();
-            let rate = f64::from(self.window.answers) * WINDOW.as_secs_f64() / length;
-            self.windows.push_back(Window {
+            let length = (DEMAND_WINDOW + (now - ends)).as_secs_f64();
+            let rate = f64::from(self.window.answers) * DEMAND_WINDOW.as_secs_f64() / length;
+            self.windows.push_back(DemandWindow {
                 answers: rate.ceil() as u32,
                 idle: self.window.idle / length,
                 longest: self.window.longest,
             });
-            while self.windows.len() > WINDOWS {
+            while self.windows.len() > DEMAND_WINDOWS {
                 self.windows.pop_front();
             }
-            self.window = Window::default();
-            self.window_ends = Some(now + WINDOW);
+            self.window = DemandWindow::default();
+            self.window_ends = Some(now + DEMAND_WINDOW);
         }
         self.now = now;
     }
@@ -338,12 +324,12 @@ impl Controller {
         // Far too late is clear before all are in.
         let alarm = self.base.is_some_and(|base| latency > ALARM * base)
             && answers as usize >= generation.div_ceil(4).max(FEWEST as usize);
-        let enough = answers >= ENOUGH || length >= SHORT_ROUND || self.mode == Mode::Starting;
+        let enough = answers >= ENOUGH || length >= SHORT_ROUND || self.mode == ControllerMode::Starting;
         let complete = enough && answers as usize >= generation || long || alarm;
         if length < SHORTEST_ROUND || !complete || latency <= 0.0 || area <= 0.0 {
             return;
         }
-        let measured = Measured { latency, under_way: area / seconds, queued: queued / seconds };
+        let measured = MeasuredRound { latency, under_way: area / seconds, queued: queued / seconds };
         // A latency that rose while fewer were under way tells of a change in between, and nothing else yet.
         let elasticity = self.before.and_then(|before| {
             let fewer = (before.under_way / measured.under_way).ln() >= PROVING;
@@ -352,7 +338,7 @@ impl Controller {
         });
         // The first requests, and those that a doubled limit lets go at once, find a queue that is still growing:
         // nothing can be compared with their latency.
-        let burst = self.base.is_none() || self.why == Why::Starting;
+        let burst = self.base.is_none() || self.why == LimitReason::Starting;
         // Nor with that of a round in whose middle the store has changed.
         let sudden = !std::mem::replace(&mut self.alarmed, alarm) && alarm;
         let base = self.learn(&measured, elasticity);
@@ -371,7 +357,7 @@ impl Controller {
     }
 
     /// What a round says of the store's own latency; `elasticity` is that of a cut.
-    fn learn(&mut self, measured: &Measured, elasticity: Option<f64>) -> f64 {
+    fn learn(&mut self, measured: &MeasuredRound, elasticity: Option<f64>) -> f64 {
         let latency = measured.latency;
         let base = match self.base {
             // All of the first requests leave together: the first to be answered had the least of a queue.
@@ -382,7 +368,7 @@ impl Controller {
             // Fewer under way, and the latency stayed: it is the store's own.
             Some(base) if latency > base * ABOVE && elasticity.is_some_and(|part| part > ELASTIC) => {
                 if measured.queued > 0.5 {
-                    self.mode = Mode::Starting;
+                    self.mode = ControllerMode::Starting;
                 }
                 latency
             }
@@ -396,120 +382,127 @@ impl Controller {
     }
 
     /// The next limit, not yet rounded or bounded.
-    fn decide(&mut self, measured: &Measured, base: f64, elasticity: Option<f64>) -> (f64, Why) {
+    fn decide(&mut self, measured: &MeasuredRound, base: f64, elasticity: Option<f64>) -> (f64, LimitReason) {
         let ratio = base / measured.latency;
         let full = measured.under_way * ratio; // what just fills the store, or is known to fit into it
         if let Some(needed) = self.demand(measured) {
-            self.mode = Mode::Cruising { linear: 0 };
+            self.mode = ControllerMode::Cruising { linear: 0 };
             let allowed = wanted(full);
             return if needed <= allowed.max(self.limit as f64) {
-                (needed, Why::Demand)
+                (needed, LimitReason::Demand)
             } else {
-                (allowed, Why::Growing)
+                (allowed, LimitReason::Growing)
             };
         }
         match self.mode {
-            Mode::Starting if ratio >= EVEN && self.rate == 0.0 => return (LEAP * full, Why::Starting),
-            Mode::Starting if ratio * FULL >= 1.0 => return (START_GAIN * full + SLACK, Why::Starting),
-            Mode::Starting => return self.drain(measured, full),
-            Mode::Draining => {
+            ControllerMode::Starting if ratio >= EVEN && self.rate == 0.0 => {
+                return (LEAP * full, LimitReason::Starting);
+            }
+            ControllerMode::Starting if ratio * FULL >= 1.0 => {
+                return (START_GAIN * full + SLACK, LimitReason::Starting);
+            }
+            ControllerMode::Starting => return self.drain(measured, full),
+            ControllerMode::Draining => {
                 let found = elasticity.is_some_and(|part| part > ELASTIC);
                 match measured.latency / base {
                     // Still above what was known: the queue is not gone yet.
                     above
                         if above > ABOVE && !found && (DRAIN * full).ceil() < measured.under_way.floor() =>
                     {
-                        return (DRAIN * full, Why::Draining);
+                        return (DRAIN * full, LimitReason::Draining);
                     }
                     // So few that there is no fewer, and no queue of ours.
                     above if above > ABOVE && !found => {
-                        self.mode = Mode::Cruising { linear: 0 };
+                        self.mode = ControllerMode::Cruising { linear: 0 };
                         (self.base, self.confirmed) = (Some(measured.latency), self.now);
-                        return (wanted(measured.under_way), Why::Growing);
+                        return (wanted(measured.under_way), LimitReason::Growing);
                     }
                     // It fell in step with the cut: there may be a lower one to find.
                     _ if !found && self.in_step(measured) && self.limit > SMALL => {
-                        return (0.7 * measured.under_way, Why::Draining);
+                        return (0.7 * measured.under_way, LimitReason::Draining);
                     }
                     // Back to what was right before, as `base` now says.
                     _ => {
-                        self.mode = Mode::Cruising { linear: 0 };
+                        self.mode = ControllerMode::Cruising { linear: 0 };
                         let full = if found { full } else { full.max(self.rate * base) };
-                        return (wanted(full), Why::Growing);
+                        return (wanted(full), LimitReason::Growing);
                     }
                 }
             }
-            Mode::Cruising { .. } => {}
+            ControllerMode::Cruising { .. } => {}
         }
-        let Mode::Cruising { linear } = &mut self.mode else { return (wanted(full), Why::Growing) };
+        let ControllerMode::Cruising { linear } = &mut self.mode else {
+            return (wanted(full), LimitReason::Growing);
+        };
         let queued = measured.queued > 0.9;
         *linear = if queued && ratio * ABOVE >= 1.0 { linear.saturating_add(1) } else { 0 };
         if *linear >= 3 && self.limit < self.most {
-            self.mode = Mode::Starting;
-            return (START_GAIN * full + SLACK, Why::Starting);
+            self.mode = ControllerMode::Starting;
+            return (START_GAIN * full + SLACK, LimitReason::Starting);
         }
         let believed = BELIEVED.as_secs_f64().max(BELIEVED_LATENCIES * measured.latency);
         if queued && (self.now.saturating_sub(self.confirmed)).as_secs_f64() > believed {
             return self.drain(measured, full);
         }
         let target = wanted(full);
-        (target, if target > self.limit as f64 { Why::Growing } else { Why::Latency })
+        (target, if target > self.limit as f64 { LimitReason::Growing } else { LimitReason::Latency })
     }
 
     /// What the store answers sooner than any timer notices is not worth withholding. A drain to below that ends here:
     /// the queue that it is to empty is allowed, so its end would never be seen.
-    fn not_below_finest(&mut self, measured: &Measured, target: f64, why: Why) -> (f64, Why) {
+    fn not_below_finest(
+        &mut self,
+        measured: &MeasuredRound,
+        target: f64,
+        why: LimitReason,
+    ) -> (f64, LimitReason) {
         let finest = FINEST.as_secs_f64() * measured.under_way / measured.latency;
         if target >= finest {
             return (target, why);
         }
-        if why != Why::Draining {
+        if why != LimitReason::Draining {
             return (finest, why);
         }
-        (self.mode, self.confirmed) = (Mode::Cruising { linear: 0 }, self.now);
-        (finest, Why::Latency)
+        (self.mode, self.confirmed) = (ControllerMode::Cruising { linear: 0 }, self.now);
+        (finest, LimitReason::Latency)
     }
 
-    fn drain(&mut self, measured: &Measured, full: f64) -> (f64, Why) {
-        self.mode = Mode::Draining;
+    fn drain(&mut self, measured: &MeasuredRound, full: f64) -> (f64, LimitReason) {
+        self.mode = ControllerMode::Draining;
         self.rate = measured.under_way / measured.latency;
-        (DRAIN * full, Why::Draining)
+        (DRAIN * full, LimitReason::Draining)
     }
 
     /// Whether the latency fell as the number under way did, so that the store was still full.
-    fn in_step(&self, measured: &Measured) -> bool {
+    fn in_step(&self, measured: &MeasuredRound) -> bool {
         let elasticity = self.before.and_then(|before| measured.elasticity(&before));
         elasticity.is_some_and(|part| part < IN_STEP)
     }
 
     /// What the trainer's demand needs, where it is the bottleneck.
-    fn demand(&mut self, measured: &Measured) -> Option<f64> {
+    fn demand(&mut self, measured: &MeasuredRound) -> Option<f64> {
         self.windows.back().filter(|window| window.idle > IDLE)?;
         let usual = self.windows.iter().map(|window| window.longest).max()?;
         if self.waiting > usual + usual / 2 && measured.queued > 0.9 {
             // More than before is asked for: what was enough until now says nothing.
             self.windows.clear();
-            (self.window, self.window_ends) = (Window::default(), Some(self.now + WINDOW));
-            self.mode = Mode::Starting;
+            (self.window, self.window_ends) = (DemandWindow::default(), Some(self.now + DEMAND_WINDOW));
+            self.mode = ControllerMode::Starting;
             return None;
         }
         let most = self.windows.iter().map(|window| window.answers).max()?;
-        Some(GAIN * f64::from(most) / WINDOW.as_secs_f64() * measured.latency + SLACK)
+        Some(GAIN * f64::from(most) / DEMAND_WINDOW.as_secs_f64() * measured.latency + SLACK)
     }
 
-    fn change(&mut self, target: f64, why: Why) {
+    fn change(&mut self, target: f64, why: LimitReason) {
         let limit = self.limit as f64;
         let target = target.clamp((limit * CUT).floor(), LEAP * limit);
-        let settled = why != Why::Draining;
+        let settled = why != LimitReason::Draining;
         if settled && (target - limit).abs() <= limit * DEAD_BAND && target < self.most as f64 {
             return;
         }
-        let target = if why == Why::Draining { target.ceil() } else { target.round() };
-        self.set(target.max(1.0) as usize, why);
-    }
-
-    fn set(&mut self, limit: usize, why: Why) {
-        let limit = limit.clamp(1, self.most);
+        let target = if why == LimitReason::Draining { target.ceil() } else { target.round() };
+        let limit = (target as usize).clamp(1, self.most);
         if limit != self.limit {
             (self.limit, self.why) = (limit, why);
         }
@@ -576,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_and_an_answer_before_the_question_do_no_harm() {
+    fn controller_tolerates_a_clock_that_goes_back() {
         let mut controller = Controller::new(AdaptivePolicy::default());
         let at = Duration::from_millis;
         controller.load(at(100), 1, 0);
@@ -626,7 +619,7 @@ mod tests {
 
     /// Each round found the store full and wanted to drain it to less than what it answers within a millisecond.
     #[test]
-    fn drain_to_less_than_is_withheld_ends_at_once() {
+    fn drain_below_the_minimum_ends_at_once() {
         for (places, latency_us) in [(43, 519), (252, 531), (464, 600), (464, 690)] {
             let (low, high, changes, _) = watched(places, Duration::from_micros(latency_us));
             assert!(changes <= 8, "{changes} changes, {low}..{high} for {places} places, {latency_us} us");
@@ -637,7 +630,7 @@ mod tests {
         // Each is twelve seconds of a store.
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
         #[test]
-        fn it_settles_on_what_fills_the_store_and_stays_there(
+        fn limit_settles_on_the_capacity_of_the_store(
             places in 1usize..500,
             latency_us in 500u64..60_000,
         ) {

@@ -39,45 +39,13 @@ impl Default for DeadlinePolicy {
     }
 }
 
-impl DeadlinePolicy {
-    /// The same with another floor.
-    #[must_use]
-    pub const fn with_floor(self, floor: Duration) -> Self {
-        Self { floor, ..self }
-    }
+setters! { DeadlinePolicy:
+    /// The same with another minimum.
+    with_floor(floor: Duration);
 }
 
-/// How fast single reads have lately been.
-#[derive(Debug, Default)]
-struct Pace {
-    /// Seconds a byte, as the bits of an `f64`; 0 before the first. Two threads that write at once may lose one of
-    /// two measurements, which does no harm.
-    per_byte: AtomicU64,
-}
-
-impl Pace {
-    /// Reads below this size say more about latency than about pace.
-    const TELLING: u64 = 16 << 10;
-
-    fn record(&self, bytes: u64, took: Duration) {
-        if bytes < Self::TELLING {
-            return;
-        }
-        let new = took.as_secs_f64() / bytes as f64;
-        let old = f64::from_bits(self.per_byte.load(Relaxed));
-        let mean = if old > 0.0 { old + (new - old) / 16.0 } else { new };
-        self.per_byte.store(mean.to_bits(), Relaxed);
-    }
-
-    fn bound(&self, bytes: u64, policy: &DeadlinePolicy) -> Duration {
-        let seen = f64::from_bits(self.per_byte.load(Relaxed));
-        let assumed = 1.0 / policy.assumed.max(1) as f64;
-        let per_byte = if seen > 0.0 { seen } else { assumed };
-        let seconds = bytes as f64 * per_byte * f64::from(policy.margin);
-        // Cut at a year, so that the sum with any instant stays one.
-        policy.floor.min(YEAR) + Duration::from_secs_f64(seconds.min(YEAR.as_secs_f64()))
-    }
-}
+/// The latency of reads below this size depends on the request more than on the bytes.
+const TELLING: u64 = 16 << 10;
 
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -88,7 +56,9 @@ pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) struct Deadline {
     tier: String,
     policy: DeadlinePolicy,
-    pace: Pace,
+    /// Recent seconds per byte of a single read, as the bits of an `f64`; 0 before the first read. Two threads that write at
+    /// once may lose one of two measurements, which is harmless.
+    per_byte: AtomicU64,
     ended: Counter,
 }
 
@@ -96,12 +66,27 @@ impl Deadline {
     pub(crate) fn new(tier: &str, policy: DeadlinePolicy) -> Self {
         let tier = tier.to_owned();
         let ended = metrics::counter!("foreread_tier_read_deadlines_total", "tier" => tier.clone());
-        Self { tier, policy, pace: Pace::default(), ended }
+        Self { tier, policy, per_byte: AtomicU64::new(0), ended }
     }
 
     /// How long a read of so many bytes may take now.
     fn bound(&self, bytes: u64) -> Duration {
-        self.pace.bound(bytes, &self.policy)
+        let seen = f64::from_bits(self.per_byte.load(Relaxed));
+        let assumed = 1.0 / self.policy.assumed.max(1) as f64;
+        let per_byte = if seen > 0.0 { seen } else { assumed };
+        let seconds = bytes as f64 * per_byte * f64::from(self.policy.margin);
+        // Cut at a year, so that the sum with any instant stays one.
+        self.policy.floor.min(YEAR) + Duration::from_secs_f64(seconds.min(YEAR.as_secs_f64()))
+    }
+
+    fn record(&self, bytes: u64, took: Duration) {
+        if bytes < TELLING {
+            return;
+        }
+        let new = took.as_secs_f64() / bytes as f64;
+        let old = f64::from_bits(self.per_byte.load(Relaxed));
+        let mean = if old > 0.0 { old + (new - old) / 16.0 } else { new };
+        self.per_byte.store(mean.to_bits(), Relaxed);
     }
 
     /// The answer of a read that left at `started`, or that it took too long.
@@ -126,7 +111,7 @@ impl Deadline {
         };
         let got = bytes.len() as u64;
         if got == expected {
-            self.pace.record(got, started.elapsed());
+            self.record(got, started.elapsed());
             return Ok(bytes);
         }
         let kind = if got < expected { ErrorKind::Transient } else { ErrorKind::Changed };
@@ -164,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_hangs_is_ended_by_name_and_the_others_do_not_wait() {
+    async fn hanging_read_ends_by_name_and_delays_no_other() {
         let origin = Arc::new(FakeOrigin::uniform(100, 1000).with_latency(Duration::from_millis(5)));
         let failing = FailingTier::new(Arc::clone(&origin)).on(When::Key(key(7)), Fault::Never);
         let bounded = bounded(failing, DeadlinePolicy::default());
@@ -185,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_reads_on_a_slow_link_have_the_time_that_they_need() {
+    async fn large_reads_on_a_slow_link_get_more_time() {
         let origin =
             FakeOrigin::new([("a", 1 << 20), ("b", 100 << 20)]).with_bandwidth(2 << 20).with_zeroes();
         let bounded = bounded(origin.clone(), DeadlinePolicy::default());
@@ -193,14 +178,14 @@ mod tests {
         assert!(bounded.read_all(batch(&origin, [1])).next().await.unwrap().result.is_ok());
         // The same by numbers: 1 MiB took half a second.
         let deadline = Deadline::new("fake", DeadlinePolicy::default());
-        deadline.pace.record(1 << 20, Duration::from_millis(500));
+        deadline.record(1 << 20, Duration::from_millis(500));
         let bound = deadline.bound(100 << 20).as_secs();
         assert!((429..=431).contains(&bound), "eight times 50 s, and 30 s: {bound} s");
         assert!(deadline.bound(u64::MAX) <= YEAR * 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wrong_length_is_no_answer() {
+    async fn wrong_length_is_an_error() {
         let origin = Arc::new(FakeOrigin::uniform(10, 1000));
         for (fault, kind, said) in [
             (Fault::Short, ErrorKind::Transient, "999 bytes instead of 1000"),
@@ -218,7 +203,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_tag_is_answered_once_and_in_time(
+        fn deadline_answers_every_read_in_time(
             seed: u64,
             chances in (0.0f64..0.3, 0.0f64..0.3, 0.0f64..0.3),
             batches in proptest::collection::vec((0u64..900, 0u64..60), 1..10),

@@ -68,43 +68,31 @@ impl Default for HedgePolicy {
     }
 }
 
-impl HedgePolicy {
-    /// The same with another budget (a part of the reads, 0 to 1).
-    #[must_use]
-    pub const fn with_budget(self, budget: f64) -> Self {
-        Self { budget, ..self }
-    }
-
-    /// The same where a read is late after `factor` times what the part `quantile` of reads take, but not before
-    /// `shortest`.
-    #[must_use]
-    pub const fn with_lateness(self, quantile: f64, factor: f64, shortest: Duration) -> Self {
-        Self { quantile, factor, shortest, ..self }
-    }
-
-    /// The same with another number of reads to be seen first.
-    #[must_use]
-    pub const fn with_fewest(self, fewest: u32) -> Self {
-        Self { fewest, ..self }
-    }
+setters! { HedgePolicy:
+    /// The same with another budget (a fraction of the reads, 0 to 1).
+    with_budget(budget: f64);
+    /// The same, where a read is late after `factor` times the `quantile` of recent latencies, and after `shortest`.
+    with_lateness(quantile: f64, factor: f64, shortest: Duration);
+    /// The same with another minimum number of observed reads.
+    with_fewest(fewest: u32);
 }
 
 /// Unspent budget beyond this many second reads is lost; so many may be sent before any were earned, too: a run should not
 /// begin with waiting for a server's dead half.
-const SAVED: f64 = 16.0;
+const MAX_BUDGET: f64 = 16.0;
 /// When a read is late of whose size too few were seen: after this, and what its bytes take at so many a second.
-const GUESS: Duration = Duration::from_secs(2);
-const SLOW: f64 = 5e6;
+const DEFAULT_LATENESS: Duration = Duration::from_secs(2);
+const SLOW_LINK: f64 = 5e6;
 
-/// How soon to look again at reads of a size of which too few were seen. A run begins with such reads, and enough others are
+/// How soon to next_check again at reads of a size of which too few were seen. A run begins with such reads, and enough others are
 /// answered while the first one hangs.
-const UNKNOWN: Duration = Duration::from_millis(50);
+const RECHECK: Duration = Duration::from_millis(50);
 
 /// How one read ended.
-type Answer = Result<Bytes, TierError>;
+type ReadResult = Result<Bytes, TierError>;
 
 /// A second read: the outer future waits until it may leave, the inner one is under way.
-pub(crate) type Second<'a> = BoxFuture<'a, BoxFuture<'a, Answer>>;
+pub(crate) type SecondRead<'a> = BoxFuture<'a, BoxFuture<'a, ReadResult>>;
 
 /// Decides when a read is late, and sends it a second time.
 ///
@@ -118,14 +106,14 @@ pub(crate) struct Hedge {
     meter: Meter,
     hedges: Counter,
     won: Counter,
-    seen: Mutex<Seen>,
+    seen: Mutex<HedgeState>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct HedgeState {
     latencies: Histogram,
     /// Second reads that may be sent.
-    saved: f64,
+    budget_left: f64,
 }
 
 impl Hedge {
@@ -137,17 +125,17 @@ impl Hedge {
             meter,
             hedges: metrics::counter!("foreread_tier_read_hedges_total", "tier" => tier.clone()),
             won: metrics::counter!("foreread_tier_read_hedges_won_total", "tier" => tier),
-            seen: Mutex::new(Seen { latencies, saved: SAVED }),
+            seen: Mutex::new(HedgeState { latencies, budget_left: MAX_BUDGET }),
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, HedgeState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a read of so many bytes may take before it is late, and how soon to look again at the latest, because
+    /// How long a read of so many bytes may take before it is late, and how soon to next_check again at the latest, because
     /// by then more may be known.
-    fn late_after(&self, seen: &Seen, bytes: u64) -> (Duration, Duration) {
+    fn lateness(&self, seen: &HedgeState, bytes: u64) -> (Duration, Duration) {
         match seen.latencies.quantile(bytes) {
             Some(usual) => {
                 // Cut at a year, so that the sum with any instant stays one.
@@ -155,19 +143,19 @@ impl Hedge {
                 (late.unwrap_or(YEAR).max(self.policy.shortest).min(YEAR), YEAR)
             }
             None => {
-                let guess = GUESS + Duration::from_secs_f64(bytes as f64 / SLOW);
-                (guess.min(YEAR), UNKNOWN)
+                let guess = DEFAULT_LATENESS + Duration::from_secs_f64(bytes as f64 / SLOW_LINK);
+                (guess.min(YEAR), RECHECK)
             }
         }
     }
 
-    /// When to look at a read that left at `since`, and whether it is late then.
-    fn look(&self, bytes: u64, since: Instant) -> (Instant, bool) {
+    /// When to next_check at a read that left at `since`, and whether it is late then.
+    fn next_check(&self, bytes: u64, since: Instant) -> (Instant, bool) {
         let now = Instant::now();
         let took = now.saturating_duration_since(since);
         let seen = self.seen();
-        let (after, soon) = self.late_after(&seen, bytes);
-        if after <= took && seen.saved >= 1.0 {
+        let (after, soon) = self.lateness(&seen, bytes);
+        if after <= took && seen.budget_left >= 1.0 {
             return (now, true);
         }
         // Of one that is late already: there may be budget by then.
@@ -178,9 +166,9 @@ impl Hedge {
     /// Pays for a second read that is about to leave, if there is budget left.
     fn pay(&self) -> bool {
         let mut seen = self.seen();
-        let has_budget = seen.saved >= 1.0;
+        let has_budget = seen.budget_left >= 1.0;
         if has_budget {
-            seen.saved -= 1.0;
+            seen.budget_left -= 1.0;
         }
         has_budget
     }
@@ -191,22 +179,22 @@ impl Hedge {
         &self,
         request: &ReadRequest,
         started: Instant,
-        first: impl Future<Output = Answer>,
-        second: impl Fn() -> Second<'a>,
+        first: impl Future<Output = ReadResult>,
+        second: impl Fn() -> SecondRead<'a>,
         withheld: impl Fn(&TierError),
-    ) -> Answer {
+    ) -> ReadResult {
         {
             let mut seen = self.seen();
-            seen.saved = (seen.saved + self.policy.budget.clamp(0.0, 1.0)).min(SAVED);
+            seen.budget_left = (seen.budget_left + self.policy.budget.clamp(0.0, 1.0)).min(MAX_BUDGET);
         }
         let (mut first, mut failed) = (pin!(first), None);
-        let (mut waiting, mut under_way): (Option<Second<'a>>, Vec<BoxFuture<'a, Answer>>) =
+        let (mut waiting, mut under_way): (Option<SecondRead<'a>>, Vec<BoxFuture<'a, ReadResult>>) =
             Default::default();
         let (mut since, mut sent) = (started, 0);
         let (answer, of_second) = loop {
             let may_send = sent < self.policy.most && waiting.is_none() && failed.is_none();
-            let look = may_send.then(|| self.look(request.len(), since));
-            let (at, is_late) = look.unwrap_or((started, false));
+            let next_check = may_send.then(|| self.next_check(request.len(), since));
+            let (at, is_late) = next_check.unwrap_or((started, false));
             tokio::select! {
                 biased;
                 answer = &mut first, if failed.is_none() => match answer {
@@ -230,7 +218,7 @@ impl Hedge {
                         under_way.push(read);
                     }
                 }
-                () = sleep_until(at), if look.is_some() => if is_late {
+                () = sleep_until(at), if next_check.is_some() => if is_late {
                     (since, sent) = (Instant::now(), sent + 1);
                     waiting = Some(second());
                 }
@@ -250,7 +238,7 @@ impl Hedge {
 }
 
 /// The first answer of these reads, which is taken out.
-async fn next_of(reads: &mut Vec<BoxFuture<'_, Answer>>) -> Answer {
+async fn next_of(reads: &mut Vec<BoxFuture<'_, ReadResult>>) -> ReadResult {
     poll_fn(|cx| {
         for at in 0..reads.len() {
             if let Poll::Ready(answer) = reads[at].as_mut().poll(cx) {
@@ -276,14 +264,14 @@ mod tests {
     use super::*;
     use crate::Stack;
 
-    const USUAL: Duration = Duration::from_millis(20);
+    const LATENCY: Duration = Duration::from_millis(20);
 
     fn key(id: u64) -> SampleKey {
         SampleKey::new(DatasetId(0), SampleId(id))
     }
 
     fn origin() -> Arc<FakeOrigin> {
-        Arc::new(FakeOrigin::uniform(1000, 100).with_latency(USUAL))
+        Arc::new(FakeOrigin::uniform(1000, 100).with_latency(LATENCY))
     }
 
     fn batch(origin: &FakeOrigin, ids: impl IntoIterator<Item = u64>) -> Vec<ReadRequest> {
@@ -308,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_hangs_is_sent_again_and_only_it_is_late() {
+    async fn hanging_read_is_hedged_alone() {
         let origin = origin();
         let (hedged, counted, meter) = hedged(&origin, When::First(key(500), 1), Fault::Never);
         assert_eq!(hedged.read_all(batch(&origin, 0..200)).count().await, 200);
@@ -317,7 +305,7 @@ mod tests {
         for _ in 0..19 {
             assert_ne!(stream.next().await.unwrap().tag, 10);
         }
-        assert_eq!(began.elapsed(), USUAL);
+        assert_eq!(began.elapsed(), LATENCY);
         let last = stream.next().await.unwrap();
         assert_eq!((last.tag, last.result.unwrap()), (10, origin.expected(SampleId(500))));
         // Three times what 95 of 100 take (to a bucket), and what the second read takes.
@@ -329,31 +317,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn before_enough_was_seen_only_what_is_very_late_is_hedged() {
+    async fn early_hedges_use_the_default_lateness() {
         let origin = origin();
         let (hedged, _, meter) =
             hedged(&origin, When::First(key(50), 1), Fault::Stall(Duration::from_secs(5)));
         let began = Instant::now();
         assert_eq!(hedged.read_all(batch(&origin, 35..54)).count().await, 19);
         let took = began.elapsed();
-        assert!(GUESS + USUAL <= took && took < GUESS + 5 * USUAL, "{took:?}");
+        assert!(DEFAULT_LATENESS + LATENCY <= took && took < DEFAULT_LATENESS + 5 * LATENCY, "{took:?}");
         assert_eq!(meter.read().hedged, 1);
     }
 
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-12
-    async fn one_of_the_first_reads_that_hangs_is_late_as_soon_as_the_others_have_shown_what_is_usual() {
+    async fn early_hanging_read_is_hedged_once_latency_is_known() {
         let origin = origin();
         let (hedged, _, meter) = hedged(&origin, When::First(key(50), 1), Fault::Never);
         let began = Instant::now();
         assert_eq!(hedged.read_all(batch(&origin, 0..64)).count().await, 64);
         let took = began.elapsed();
-        assert!(took < 8 * USUAL, "{took:?}");
+        assert!(took < 8 * LATENCY, "{took:?}");
         assert_eq!(meter.read().hedged, 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_is_slow_as_a_whole_is_not_asked_twice_as_much() {
+    async fn slow_store_gets_few_hedges() {
         let origin = origin();
         let (hedged, _, meter) = hedged(&origin, When::Key(key(999)), Fault::Short);
         for _ in 0..5 {
@@ -374,17 +362,18 @@ mod tests {
         reason = "the outer future waits for a place, the inner one is the read"
     )]
     // semantics: FAIL-12
-    async fn second_read_that_was_never_sent_costs_nothing() {
+    async fn unsent_hedge_costs_nothing() {
         let (hedge, meter) = (HedgePolicy::default(), Meter::new());
         let hedge = Hedge::new("test", hedge, meter.clone());
         let request = origin().request(SampleId(7), Tick(0));
-        let late = GUESS + Duration::from_secs(1);
+        let late = DEFAULT_LATENESS + Duration::from_secs(1);
         let place = tokio::sync::Semaphore::new(0);
         let race = async |first: Duration| {
-            let second = || -> Second<'_> {
+            let second = || -> SecondRead<'_> {
                 Box::pin(async {
                     place.acquire().await.unwrap().forget();
-                    let read: BoxFuture<'_, Answer> = Box::pin(async { Ok(Bytes::from_static(b"second")) });
+                    let read: BoxFuture<'_, ReadResult> =
+                        Box::pin(async { Ok(Bytes::from_static(b"second")) });
                     read
                 })
             };
@@ -397,7 +386,7 @@ mod tests {
         for _ in 0..40 {
             assert_eq!(race(late).await, "first");
         }
-        assert_eq!((meter.read().hedged, hedge.seen().saved), (0, SAVED));
+        assert_eq!((meter.read().hedged, hedge.seen().budget_left), (0, MAX_BUDGET));
         // So there is budget for one that hangs.
         place.add_permits(1);
         assert_eq!(race(YEAR).await, "second");
@@ -406,7 +395,7 @@ mod tests {
 
     /// The sum of an instant and the time after which a read is late panicked.
     #[tokio::test(start_paused = true)]
-    async fn policy_that_never_hedges_reads() {
+    async fn policy_without_hedges_reads() {
         let default = HedgePolicy::default();
         for policy in [
             default.with_lateness(0.95, 3.0, Duration::MAX),
@@ -424,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_error_waits_for_the_other_read_only_where_that_may_help() {
+    async fn retryable_error_waits_for_the_other_read() {
         for (kind, mended) in [(ErrorKind::Transient, true), (ErrorKind::NotFound, false)] {
             let origin = origin();
             let late = Arc::new(Late { inner: Arc::clone(&origin), kind });
@@ -484,7 +473,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_tag_is_answered_once_whatever_goes_wrong(
+        fn hedge_answers_every_read_once(
             seed: u64,
             chances in (0.0f64..0.3, 0.0f64..0.3, 0.0f64..0.2),
             batches in proptest::collection::vec((0u64..900, 0u64..100), 1..12),
@@ -492,7 +481,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let origin = Arc::new(
-                    FakeOrigin::uniform(1000, 100).with_latency(USUAL).with_jitter(Duration::from_millis(100)),
+                    FakeOrigin::uniform(1000, 100).with_latency(LATENCY).with_jitter(Duration::from_millis(100)),
                 );
                 let failing = FailingTier::new(Arc::clone(&origin))
                     .on(When::Chance(chances.0), Fault::Error(ErrorKind::Transient))

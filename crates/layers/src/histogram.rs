@@ -17,7 +17,7 @@ const FULL: u32 = 2048;
 const FRESH: u32 = 64;
 
 #[derive(Clone, Debug)]
-struct Class {
+struct SizeClass {
     counts: Box<[u32]>,
     total: u32,
     /// The quantile as it was last looked up, and how many reads ago.
@@ -25,7 +25,7 @@ struct Class {
     age: u32,
 }
 
-impl Default for Class {
+impl Default for SizeClass {
     fn default() -> Self {
         Self { counts: vec![0; BUCKETS].into(), total: 0, known: None, age: 0 }
     }
@@ -36,7 +36,7 @@ impl Default for Class {
 pub(crate) struct Histogram {
     quantile: f64,
     fewest: u32,
-    classes: Vec<Option<Class>>,
+    classes: Vec<Option<SizeClass>>,
 }
 
 impl Histogram {
@@ -67,7 +67,7 @@ impl Histogram {
     }
 }
 
-impl Class {
+impl SizeClass {
     /// The upper end of the bucket in which the quantile lies.
     fn look_up(&self, quantile: f64) -> Duration {
         let wanted = (f64::from(self.total) * quantile).ceil().max(1.0) as u32;
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_in_order_and_nine_per_cent_wide_at_most() {
+    fn buckets_are_ordered_and_narrow() {
         for micros in [1u64, 2, 3, 7, 8, 9, 100, 12_345, 1_000_000, 3_600_000_000] {
             let latency = Duration::from_micros(micros);
             let end = upper_end(bucket_of(latency));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_known_when_enough_was_seen_and_follows_changes() {
+    fn quantile_needs_samples_and_follows_changes() {
         let mut histogram = Histogram::new(0.95, 100);
         for read in 0..99u64 {
             histogram.record(100_000, Duration::from_millis(10 + read % 5));

@@ -28,9 +28,9 @@ use bytes::Bytes;
 use foreread_tier::{Block, Buffers, ErrorKind, Object, ReadFuture, ReadRequest, Span, TierError, Version};
 use metrics::Counter;
 
-use crate::parts::{Part, parts};
+use crate::parts::{ReadPart, parts};
 use crate::retry::Failures;
-use crate::speed::{Cost, Speed};
+use crate::speed::{ReadCost, Speed};
 use crate::stack::Layers;
 
 /// What joining a range to the one before it has to save, as a part of the time that reading it takes.
@@ -62,41 +62,40 @@ impl MergePolicy {
     pub const fn with_given(self, latency: Duration, bytes_per_second: u64) -> Self {
         Self { given: Some((latency, bytes_per_second)), ..self }
     }
+}
 
-    /// The same with another longest read and another bound on bytes that nobody asked for.
-    #[must_use]
-    pub const fn with_bounds(self, most: u64, waste: f64) -> Self {
-        Self { most, waste, ..self }
-    }
+setters! { MergePolicy:
+    /// The same with another longest read and another bound on bytes that were not requested.
+    with_bounds(most: u64, waste: f64);
 }
 
 /// The bytes of a joined read, or why there are none; or how often it has failed, where its parts are to be read by themselves.
-pub(crate) type Joined = Result<Result<Bytes, TierError>, Failures>;
+pub(crate) type JoinedResult = Result<Result<Bytes, TierError>, Failures>;
 
 /// How a range is read.
-enum Plan {
+enum RangePlan {
     /// By itself.
     Alone(ReadFuture),
     /// As this part of a joined read.
-    Part(Part<Joined>, Range<usize>),
+    Part(ReadPart<JoinedResult>, Range<usize>),
 }
 
 /// A range that is to be read, and how, once that is known.
-struct Waiting {
+struct PendingRange {
     request: Arc<ReadRequest>,
-    plan: Mutex<Option<Plan>>,
+    plan: Mutex<Option<RangePlan>>,
 }
 
-impl Waiting {
-    fn plan(&self) -> MutexGuard<'_, Option<Plan>> {
+impl PendingRange {
+    fn plan(&self) -> MutexGuard<'_, Option<RangePlan>> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Reads that have not begun, those among them whose futures were dropped.
 #[derive(Default)]
-struct Burst {
-    ranges: Vec<Weak<Waiting>>,
+struct PendingBurst {
+    ranges: Vec<Weak<PendingRange>>,
     /// Blocks of which reads are still to come.
     blocks: Vec<OpenBlock>,
 }
@@ -104,12 +103,12 @@ struct Burst {
 struct OpenBlock {
     object: Object,
     block: Arc<Block>,
-    reads: Vec<Weak<Waiting>>,
+    reads: Vec<Weak<PendingRange>>,
 }
 
-impl Burst {
+impl PendingBurst {
     /// Adds a read; the reads of its block, if that is complete with it.
-    fn add(&mut self, waiting: &Arc<Waiting>) -> Option<Vec<Weak<Waiting>>> {
+    fn add(&mut self, waiting: &Arc<PendingRange>) -> Option<Vec<Weak<PendingRange>>> {
         let (read, request) = (Arc::downgrade(waiting), &waiting.request);
         let Some(block) = &request.block else {
             self.ranges.push(read);
@@ -132,26 +131,26 @@ impl Burst {
     }
 
     /// The block of a read, complete or not.
-    fn take_block(&mut self, request: &ReadRequest) -> Option<Vec<Weak<Waiting>>> {
+    fn take_block(&mut self, request: &ReadRequest) -> Option<Vec<Weak<PendingRange>>> {
         let at = self.find(request, request.block.as_ref()?)?;
         Some(self.blocks.swap_remove(at).reads)
     }
 }
 
-/// Joins the reads of neighbouring ranges of one origin.
+/// JoinLayer the reads of neighbouring ranges of one origin.
 ///
 /// Reads that were answered from a joined one are counted as `foreread_tier_reads_merged_total` with the label `tier`.
-pub(crate) struct Joins {
+pub(crate) struct JoinLayer {
     layers: Arc<Layers>,
     policy: MergePolicy,
     speed: Option<Speed>,
     buffers: Arc<dyn Buffers>,
     joined: Counter,
-    burst: Mutex<Burst>,
+    burst: Mutex<PendingBurst>,
 }
 
-impl Joins {
-    /// Joins what `layers` read as `policy` says, with answers in memory from `buffers`, and with costs as `speed` measures
+impl JoinLayer {
+    /// JoinLayer what `layers` read as `policy` says, with answers in memory from `buffers`, and with costs as `speed` measures
     /// them where the policy does not say. Without `speed`, only blocks are joined.
     pub(crate) fn new(
         layers: Arc<Layers>,
@@ -164,7 +163,7 @@ impl Joins {
         Self { layers, policy, speed, buffers, joined, burst: Mutex::default() }
     }
 
-    fn burst(&self) -> MutexGuard<'_, Burst> {
+    fn burst(&self) -> MutexGuard<'_, PendingBurst> {
         self.burst.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,7 +174,7 @@ impl Joins {
 
     /// Reads a range: with others, if the burst has neighbours.
     pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
-        let waiting = Arc::new(Waiting { request, plan: Mutex::default() });
+        let waiting = Arc::new(PendingRange { request, plan: Mutex::default() });
         {
             let mut burst = self.burst();
             if let Some(reads) = burst.add(&waiting) {
@@ -197,8 +196,8 @@ impl Joins {
             }
             let request = || Arc::clone(&waiting.request);
             match plan {
-                Some(Plan::Alone(read)) => read.await,
-                Some(Plan::Part(whole, part)) => match whole.await {
+                Some(RangePlan::Alone(read)) => read.await,
+                Some(RangePlan::Part(whole, part)) => match whole.await {
                     Ok(whole) => joins.copy(&waiting.request, whole?.get(part)),
                     Err(failures) => joins.layers.read_after(request(), failures).await,
                 },
@@ -216,9 +215,9 @@ impl Joins {
             drop(open);
             return self.layers.submit();
         }
-        let burst: Vec<Arc<Waiting>> = open.ranges.drain(..).filter_map(|read| read.upgrade()).collect();
+        let burst: Vec<Arc<PendingRange>> = open.ranges.drain(..).filter_map(|read| read.upgrade()).collect();
         let cost = if burst.len() < 2 { None } else { self.cost() };
-        let mut reads = cost.map_or_else(|| alone(&burst), |cost| runs(&burst, &self.policy, cost));
+        let mut reads = join_ranges(&burst, &self.policy, cost);
         reads.sort_by_key(|run| run.members.iter().map(|&at| burst[at].request.due).min());
         for run in reads {
             self.begin(&burst, run);
@@ -228,8 +227,8 @@ impl Joins {
     }
 
     /// Begins the reads of a block as one, while the burst is locked.
-    fn begin_block(&self, reads: &[Weak<Waiting>]) {
-        let reads: Vec<Arc<Waiting>> = reads.iter().filter_map(Weak::upgrade).collect();
+    fn begin_block(&self, reads: &[Weak<PendingRange>]) {
+        let reads: Vec<Arc<PendingRange>> = reads.iter().filter_map(Weak::upgrade).collect();
         let ranges = || {
             reads.iter().filter_map(|read| match &read.request.span {
                 Span::Range(range) => Some(range),
@@ -243,27 +242,27 @@ impl Joins {
         };
         self.begin(
             &reads,
-            Run { range: start..end, asked: end - start, members: (0..reads.len()).collect() },
+            JoinedRange { range: start..end, asked: end - start, members: (0..reads.len()).collect() },
         );
     }
 
-    fn cost(&self) -> Option<Cost> {
+    fn cost(&self) -> Option<ReadCost> {
         match self.policy.given {
             Some((latency, rate)) => {
-                Some(Cost { request: latency.as_secs_f64(), byte: 1.0 / rate.max(1) as f64 })
+                Some(ReadCost { request: latency.as_secs_f64(), byte: 1.0 / rate.max(1) as f64 })
             }
             None => self.speed.as_ref()?.cost(),
         }
     }
 
-    fn begin(&self, burst: &[Arc<Waiting>], run: Run) {
-        let Run { range, mut members, .. } = run;
+    fn begin(&self, burst: &[Arc<PendingRange>], run: JoinedRange) {
+        let JoinedRange { range, mut members, .. } = run;
         members.sort_by_key(|&at| (burst[at].request.due, at));
         let [first, others @ ..] = &members[..] else { return };
         let first = &burst[*first];
         if others.is_empty() {
             let read = self.layers.read(Arc::clone(&first.request));
-            *first.plan() = Some(Plan::Alone(read));
+            *first.plan() = Some(RangePlan::Alone(read));
             return;
         }
         self.joined.increment(members.len() as u64);
@@ -277,7 +276,7 @@ impl Joins {
         for &at in &members {
             if let Span::Range(part) = &burst[at].request.span {
                 let part = (part.start - range.start) as usize..(part.end - range.start) as usize;
-                *burst[at].plan() = parts.next().map(|whole| Plan::Part(whole, part));
+                *burst[at].plan() = parts.next().map(|whole| RangePlan::Part(whole, part));
             }
         }
     }
@@ -297,30 +296,30 @@ impl Joins {
 }
 
 /// Ranges that are read together.
-struct Run {
+struct JoinedRange {
     range: Range<u64>,
     asked: u64,
     members: Vec<usize>,
 }
 
-impl Run {
+impl JoinedRange {
     fn new(range: Range<u64>, at: usize) -> Self {
         let asked = range.end.saturating_sub(range.start);
         Self { range, asked, members: vec![at] }
     }
 }
 
-fn alone(burst: &[Arc<Waiting>]) -> Vec<Run> {
-    (0..burst.len()).map(|at| Run::new(0..0, at)).collect()
-}
-
 /// One state of an object: its path, version and size.
-type State<'a> = (&'a str, &'a Option<Version>, u64);
+type ObjectState<'a> = (&'a str, &'a Option<Version>, u64);
 
 /// The reads that a burst becomes.
-fn runs(burst: &[Arc<Waiting>], policy: &MergePolicy, cost: Cost) -> Vec<Run> {
-    let mut objects: BTreeMap<State<'_>, Vec<(Range<u64>, usize)>> = BTreeMap::new();
-    let mut runs: Vec<Run> = Vec::new();
+fn join_ranges(
+    burst: &[Arc<PendingRange>],
+    policy: &MergePolicy,
+    cost: Option<ReadCost>,
+) -> Vec<JoinedRange> {
+    let mut objects: BTreeMap<ObjectState<'_>, Vec<(Range<u64>, usize)>> = BTreeMap::new();
+    let mut runs: Vec<JoinedRange> = Vec::new();
     for (at, waiting) in burst.iter().enumerate() {
         let object = &waiting.request.object;
         match &waiting.request.span {
@@ -328,20 +327,20 @@ fn runs(burst: &[Arc<Waiting>], policy: &MergePolicy, cost: Cost) -> Vec<Run> {
                 let ranges = objects.entry((&object.path, &object.version, object.size)).or_default();
                 ranges.push((range.clone(), at));
             }
-            _ => runs.push(Run::new(0..0, at)),
+            _ => runs.push(JoinedRange::new(0..0, at)),
         }
     }
     for mut ranges in objects.into_values() {
         ranges.sort_by_key(|(range, at)| (range.start, range.end, *at));
-        let mut run: Option<Run> = None;
+        let mut run: Option<JoinedRange> = None;
         for (range, at) in ranges {
             match &mut run {
-                Some(run) if joins(run, &range, policy, cost) => {
+                Some(run) if cost.is_some_and(|cost| joins(run, &range, policy, cost)) => {
                     run.asked += range.end.saturating_sub(range.start.max(run.range.end));
                     run.range.end = run.range.end.max(range.end);
                     run.members.push(at);
                 }
-                _ => runs.extend(run.replace(Run::new(range, at))),
+                _ => runs.extend(run.replace(JoinedRange::new(range, at))),
             }
         }
         runs.extend(run);
@@ -350,7 +349,7 @@ fn runs(burst: &[Arc<Waiting>], policy: &MergePolicy, cost: Cost) -> Vec<Run> {
 }
 
 /// Whether reading `range` together with the run is quicker than by itself, by enough, and within the bounds.
-fn joins(run: &Run, range: &Range<u64>, policy: &MergePolicy, cost: Cost) -> bool {
+fn joins(run: &JoinedRange, range: &Range<u64>, policy: &MergePolicy, cost: ReadCost) -> bool {
     let end = run.range.end.max(range.end);
     let between = range.start.saturating_sub(run.range.end);
     let new = end - run.range.end.max(range.start).min(end);

@@ -59,7 +59,19 @@
 //! that a future that has begun has to be polled on (or dropped): a place that was given to it is not passed on while it
 //! sleeps.
 
-mod adaptive;
+/// Declares setters, each of which sets the fields named like its parameters.
+macro_rules! setters {
+    ($type:ident: $($(#[$doc:meta])* $name:ident($($field:ident: $value:ty),+);)+) => {
+        impl $type {$(
+            $(#[$doc])*
+            #[must_use]
+            pub fn $name(self, $($field: $value),+) -> Self {
+                Self { $($field,)+ ..self }
+            }
+        )+}
+    };
+}
+
 mod bandwidth;
 mod breaker;
 mod controller;
@@ -76,14 +88,13 @@ mod retry;
 mod speed;
 mod stack;
 
-pub use adaptive::Decisions;
 pub use bandwidth::Bandwidth;
 pub use breaker::{Breaker, BreakerPolicy};
-pub use controller::{AdaptivePolicy, Why};
+pub use controller::{AdaptivePolicy, LimitReason};
 pub use deadline::DeadlinePolicy;
 pub use hedge::HedgePolicy;
 pub use joined::MergePolicy;
-pub use limit::Limit;
+pub use limit::{Decisions, Limit};
 pub use meter::{Meter, Reading};
 pub use retry::RetryPolicy;
 pub use stack::Stack;

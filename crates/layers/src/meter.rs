@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::speed::Speed;
 
 #[derive(Debug, Default)]
-struct Numbers {
+struct MeterCounts {
     requests: AtomicU64,
     bytes: AtomicU64,
     errors: AtomicU64,
@@ -27,7 +27,7 @@ struct Numbers {
 
 /// What a tier was asked so far; clones share the numbers.
 #[derive(Clone, Debug, Default)]
-pub struct Meter(Arc<Numbers>);
+pub struct Meter(Arc<MeterCounts>);
 
 /// The numbers of a [`Meter`] at one moment. While reads are under way they may be apart by those.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,11 +88,8 @@ impl Meter {
 /// | `foreread_tier_read_cancelled_total` | counter | `tier` |
 /// | `foreread_tier_reads_in_flight` | gauge | `tier` |
 /// | `foreread_tier_read_seconds` | histogram | `tier`; from the request's start to the answer, errors included |
-#[derive(Clone, Debug)]
-pub(crate) struct Metrics(Arc<Handles>);
-
 #[derive(Debug)]
-struct Handles {
+pub(crate) struct Metrics {
     tier: String,
     meter: Meter,
     requests: Counter,
@@ -108,7 +105,7 @@ impl Metrics {
     /// Adds to `meter` (several origins of one run share it); tells `speed` what reads take.
     pub(crate) fn new(tier: &str, meter: Meter, speed: Option<Speed>) -> Self {
         let tier = tier.to_owned();
-        Self(Arc::new(Handles {
+        Self {
             requests: metrics::counter!("foreread_tier_read_requests_total", "tier" => tier.clone()),
             bytes: metrics::counter!("foreread_tier_read_bytes_total", "tier" => tier.clone()),
             cancelled: metrics::counter!("foreread_tier_read_cancelled_total", "tier" => tier.clone()),
@@ -117,34 +114,33 @@ impl Metrics {
             meter,
             speed,
             tier,
-        }))
+        }
     }
 
     /// A read leaves now.
-    pub(crate) fn start(&self) -> Flight {
-        let Handles { meter, requests, in_flight, .. } = &*self.0;
-        meter.0.requests.fetch_add(1, Relaxed);
-        meter.0.in_flight.fetch_add(1, Relaxed);
-        requests.increment(1);
-        in_flight.increment(1.0);
-        Flight { metrics: self.clone(), started: Instant::now(), is_answered: false }
+    pub(crate) fn start(self: &Arc<Self>) -> MeteredRead {
+        self.meter.0.requests.fetch_add(1, Relaxed);
+        self.meter.0.in_flight.fetch_add(1, Relaxed);
+        self.requests.increment(1);
+        self.in_flight.increment(1.0);
+        MeteredRead { metrics: Arc::clone(self), started: Instant::now(), is_answered: false }
     }
 }
 
 /// A read under way; dropped before its answer, it counts as cancelled.
 #[derive(Debug)]
-pub(crate) struct Flight {
-    metrics: Metrics,
+pub(crate) struct MeteredRead {
+    metrics: Arc<Metrics>,
     pub(crate) started: Instant,
     is_answered: bool,
 }
 
-impl Flight {
+impl MeteredRead {
     /// The read was answered.
     pub(crate) fn answered(mut self, result: &Result<Bytes, TierError>) {
         self.is_answered = true;
         let now = Instant::now();
-        let Handles { meter, seconds, bytes, speed, .. } = &*self.metrics.0;
+        let Metrics { meter, seconds, bytes, speed, .. } = &*self.metrics;
         seconds.record((now - self.started).as_secs_f64());
         match result {
             Ok(answer) => {
@@ -161,16 +157,16 @@ impl Flight {
 
     #[cold]
     fn failed(&self, error: &TierError) {
-        let Handles { meter, tier, .. } = &*self.metrics.0;
+        let Metrics { meter, tier, .. } = &*self.metrics;
         meter.0.errors.fetch_add(1, Relaxed);
         let labels = [("tier", tier.clone()), ("kind", error.kind().as_str().to_owned())];
         metrics::counter!("foreread_tier_read_errors_total", &labels).increment(1);
     }
 }
 
-impl Drop for Flight {
+impl Drop for MeteredRead {
     fn drop(&mut self) {
-        let Handles { meter, in_flight, cancelled, .. } = &*self.metrics.0;
+        let Metrics { meter, in_flight, cancelled, .. } = &*self.metrics;
         meter.0.in_flight.fetch_sub(1, Relaxed);
         in_flight.decrement(1.0);
         if !self.is_answered {
@@ -198,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everything_is_counted_twice() {
+    async fn meter_and_metrics_count_the_same() {
         let recorder = DebuggingRecorder::new();
         let snapshotter = recorder.snapshotter();
         let _guard = metrics::set_default_local_recorder(&recorder);

@@ -13,29 +13,29 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 /// What a panic of the read was for, as the answer of all parts.
-type Panicked<T> = Box<dyn Fn(&str) -> T + Send>;
+type PanicHandler<T> = Box<dyn Fn(&str) -> T + Send>;
 
-struct Whole<T>(Mutex<State<T>>);
+struct SharedRead<T>(Mutex<SharedReadState<T>>);
 
-struct State<T> {
+struct SharedReadState<T> {
     /// Until it has ended.
     read: Option<BoxFuture<'static, T>>,
     answer: Option<T>,
     /// The part that polls.
     poller: Option<usize>,
     wakers: Vec<Option<Waker>>,
-    panicked: Panicked<T>,
+    panicked: PanicHandler<T>,
 }
 
-impl<T> Whole<T> {
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+impl<T> SharedRead<T> {
+    fn state(&self) -> MutexGuard<'_, SharedReadState<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One that waits for a read.
-pub(crate) struct Part<T> {
-    whole: Arc<Whole<T>>,
+pub(crate) struct ReadPart<T> {
+    whole: Arc<SharedRead<T>>,
     number: usize,
 }
 
@@ -44,14 +44,15 @@ pub(crate) fn parts<T>(
     read: BoxFuture<'static, T>,
     count: usize,
     panicked: impl Fn(&str) -> T + Send + 'static,
-) -> impl Iterator<Item = Part<T>> {
+) -> impl Iterator<Item = ReadPart<T>> {
     let panicked = Box::new(panicked);
-    let state = State { read: Some(read), answer: None, poller: None, wakers: vec![None; count], panicked };
-    let whole = Arc::new(Whole(Mutex::new(state)));
-    (0..count).map(move |number| Part { whole: Arc::clone(&whole), number })
+    let state =
+        SharedReadState { read: Some(read), answer: None, poller: None, wakers: vec![None; count], panicked };
+    let whole = Arc::new(SharedRead(Mutex::new(state)));
+    (0..count).map(move |number| ReadPart { whole: Arc::clone(&whole), number })
 }
 
-impl<T: Clone> Future for Part<T> {
+impl<T: Clone> Future for ReadPart<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
@@ -83,7 +84,7 @@ impl<T: Clone> Future for Part<T> {
     }
 }
 
-impl<T> Drop for Part<T> {
+impl<T> Drop for ReadPart<T> {
     fn drop(&mut self) {
         let next = {
             let mut state = self.whole.state();
@@ -136,7 +137,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-13
-    async fn read_is_polled_as_often_as_it_is_woken_however_many_wait() {
+    async fn read_is_polled_once_per_wake() {
         for count in [1, 10, 1000] {
             let (notify, polls, read) = read(100);
             let all: FuturesUnordered<_> = parts(read, count, never).collect();
@@ -152,10 +153,10 @@ mod tests {
 
     /// The part that was told to poll in another's place went away before it did.
     #[tokio::test(start_paused = true)]
-    async fn polling_is_handed_on_whoever_goes_away() {
+    async fn polling_passes_on_when_a_part_is_dropped() {
         let (notify, _, read) = read(1);
         let mut all: Vec<_> =
-            parts(read, 4, never).map(|part| ByHand(Box::pin(part), Arc::default())).collect();
+            parts(read, 4, never).map(|part| ManualPart(Box::pin(part), Arc::default())).collect();
         for part in &mut all {
             assert!(part.poll_once());
         }
@@ -169,18 +170,18 @@ mod tests {
     }
 
     /// A part that is polled by hand, with a waker of its own.
-    struct ByHand(Pin<Box<Part<usize>>>, Arc<Flag>);
+    struct ManualPart(Pin<Box<ReadPart<usize>>>, Arc<WakeFlag>);
 
     #[derive(Default)]
-    struct Flag(std::sync::atomic::AtomicBool);
+    struct WakeFlag(std::sync::atomic::AtomicBool);
 
-    impl std::task::Wake for Flag {
+    impl std::task::Wake for WakeFlag {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
 
-    impl ByHand {
+    impl ManualPart {
         /// Whether it still waits.
         fn poll_once(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.1));
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn panic_is_the_answer_of_all_parts_in_its_own_words() {
+    async fn panic_is_the_answer_of_all_parts() {
         let read = async { panic!("the store's own words") };
         let mut all: Vec<_> = parts(read.boxed(), 3, str::to_owned).collect();
         for part in &mut all {

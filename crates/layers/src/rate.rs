@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The rate after a complaint, relative to what the store answered.
-const BACK: f64 = 0.95;
+const BACKOFF: f64 = 0.95;
 /// CUBIC: the part by which the rate exceeds the old ceiling one unit of time after it has reached it again.
 const STEEP: f64 = 0.03;
 /// The unit of time: a second, or as long as so many requests, or so many latencies, take.
@@ -40,7 +40,7 @@ const RISE: f64 = 1.5;
 /// No single complaint divides the rate by more.
 const MOST_CUT: f64 = 8.0;
 /// Requests a second below which no rate falls.
-const LEAST: f64 = 1.0;
+const MIN_RATE: f64 = 1.0;
 /// A slice is so long and has so many requests, or it is the longest.
 const SLICE: Duration = Duration::from_millis(100);
 const SLICE_REQUESTS: u32 = 8;
@@ -57,31 +57,25 @@ const BELOW: f64 = 0.98;
 /// The part of the rate that has to be used for it to grow.
 const USED: f64 = 0.7;
 /// The refusals that it takes to know what part of requests is refused by chance.
-const KNOWN: f64 = 3.0;
+const MIN_REFUSALS: f64 = 3.0;
 /// Where more than this part is refused, what is answered is not known well.
-const WELL: f64 = 0.5;
+const MAX_KNOWN_REFUSALS: f64 = 0.5;
 /// Requests that are judged together where a slice has few.
 const RECENT: f64 = 128.0;
 /// Requests that tell what is refused by chance.
-const OFTEN: f64 = 2048.0;
+const CHANCE_SAMPLE: f64 = 2048.0;
 /// The refusals that should have been seen for none to disprove that.
 const DISPROVED: f64 = 6.0;
 /// The part of what was refused before a cut that has to be refused after it for the cut to have been in vain.
-const SAME: f64 = 0.6;
+const UNCHANGED: f64 = 0.6;
 /// Unused time that may be made up for: timers are no more exact than that.
 const CREDIT: Duration = Duration::from_millis(5);
 
-/// How a request was answered, as far as a rate is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Admitted,
-    Refused,
-}
-
 /// What is decided.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Pace {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum RatePace {
     /// No limit.
+    #[default]
     Free,
     /// So many requests a second, more with every slice without complaints.
     Rising(f64),
@@ -89,14 +83,14 @@ enum Pace {
     Around { peak: f64, units: f64 },
 }
 
-impl Pace {
+impl RatePace {
     fn per_second(self) -> Option<f64> {
         match self {
             Self::Free => None,
             Self::Rising(rate) => Some(rate),
             Self::Around { peak, units } => {
-                let flat = ((1.0 - BACK) / STEEP).cbrt();
-                Some((peak * (1.0 + STEEP * (units - flat).powi(3))).clamp(LEAST, 1e9))
+                let flat = ((1.0 - BACKOFF) / STEEP).cbrt();
+                Some((peak * (1.0 + STEEP * (units - flat).powi(3))).clamp(MIN_RATE, 1e9))
             }
         }
     }
@@ -104,7 +98,7 @@ impl Pace {
 
 /// Requests of one stretch of time.
 #[derive(Clone, Copy, Debug)]
-struct Slice {
+struct RateSlice {
     begun: Duration,
     left: u32,
     admitted: u32,
@@ -113,7 +107,7 @@ struct Slice {
     ended: Option<(Duration, Option<f64>)>,
 }
 
-impl Slice {
+impl RateSlice {
     fn new(begun: Duration) -> Self {
         Self { begun, left: 0, admitted: 0, refused: 0, ended: None }
     }
@@ -125,13 +119,13 @@ impl Slice {
 
 /// Requests, and how many of them were refused; old ones fade.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct RefusalCounts {
     all: f64,
     refused: f64,
 }
 
-impl Tally {
-    fn add(&mut self, slice: &Slice, most: f64) {
+impl RefusalCounts {
+    fn add(&mut self, slice: &RateSlice, most: f64) {
         self.all += f64::from(slice.left);
         self.refused += f64::from(slice.refused);
         if self.all > most {
@@ -154,22 +148,22 @@ impl Tally {
 }
 
 /// The rate of requests that share one ceiling. Times are those of any one clock that does not go back.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Rate {
-    pace: Pace,
+    pace: RatePace,
     /// When the next request may leave.
     clear: Duration,
     /// What left before says nothing of the pace.
     changed: Duration,
-    slices: VecDeque<Slice>,
+    slices: VecDeque<RateSlice>,
     /// Since the last change.
-    recent: Tally,
+    recent: RefusalCounts,
     /// What is refused by chance, once that was found out: of requests sent at less than what was answered before.
-    below: Tally,
+    below: RefusalCounts,
     /// The pace before a cut, and the part that was refused then; what was refused at lower ones since. Until the cut has
     /// proved right or wrong, further cuts do not replace it: where few requests leave, each of them alone proves nothing.
-    cut: Option<(Pace, f64)>,
-    since: Tally,
+    cut: Option<(RatePace, f64)>,
+    since: RefusalCounts,
     /// The fewest requests a second that the store answered at that cut and after it; 0 where that is not known.
     met: f64,
     /// The mean time that an answer (and no refusal) takes, in seconds.
@@ -177,21 +171,6 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    pub(crate) fn new() -> Self {
-        Self {
-            pace: Pace::Free,
-            clear: Duration::ZERO,
-            changed: Duration::ZERO,
-            slices: VecDeque::new(),
-            recent: Tally::default(),
-            below: Tally::default(),
-            cut: None,
-            since: Tally::default(),
-            met: 0.0,
-            latency: 0.0,
-        }
-    }
-
     /// Requests a second that may leave; `None` for any number.
     pub(crate) fn per_second(&self) -> Option<f64> {
         self.pace.per_second()
@@ -199,29 +178,29 @@ impl Rate {
 
     /// When the next request may leave, if not at once.
     pub(crate) fn clear(&self) -> Option<Duration> {
-        (self.pace != Pace::Free).then_some(self.clear)
+        (self.pace != RatePace::Free).then_some(self.clear)
     }
 
     /// Replaces what was decided.
-    fn set(&mut self, now: Duration, pace: Pace) {
-        if self.pace == Pace::Free && pace != Pace::Free {
+    fn set(&mut self, now: Duration, pace: RatePace) {
+        if self.pace == RatePace::Free && pace != RatePace::Free {
             self.clear = now;
         }
         self.pace = pace;
         self.changed = now;
         self.slices.clear();
-        self.recent = Tally::default();
+        self.recent = RefusalCounts::default();
     }
 
     /// So many requests leave now.
     pub(crate) fn left(&mut self, now: Duration, requests: usize) {
         let limit = self.per_second();
-        let over = |slice: &Slice| {
+        let over = |slice: &RateSlice| {
             let length = now.saturating_sub(slice.begun);
             length >= LONGEST_SLICE || length >= SLICE && slice.left >= SLICE_REQUESTS
         };
         match self.slices.back_mut() {
-            _ if now <= self.changed && self.pace != Pace::Free => {} // as old as the change: they say nothing of it
+            _ if now <= self.changed && self.pace != RatePace::Free => {} // as old as the change: they say nothing of it
             Some(last) if !over(last) => last.left += requests as u32,
             last => {
                 if let Some(last) = last {
@@ -229,7 +208,7 @@ impl Rate {
                     let last = *last;
                     self.grow_around(&last);
                 }
-                let mut slice = Slice::new(now);
+                let mut slice = RateSlice::new(now);
                 slice.left = requests as u32;
                 self.slices.push_back(slice);
                 if self.slices.len() > SLICES {
@@ -252,33 +231,29 @@ impl Rate {
     }
 
     /// A request that left at `started` has been answered. Whether the rate was cut.
-    pub(crate) fn answered(&mut self, now: Duration, started: Duration, verdict: Verdict) -> bool {
-        if verdict == Verdict::Admitted {
+    pub(crate) fn answered(&mut self, now: Duration, started: Duration, is_refused: bool) -> bool {
+        if !is_refused {
             let took = now.saturating_sub(started).as_secs_f64();
             self.latency += (took - self.latency) * if self.latency > 0.0 { 1.0 / 32.0 } else { 1.0 };
         }
-        if started <= self.changed && self.pace != Pace::Free {
+        if started <= self.changed && self.pace != RatePace::Free {
             return false;
         }
         let Some(slice) = self.slices.iter_mut().rev().find(|slice| slice.begun <= started) else {
             return false;
         };
-        match verdict {
-            Verdict::Admitted => slice.admitted += 1,
-            Verdict::Refused => slice.refused += 1,
-        }
-        let alarmed = verdict == Verdict::Refused && self.alarm(now);
-        alarmed || self.judge(now)
+        *(if is_refused { &mut slice.refused } else { &mut slice.admitted }) += 1;
+        is_refused && self.alarm(now) || self.judge(now)
     }
 
     /// The part of requests that is refused whatever the rate.
     fn chance(&self) -> f64 {
-        if self.below.refused >= KNOWN { self.below.part().min(SEVERE) } else { 0.0 }
+        if self.below.refused >= MIN_REFUSALS { self.below.part().min(SEVERE) } else { 0.0 }
     }
 
     /// So much is refused that nothing is waited for.
     fn alarm(&mut self, now: Duration) -> bool {
-        let sum = |of: fn(&Slice) -> u32| self.slices.iter().map(of).sum::<u32>();
+        let sum = |of: fn(&RateSlice) -> u32| self.slices.iter().map(of).sum::<u32>();
         let (left, admitted, refused) =
             (sum(|slice| slice.left), sum(|slice| slice.admitted), sum(|slice| slice.refused));
         if refused < ALARM || f64::from(refused) < SEVERE * f64::from(left) {
@@ -292,7 +267,7 @@ impl Rate {
         let Some(limit) = self.per_second() else {
             // What is under way is taken for admitted, in time to be corrected.
             let rate = f64::from(left - refused) / seconds.max(SLICE.as_secs_f64());
-            self.cut(now, Pace::Rising((BACK * rate).max(LEAST)), 1.0 - answered);
+            self.cut(now, RatePace::Rising((BACKOFF * rate).max(MIN_RATE)), 1.0 - answered);
             return true;
         };
         let seen = f64::from(admitted) / seconds.max(f64::EPSILON);
@@ -304,21 +279,21 @@ impl Rate {
     /// Asks for less than the store has answered. Where that is not known well (much was refused, or nothing has held
     /// the requests to an even rate until now), it rises from there.
     fn cut_to(&mut self, now: Duration, answered: f64, part: f64) {
-        let least = (self.per_second().unwrap_or(0.0) / MOST_CUT).max(LEAST);
+        let least = (self.per_second().unwrap_or(0.0) / MOST_CUT).max(MIN_RATE);
         let peak = answered.max(least);
-        let known = part < WELL && self.pace != Pace::Free;
+        let known = part < MAX_KNOWN_REFUSALS && self.pace != RatePace::Free;
         self.cut(
             now,
-            if known { Pace::Around { peak, units: 0.0 } } else { Pace::Rising(BACK * peak) },
+            if known { RatePace::Around { peak, units: 0.0 } } else { RatePace::Rising(BACKOFF * peak) },
             part,
         );
         self.met = if self.met > 0.0 { self.met.min(peak) } else { peak };
     }
 
-    fn cut(&mut self, now: Duration, pace: Pace, part: f64) {
+    fn cut(&mut self, now: Duration, pace: RatePace, part: f64) {
         if part >= SEVERE || !self.is_undecided() {
             self.cut = Some((self.pace, part));
-            self.since = Tally::default();
+            self.since = RefusalCounts::default();
             self.met = 0.0;
         }
         self.set(now, pace);
@@ -344,9 +319,9 @@ impl Rate {
         false
     }
 
-    fn judge_one(&mut self, now: Duration, slice: &Slice) -> bool {
+    fn judge_one(&mut self, now: Duration, slice: &RateSlice) -> bool {
         let sent = f64::from(slice.left) / slice.seconds(now).max(f64::EPSILON);
-        let mut alone = Tally::default();
+        let mut alone = RefusalCounts::default();
         alone.add(slice, f64::INFINITY);
         self.test_chance(&alone, slice, sent);
         if self.take_back(now) {
@@ -368,7 +343,7 @@ impl Rate {
     }
 
     /// Below what was answered before, a ceiling refuses nothing.
-    fn test_chance(&mut self, alone: &Tally, slice: &Slice, sent: f64) {
+    fn test_chance(&mut self, alone: &RefusalCounts, slice: &RateSlice, sent: f64) {
         let chance = self.chance();
         let limit = slice.ended.and_then(|(_, limit)| limit).unwrap_or(f64::INFINITY);
         let below = sent.min(limit) <= BELOW * self.met || chance > 0.0 && !alone.exceeds(chance);
@@ -377,23 +352,25 @@ impl Rate {
         }
         self.since.add(slice, f64::INFINITY);
         if chance > 0.0 {
-            self.below.add(slice, OFTEN);
+            self.below.add(slice, CHANCE_SAMPLE);
             if self.since.all * chance >= DISPROVED && self.since.part() < chance / 2.0 {
-                self.below = Tally::default();
+                self.below = RefusalCounts::default();
             }
         }
     }
 
     /// Whether it is still open if the cut has lessened what is refused.
     fn is_undecided(&self) -> bool {
-        self.cut.is_some_and(|(_, part)| self.since.all * part < KNOWN || self.since.part() >= SAME * part)
+        self.cut.is_some_and(|(_, part)| {
+            self.since.all * part < MIN_REFUSALS || self.since.part() >= UNCHANGED * part
+        })
     }
 
     /// Goes back to the pace before a cut that has not lessened what is refused: that is chance.
     fn take_back(&mut self, now: Duration) -> bool {
         let Some((before, part)) = self.cut else { return false };
-        let same = self.since.part() >= SAME * part && self.since.part() < SEVERE;
-        if self.since.refused < KNOWN || !same {
+        let same = self.since.part() >= UNCHANGED * part && self.since.part() < SEVERE;
+        if self.since.refused < MIN_REFUSALS || !same {
             return false;
         }
         self.below = self.since;
@@ -403,20 +380,20 @@ impl Rate {
     }
 
     /// Without complaints, a rate that rises rises.
-    fn rise(&mut self, now: Duration, slice: &Slice, sent: f64) {
-        if let Pace::Rising(rate) = self.pace
+    fn rise(&mut self, now: Duration, slice: &RateSlice, sent: f64) {
+        if let RatePace::Rising(rate) = self.pace
             && sent >= USED * rate
             && slice.begun >= self.changed
         {
-            self.set(now, Pace::Rising((RISE * rate).min(1e9)));
+            self.set(now, RatePace::Rising((RISE * rate).min(1e9)));
         }
     }
 
     /// Time passes on CUBIC's curve while the rate is used.
-    fn grow_around(&mut self, slice: &Slice) {
+    fn grow_around(&mut self, slice: &RateSlice) {
         let Some(limit) = self.per_second() else { return };
         let seconds = slice.seconds(slice.begun);
-        if let Pace::Around { peak, units } = &mut self.pace
+        if let RatePace::Around { peak, units } = &mut self.pace
             && f64::from(slice.left) >= USED * limit * seconds
         {
             *units += seconds / UNIT.max(UNIT_REQUESTS / *peak).max(UNIT_LATENCIES * self.latency);
@@ -435,31 +412,30 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_rate_before_the_first_complaint_and_one_in_two_hundred_is_none() {
-        let mut rate = Rate::new();
+    fn rare_refusals_set_no_rate() {
+        let mut rate = Rate::default();
         for request in 0..20_000 {
             rate.left(at(request), 1);
-            let verdict = if request % 400 == 7 { Verdict::Refused } else { Verdict::Admitted };
-            assert!(!rate.answered(at(request), at(request), verdict));
+            assert!(!rate.answered(at(request), at(request), request % 400 == 7));
         }
         assert_eq!((rate.per_second(), rate.clear()), (None, None));
     }
 
     #[test]
-    fn complaints_about_what_left_before_a_cut_cut_no_more() {
-        let mut rate = Rate::new();
+    fn refusals_from_before_a_cut_are_ignored() {
+        let mut rate = Rate::default();
         rate.left(at(0), 100);
         (0..20).for_each(|_| {
-            rate.answered(at(5), at(0), Verdict::Admitted);
+            rate.answered(at(5), at(0), false);
         });
-        let cuts = (0..80).filter(|_| rate.answered(at(6), at(0), Verdict::Refused)).count();
+        let cuts = (0..80).filter(|_| rate.answered(at(6), at(0), true)).count();
         assert_eq!(cuts, 1);
         assert!(rate.per_second().is_some_and(|rate| rate < 1000.0), "{rate:?}");
     }
 
     #[test]
-    fn cubic_is_flat_around_the_old_ceiling_and_steep_far_from_it() {
-        let rate = |units| Pace::Around { peak: 1000.0, units }.per_second().unwrap();
+    fn cubic_is_flat_near_the_ceiling_and_steep_far_from_it() {
+        let rate = |units| RatePace::Around { peak: 1000.0, units }.per_second().unwrap();
         assert!((rate(0.0) / 950.0 - 1.0).abs() < 1e-9);
         assert!((990.0..=1000.0).contains(&rate(1.0)) && (1000.0..1020.0).contains(&rate(1.8)));
         assert!(rate(6.5) > 5000.0, "{}", rate(6.5));
@@ -470,17 +446,17 @@ mod tests {
     fn share(demand: f64, chance: f64, ceiling: f64, seed: u64) -> (f64, f64) {
         const SECONDS: f64 = 60.0;
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
-        let (mut rate, mut answers) = (Rate::new(), VecDeque::new());
+        let (mut rate, mut answers) = (Rate::default(), VecDeque::new());
         let (mut now, mut tokens, mut left, mut refused) = (0.0_f64, 1.0_f64, 0.0, 0.0);
         let instant = Duration::from_secs_f64;
         while now < SECONDS {
             // A program that has little of the processor's time asks unevenly.
             let pause = (1.5 - f64::from(random.next_u32()) / f64::from(u32::MAX)) / demand;
             let next = (now + pause).max(rate.clear().map_or(0.0, |clear| clear.as_secs_f64()));
-            while let Some(&(at, started, verdict)) = answers.front()
+            while let Some(&(at, started, is_refused)) = answers.front()
                 && at <= next
             {
-                rate.answered(instant(at), instant(started), verdict);
+                rate.answered(instant(at), instant(started), is_refused);
                 answers.pop_front();
             }
             tokens = (tokens + (next - now) * ceiling).min(ceiling / 20.0).min(1e9);
@@ -488,8 +464,7 @@ mod tests {
             let is_refused = tokens < 1.0 || f64::from(random.next_u32()) < chance * f64::from(u32::MAX);
             tokens -= f64::from(u8::from(!is_refused));
             rate.left(instant(now), 1);
-            let verdict = if is_refused { Verdict::Refused } else { Verdict::Admitted };
-            answers.push_back((now + 0.005, now, verdict));
+            answers.push_back((now + 0.005, now, is_refused));
             left += 1.0;
             refused += f64::from(u8::from(is_refused));
         }
@@ -500,7 +475,7 @@ mod tests {
     /// second.
     #[test]
     // semantics: FAIL-9
-    fn refusals_by_chance_do_not_lower_a_low_rate() {
+    fn random_refusals_keep_a_low_rate() {
         let demands = [20.0, 100.0, 500.0, 2000.0];
         for (demand, chance) in
             demands.iter().flat_map(|&demand| [0.01, 0.022, 0.05, 0.1].map(|chance| (demand, chance)))
@@ -516,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn ceiling_is_still_kept_where_refusals_are_few() {
+    fn ceiling_is_kept_where_refusals_are_few() {
         for ceiling in [100.0, 500.0, 2000.0] {
             for seed in 0..20 {
                 let (share, refused) = share(3.0 * ceiling, 0.0, ceiling, seed);
@@ -531,16 +506,15 @@ mod tests {
         fn within_its_bounds_whatever_happens(
             events in proptest::collection::vec((0u64..2_000, 0usize..40, 0u64..5_000, 0u8..4), 0..3000),
         ) {
-            let (mut rate, mut now) = (Rate::new(), at(0));
+            let (mut rate, mut now) = (Rate::default(), at(0));
             for (step, left, ago, answer) in events {
                 now += at(step);
                 rate.left(now, left);
                 for _ in 0..left {
-                    let verdict = if answer == 0 { Verdict::Refused } else { Verdict::Admitted };
-                    rate.answered(now, now.saturating_sub(at(ago)), verdict);
+                    rate.answered(now, now.saturating_sub(at(ago)), answer == 0);
                 }
                 if let Some(rate) = rate.per_second() {
-                    assert!((0.9 * LEAST..=1e9).contains(&rate), "{rate}");
+                    assert!((0.9 * MIN_RATE..=1e9).contains(&rate), "{rate}");
                 }
                 assert!(rate.slices.len() <= SLICES && (0.0..=SEVERE).contains(&rate.chance()));
             }

@@ -54,25 +54,16 @@ impl Default for RetryPolicy {
     }
 }
 
+setters! { RetryPolicy:
+    /// The same with another number of attempts.
+    with_attempts(attempts: NonZeroU32);
+    /// The same with waits from `first_wait` up to `longest_wait`.
+    with_waits(first_wait: Duration, longest_wait: Duration);
+    /// The same with another time limit for all attempts.
+    with_patience(patience: Duration);
+}
+
 impl RetryPolicy {
-    /// The same with so many attempts.
-    #[must_use]
-    pub const fn with_attempts(self, attempts: NonZeroU32) -> Self {
-        Self { attempts, ..self }
-    }
-
-    /// The same with waits that begin at `first` at most and grow to `longest`.
-    #[must_use]
-    pub const fn with_waits(self, first: Duration, longest: Duration) -> Self {
-        Self { first_wait: first, longest_wait: longest, ..self }
-    }
-
-    /// The same with another patience.
-    #[must_use]
-    pub const fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
-    }
-
     /// The longest wait after so many failures, 1 or more.
     pub fn longest_wait_after(&self, failures: u32) -> Duration {
         let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -223,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_failed_is_repeated_and_the_others_do_not_wait() {
+    async fn failed_read_is_retried_and_delays_no_other() {
         let origin = origin();
         let wait = Fault::RetryAfter(ErrorKind::Throttled, Duration::from_secs(3));
         let below = failing(&origin, When::First(KEY, 2), wait);
@@ -246,7 +237,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-4
-    async fn after_the_last_attempt_the_error_says_how_many_there_were() {
+    async fn last_error_counts_the_attempts() {
         let origin = origin();
         let below = failing(&origin, When::Key(KEY), Fault::Error(ErrorKind::Transient));
         let retrying = retrying(Arc::clone(&below), policy(4), 1);
@@ -260,7 +251,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-4
-    async fn what_no_attempt_can_mend_passes_at_once() {
+    async fn permanent_errors_pass_at_once() {
         use ErrorKind::{
             Absent, Changed, Closed, Corrupt, Denied, Full, Invalid, NotFound, Other, Unsupported,
         };
@@ -278,7 +269,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-10
-    async fn patience_ends_retries_and_is_not_waited_for_in_vain() {
+    async fn patience_ends_retries_without_a_useless_wait() {
         let origin = origin();
         let impatient = policy(1000).with_patience(Duration::from_secs(30));
         let below = failing(&origin, When::Key(KEY), Fault::Error(ErrorKind::Transient));
@@ -301,7 +292,7 @@ mod tests {
     /// The fault that this guards: a bucket that refused for five seconds ended the run.
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-4
-    async fn a_store_that_throttles_is_asked_again_until_patience_ends() {
+    async fn throttling_store_is_retried_until_patience_ends() {
         let origin = origin();
         let throttled = Fault::Error(ErrorKind::Throttled);
         let below = failing(&origin, When::First(KEY, 15), throttled.clone());
@@ -365,7 +356,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_tag_is_answered_once_and_two_runs_are_alike(
+        fn retries_answer_every_read_once_and_repeat_exactly(
             seed: u64,
             chance in 0.0f64..1.0,
             attempts in 1u32..6,

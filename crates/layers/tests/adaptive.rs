@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{AdaptivePolicy, Bandwidth, Decisions, Limit, Stack, Why};
+use foreread_layers::{AdaptivePolicy, Bandwidth, Decisions, Limit, LimitReason, Stack};
 use foreread_tier::OriginTier;
 use foreread_tier_testing::{Cell, FakeOrigin, Fared, Trainer};
 use foreread_types::{SampleId, Tick};
@@ -100,24 +100,24 @@ async fn matrix(latency_ms: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_possible_at_one_millisecond() {
+async fn full_throughput_at_one_millisecond() {
     matrix(1).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_possible_at_ten_milliseconds() {
+async fn full_throughput_at_ten_milliseconds() {
     matrix(10).await;
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-7
-async fn what_is_possible_at_fifty_milliseconds() {
+async fn full_throughput_at_fifty_milliseconds() {
     matrix(50).await;
 }
 
 /// A latency that varies threefold has a mean that is twice its minimum: a limit by minima would starve.
 #[tokio::test(start_paused = true)]
-async fn what_is_possible_where_latencies_vary() {
+async fn full_throughput_with_varying_latencies() {
     for (cell, jitter_ms) in [
         (Cell::new(20, 1024, None), 40),
         (Cell::new(20, 64, None), 40),
@@ -134,7 +134,7 @@ async fn what_is_possible_where_latencies_vary() {
 
 /// Each read keeps its place until its bytes are sent, so that the pipe's queue takes places.
 #[tokio::test(start_paused = true)]
-async fn what_is_possible_where_the_pipe_takes_places() {
+async fn full_throughput_where_transfers_take_slots() {
     for (latency_ms, parallelism, megabytes) in [(1, 64, 50), (10, 64, 400), (50, 1024, 50), (10, 1024, 400)]
     {
         let cell = Cell::new(latency_ms, parallelism, Some(megabytes));
@@ -145,7 +145,7 @@ async fn what_is_possible_where_the_pipe_takes_places() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bandwidth_of_the_user_is_used_and_queues_nothing_at_the_store() {
+async fn user_bandwidth_queues_nothing_at_the_store() {
     let cell = Cell::new(10, 1024, Some(50));
     let origin = Cell { bandwidth: None, ..cell }.origin();
     let rate = cell.bandwidth.and_then(std::num::NonZeroU64::new).expect("a rate");
@@ -178,7 +178,7 @@ async fn followed(usual: Cell, slow: Cell, change: impl Fn(&FakeOrigin, Cell)) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenth_of_the_bandwidth_for_a_while() {
+async fn bandwidth_drop_to_a_tenth_is_followed() {
     let set = |origin: &FakeOrigin, cell: Cell| origin.set_bandwidth(cell.bandwidth.unwrap_or(u64::MAX));
     followed(Cell::new(10, 1024, Some(400)), Cell::new(10, 1024, Some(40)), set).await;
     followed(Cell::new(50, 1024, Some(400)), Cell::new(50, 1024, Some(40)), set).await;
@@ -186,7 +186,7 @@ async fn a_tenth_of_the_bandwidth_for_a_while() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-7
-async fn ten_times_the_latency_for_a_while() {
+async fn tenfold_latency_is_followed() {
     let set = |origin: &FakeOrigin, cell: Cell| origin.set_latency(cell.latency);
     followed(Cell::new(10, 64, None), Cell::new(100, 64, None), set).await;
     followed(Cell::new(10, 1024, None), Cell::new(100, 1024, None), set).await;
@@ -196,7 +196,7 @@ async fn ten_times_the_latency_for_a_while() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-7
-async fn a_trainer_that_computes_gets_what_it_needs_and_no_more_is_kept_under_way() {
+async fn computing_trainer_gets_what_it_needs_and_no_more() {
     for latency_ms in [1, 10, 50] {
         let cell = Cell::new(latency_ms, 1024, None);
         let run = drive(&cell.origin(), &Trainer::new(Duration::from_millis(5)), 8.0, |_| {}).await;
@@ -216,7 +216,7 @@ async fn a_trainer_that_computes_gets_what_it_needs_and_no_more_is_kept_under_wa
 
 /// The trainer slows down and speeds up again: what is under way follows it.
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_is_taken_again_when_it_is_needed() {
+async fn released_concurrency_is_regained_on_demand() {
     let cell = Cell::new(50, 1024, None);
     let origin = cell.origin();
     let limit = Limit::adaptive(AdaptivePolicy::default());
@@ -232,12 +232,12 @@ async fn what_is_given_back_is_taken_again_when_it_is_needed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_complains_is_asked_less_and_then_slowly_more() {
+async fn throttling_store_gets_less_and_slowly_more() {
     let origin = Cell::new(20, 1024, None).origin().with_refusals_above(100);
     let run = drive(&origin, &greedy(), 10.0, |_| {}).await;
     let possible = 100.0 / 0.020;
     println!("{:.0}/s of {possible:.0}, {:?}", run.rate(1.0, 10.0), run.course.last());
     assert!(run.rate(1.0, 10.0) >= 0.6 * possible, "{}", run.rate(1.0, 10.0));
     assert!(origin.counts().tally().errors < origin.counts().tally().requests / 20);
-    assert!(run.course.iter().any(|now| now.why == Why::Throttled));
+    assert!(run.course.iter().any(|now| now.why == LimitReason::Throttled));
 }

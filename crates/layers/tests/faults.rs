@@ -55,7 +55,7 @@ async fn cost(what: &str, rules: &[(When, Fault)]) -> f64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_read_in_a_hundred_costs_less_than_a_tenth_of_the_time() {
+async fn one_failed_read_in_a_hundred_costs_under_a_tenth() {
     let one = When::Chance(0.01);
     for fault in [Fault::Error(ErrorKind::Transient), Fault::Short, Fault::Stall(Duration::from_secs(5))] {
         let more = cost(&format!("1 % {fault:?}"), &[(one.clone(), fault.clone())]).await;
@@ -64,7 +64,7 @@ async fn one_read_in_a_hundred_costs_less_than_a_tenth_of_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_read_in_ten_bursts_and_everything_at_once_are_delivered() {
+async fn frequent_faults_bursts_and_outages_are_survived() {
     let transient = Fault::Error(ErrorKind::Transient);
     let more = cost("10 %", &[(When::Chance(0.1), transient.clone())]).await;
     assert!(more < 0.5, "{more}");
@@ -84,7 +84,7 @@ async fn one_read_in_ten_bursts_and_everything_at_once_are_delivered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_is_one_clear_error() {
+async fn unreadable_object_is_one_clear_error() {
     let origin = origin();
     let key = SampleKey::new(DatasetId(0), SampleId(17));
     for (fault, kind, said) in [
@@ -128,7 +128,7 @@ async fn what_cannot_be_read_is_one_clear_error() {
 /// A connection that says nothing, or stops in the middle of an answer: to a tier both are a read without an answer.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
-async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
+async fn stalled_connection_costs_one_hedge_and_no_timeout() {
     let reads = |ids: std::ops::Range<u64>, origin: &FakeOrigin| {
         ids.map(|id| origin.request(SampleId(id), Tick(id))).collect::<Vec<_>>()
     };
@@ -158,7 +158,7 @@ async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
 /// A store whose refusals all waited for a second read was asked as often as before.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
-async fn refusal_that_a_second_read_mends_teaches_the_rate() {
+async fn refusal_mended_by_a_hedge_lowers_the_rate() {
     let origin = origin();
     let late = (1000..1012).map(|id| SampleKey::new(DatasetId(0), SampleId(id)));
     let first = |key| When::First(key, 1);
@@ -199,7 +199,7 @@ async fn hedges_are_a_few_per_cent_at_most() {
 /// A hung read holds its place no longer than its deadline, even where nothing is hedged.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-4
-async fn reads_that_hang_hold_no_place_for_ever() {
+async fn hanging_reads_free_their_slots() {
     let origin = origin();
     let failing = FailingTier::new(Arc::clone(&origin)).on(When::FirstOfEach(1), Fault::Never);
     let places = NonZeroUsize::MIN.saturating_add(3);
@@ -218,7 +218,7 @@ async fn reads_that_hang_hold_no_place_for_ever() {
 /// With a limit on bandwidth, second reads waited for the places of those that hung: half a minute instead of two seconds.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
-async fn second_reads_need_no_place_of_an_adaptive_limit_whatever_the_bandwidth() {
+async fn hedges_need_no_slot_of_an_adaptive_limit() {
     let mut took = Vec::new();
     for rate in [None, NonZeroU64::new(1_000_000_000)] {
         let origin = Arc::new(FakeOrigin::uniform(100, 1000).with_latency(Duration::from_millis(10)));
@@ -242,7 +242,7 @@ async fn second_reads_need_no_place_of_an_adaptive_limit_whatever_the_bandwidth(
 
 /// Second reads that found no budget when it was their turn had taken their part of the link.
 #[tokio::test(start_paused = true)]
-async fn second_read_that_is_not_sent_takes_no_bandwidth() {
+async fn unsent_hedge_takes_no_bandwidth() {
     for bytes in [100_000u64, 1_000_000] {
         let mut took = Vec::new();
         for hedge in [None, Some(HedgePolicy::default())] {

@@ -76,7 +76,7 @@ impl OriginTier for Slow {
 
 /// It waited for the place that its own read had, which nobody polled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn read_whose_burst_another_task_submits_is_answered() {
+async fn read_submitted_by_another_task_is_answered() {
     let (inside, is_inside) = mpsc::channel();
     let origin = FakeOrigin::uniform(3, SHARD);
     let slow = Arc::new(Slow {
@@ -124,7 +124,7 @@ async fn together(tier: Arc<dyn OriginTier>, origin: &FakeOrigin, tasks: u64, ro
 /// No trick: tasks that read at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 // semantics: FAIL-13
-async fn what_several_tasks_read_is_asked_for_once() {
+async fn joined_read_of_several_tasks_is_one_request() {
     let origin = FakeOrigin::uniform(3, SHARD);
     let counting = Arc::new(CountingTier::new(Arc::new(origin.clone())));
     // Too short to join anything.
@@ -156,7 +156,7 @@ async fn until_error(parts: u64, fault: Fault) -> (Duration, u64, String) {
 /// A joined read had three attempts and two minutes, and after that each of its parts eight and two minutes.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-4
-async fn joined_read_has_no_more_attempts_and_no_more_time_than_any_other() {
+async fn joined_read_has_the_usual_attempts_and_patience() {
     let (_, requests, _) = until_error(2, Fault::Error(ErrorKind::Transient)).await;
     let (alone, ..) = until_error(1, Fault::Never).await;
     let (joined, _, error) = until_error(2, Fault::Never).await;
@@ -166,7 +166,7 @@ async fn joined_read_has_no_more_attempts_and_no_more_time_than_any_other() {
 
 /// It hung in two of ten runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_several_tasks_read_through_one_place_comes() {
+async fn several_tasks_share_one_slot() {
     for _ in 0..3 {
         let origin = FakeOrigin::uniform(3, SHARD);
         let limit = places(1);

@@ -62,7 +62,7 @@ impl Buffers for Recorded {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-13
-async fn neighbours_are_one_request_and_each_answer_has_memory_of_its_own() {
+async fn neighbours_are_joined_with_separate_allocations() {
     let origin = Arc::new(shards());
     let buffers = Arc::new(Recorded::default());
     let stack =
@@ -93,7 +93,7 @@ async fn neighbours_are_one_request_and_each_answer_has_memory_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_merged_read_is_as_urgent_as_its_most_urgent_part() {
+async fn joined_read_is_as_urgent_as_its_most_urgent_part() {
     let origin = Arc::new(shards());
     let counting = Arc::new(CountingTier::new(Arc::clone(&origin)));
     let merged = merged(Arc::clone(&counting), given());
@@ -110,7 +110,7 @@ async fn a_merged_read_is_as_urgent_as_its_most_urgent_part() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-13, FAIL-14
-async fn what_fails_together_is_as_many_errors_and_is_retried_together() {
+async fn joined_failures_are_counted_and_retried_together() {
     let origin = Arc::new(shards());
     let batch =
         |origin: &FakeOrigin| (0..10).map(|at| range(origin, at, 0, u64::from(at) * 5000, 5000)).collect();
@@ -140,7 +140,7 @@ async fn what_fails_together_is_as_many_errors_and_is_retried_together() {
 /// The fault that this guards: 8 MiB that were refused once came back as a request for each of their samples.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-14
-async fn refused_merged_read_is_as_many_requests_as_before() {
+async fn refused_joined_read_is_retried_as_one() {
     for samples in [80u64, 8192] {
         let length = (8 << 20) / samples;
         let origin = Arc::new(FakeOrigin::uniform(2, 8 << 20).with_latency(LATENCY));
@@ -206,7 +206,7 @@ impl OriginTier for Cuts {
 }
 
 #[tokio::test(start_paused = true)]
-async fn joined_read_that_goes_on_failing_is_read_in_parts() {
+async fn persistently_failing_joined_read_is_split() {
     let origin = shards();
     let batch = (0..10).map(|at| range(&origin, at, 0, u64::from(at) * 5000, 5000)).collect();
     let stack = Stack::new(1).with_merge(Some(given()));
@@ -220,7 +220,7 @@ async fn joined_read_that_goes_on_failing_is_read_in_parts() {
 
 /// A joined read ends with its last part.
 #[tokio::test(start_paused = true)]
-async fn joined_read_is_cancelled_when_nobody_waits_for_any_part() {
+async fn joined_read_is_cancelled_with_its_last_part() {
     let origin = Arc::new(shards());
     let merged = merged(Arc::clone(&origin), given());
     let mut reads: Vec<_> =
@@ -239,7 +239,7 @@ async fn joined_read_is_cancelled_when_nobody_waits_for_any_part() {
 
 /// What is dropped before the burst ends is not read.
 #[tokio::test(start_paused = true)]
-async fn range_that_is_dropped_within_its_burst_is_not_read() {
+async fn range_dropped_within_its_burst_is_not_read() {
     let origin = Arc::new(shards());
     let merged = merged(Arc::clone(&origin), given());
     let read = |at: u32| merged.read(Arc::new(range(&origin, at, 0, u64::from(at) * 5000, 5000)));
@@ -259,7 +259,7 @@ fn in_block(origin: &FakeOrigin, shard: u64, at: u64, reads: usize) -> Arc<ReadR
 /// Two callers at once, of whom one ends its burst while the other's block is half asked for.
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn block_is_one_request_whatever_that_costs() {
+async fn block_is_always_one_request() {
     let cached = shards().with_profile(TierProfile::new(64).with_kernel_cached(true));
     let slow = shards().with_latency(Duration::from_millis(1)).with_bandwidth(1_000_000);
     for origin in [Arc::new(cached), Arc::new(slow)] {
@@ -282,7 +282,7 @@ async fn block_is_one_request_whatever_that_costs() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn block_that_is_not_complete_is_read_when_its_caller_waits() {
+async fn incomplete_block_is_read_when_awaited() {
     let origin = Arc::new(shards());
     let merged = merged(Arc::clone(&origin), MergePolicy::default());
     let mut reads: Vec<_> = (0..4).map(|at| merged.read(in_block(&origin, 0, at, 10))).collect();
@@ -306,7 +306,7 @@ async fn block_that_is_not_complete_is_read_when_its_caller_waits() {
 /// kernel caches.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-13
-async fn nothing_is_merged_where_it_does_not_pay() {
+async fn unprofitable_ranges_are_not_joined() {
     let requests = async |origin: FakeOrigin, length: u64| {
         let tier = Stack::new(1).wrap(Arc::new(origin.clone()) as Arc<dyn OriginTier>);
         let mut last = 0;
@@ -331,7 +331,7 @@ async fn nothing_is_merged_where_it_does_not_pay() {
 proptest::proptest! {
     #[test]
     // semantics: FAIL-13
-    fn any_ranges_are_answered_as_one_by_one_and_no_more_is_read_than_the_rule_allows(
+    fn joined_ranges_equal_single_reads_within_the_waste_bound(
         latency_us in 0u64..50_000,
         bandwidth in 1_000u64..1_000_000_000,
         most in 1u64..200_000,

@@ -97,7 +97,7 @@ async fn holds(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-8
-async fn a_ceiling_of_200_a_second_is_found_at_any_latency() {
+async fn ceiling_of_200_per_second_is_found_at_any_latency() {
     for latency_ms in [1, 10, 100] {
         holds(latency_ms, 200.0, None).await;
         holds(latency_ms, 200.0, Some(Duration::from_secs(1))).await;
@@ -106,7 +106,7 @@ async fn a_ceiling_of_200_a_second_is_found_at_any_latency() {
 
 /// No answer comes between one request and the next.
 #[tokio::test(start_paused = true)]
-async fn a_rate_is_used_although_answers_take_long() {
+async fn rate_is_used_despite_slow_answers() {
     let origin = origin(2000, 100.0, None);
     let run = drive(&Stack::new(1), &origin, 120.0, |_| {}).await;
     run.settles("100/s at 2 s", 100.0, 60.0, 120.0);
@@ -124,7 +124,7 @@ async fn ceilings_of_20_to_5000_a_second_are_found() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-8
-async fn a_ceiling_that_changes_is_followed() {
+async fn changing_ceiling_is_followed() {
     for latency_ms in [5, 50] {
         let origin = origin(latency_ms, 200.0, None);
         let run = drive(&Stack::new(1), &origin, 40.0, |now| {
@@ -162,7 +162,7 @@ const SEEDS: u64 = 9;
 /// 256 MiB of look-ahead before a sample that was refused three times is there. With 1 GiB it is not so.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-9
-async fn refusals_by_chance_cost_little() {
+async fn random_refusals_cost_little() {
     let (slow, greedy) = (Duration::from_millis(10), Duration::ZERO);
     for (compute, look_ahead) in [(slow, 256 << 20), (greedy, 256 << 20), (greedy, 1 << 30)] {
         let (usual, _) = by_chance(0, 0.0, compute, look_ahead).await;
@@ -185,7 +185,7 @@ async fn refusals_by_chance_cost_little() {
 /// Every read is refused twice, with a word on when to come back.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-10
-async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_together() {
+async fn retries_respect_retry_after_and_spread() {
     let asked = Duration::from_secs(2);
     let origin = Arc::new(FakeOrigin::uniform(50, SIZE).with_zeroes().with_latency(Duration::from_millis(5)));
     let moments = |seed| {
@@ -214,7 +214,7 @@ async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_toget
 /// A ceiling and refusals by chance below it: both are found.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-9
-async fn a_ceiling_is_found_among_refusals_by_chance() {
+async fn ceiling_is_found_among_random_refusals() {
     let origin = origin(10, 500.0, None);
     let failing = FailingTier::new(Arc::new(origin.clone())).with_seed(7);
     let failing = failing.on(When::Chance(0.05), Fault::Error(ErrorKind::Throttled));
@@ -226,7 +226,7 @@ async fn a_ceiling_is_found_among_refusals_by_chance() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-8
-async fn origins_have_rates_of_their_own() {
+async fn origins_have_separate_rates() {
     let (slow, fast) = (origin(10, 100.0, None), origin(10, 2000.0, None));
     let stack = Stack::new(1);
     let (slow, fast) = futures::join!(drive(&stack, &slow, 20.0, |_| {}), drive(&stack, &fast, 20.0, |_| {}));

@@ -37,7 +37,7 @@ use foreread_tier::{
 };
 use foreread_types::{Footprint, SampleKey};
 
-use crate::map::Map;
+use crate::map::ShardedMap;
 
 const NAME: &str = "memory";
 
@@ -49,7 +49,7 @@ const FOOTPRINT: Footprint = Footprint::new(320, 16);
 pub struct MemoryTier {
     profile: TierProfile,
     budget: Budget,
-    map: Arc<Map>,
+    map: Arc<ShardedMap>,
 }
 
 impl MemoryTier {
@@ -79,7 +79,7 @@ impl MemoryTier {
     }
 }
 
-fn answer(map: &Map, request: &ReadRequest) -> Result<Bytes, TierError> {
+fn answer(map: &ShardedMap, request: &ReadRequest) -> Result<Bytes, TierError> {
     let error = |kind| TierError::new(kind, NAME).with_object(request.key.to_string());
     let sample = map.get(request.key).ok_or_else(|| error(ErrorKind::Absent))?;
     if sample.len() as u64 != request.len() {
@@ -158,17 +158,17 @@ mod tests {
 
     #[tokio::test]
     // semantics: CACHE-5
-    async fn conforms() {
+    async fn cache_conformance() {
         foreread_tier_testing::conformance::cache(Arc::new(MemoryTier::new(8 << 20))).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn conforms_on_several_threads() {
+    async fn cache_conformance_on_several_threads() {
         foreread_tier_testing::conformance::cache(Arc::new(MemoryTier::new(8 << 20))).await;
     }
 
     #[tokio::test]
-    async fn storing_moves_the_charge_and_copies_nothing() {
+    async fn store_moves_the_charge_without_a_copy() {
         let (look_ahead, memory) = (Budget::new(1000), MemoryTier::new(2000));
         let sample = Sample::new(Bytes::from(vec![7; 100]), look_ahead.charge(100));
         let room = memory.reserve(FOOTPRINT.of(100)).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_of_another_budget_or_too_little_is_refused_and_given_back() {
+    async fn wrong_or_short_reservation_is_refused() {
         let (other, memory) = (Budget::new(1000), MemoryTier::new(2000));
         let sample = Sample::uncharged(Bytes::from(vec![7; 100]));
         for room in [other.charge(600), memory.reserve(100).unwrap()] {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_released_charge_may_call_back() {
+    async fn released_charge_may_call_back() {
         let slot: Arc<std::sync::OnceLock<Arc<MemoryTier>>> = Arc::default();
         let seen = Arc::clone(&slot);
         let budget = Budget::with_release(10_000, move |_| {

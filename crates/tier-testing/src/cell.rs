@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_possible_is_the_least_of_three() {
+    fn throughput_is_the_least_of_three_limits() {
         assert_eq!(Cell::new(10, 4, Some(50)).possible(), 400.0);
         assert_eq!(Cell::new(10, 64, Some(50)).possible(), 500.0);
         assert_eq!(Cell::new(1, 1024, None).possible(), CEILING);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_a_part_of_the_whole() {
+    fn range_equals_a_slice_of_the_content() {
         let whole = content(7, "a/b", 100);
         assert_eq!(whole.len(), 100);
         for (start, end) in [(0, 100), (0, 0), (3, 4), (5, 29), (8, 16), (99, 100)] {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_path_and_size_all_matter() {
+    fn content_depends_on_seed_path_and_size() {
         let base = content(7, "a/b", 100);
         assert_ne!(content(8, "a/b", 100), base);
         assert_ne!(content(7, "a/c", 100), base);

@@ -23,17 +23,17 @@ pub struct Tally {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct CountsState {
     tally: Tally,
     order: Vec<SampleKey>,
 }
 
 /// A shared [`Tally`] and the order in which requests started; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Counts(Arc<Mutex<Inner>>);
+pub struct Counts(Arc<Mutex<CountsState>>);
 
 impl Counts {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, CountsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,34 +49,34 @@ impl Counts {
 
     /// Begins again: forgets everything but what is in flight.
     pub fn reset(&self) {
-        let mut inner = self.lock();
-        let in_flight = inner.tally.in_flight;
-        *inner = Inner {
+        let mut state = self.lock();
+        let in_flight = state.tally.in_flight;
+        *state = CountsState {
             tally: Tally { in_flight, peak_in_flight: in_flight, ..Tally::default() },
             order: vec![],
         };
     }
 
-    /// One request starts; it ends with [`Flight::end`] or, cancelled, when the flight is dropped.
-    pub(crate) fn start(&self, key: SampleKey) -> Flight {
-        let mut inner = self.lock();
-        inner.order.push(key);
-        let tally = &mut inner.tally;
+    /// One request starts; it ends with [`CountedRead::end`] or, cancelled, when the flight is dropped.
+    pub(crate) fn start(&self, key: SampleKey) -> CountedRead {
+        let mut state = self.lock();
+        state.order.push(key);
+        let tally = &mut state.tally;
         tally.requests += 1;
         tally.in_flight += 1;
         tally.peak_in_flight = tally.peak_in_flight.max(tally.in_flight);
-        Flight { counts: self.clone(), ended: false }
+        CountedRead { counts: self.clone(), ended: false }
     }
 }
 
 /// One request under way.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct CountedRead {
     counts: Counts,
     ended: bool,
 }
 
-impl Flight {
+impl CountedRead {
     pub(crate) fn end(mut self, result: &Result<bytes::Bytes, TierError>) {
         self.ended = true;
         let tally = &mut self.counts.lock().tally;
@@ -87,7 +87,7 @@ impl Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for CountedRead {
     fn drop(&mut self) {
         let tally = &mut self.counts.lock().tally;
         tally.in_flight -= 1;

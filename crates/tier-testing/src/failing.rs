@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rules_pick_reads_and_the_others_pass() {
+    async fn rules_select_reads_and_others_pass() {
         let origin = Arc::new(FakeOrigin::uniform(6, 10));
         let counting = Arc::new(CountingTier::new(Arc::clone(&origin)));
         let failing = FailingTier::new(Arc::clone(&counting))
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_never_answers_holds_up_nobody_else() {
+    async fn hanging_read_delays_no_other() {
         let origin = Arc::new(FakeOrigin::uniform(6, 10));
         let failing = FailingTier::new(Arc::clone(&origin)).on(When::Key(KEY), Fault::Never);
         let batch = (0..6).map(|id| origin.request(SampleId(id), Tick(0))).collect();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_stalls_is_late_and_right_and_bursts_are_in_a_row() {
+    async fn stalled_read_is_late_and_bursts_are_consecutive() {
         let origin = Arc::new(FakeOrigin::uniform(6, 10).with_latency(Duration::from_millis(2)));
         let failing = FailingTier::new(Arc::clone(&origin))
             .on(When::Key(KEY), Fault::Stall(Duration::from_secs(5)))
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn chance_does_not_depend_on_the_order_of_reads() {
+    async fn chance_is_independent_of_read_order() {
         let origin = Arc::new(FakeOrigin::uniform(6, 10));
         let build = || {
             let rule = (When::Chance(0.5), Fault::Error(ErrorKind::Transient));

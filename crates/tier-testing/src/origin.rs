@@ -18,14 +18,14 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::ceiling::Ceiling;
+use crate::ceiling::RateCeiling;
 use crate::content::{content_range, unit};
 use crate::{Counts, Known};
 
 /// A store of generated objects ([`content`](crate::content)), with a latency, a bandwidth that all reads share and
 /// a parallelism.
 ///
-/// A read waits for one of `parallelism` places, then for the latency, then for its turn on the shared pipe, which
+/// A read waits for one of `parallelism` slots, then for the latency, then for its turn on the shared pipe, which
 /// sends `bandwidth` bytes a second, one answer after another. Without latency and bandwidth it answers at once.
 /// A read begins when its future is first polled. Clones share the objects and the counts.
 ///
@@ -36,19 +36,19 @@ pub struct FakeOrigin {
     name: Arc<str>,
     profile: TierProfile,
     paths: Arc<[Arc<str>]>,
-    server: Arc<Server>,
+    server: Arc<FakeServer>,
 }
 
 #[derive(Debug)]
-struct Server {
+struct FakeServer {
     seed: u64,
     latency: AtomicU64, // nanoseconds
     jitter: Duration,
     bandwidth: AtomicU64, // bytes a second; 0 for any
-    places: Semaphore,
+    slots: Semaphore,
     pipe_outside: bool,
     refuses_above: u64,
-    ceilings: Vec<Ceiling>,
+    ceilings: Vec<RateCeiling>,
     zeroes: Option<Bytes>,
     pipe_free: Mutex<Option<Instant>>,
     objects: Mutex<BTreeMap<Arc<str>, (u64, u64)>>, // path -> (size, generation)
@@ -65,12 +65,12 @@ impl FakeOrigin {
             name: "fake".into(),
             profile: TierProfile::new(64),
             paths: objects.iter().map(|(path, _)| Arc::clone(path)).collect(),
-            server: Arc::new(Server {
+            server: Arc::new(FakeServer {
                 seed: 0,
                 latency: AtomicU64::new(0),
                 jitter: Duration::ZERO,
                 bandwidth: AtomicU64::new(0),
-                places: Semaphore::new(Semaphore::MAX_PERMITS),
+                slots: Semaphore::new(Semaphore::MAX_PERMITS),
                 pipe_outside: false,
                 refuses_above: u64::MAX,
                 ceilings: Vec::new(),
@@ -87,7 +87,7 @@ impl FakeOrigin {
         Self::new((0..samples).map(|id| (format!("{:05}/{id:08}", id / 100), size)))
     }
 
-    fn configure(mut self, change: impl FnOnce(&mut Server)) -> Self {
+    fn configure(mut self, change: impl FnOnce(&mut FakeServer)) -> Self {
         match Arc::get_mut(&mut self.server) {
             Some(server) => change(server),
             None => panic!("a fake origin is configured before it is cloned or read"),
@@ -152,12 +152,12 @@ impl FakeOrigin {
     #[must_use]
     pub fn with_parallelism(mut self, parallelism: usize) -> Self {
         self.profile.parallelism = parallelism;
-        self.configure(|server| server.places = Semaphore::new(parallelism))
+        self.configure(|server| server.slots = Semaphore::new(parallelism))
     }
 
     /// The same where a read gives its place back before its bytes are sent, so that the store does the lesser of
     /// `parallelism / latency` reads and `bandwidth` bytes a second, whatever the sizes. Otherwise it keeps it, and a
-    /// narrow pipe makes the places scarce as well.
+    /// narrow pipe makes the slots scarce as well.
     #[must_use]
     pub fn with_pipe_outside(self) -> Self {
         self.configure(|server| server.pipe_outside = true)
@@ -183,7 +183,7 @@ impl FakeOrigin {
         retry_after: Option<Duration>,
     ) -> Self {
         self.configure(|server| {
-            server.ceilings.push(Ceiling::new(prefix, per_second, burst, retry_after));
+            server.ceilings.push(RateCeiling::new(prefix, per_second, burst, retry_after));
         })
     }
 
@@ -283,7 +283,7 @@ fn version(generation: u64) -> Option<Version> {
     Some(Version::ETag(format!("v{generation}").into()))
 }
 
-impl Server {
+impl FakeServer {
     fn objects(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, (u64, u64)>> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -315,14 +315,14 @@ impl Server {
             flight.end(&result);
             return result;
         }
-        let mut place = Some(self.places.acquire().await);
+        let mut place = Some(self.slots.acquire().await);
         let flight = self.counts.start(request.key);
         let stretch = mix(self.seed ^ mix(request.key.id.0 ^ (u64::from(request.key.dataset.0) << 48)));
         let latency = self.latency() + self.jitter.mul_f64(unit(stretch));
         if !latency.is_zero() {
             sleep(latency).await;
         }
-        let result = self.look(&name, &request);
+        let result = self.find(&name, &request);
         if self.pipe_outside {
             place = None;
         }
@@ -334,7 +334,7 @@ impl Server {
         result
     }
 
-    fn look(&self, name: &str, request: &ReadRequest) -> Result<Bytes, TierError> {
+    fn find(&self, name: &str, request: &ReadRequest) -> Result<Bytes, TierError> {
         let object = &request.object;
         let error = |kind| TierError::new(kind, name).with_object(&*object.path);
         if check_path(&object.path).is_err() {
@@ -437,7 +437,7 @@ mod tests {
     use crate::{ReadAll, conformance};
 
     #[tokio::test(start_paused = true)]
-    async fn conforms() {
+    async fn origin_conformance() {
         let objects = conformance::samples(3).into_iter().map(|known| (known.object.path, known.object.size));
         let hidden = conformance::HIDDEN.iter().map(|&(path, size)| (path.into(), size));
         let origin = FakeOrigin::new(objects.chain(hidden)).with_seed(3);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn latency_bandwidth_and_parallelism_take_their_time() {
+    async fn latency_bandwidth_and_parallelism_are_simulated() {
         let origin = FakeOrigin::uniform(100, 1_000_000).with_latency(Duration::from_millis(50));
         let batch = || (0..100).map(|id| origin.request(SampleId(id), Tick(0))).collect();
         let began = Instant::now();
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn changed_and_removed_objects_are_noticed_and_dropped_reads_counted() {
+    async fn changed_removed_and_dropped_reads_are_counted() {
         let origin = FakeOrigin::uniform(2, 10).with_latency(Duration::from_millis(1));
         let stale = |id| origin.request(SampleId(id), Tick(0));
         let batch = vec![stale(0), stale(1)];

@@ -9,17 +9,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type Released = Box<dyn Fn(u64) + Send + Sync>;
+type ReleaseHook = Box<dyn Fn(u64) + Send + Sync>;
 
-struct Inner {
+struct BudgetState {
     limit: u64,
     used: AtomicU64,
-    on_release: Option<Released>,
+    on_release: Option<ReleaseHook>,
 }
 
 /// A shared limit on bytes; clones share it.
 #[derive(Clone)]
-pub struct Budget(Arc<Inner>);
+pub struct Budget(Arc<BudgetState>);
 
 impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,13 +30,13 @@ impl fmt::Debug for Budget {
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        Self(Arc::new(Inner { limit, used: AtomicU64::new(0), on_release: None }))
+        Self(Arc::new(BudgetState { limit, used: AtomicU64::new(0), on_release: None }))
     }
 
     /// A budget that calls `on_release` with the number of bytes each time a charge ends, on the thread that ended
     /// it (often the trainer's): it must be quick and must not block.
     pub fn with_release(limit: u64, on_release: impl Fn(u64) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { limit, used: AtomicU64::new(0), on_release: Some(Box::new(on_release)) }))
+        Self(Arc::new(BudgetState { limit, used: AtomicU64::new(0), on_release: Some(Box::new(on_release)) }))
     }
 
     /// The limit in bytes.
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_charge_gives_itself_back_and_says_so() {
+    fn dropped_charge_is_released_and_reported() {
         let seen = Arc::new(AtomicU64::new(0));
         let sum = Arc::clone(&seen);
         let budget = Budget::with_release(10, move |bytes| {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_and_split_charges_are_counted_once() {
+    fn merged_and_split_charges_count_once() {
         let budget = Budget::new(10);
         let mut charge = budget.try_charge(3).unwrap();
         charge.merge(budget.try_charge(4).unwrap()).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_request_is_refused_and_not_wrapped() {
+    fn overflowing_charge_is_refused() {
         let budget = Budget::new(u64::MAX);
         let _held = budget.charge(5);
         assert!(budget.try_charge(u64::MAX - 1).is_none());

@@ -81,10 +81,10 @@ impl fmt::Display for ErrorKind {
 
 /// A failed operation of a tier: which tier, which object, what kind, why.
 #[derive(Clone, Debug)]
-pub struct TierError(Arc<Inner>);
+pub struct TierError(Arc<ErrorDetails>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
     tier: String,
     object: Option<String>,
@@ -97,7 +97,14 @@ impl TierError {
     /// An error of `kind` in the tier named `tier`.
     pub fn new(kind: ErrorKind, tier: impl Into<String>) -> Self {
         let tier = tier.into();
-        Self(Arc::new(Inner { kind, tier, object: None, detail: None, retry_after: None, source: None }))
+        Self(Arc::new(ErrorDetails {
+            kind,
+            tier,
+            object: None,
+            detail: None,
+            retry_after: None,
+            source: None,
+        }))
     }
 
     /// A request or a setting that cannot be right.
@@ -110,7 +117,7 @@ impl TierError {
         Self::new(ErrorKind::Changed, tier).with_object(object).with_detail(detail)
     }
 
-    fn edit(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+    fn edit(mut self, change: impl FnOnce(&mut ErrorDetails)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
     }
@@ -119,26 +126,26 @@ impl TierError {
     #[must_use]
     pub fn with_object(self, object: impl Into<String>) -> Self {
         let object = object.into();
-        self.edit(|inner| inner.object = (!object.is_empty()).then_some(object))
+        self.edit(|details| details.object = (!object.is_empty()).then_some(object))
     }
 
     /// Says in the message what the kind alone does not: the cause and the remedy.
     #[must_use]
     pub fn with_detail(self, detail: impl Into<String>) -> Self {
-        self.edit(|inner| inner.detail = Some(detail.into()))
+        self.edit(|details| details.detail = Some(detail.into()))
     }
 
     /// Keeps the store's own `Retry-After`, if it sent one.
     #[must_use]
     pub fn with_retry_after(self, wait: impl Into<Option<Duration>>) -> Self {
         let wait = wait.into();
-        self.edit(|inner| inner.retry_after = wait)
+        self.edit(|details| details.retry_after = wait)
     }
 
     /// Keeps the error that caused this one.
     #[must_use]
     pub fn with_source(self, source: impl Into<BoxError>) -> Self {
-        self.edit(|inner| inner.source = Some(source.into().into()))
+        self.edit(|details| details.source = Some(source.into().into()))
     }
 
     /// A number that clones of one error share and no other error has, as long as one of them lives. A read that failed for
@@ -207,17 +214,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_names_tier_object_kind_and_cause() {
+    fn error_names_tier_object_kind_and_cause() {
         let error = TierError::new(ErrorKind::Changed, "local")
             .with_object("images/a.jpg")
             .with_detail("17 bytes instead of 20")
-            .with_source(std::io::Error::other("inner"));
+            .with_source(std::io::Error::other("details"));
         assert_eq!(
             error.to_string(),
             "local: images/a.jpg: changed since it was indexed: 17 bytes instead of 20"
         );
         assert_eq!((error.object(), error.detail()), (Some("images/a.jpg"), Some("17 bytes instead of 20")));
-        assert_eq!(error.source().unwrap().to_string(), "inner");
+        assert_eq!(error.source().unwrap().to_string(), "details");
         assert!(!error.is_retryable());
         assert!(TierError::new(ErrorKind::Throttled, "s3").is_retryable());
         assert_eq!(error.failure(), error.clone().failure());

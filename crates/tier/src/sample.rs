@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::Charge;
 
 /// What all clones of a sample share.
-struct Shared {
+struct SampleShared {
     data: Bytes,
     charge: Mutex<Option<Charge>>,
     /// For readers on this node.
@@ -36,7 +36,7 @@ pub struct SampleTag {
 /// hold it, without a copy. The price is one allocation per sample, and one more for each call of `bytes`: most samples are
 /// read through [`Deref`] and never need it.
 #[derive(Clone)]
-pub struct Sample(Arc<Shared>);
+pub struct Sample(Arc<SampleShared>);
 
 impl Sample {
     /// `data`, counted by `charge` until the last handle on either is dropped.
@@ -51,7 +51,7 @@ impl Sample {
 
     fn with_charge(data: Bytes, charge: Option<Charge>) -> Self {
         let (crc32c, tag) = Default::default();
-        Self(Arc::new(Shared { data, charge: Mutex::new(charge), crc32c, tag }))
+        Self(Arc::new(SampleShared { data, charge: Mutex::new(charge), crc32c, tag }))
     }
 
     /// A handle on the bytes. Its clones and slices keep the sample and its charge.
@@ -110,7 +110,7 @@ mod tests {
     use crate::Budget;
 
     #[test]
-    fn the_charge_ends_with_the_last_slice() {
+    fn charge_ends_with_the_last_slice() {
         let budget = Budget::new(100);
         let sample = Sample::new(Bytes::from(vec![1, 2, 3]), budget.charge(3));
         let slice = sample.bytes().slice(1..2);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_that_of_the_bytes_on_every_clone() {
+    fn checksum_is_shared_by_clones() {
         let sample = Sample::uncharged(Bytes::from_static(b"123456789"));
         let clone = sample.clone();
         assert_eq!(sample.crc32c(), 0xe306_9283);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn tag_is_kept_for_the_first_key_and_made_anew_for_others() {
+    fn tag_is_cached_for_the_first_key_only() {
         let sample = Sample::uncharged(Bytes::from_static(b"123456789"));
         let made = std::cell::Cell::new(0);
         let by = |by| {
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     // semantics: CACHE-12
-    fn recharging_moves_a_held_sample_without_copying_it() {
+    fn recharge_moves_a_held_sample_without_a_copy() {
         let (look_ahead, memory) = (Budget::new(100), Budget::new(100));
         let sample = Sample::new(Bytes::from(vec![7; 10]), look_ahead.charge(10));
         let held = sample.clone();

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_back() {
+    fn fingerprint_text_round_trip() {
         let print = Fingerprint(0x1234_abcd);
         assert_eq!(print.to_string().parse(), Ok(print));
         assert_eq!("+0000000000000000000000000000001".parse::<Fingerprint>(), Err(ParseFingerprintError));

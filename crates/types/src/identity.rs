@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identity_is_text_and_back() {
+    fn identity_text_round_trip() {
         let identity = DatasetIdentity(0x1234_abcd);
         assert_eq!(identity.to_string().parse(), Ok(identity));
         assert_eq!("12".parse::<DatasetIdentity>(), Err(ParseIdentityError));

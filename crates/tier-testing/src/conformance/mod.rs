@@ -53,22 +53,22 @@ pub fn samples(seed: u64) -> Vec<Known> {
 }
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-type Answers = BTreeMap<u32, Result<Bytes, TierError>>;
+type AnswersByTag = BTreeMap<u32, Result<Bytes, TierError>>;
 
 /// Reads in one burst; the answers by the position of their requests.
 ///
 /// # Panics
 /// If an answer does not come.
-async fn read<T: Tier + ?Sized>(what: &str, tier: &T, requests: Vec<ReadRequest>) -> Answers {
+async fn read<T: Tier + ?Sized>(what: &str, tier: &T, requests: Vec<ReadRequest>) -> AnswersByTag {
     let (expected, mut reads) = (requests.len(), tier.read_all(requests));
-    let mut answers = Answers::new();
+    let mut answers = AnswersByTag::new();
     loop {
-        match tokio::time::timeout(PATIENCE, reads.next()).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, reads.next()).await {
             Ok(Some(Answered { tag, result })) => drop(answers.insert(tag, result)),
             Ok(None) => break,
-            Err(_) => panic!("{what}: no answer in {PATIENCE:?}; {} came before", answers.len()),
+            Err(_) => panic!("{what}: no answer in {ANSWER_TIMEOUT:?}; {} came before", answers.len()),
         }
     }
     assert_eq!(answers.len(), expected, "{what}: one answer for each request");
@@ -120,19 +120,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     #[should_panic(expected = "bytes instead of")]
-    async fn the_suite_sees_a_byte_too_few() {
+    async fn suite_detects_a_missing_byte() {
         suite_with(When::Read(43), Fault::Short).await;
     }
 
     #[tokio::test(start_paused = true)]
     #[should_panic(expected = "other bytes of the same length")]
-    async fn the_suite_sees_a_wrong_bit() {
+    async fn suite_detects_a_flipped_bit() {
         suite_with(When::Read(43), Fault::Flip).await;
     }
 
     #[tokio::test(start_paused = true)]
     #[should_panic(expected = "no answer in")]
-    async fn the_suite_sees_a_missing_answer() {
+    async fn suite_detects_a_missing_answer() {
         suite_with(When::Read(43), Fault::Never).await;
     }
 
@@ -140,17 +140,17 @@ mod tests {
 
     /// Breaks one promise.
     #[derive(Debug)]
-    struct Wrong(FakeOrigin, Breach);
+    struct BrokenOrigin(FakeOrigin, BrokenPromise);
 
     #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Breach {
+    enum BrokenPromise {
         MergesRanges,
         ListsTwice,
         IgnoresAfter,
         TakesPrefixesForNames,
     }
 
-    impl Tier for Wrong {
+    impl Tier for BrokenOrigin {
         fn name(&self) -> &str {
             self.0.name()
         }
@@ -161,7 +161,8 @@ mod tests {
 
         fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
             let answer = self.0.read(Arc::clone(&request));
-            let (Breach::MergesRanges, foreread_tier::Span::Range(range)) = (self.1, request.span.clone())
+            let (BrokenPromise::MergesRanges, foreread_tier::Span::Range(range)) =
+                (self.1, request.span.clone())
             else {
                 return answer;
             };
@@ -182,16 +183,18 @@ mod tests {
         }
     }
 
-    impl OriginTier for Wrong {
+    impl OriginTier for BrokenOrigin {
         fn place(&self) -> &str {
             self.0.place()
         }
 
         fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
             match self.1 {
-                Breach::ListsTwice => self.0.list(prefix, after).chain(self.0.list(prefix, after)).boxed(),
-                Breach::IgnoresAfter => self.0.list(prefix, None),
-                Breach::TakesPrefixesForNames => {
+                BrokenPromise::ListsTwice => {
+                    self.0.list(prefix, after).chain(self.0.list(prefix, after)).boxed()
+                }
+                BrokenPromise::IgnoresAfter => self.0.list(prefix, None),
+                BrokenPromise::TakesPrefixesForNames => {
                     let prefix = prefix.to_owned();
                     let below = move |object: &Result<Object, _>| {
                         std::future::ready(
@@ -211,31 +214,31 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "slices of one allocation")]
-    async fn the_suite_sees_slices_of_a_merged_read() {
+    async fn suite_detects_slices_of_a_joined_read() {
         let known: Vec<Known> =
             samples(3).into_iter().filter(|known| !(3003..1 << 20).contains(&known.object.size)).collect();
         let objects = known.iter().map(|known| (Arc::clone(&known.object.path), known.object.size));
         let merging = FakeOrigin::new(objects).with_seed(3);
-        origin(&Wrong(merging, Breach::MergesRanges), &known).await;
+        origin(&BrokenOrigin(merging, BrokenPromise::MergesRanges), &known).await;
     }
 
     #[tokio::test]
     #[should_panic(expected = "top twice")]
-    async fn the_suite_sees_an_object_listed_twice() {
+    async fn suite_detects_a_duplicate_in_a_listing() {
         let known: Vec<Known> = samples(3).into_iter().filter(|known| &*known.object.path == "top").collect();
         let top = FakeOrigin::new([("top", 12_345)]).with_seed(3);
-        origin(&Wrong(top, Breach::ListsTwice), &known).await;
+        origin(&BrokenOrigin(top, BrokenPromise::ListsTwice), &known).await;
     }
 
     #[tokio::test]
     #[should_panic(expected = "listing after")]
-    async fn the_suite_sees_a_listing_that_begins_at_the_beginning() {
-        origin(&Wrong(right(), Breach::IgnoresAfter), &samples(3)).await;
+    async fn suite_detects_a_listing_that_ignores_after() {
+        origin(&BrokenOrigin(right(), BrokenPromise::IgnoresAfter), &samples(3)).await;
     }
 
     #[tokio::test]
     #[should_panic(expected = "listing below \"a\"")]
-    async fn the_suite_sees_a_prefix_taken_for_a_part_of_a_name() {
-        origin(&Wrong(right(), Breach::TakesPrefixesForNames), &samples(3)).await;
+    async fn suite_detects_a_prefix_that_splits_a_name() {
+        origin(&BrokenOrigin(right(), BrokenPromise::TakesPrefixesForNames), &samples(3)).await;
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foreread_tier::{ErrorKind, Object, OriginTier, Span, Version};
 use futures::StreamExt;
 
-use super::{HIDDEN, PATIENCE, assert_bytes, assert_kind, read, tier};
+use super::{ANSWER_TIMEOUT, HIDDEN, assert_bytes, assert_kind, read, tier};
 use crate::Known;
 
 /// Checks what every origin promises. `known` is all that it lists: whole objects, [`samples`](super::samples)
@@ -40,7 +40,7 @@ async fn list<T: OriginTier + ?Sized>(
     let mut stream = origin.list(prefix, after);
     let mut last = String::new();
     loop {
-        match tokio::time::timeout(PATIENCE, stream.next()).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, stream.next()).await {
             Ok(Some(Ok(object))) => {
                 let path = object.path.to_string();
                 if origin.profile().lists_in_order {
@@ -51,7 +51,7 @@ async fn list<T: OriginTier + ?Sized>(
             }
             Ok(Some(Err(error))) => panic!("{what}: {error}"),
             Ok(None) => return found,
-            Err(_) => panic!("{what}: nothing in {PATIENCE:?}"),
+            Err(_) => panic!("{what}: nothing in {ANSWER_TIMEOUT:?}"),
         }
     }
 }

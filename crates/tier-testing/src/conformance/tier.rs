@@ -6,7 +6,7 @@ use foreread_tier::Tier;
 use futures::StreamExt;
 use futures::future::join_all;
 
-use super::{PATIENCE, assert_bytes, read};
+use super::{ANSWER_TIMEOUT, assert_bytes, read};
 use crate::{Known, ReadAll};
 
 /// Checks what every tier promises: whole reads of `known` samples, of which there are some, in bursts of all kinds.
@@ -45,8 +45,8 @@ fn nothing_is_submitted<T: Tier + ?Sized>(tier: &T) {
 /// The first poll submits, too.
 async fn without_submitting<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     let reads: Vec<_> = wholes(known).into_iter().map(|request| tier.read(Arc::new(request))).collect();
-    let Ok(answers) = tokio::time::timeout(PATIENCE, join_all(reads)).await else {
-        panic!("reads that nobody submitted: no answer in {PATIENCE:?}")
+    let Ok(answers) = tokio::time::timeout(ANSWER_TIMEOUT, join_all(reads)).await else {
+        panic!("reads that nobody submitted: no answer in {ANSWER_TIMEOUT:?}")
     };
     for (sample, answer) in known.iter().zip(&answers) {
         assert_bytes(&format!("{}, which nobody submitted", sample.object.path), answer, &sample.content);

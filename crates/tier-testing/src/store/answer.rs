@@ -7,7 +7,7 @@ use super::xml;
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum S3Error {
     NoSuchKey,
     NoSuchBucket,
     AccessDenied,
@@ -23,7 +23,7 @@ pub(super) enum Refusal {
     SlowDown(Option<u64>),
 }
 
-impl Refusal {
+impl S3Error {
     fn parts(&self) -> (u16, &'static str, &'static str) {
         match self {
             Self::NoSuchKey => (404, "NoSuchKey", "The specified key does not exist."),

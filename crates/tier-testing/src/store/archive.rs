@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_parts_are_those_of_the_whole() {
+    fn archive_ranges_equal_slices_of_the_whole() {
         let archive = Archive::new(Numbered::new(5, 700));
         let whole = archive.range(0..archive.size());
         assert_eq!(whole.len() as u64, 5 * (512 + 1024) + 1024);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn it_may_be_longer_than_memory() {
+    fn archive_may_be_larger_than_memory() {
         let archive = Archive::new(Numbered::new(1 << 30, 1 << 20));
         assert!(archive.size() > 1 << 50);
         assert_eq!(archive.range(archive.size() - 2000..archive.size()).len(), 2000);

@@ -28,15 +28,15 @@ impl Content for Bytes {
 
 /// Content of `size` bytes that `make` makes: a 10 GB archive without the memory.
 pub fn made(size: u64, make: impl Fn(Range<u64>) -> Bytes + Send + Sync + 'static) -> Arc<dyn Content> {
-    Arc::new(Made { size, make })
+    Arc::new(GeneratedContent { size, make })
 }
 
-struct Made<F> {
+struct GeneratedContent<F> {
     size: u64,
     make: F,
 }
 
-impl<F: Fn(Range<u64>) -> Bytes + Send + Sync + 'static> Content for Made<F> {
+impl<F: Fn(Range<u64>) -> Bytes + Send + Sync + 'static> Content for GeneratedContent<F> {
     fn size(&self) -> u64 {
         self.size
     }

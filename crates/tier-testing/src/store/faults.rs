@@ -66,7 +66,7 @@ impl When {
 
 /// A rule: requests of one kind, when, and what.
 #[derive(Debug)]
-struct Rule {
+struct FaultRule {
     kind: Kind,
     when: When,
     fault: Fault,
@@ -78,7 +78,7 @@ struct Rule {
 #[derive(Debug)]
 pub(super) struct Faults {
     seed: u64,
-    rules: Mutex<Vec<Rule>>,
+    rules: Mutex<Vec<FaultRule>>,
 }
 
 impl Faults {
@@ -87,7 +87,7 @@ impl Faults {
     }
 
     pub(super) fn add(&self, kind: Kind, when: When, fault: Fault) {
-        let rule = Rule { kind, when, fault, seen: AtomicU64::new(0) };
+        let rule = FaultRule { kind, when, fault, seen: AtomicU64::new(0) };
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).push(rule);
     }
 
@@ -111,12 +111,12 @@ impl Faults {
 
 /// A ceiling on requests a second: above it, they are refused. A twentieth of a second's worth may come at once.
 #[derive(Debug)]
-pub(super) struct Ceiling {
+pub(super) struct RequestCeiling {
     rate: f64,
     state: Mutex<(Instant, f64)>,
 }
 
-impl Ceiling {
+impl RequestCeiling {
     pub(super) fn new(rate: f64) -> Self {
         Self { rate, state: Mutex::new((Instant::now(), Self::burst(rate))) }
     }
@@ -157,8 +157,8 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_lets_a_burst_pass_and_no_more() {
-        let ceiling = Ceiling::new(0.001);
+    fn request_ceiling_admits_one_burst() {
+        let ceiling = RequestCeiling::new(0.001);
         assert!(ceiling.admits());
         assert!(!ceiling.admits());
     }

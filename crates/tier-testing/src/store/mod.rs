@@ -52,14 +52,14 @@ pub use order::Order;
 pub use tally::{Kind, Requests};
 
 use access::Access;
-use bucket::{Bucket, Keys};
-use faults::{Ceiling, Faults};
-use serve::Shared;
+use bucket::{Bucket, BucketKeys};
+use faults::{Faults, RequestCeiling};
+use serve::StoreShared;
 
 /// A running store; it ends when this is dropped.
 pub struct Store {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
     runtime: Option<Runtime>,
 }
 
@@ -88,7 +88,7 @@ impl Store {
     /// # Panics
     /// If the address is in use or the machine has no thread left.
     pub fn start_at(address: SocketAddr, threads: usize, seed: u64) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreShared {
             buckets: RwLock::default(),
             counters: Arc::default(),
             faults: Faults::new(seed),
@@ -118,7 +118,9 @@ impl Store {
 
     fn with_bucket(&self, name: &str, change: impl FnOnce(&mut Bucket)) {
         let mut buckets = self.shared.buckets.write().unwrap_or_else(PoisonError::into_inner);
-        change(buckets.entry(name.to_owned()).or_insert_with(|| Bucket::new(Keys::Map(BTreeMap::new()))));
+        change(
+            buckets.entry(name.to_owned()).or_insert_with(|| Bucket::new(BucketKeys::Map(BTreeMap::new()))),
+        );
     }
 
     /// Makes an empty bucket, if there is none of that name.
@@ -128,7 +130,7 @@ impl Store {
 
     /// Makes a bucket of numbered objects, or puts it in the place of another.
     pub fn numbered(&self, name: &str, objects: Numbered) {
-        self.with_bucket(name, |bucket| bucket.keys = Keys::Numbered(objects));
+        self.with_bucket(name, |bucket| bucket.keys = BucketKeys::Numbered(objects));
     }
 
     /// Stores an object under a new tag, as a `PUT` would.
@@ -152,7 +154,7 @@ impl Store {
     /// Removes an object, if it is there.
     pub fn remove(&self, bucket: &str, key: &str) {
         self.with_bucket(bucket, |bucket| {
-            if let Keys::Map(map) = &mut bucket.keys {
+            if let BucketKeys::Map(map) = &mut bucket.keys {
                 map.remove(key);
             }
         });
@@ -201,7 +203,7 @@ impl Store {
 
     /// Answers `503 SlowDown` above so many requests a second; `None` for no ceiling.
     pub fn set_ceiling(&self, rate: Option<f64>) {
-        *self.shared.ceiling.write().unwrap_or_else(PoisonError::into_inner) = rate.map(Ceiling::new);
+        *self.shared.ceiling.write().unwrap_or_else(PoisonError::into_inner) = rate.map(RequestCeiling::new);
     }
 
     /// From now on `fault` happens to the requests of this kind that `when` says. The first rule that fits counts.
@@ -233,7 +235,7 @@ impl Drop for Store {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<StoreShared>) {
     let listening = listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener));
     let listener = match listening {
         Ok(listener) => listener,
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_come_in_is_told_why() {
+    fn denied_requests_name_the_reason() {
         let store = Store::start();
         store.bucket("b");
         store.put("b", "x", "1");
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_happen_as_told() {
+    fn faults_follow_their_rules() {
         let store = Store::start();
         store.numbered("b", Numbered::new(10, 1000));
         let path = "/b/000000/00000003.bin";

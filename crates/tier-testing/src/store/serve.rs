@@ -18,21 +18,21 @@ use percent_encoding::percent_decode_str;
 use tokio::sync::Semaphore;
 
 use super::access::Access;
-use super::answer::Refusal;
-use super::body::{Body, Closed, End};
-use super::bucket::{Bucket, Keys, Query, Stored};
+use super::answer::S3Error;
+use super::body::{AnswerBody, BodyEnd, ConnectionClosed};
+use super::bucket::{Bucket, BucketKeys, ListQuery, StoredObject};
 use super::content::Content;
-use super::faults::{Ceiling, Fault, Faults};
-use super::tally::{Counters, Flight, Kind};
+use super::faults::{Fault, Faults, RequestCeiling};
+use super::tally::{CountedRequest, Kind, RequestCounters};
 use super::xml;
 
 /// What all connections share.
-pub(super) struct Shared {
+pub(super) struct StoreShared {
     pub(super) buckets: RwLock<BTreeMap<String, Bucket>>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<RequestCounters>,
     pub(super) faults: Faults,
     pub(super) access: Access,
-    pub(super) ceiling: RwLock<Option<Ceiling>>,
+    pub(super) ceiling: RwLock<Option<RequestCeiling>>,
     pub(super) latency: AtomicU64, // nanoseconds
     /// How many requests are worked on at once; the others wait.
     pub(super) places: RwLock<Option<Arc<Semaphore>>>,
@@ -41,10 +41,10 @@ pub(super) struct Shared {
     pub(super) untagged: AtomicBool,
 }
 
-type Answer = Result<Response<Body>, Closed>;
+type StoreAnswer = Result<Response<AnswerBody>, ConnectionClosed>;
 
 /// A request, taken apart.
-struct Asked<'a> {
+struct StoreRequest<'a> {
     kind: Kind,
     bucket: String,
     key: String,
@@ -52,7 +52,7 @@ struct Asked<'a> {
     headers: &'a HeaderMap,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> StoreRequest<'a> {
     /// `None` where an escape is no UTF-8.
     fn of(request: &'a Request<Incoming>) -> Option<Self> {
         let path = request.uri().path().strip_prefix('/').unwrap_or_default();
@@ -80,16 +80,16 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl Shared {
-    pub(super) async fn serve(&self, request: Request<Incoming>) -> Answer {
-        let Some(asked) = Asked::of(&request) else {
+impl StoreShared {
+    pub(super) async fn serve(&self, request: Request<Incoming>) -> StoreAnswer {
+        let Some(asked) = StoreRequest::of(&request) else {
             let flight = self.counters.start(Kind::Other);
-            return self.refuse(&Refusal::InvalidArgument("Not UTF-8"), flight);
+            return self.refuse(&S3Error::InvalidArgument("Not UTF-8"), flight);
         };
         let mut flight = self.counters.start(asked.kind);
         if self.ceiling.read().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|c| !c.admits()) {
             self.counters.refused.fetch_add(1, Relaxed);
-            return self.refuse(&Refusal::SlowDown(None), flight);
+            return self.refuse(&S3Error::SlowDown(None), flight);
         }
         let fault = self.faults.judge(asked.kind);
         self.counters.faults.fetch_add(u64::from(fault.is_some()), Relaxed);
@@ -108,10 +108,10 @@ impl Shared {
             tokio::time::sleep(latency + added).await;
         }
         let refusal = match fault {
-            Some(Fault::Close) => return Err(Closed),
-            Some(Fault::Internal) => Some(Refusal::InternalError),
-            Some(Fault::SlowDown(after)) => Some(Refusal::SlowDown(after)),
-            Some(Fault::Expired) => Some(Refusal::ExpiredToken),
+            Some(Fault::Close) => return Err(ConnectionClosed),
+            Some(Fault::Internal) => Some(S3Error::InternalError),
+            Some(Fault::SlowDown(after)) => Some(S3Error::SlowDown(after)),
+            Some(Fault::Expired) => Some(S3Error::ExpiredToken),
             _ => None,
         };
         let refusal = refusal.or_else(|| self.admit(&asked).err());
@@ -123,43 +123,43 @@ impl Shared {
         let encoded = asked.headers.contains_key(CONTENT_ENCODING);
         if let Some((bucket, key)) = object {
             return match request.into_body().collect().await {
-                Ok(_) if encoded || key.is_empty() => self.refuse(&Refusal::NotImplemented, flight),
+                Ok(_) if encoded || key.is_empty() => self.refuse(&S3Error::NotImplemented, flight),
                 Ok(body) => self.reply(self.put(&bucket, &key, body.to_bytes()), kind, flight),
-                Err(_) => Err(Closed),
+                Err(_) => Err(ConnectionClosed),
             };
         }
         let done = match asked.kind {
             Kind::Get | Kind::Head => self.object(&asked, fault),
             Kind::List => self.list(&asked),
-            Kind::Other if asked.query.contains_key("location") => Ok(Reply::text(
+            Kind::Other if asked.query.contains_key("location") => Ok(ObjectReply::text(
                 "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
                  <LocationConstraint xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"/>",
             )),
-            Kind::Put | Kind::Other => Err(Refusal::NotImplemented),
+            Kind::Put | Kind::Other => Err(S3Error::NotImplemented),
         };
         self.reply(done, kind, flight)
     }
 
-    fn reply(&self, done: Result<Reply, Refusal>, kind: Kind, flight: Flight) -> Answer {
+    fn reply(&self, done: Result<ObjectReply, S3Error>, kind: Kind, flight: CountedRequest) -> StoreAnswer {
         match done {
-            Ok(reply) if kind == Kind::Get => Ok(reply.send(flight).map(Body::counted)),
+            Ok(reply) if kind == Kind::Get => Ok(reply.send(flight).map(AnswerBody::counted)),
             Ok(reply) => Ok(reply.send(flight)),
             Err(refusal) => self.refuse(&refusal, flight),
         }
     }
 
-    fn refuse(&self, refusal: &Refusal, flight: Flight) -> Answer {
+    fn refuse(&self, refusal: &S3Error, flight: CountedRequest) -> StoreAnswer {
         let (response, text) = refusal.answer();
         let body = Bytes::from(text);
         let range = 0..body.len() as u64;
-        Ok(response.map(|()| Body::new(Arc::new(body), range, End::Whole, flight)))
+        Ok(response.map(|()| AnswerBody::new(Arc::new(body), range, BodyEnd::Whole, flight)))
     }
 
     /// Whether the request may be made at all.
-    fn admit(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
+    fn admit(&self, asked: &StoreRequest<'_>) -> Result<(), S3Error> {
         let signed_for = self.access.check(asked.headers)?;
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
-        let bucket = buckets.get(&asked.bucket).ok_or(Refusal::NoSuchBucket)?;
+        let bucket = buckets.get(&asked.bucket).ok_or(S3Error::NoSuchBucket)?;
         let denied = match asked.kind {
             Kind::List => bucket.list_denied,
             Kind::Get | Kind::Head => bucket.read_denied,
@@ -167,19 +167,19 @@ impl Shared {
         };
         match &bucket.region {
             Some(region) if signed_for.is_some_and(|signed| signed != *region) => {
-                Err(Refusal::PermanentRedirect(region.clone()))
+                Err(S3Error::PermanentRedirect(region.clone()))
             }
-            _ if denied => Err(Refusal::AccessDenied),
+            _ if denied => Err(S3Error::AccessDenied),
             _ => Ok(()),
         }
     }
 
-    fn object(&self, asked: &Asked<'_>, fault: Option<Fault>) -> Result<Reply, Refusal> {
+    fn object(&self, asked: &StoreRequest<'_>, fault: Option<Fault>) -> Result<ObjectReply, S3Error> {
         let stored = {
             let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
-            buckets.get(&asked.bucket).and_then(|bucket| bucket.find(&asked.key)).ok_or(Refusal::NoSuchKey)?
+            buckets.get(&asked.bucket).and_then(|bucket| bucket.find(&asked.key)).ok_or(S3Error::NoSuchKey)?
         };
-        let Stored { mut content, mut tag } = stored;
+        let StoredObject { mut content, mut tag } = stored;
         if fault == Some(Fault::Replaced) {
             tag = "\"7265706c61636564\"".into();
             content = Arc::new(Bytes::from(vec![0; content.size() as usize]));
@@ -188,16 +188,16 @@ impl Shared {
             && expected.as_bytes() != tag.as_bytes()
             && expected.as_bytes() != b"*"
         {
-            return Err(Refusal::PreconditionFailed);
+            return Err(S3Error::PreconditionFailed);
         }
         let size = content.size();
         let asked_range = asked.headers.get(RANGE).and_then(|value| value.to_str().ok());
         let (range, partial) = match asked_range {
-            Some(text) => (range_of(text, size).ok_or(Refusal::InvalidRange)?, true),
+            Some(text) => (range_of(text, size).ok_or(S3Error::InvalidRange)?, true),
             None => (0..size, false),
         };
         let length = range.end - range.start;
-        let mut reply = Reply::new(content, range.clone());
+        let mut reply = ObjectReply::new(content, range.clone());
         let headers = reply.response.headers_mut();
         if let Ok(tag) = HeaderValue::from_str(&tag)
             && !tag.is_empty()
@@ -209,7 +209,7 @@ impl Shared {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("binary/octet-stream"));
         if partial {
             let text = format!("bytes {}-{}/{size}", range.start, range.end.saturating_sub(1));
-            headers.insert(CONTENT_RANGE, HeaderValue::try_from(text).map_err(|_| Refusal::InvalidRange)?);
+            headers.insert(CONTENT_RANGE, HeaderValue::try_from(text).map_err(|_| S3Error::InvalidRange)?);
         }
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         if partial {
@@ -220,8 +220,8 @@ impl Shared {
             return Ok(reply);
         }
         match fault {
-            Some(Fault::CloseInBody) if length > 0 => reply.end = End::Close(length / 2),
-            Some(Fault::StallBody(time)) => reply.end = End::Stall(length / 2, time),
+            Some(Fault::CloseInBody) if length > 0 => reply.end = BodyEnd::Close(length / 2),
+            Some(Fault::StallBody(time)) => reply.end = BodyEnd::Stall(length / 2, time),
             Some(Fault::Half) => {
                 reply.range.end -= length - length / 2;
                 reply.response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length / 2));
@@ -231,19 +231,19 @@ impl Shared {
         Ok(reply)
     }
 
-    fn list(&self, asked: &Asked<'_>) -> Result<Reply, Refusal> {
+    fn list(&self, asked: &StoreRequest<'_>) -> Result<ObjectReply, S3Error> {
         let token = asked.param("continuation-token");
         let after = match token {
             "" => asked.param("start-after").to_owned(),
             token => {
-                xml::name_of(token).ok_or(Refusal::InvalidArgument("The continuation token is incorrect"))?
+                xml::name_of(token).ok_or(S3Error::InvalidArgument("The continuation token is incorrect"))?
             }
         };
         let max_keys = match asked.param("max-keys") {
             "" => 1000,
-            text => text.parse().map_err(|_| Refusal::InvalidArgument("max-keys is no number"))?,
+            text => text.parse().map_err(|_| S3Error::InvalidArgument("max-keys is no number"))?,
         };
-        let query = Query {
+        let query = ListQuery {
             prefix: asked.param("prefix").to_owned(),
             delimiter: asked.param("delimiter").to_owned(),
             after,
@@ -251,15 +251,15 @@ impl Shared {
             max_keys: max_keys.min(1000),
         };
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
-        let page = buckets.get(&asked.bucket).ok_or(Refusal::NoSuchBucket)?.list(&query);
+        let page = buckets.get(&asked.bucket).ok_or(S3Error::NoSuchBucket)?.list(&query);
         self.counters.listed.fetch_add(page.lines.len() as u64, Relaxed);
         let encoded = asked.param("encoding-type") == "url";
-        Ok(Reply::text(xml::page(&asked.bucket, &query, &page, encoded)))
+        Ok(ObjectReply::text(xml::page(&asked.bucket, &query, &page, encoded)))
     }
 
-    fn put(&self, bucket: &str, key: &str, content: Bytes) -> Result<Reply, Refusal> {
+    fn put(&self, bucket: &str, key: &str, content: Bytes) -> Result<ObjectReply, S3Error> {
         let tag = self.store(bucket, key, Arc::new(content))?;
-        let mut reply = Reply::text("");
+        let mut reply = ObjectReply::text("");
         if let Ok(tag) = HeaderValue::from_str(&tag) {
             reply.response.headers_mut().insert(ETAG, tag);
         }
@@ -272,33 +272,33 @@ impl Shared {
         bucket: &str,
         key: &str,
         content: Arc<dyn Content>,
-    ) -> Result<Arc<str>, Refusal> {
+    ) -> Result<Arc<str>, S3Error> {
         let tag: Arc<str> = match self.untagged.load(Relaxed) {
             true => "".into(),
             false => format!("\"{:016x}\"", self.tags.fetch_add(1, Relaxed)).into(),
         };
         let mut buckets = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
-        match &mut buckets.get_mut(bucket).ok_or(Refusal::NoSuchBucket)?.keys {
-            Keys::Map(map) => {
-                map.insert(key.into(), Stored { content, tag: Arc::clone(&tag) });
+        match &mut buckets.get_mut(bucket).ok_or(S3Error::NoSuchBucket)?.keys {
+            BucketKeys::Map(map) => {
+                map.insert(key.into(), StoredObject { content, tag: Arc::clone(&tag) });
                 Ok(tag)
             }
-            Keys::Numbered(_) => Err(Refusal::NotImplemented),
+            BucketKeys::Numbered(_) => Err(S3Error::NotImplemented),
         }
     }
 }
 
 /// An answer that is not a refusal.
-struct Reply {
+struct ObjectReply {
     response: Response<()>,
     content: Arc<dyn Content>,
     range: Range<u64>,
-    end: End,
+    end: BodyEnd,
 }
 
-impl Reply {
+impl ObjectReply {
     fn new(content: Arc<dyn Content>, range: Range<u64>) -> Self {
-        Self { response: Response::new(()), content, range, end: End::Whole }
+        Self { response: Response::new(()), content, range, end: BodyEnd::Whole }
     }
 
     fn text(text: impl Into<Bytes>) -> Self {
@@ -309,9 +309,9 @@ impl Reply {
         reply
     }
 
-    fn send(self, flight: Flight) -> Response<Body> {
+    fn send(self, flight: CountedRequest) -> Response<AnswerBody> {
         let Self { response, content, range, end } = self;
-        response.map(|()| Body::new(content, range, end, flight))
+        response.map(|()| AnswerBody::new(content, range, end, flight))
     }
 }
 
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges() {
+    fn range_headers_are_parsed() {
         for (text, range) in [
             ("bytes=0-0", Some(0..1)),
             ("bytes=3-", Some(3..10)),

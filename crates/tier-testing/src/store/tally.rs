@@ -53,7 +53,7 @@ pub struct Requests {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct RequestCounters {
     get: AtomicU64,
     head: AtomicU64,
     list: AtomicU64,
@@ -69,7 +69,7 @@ pub(super) struct Counters {
     peak: AtomicU64,
 }
 
-impl Counters {
+impl RequestCounters {
     fn all(&self) -> [&AtomicU64; 11] {
         let Self { get, head, list, listed, put, other, bytes, refused, faults, connections, peak, .. } =
             self;
@@ -115,7 +115,7 @@ impl Counters {
     }
 
     /// A request has come; it ends when the flight is dropped.
-    pub(super) fn start(self: &Arc<Self>, kind: Kind) -> Flight {
+    pub(super) fn start(self: &Arc<Self>, kind: Kind) -> CountedRequest {
         let counter = match kind {
             Kind::Get => &self.get,
             Kind::Head => &self.head,
@@ -126,19 +126,19 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
         let now = self.in_flight.fetch_add(1, Relaxed) + 1;
         self.peak.fetch_max(now, Relaxed);
-        Flight { counters: Arc::clone(self), place: None }
+        CountedRequest { counters: Arc::clone(self), place: None }
     }
 }
 
 /// One request under way.
 #[derive(Debug)]
-pub(super) struct Flight {
-    pub(super) counters: Arc<Counters>,
+pub(super) struct CountedRequest {
+    pub(super) counters: Arc<RequestCounters>,
     /// Its place among those that are worked on at once, where there is a limit.
     pub(super) place: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Flight {
+impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.counters.in_flight.fetch_sub(1, Relaxed);
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::bucket::{Line, Page, Query};
+use super::bucket::{ListEntry, ListPage, ListQuery};
 
 const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
@@ -19,7 +19,7 @@ pub(super) fn error(code: &str, message: &str, extra: &str) -> String {
 }
 
 /// A page of a listing. Names are percent-encoded where the client asked for that.
-pub(super) fn page(bucket: &str, query: &Query, page: &Page, encoded: bool) -> String {
+pub(super) fn page(bucket: &str, query: &ListQuery, page: &ListPage, encoded: bool) -> String {
     let encode = |name: &str| match encoded {
         true => utf8_percent_encode(name, NON_ALPHANUMERIC).to_string(),
         false => name.to_owned(),
@@ -36,7 +36,7 @@ pub(super) fn page(bucket: &str, query: &Query, page: &Page, encoded: bool) -> S
     }
     for line in &page.lines {
         match line {
-            Line::Key { key, size, tag } => {
+            ListEntry::Key { key, size, tag } => {
                 text.push_str("<Contents><Key>");
                 escape(&mut text, &encode(key));
                 text.push_str("</Key><LastModified>");
@@ -50,7 +50,7 @@ pub(super) fn page(bucket: &str, query: &Query, page: &Page, encoded: bool) -> S
                 // Writing to a string cannot fail.
                 let _ = write!(text, "<Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>");
             }
-            Line::Prefix(prefix) => {
+            ListEntry::Prefix(prefix) => {
                 text.push_str("<CommonPrefixes><Prefix>");
                 escape(&mut text, &encode(prefix));
                 text.push_str("</Prefix></CommonPrefixes>");
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_names_again() {
+    fn tokens_decode_to_names() {
         for name in ["", "a", "b/\u{e9}\u{4e16}.png"] {
             assert_eq!(name_of(&token(name)).as_deref(), Some(name));
         }

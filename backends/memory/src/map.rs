@@ -1,4 +1,4 @@
-//! A map in parts.
+//! A sharded map of samples.
 
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -37,7 +37,7 @@ impl ShardedMap {
         self.shard(key).read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
     }
 
-    /// Adds a handle on `sample` unless the key is there; says whether it did.
+    /// Adds a handle on `sample` unless the key is present; returns whether it did.
     pub(crate) fn insert(&self, key: SampleKey, sample: &Sample) -> bool {
         match self.shard(key).write().unwrap_or_else(PoisonError::into_inner).entry(key) {
             Entry::Occupied(_) => false,
@@ -48,7 +48,7 @@ impl ShardedMap {
         }
     }
 
-    /// Takes it out; the caller drops it, outside of the lock.
+    /// Removes a sample, which the caller drops outside the lock.
     pub(crate) fn remove(&self, key: SampleKey) -> Option<Sample> {
         self.shard(key).write().unwrap_or_else(PoisonError::into_inner).remove(&key)
     }

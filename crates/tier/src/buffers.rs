@@ -1,8 +1,8 @@
-//! Where the memory for samples comes from: one seam for plain, aligned, pinned and shared memory.
+//! Memory for samples: one trait for plain, aligned, pinned and shared memory.
 //!
-//! A [`Buffer`] is memory of an exact length that is filled from its beginning and then frozen into
-//! [`Bytes`] without a copy. It is handed out uninitialised, because clearing 100 KB costs a third of reading it from
-//! the page cache; [`Buffer::fill`] keeps that safe.
+//! A [`Buffer`] is memory of an exact length that is filled from its start and then frozen into [`Bytes`] without a copy.
+//! It is uninitialised, because clearing 100 KB costs a third of reading it from the page cache. [`Buffer::fill`] keeps
+//! that safe.
 
 use std::alloc::Layout;
 use std::fmt::Debug;
@@ -15,21 +15,20 @@ use bytes::{BufMut, Bytes};
 
 use crate::recycled::FreeLists;
 
-/// What all memory for samples begins at a multiple of, in bytes: a cache line.
+/// The alignment of all memory for samples, in bytes: a cache line.
 ///
-/// Memory that an allocator has mapped by itself begins 16 bytes behind a page, and there the kernel's copy takes three to
-/// five times as long (an AMD EPYC: 63 us instead of 22 for 110 KB of the page cache).
+/// Memory that an allocator has mapped separately starts 16 bytes after a page boundary. There the kernel's copy takes
+/// three to five times as long (an AMD EPYC: 63 us instead of 22 us for 110 KB of the page cache).
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// Hands out memory for samples.
+/// Allocates memory for samples.
 pub trait Buffers: Debug + Send + Sync + 'static {
-    /// Memory for exactly `length` bytes that begins at a multiple of `align` and of 64; `None` if there is not so much, or
-    /// `align` is no power of two. Lengths come from catalogs, and a file of ten terabytes must cost an error and not the
-    /// process.
+    /// Memory for exactly `length` bytes, aligned to `align` and to 64 bytes. `None` if memory is short or `align` is not a
+    /// power of two. Lengths come from catalogs, so a file of ten terabytes must cost an error and not the process.
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer>;
 
-    /// Told before the first read where samples are let go soon and none is kept: memory may then be a little longer
-    /// than what lies in it, if that makes it easier to use again. All that it is longer is bounded, however much is out.
+    /// Allows buffers that are a little longer than their contents, where that makes recycling easier. Call it before the
+    /// first read, and only where samples are dropped soon. The excess of all buffers together is bounded.
     fn none_is_kept(&self) {}
 }
 
@@ -47,16 +46,16 @@ impl Buffers for HeapBuffers {
 #[derive(Debug)]
 pub struct Buffer {
     memory: Heap,
-    /// How much of the memory is used.
+    /// The usable length of the memory.
     length: usize,
     filled: usize,
-    /// Where the memory goes when it is let go; back to the allocator if nowhere.
+    /// Receives the memory when the buffer is dropped; the allocator does if this is `None`.
     free_lists: Option<Arc<FreeLists>>,
 }
 
 impl Buffer {
-    /// `length` bytes from the program's allocator, at a multiple of `align` and of 64; `None` if it has not so much, or
-    /// `align` is no power of two.
+    /// `length` bytes from the program's allocator, aligned to `align` and to 64 bytes. `None` if memory is short or
+    /// `align` is not a power of two.
     pub fn heap(length: usize, align: usize) -> Option<Self> {
         Some(Self { memory: Heap::new(length, align)?, length, filled: 0, free_lists: None })
     }
@@ -68,30 +67,30 @@ impl Buffer {
         Self { memory, length, filled: 0, free_lists: Some(free_lists) }
     }
 
-    /// How many bytes it holds when full.
+    /// The length of the full buffer.
     pub fn capacity(&self) -> usize {
         self.length
     }
 
-    /// How many bytes its memory has.
+    /// The length of its memory.
     #[cfg(test)]
     pub(crate) fn size(&self) -> usize {
         self.memory.size()
     }
 
-    /// How many bytes have been filled.
+    /// The number of filled bytes.
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// Lets `read` fill a part of what is still empty. It returns the part that it initialised, which must begin
-    /// where the slice it was given begins (as `rustix::io::pread` returns it); the number of bytes is returned.
+    /// Lets `read` fill the empty part or a prefix of it. `read` returns the prefix that it initialised, as
+    /// `rustix::io::pread` does. Returns the number of new bytes.
     ///
     /// # Errors
     /// Those of `read`; nothing counts as filled then.
     ///
     /// # Panics
-    /// If `read` returns another slice than the beginning of what it was given.
+    /// If `read` returns a slice that is not a prefix of its argument.
     pub fn fill<E>(
         &mut self,
         read: impl for<'a> FnOnce(&'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8], E>,
@@ -109,7 +108,7 @@ impl Buffer {
         Ok(count)
     }
 
-    /// Copies `bytes` in behind what has been filled.
+    /// Appends a copy of `bytes`.
     ///
     /// # Panics
     /// If they do not fit.
@@ -119,13 +118,13 @@ impl Buffer {
         self.filled += bytes.len();
     }
 
-    /// The filled part, shared from now on. The allocation lives until the last handle is dropped.
+    /// The filled part as shared bytes. The allocation lives until the last handle is dropped.
     pub fn freeze(mut self) -> Bytes {
         let (length, filled, memory) = (self.length, self.filled, self.take());
         match self.free_lists.take() {
             None => Bytes::from_owner(HeapBytes { memory, filled }),
             Some(free_lists) => {
-                // What comes back knows how much was filled, and no longer how much was asked for.
+                // The returned memory remembers the filled length only, not the requested one.
                 free_lists.add_spare(length - filled);
                 let memory = ManuallyDrop::new(memory);
                 let (pointer, size) = (memory.pointer, memory.size());
@@ -148,8 +147,8 @@ impl Drop for Buffer {
     }
 }
 
-// SAFETY: `chunk_mut` hands out exactly the memory behind what is filled, up to the length, and `advance_mut` counts no
-// more than that as filled; its caller promises that it is initialised.
+// SAFETY: `chunk_mut` returns exactly the memory after the filled part, up to the length. `advance_mut` counts no more
+// than that as filled, and its caller guarantees that it is initialised.
 unsafe impl BufMut for Buffer {
     fn remaining_mut(&self) -> usize {
         self.length - self.filled
@@ -178,8 +177,8 @@ impl AsRef<[u8]> for HeapBytes {
     }
 }
 
-/// Filled memory that goes to the free_lists. One stays with each sample in memory, so it is no larger than [`HeapBytes`]: the
-/// free_lists know the alignment of what lies on them.
+/// Filled memory that returns to the free lists. One exists per sample in memory, so it is no larger than [`HeapBytes`]:
+/// the free lists know the alignment of their memory.
 struct RecycledBytes {
     pointer: NonNull<u8>,
     size: usize,
@@ -268,7 +267,7 @@ impl Heap {
         Some(Self { pointer, layout })
     }
 
-    /// How many bytes it has.
+    /// The length in bytes.
     pub(crate) fn size(&self) -> usize {
         self.layout.size()
     }

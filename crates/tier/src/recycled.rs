@@ -1,20 +1,20 @@
-//! Memory that is used again, the most recently used first.
+//! Recycled memory, most recently freed first.
 //!
-//! An origin reads a sample into memory, the trainer lets go of it some milliseconds later, and the next sample of
-//! about that size comes right after. Where the allocator hands out other memory each time, the processor's caches hold
-//! none of it, and where it gives memory back to the kernel in between, every page of it is faulted in and cleared
-//! again: reading a page-cached sample of 100 KB then takes two to four times as long. Freed buffers are therefore kept
-//! on free_lists by size, and the one that was freed last is handed out first.
+//! An origin reads a sample into memory, the trainer drops it some milliseconds later, and a sample of about that size
+//! follows. If the allocator returns other memory each time, none of it is in the processor's caches. If it returns memory
+//! to the kernel in between, every page is faulted in and cleared again. Reading a page-cached sample of 100 KB then takes
+//! two to four times as long. So freed buffers are kept in free lists by size, and the last freed one is reused first.
 //!
-//! Memory is taken from the allocator exactly as long as it is asked for, and reused where it is at most two sixty-fourths
-//! too long: the price is that much, for the samples that get it. Samples of many lengths then find none that fits every
-//! third time. Where none is kept ([`Buffers::none_is_kept`]), memory is taken up to an eighth longer, so that all on a
-//! list fits whoever looks there, and a few free_lists serve all. That is nobody's memory, so all that is too long
-//! together is at most [`MAX_SPARE`]; beyond that, only memory of the very length is handed out. What lies on the free_lists is
-//! bounded, too; beyond that, memory goes back to the allocator. So does what was not taken while [`SWEEP_LIMITS`] limits' worth of memory came back: each list would
-//! else keep the most that it ever held, and samples of many lengths fill it to the limit epoch by epoch. Small buffers are left to the allocator, which is good at them; very large ones too, because
-//! a few of them would fill the free_lists. Memory that begins at a page, for direct I/O, lies on free_lists of its own, with the
-//! same bound for both together.
+//! * Memory is allocated exactly as long as requested, and reused where it is at most two sixty-fourths too long. That
+//!   excess is the price. With samples of many lengths, every third request finds no match.
+//! * After [`Buffers::none_is_kept`], memory is allocated up to an eighth longer, so that everything in a free list fits
+//!   every request for it and a few lists suffice. The total excess is at most [`MAX_SPARE`]. Beyond that, only memory of the
+//!   exact length is handed out.
+//! * Free memory is bounded as well; above the bound it returns to the allocator. So does memory that was not reused while
+//!   [`SWEEP_LIMITS`] limits' worth of memory came back. Otherwise each list would keep its peak, and samples of many
+//!   lengths would fill the limit epoch by epoch.
+//! * Small buffers are left to the allocator, which handles them well, and so are very large ones, because a few would fill
+//!   the limit. Page-aligned memory for direct I/O has its own free lists, which share the bound.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,32 +23,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::Buffers;
 use crate::buffers::{Buffer, CACHE_LINE, Heap};
 
-/// Bytes on the free_lists where nobody says otherwise.
+/// Default bound on free memory, in bytes.
 const DEFAULT_LIMIT: usize = 32 << 20;
 
-/// Bytes by which all memory that is out together may be longer than what was asked for, where it is made longer.
+/// Bound on the excess of all buffers in use together, in bytes.
 const MAX_SPARE: usize = 16 << 20;
 
-/// What lies untouched while so many times the limit is put back is given up.
+/// Memory that stays unused while this many times the limit is returned is released.
 const SWEEP_LIMITS: usize = 2;
 
-/// Buffers of `1 << MIN_POWER` to `1 << MAX_POWER` bytes are kept.
+/// Buffers of `1 << MIN_POWER` to `1 << MAX_POWER` bytes are recycled.
 const MIN_POWER: u32 = 13;
 const MAX_POWER: u32 = 23;
 
-/// `1 << STEPS` free_lists between a power of two and the next.
+/// `1 << STEPS` free lists between a power of two and the next.
 const STEPS: u32 = 6;
 
-/// `1 << ROOMY_STEPS` lengths between a power of two and the next, where memory may be longer than what lies in it.
+/// `1 << ROOMY_STEPS` lengths between a power of two and the next, where memory may be longer than its contents.
 const ROOMY_STEPS: u32 = 3;
 
-/// All free_lists.
+/// The number of free lists.
 const FREE_LISTS: usize = ((MAX_POWER - MIN_POWER) << STEPS) as usize + 1;
 
-/// What memory for direct I/O begins at a multiple of.
+/// The alignment of memory for direct I/O.
 const PAGE: usize = 4096;
 
-/// Memory from the program's allocator, used again. Clones share it.
+/// Recycles memory from the program's allocator. Clones share it.
 #[derive(Clone, Debug)]
 pub struct RecycledBuffers {
     plain: Arc<FreeLists>,
@@ -63,7 +63,7 @@ impl Default for RecycledBuffers {
 }
 
 impl RecycledBuffers {
-    /// Keeps at most `limit` bytes for later use.
+    /// Keeps at most `limit` bytes of free memory.
     pub fn new(limit: usize) -> Self {
         let (kept, spare) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let free_lists = |align| {
@@ -74,7 +74,7 @@ impl RecycledBuffers {
         Self { plain: free_lists(CACHE_LINE), paged: free_lists(PAGE), is_roomy: Arc::default() }
     }
 
-    /// Bytes that wait for their next use.
+    /// Bytes of free memory.
     pub fn kept(&self) -> usize {
         self.plain.kept.load(Ordering::Relaxed)
     }
@@ -86,7 +86,7 @@ impl Buffers for RecycledBuffers {
             return Buffer::heap(length, align);
         }
         let free_lists = if align <= CACHE_LINE { &self.plain } else { &self.paged };
-        // How much longer it may be, and is made.
+        // The largest excess, and the length to allocate.
         let (most, size) = match self.is_roomy.load(Ordering::Relaxed) {
             false => (usize::MAX, length),
             true => {
@@ -107,30 +107,30 @@ impl Buffers for RecycledBuffers {
     }
 }
 
-/// Free memory by size, all of it at multiples of `align`.
+/// Free memory by size, all of it aligned to `align`.
 #[derive(Debug)]
 pub(crate) struct FreeLists {
     align: usize,
     limit: usize,
-    /// On these free_lists and those that share the limit.
+    /// Free bytes of all lists that share the limit.
     kept: Arc<AtomicUsize>,
-    /// By how much all that is out is longer than what was asked for, or is filled; the same for both.
+    /// The excess of all buffers in use over their requested or filled lengths; shared like `kept`.
     spare: Arc<AtomicUsize>,
-    /// Bytes that were put on these since the last sweep.
+    /// Bytes returned since the last sweep.
     since: AtomicUsize,
     free_lists: [Mutex<FreeList>; FREE_LISTS],
 }
 
-/// Memory of about one length, what was freed last at the end.
+/// Memory of about one length, the last freed at the end.
 #[derive(Debug, Default)]
 struct FreeList {
     free: Vec<Heap>,
-    /// The fewest that lay here since the last sweep: the first so many were not touched.
+    /// The smallest length of `free` since the last sweep: that many from the front were not used.
     least: usize,
 }
 
 impl FreeLists {
-    /// What the memory that lies here is aligned to.
+    /// The alignment of the memory.
     pub(crate) fn align(&self) -> usize {
         self.align
     }
@@ -144,19 +144,19 @@ impl FreeLists {
         Some(memory)
     }
 
-    /// Notes that so many bytes more are out for nothing.
+    /// Adds to the excess of the buffers in use.
     pub(crate) fn add_spare(&self, spare: usize) {
         self.spare.fetch_add(spare, Ordering::Relaxed);
     }
 
-    /// Keeps `memory`, of which so many bytes were of use, or gives it back to the allocator.
+    /// Keeps `memory`, of which `used` bytes were requested, or returns it to the allocator.
     pub(crate) fn put(&self, used: usize, memory: Heap) {
         let size = memory.size();
         self.spare.fetch_sub(size - used, Ordering::Relaxed);
         let Some(list) = list_of(size) else { return };
         let since = self.since.fetch_add(size, Ordering::Relaxed);
         let due = self.limit.saturating_mul(SWEEP_LIMITS);
-        // One of those who come at once sweeps.
+        // Of several threads, exactly one sweeps.
         if since < due && since + size >= due {
             self.sweep();
             self.since.store(0, Ordering::Relaxed);
@@ -168,7 +168,7 @@ impl FreeLists {
         self.free_lists[list].lock().unwrap_or_else(PoisonError::into_inner).free.push(memory);
     }
 
-    /// Gives up what was not touched since the last time.
+    /// Releases memory that was not used since the last sweep.
     fn sweep(&self) {
         for list in &self.free_lists {
             let untouched: Vec<Heap> = {
@@ -184,7 +184,7 @@ impl FreeLists {
     }
 }
 
-/// `length`, and what is missing to the next of a few lengths.
+/// `length` rounded up to the next of a few lengths.
 fn with_room(length: usize) -> usize {
     match length.checked_ilog2() {
         Some(power) if power >= MIN_POWER => length.next_multiple_of(1 << (power - ROOMY_STEPS)),
@@ -192,7 +192,8 @@ fn with_room(length: usize) -> usize {
     }
 }
 
-/// Where memory of `length` bytes lies, beside some that is a little shorter or longer. All on the next list is longer.
+/// The free list for memory of `length` bytes. It also holds slightly shorter and longer memory; the next list holds only
+/// longer memory.
 fn list_of(length: usize) -> Option<usize> {
     if !(1 << MIN_POWER..=1 << MAX_POWER).contains(&length) {
         return None;
@@ -325,7 +326,7 @@ mod tests {
             drop(held);
         }
         assert_eq!(buffers.kept(), 200_000);
-        // Nor does it keep out what is used instead, when it fills the free_lists.
+        // Nor does it keep out what is used instead, when it fills the free lists.
         drop((0..12).map(|_| buffers.allocate(100_000, 1).unwrap()).collect::<Vec<_>>());
         for _ in 0..50 {
             drop([buffers.allocate(200_000, 1).unwrap(), buffers.allocate(200_000, 1).unwrap()]);

@@ -1,4 +1,4 @@
-//! How long the samples of a dataset are.
+//! The lengths of the samples of a dataset.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::SampleId;
 
 /// The length in bytes of every sample of a dataset; cheap to clone.
 ///
-/// A table of 4 bytes a sample where all lengths fit, of 8 bytes where not, and no table at all where all are alike.
+/// It takes 4 bytes per sample if all lengths fit, 8 bytes otherwise, and no table if all lengths are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes {
     table: SizeTable,
@@ -26,7 +26,7 @@ impl Sizes {
         Self { table: SizeTable::Uniform { samples, bytes }, total: samples.saturating_mul(bytes) }
     }
 
-    /// One length a sample, in the order of their ids; the total saturates at `u64::MAX`.
+    /// One length per sample, in the order of their ids; the total saturates at `u64::MAX`.
     pub fn table(lengths: &[u64]) -> Self {
         let total = lengths.iter().fold(0u64, |sum, &length| sum.saturating_add(length));
         let table = match lengths.iter().map(|&length| u32::try_from(length)).collect::<Result<Vec<u32>, _>>()
@@ -37,7 +37,7 @@ impl Sizes {
         Self { table, total }
     }
 
-    /// How many samples there are.
+    /// The number of samples.
     pub fn len(&self) -> u64 {
         match &self.table {
             SizeTable::Uniform { samples, .. } => *samples,
@@ -46,7 +46,7 @@ impl Sizes {
         }
     }
 
-    /// Whether there is no sample.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -72,7 +72,7 @@ impl Sizes {
         }
     }
 
-    /// Whether all samples have one length, so that no choice between them depends on it.
+    /// Whether all samples have the same length.
     pub const fn is_uniform(&self) -> bool {
         matches!(self.table, SizeTable::Uniform { .. })
     }

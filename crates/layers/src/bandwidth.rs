@@ -1,12 +1,12 @@
-//! A limit in bytes a second.
+//! A limit in bytes per second.
 //!
-//! The store is made to look like behind a link of that rate: a request leaves when the link has sent what left before it.
-//! What counts is the end of the link's last transmission in absolute time, to the nanosecond; a timer that fires a
-//! millisecond late lets the requests go that have become due meanwhile, and nothing adds up.
+//! It simulates a link of that rate: a request leaves when the link has sent everything before it. The state is the absolute
+//! end of the last transmission, to the nanosecond. A timer that fires a millisecond late releases the requests that have
+//! become due meanwhile, so errors do not add up.
 //!
-//! A link that was idle (or a caller that came late) gets up to 20 ms of transmission back, so that short gaps between
-//! requests do not cost bandwidth. Over any window of `w` seconds at most `rate * (w + 0.02)` bytes and one request
-//! leave. A request of any size passes: those after it wait for it.
+//! An idle link (or a late caller) gets up to 20 ms of transmission back, so short gaps between requests do not cost
+//! bandwidth. In any window of `w` seconds at most `rate * (w + 0.02)` bytes and one request leave. A request of any size
+//! passes, and those after it wait for it.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,21 +14,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How much unused transmission time is kept.
+/// Unused transmission time that is credited.
 const CREDIT: Duration = Duration::from_millis(20);
 
 const NANOS: u128 = 1_000_000_000;
 
-/// A limit in bytes a second that all requests share; clones share it, too.
+/// A limit in bytes per second for all requests together; clones share it.
 #[derive(Clone, Debug)]
 pub struct Bandwidth(Arc<Mutex<LinkState>>);
 
 #[derive(Debug)]
 struct LinkState {
     rate: u64,
-    /// When the link has sent all that has left; `None` before the first request.
+    /// The end of the last transmission; `None` before the first request.
     clear: Option<Instant>,
-    /// What `clear` lacks, in nanoseconds times `rate`: less than one nanosecond.
+    /// The fraction of a nanosecond that `clear` lacks, times `rate`.
     rest: u64,
 }
 
@@ -47,7 +47,7 @@ impl Bandwidth {
         self.link().clear
     }
 
-    /// A request of so many bytes leaves now, unless another one holds it up: two limits may share the link.
+    /// Lets a request of `bytes` leave now, unless the link is busy: two limits may share it.
     pub(crate) fn leave(&self, now: Instant, bytes: u64) -> bool {
         let mut link = self.link();
         if link.clear.is_some_and(|clear| clear > now) {
@@ -57,7 +57,7 @@ impl Bandwidth {
         true
     }
 
-    /// A request of so many bytes leaves now, whatever holds up others.
+    /// Lets a request of `bytes` leave now, even on a busy link.
     pub(crate) fn take(&self, now: Instant, bytes: u64) {
         self.link().take(now, bytes);
     }
@@ -65,7 +65,7 @@ impl Bandwidth {
 
 impl LinkState {
     fn take(&mut self, now: Instant, bytes: u64) {
-        // Time that lies further back than the credit is lost.
+        // Idle time beyond the credit is lost.
         let earliest = now.checked_sub(CREDIT).unwrap_or(now);
         let (clear, rest) = match self.clear {
             Some(clear) if clear >= earliest => (clear, self.rest),
@@ -74,7 +74,7 @@ impl LinkState {
         };
         let scaled = u128::from(bytes) * NANOS + u128::from(rest);
         let (nanos, rest) = (scaled / u128::from(self.rate), scaled % u128::from(self.rate));
-        // Cut at a century, so that the sum below stays an instant.
+        // Capped at a century, so that the sum below is a valid instant.
         let took = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX).min(u64::MAX / 5));
         (self.clear, self.rest) = (Some(clear + took), rest as u64);
     }
@@ -95,7 +95,7 @@ mod tests {
 
     const MB: u64 = 1_000_000;
 
-    /// Answers at once, and notes when it was asked for how many bytes.
+    /// Answers at once, and records the time and size of each request.
     #[derive(Debug, Default)]
     struct Probe(Mutex<Vec<(Instant, u64)>>);
 
@@ -147,8 +147,8 @@ mod tests {
 
     /// No window holds more than the rate, the credit and one request allow.
     fn assert_never_above(rate: u64, passed: &[(Instant, u64)]) {
-        // With `ahead` the sum of bytes up to a request less what the rate allows up to then: none may exceed that of
-        // any earlier one, its own bytes not counted, by more than the credit and a request.
+        // For each request: the bytes so far minus the bytes that the rate allows so far. It must not exceed that of any
+        // earlier request (without its own bytes) by more than the credit and a request.
         let largest = passed.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0);
         let (mut sum, mut least) = (0, f64::MAX);
         for &(at, bytes) in passed {
@@ -169,7 +169,7 @@ mod tests {
             let began = Instant::now();
             let batches =
                 (0..count / 50).map(|at| (0..50).map(move |id| request(id, size, at * 50 + id)).collect());
-            // A few batches at a time, as a look-ahead does it.
+            // A few batches at a time, like a look-ahead.
             stream::iter(batches).map(|batch| held.read_all(batch).count()).buffered(4).count().await;
             let took = began.elapsed().as_secs_f64();
             let expected = (count - 1) as f64 * size as f64 / rate as f64;
@@ -203,7 +203,7 @@ mod tests {
         let early = held.read_all(vec![request(0, 50_005, 5), request(1, 50_002, 2)]);
         futures::join!(late.count(), early.count());
         let order: Vec<u64> = probe.0.lock().unwrap().iter().map(|(_, bytes)| bytes % 10).collect();
-        assert_eq!(order, [1, 2, 5, 7]); // the first had left before anybody else came
+        assert_eq!(order, [1, 2, 5, 7]); // the first had left before the others came
     }
 
     #[tokio::test(start_paused = true)]
@@ -241,7 +241,7 @@ mod tests {
         let mut reads = held.read_all((0..100).map(|id| request(id, 10_000, 0)).collect());
         assert!(reads.next().await.is_some());
         assert!(futures::poll!(reads.next()).is_pending());
-        tokio::time::sleep(Duration::from_millis(500)).await; // and nobody polls
+        tokio::time::sleep(Duration::from_millis(500)).await; // without a poll
         reads.count().await;
         assert_never_above(MB, &probe.0.lock().unwrap());
     }

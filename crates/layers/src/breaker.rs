@@ -1,17 +1,15 @@
-//! Not asking what does not answer.
+//! A circuit breaker: rejects reads of a tier that does not answer.
 //!
-//! A peer that died or hangs costs each read that is sent to it the time until it counts as gone, and a trainer waits for
-//! many. So after some failures in a row all reads fail at once, for a time that doubles with each opening; then one read
-//! is let through, and what becomes of it decides. What fails at once is [`ErrorKind::Transient`]: the sample is there
-//! and is to be had elsewhere.
+//! A dead or hanging peer costs each read the time until the timeout, and a trainer waits for many. So after some consecutive
+//! failures all reads fail at once, for a time that doubles with each opening. Then one read (the probe) is admitted, and its
+//! result decides. Rejected reads fail with [`ErrorKind::Transient`]: the sample exists and can be read elsewhere.
 //!
-//! Only failures that say that nobody is there count: an answer that is an error shows that somebody is. A tier that says
-//! that it is gone ([`ErrorKind::Closed`]) is believed at once. What was sent before the last change of state says nothing
-//! of the present and does not count: when a connection ends, all that was under way on it fails together.
+//! Only missing answers count as failures: an error that the tier returns shows that it is alive. A tier that reports itself
+//! closed ([`ErrorKind::Closed`]) opens the breaker at once. Reads sent before the last change of state are ignored: when a
+//! connection ends, everything in flight on it fails together.
 //!
-//! The waits are drawn from the upper half of their bound, so that ranks that lost the same peer do not come back to it
-//! together. The price of the layer is a look at a number for each answer, and that the first read after a wait may be one
-//! that the trainer needs soon.
+//! The waits are drawn from the upper half of their bound, so that ranks that lost the same peer do not return together. The
+//! price is one atomic load per answer, and that the probe may be a read that the trainer needs soon.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -31,20 +29,20 @@ use tokio::time::Instant;
 use crate::DeadlinePolicy;
 use crate::deadline::Deadline;
 
-/// When to stop asking, and for how long.
+/// When the breaker opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BreakerPolicy {
-    /// After so many failures in a row nothing is asked any more ...
+    /// The number of consecutive failures that opens it.
     pub failures: NonZeroU32,
-    /// ... for this long at most the first time; each further time doubles it ...
+    /// Upper bound of the first wait; it doubles with each opening.
     pub first_wait: Duration,
-    /// ... up to this.
+    /// Upper bound of all waits.
     pub longest_wait: Duration,
 }
 
 impl Default for BreakerPolicy {
-    /// After three failures, for half a second that grows to eight.
+    /// Three failures, and waits from half a second up to eight.
     fn default() -> Self {
         Self {
             failures: NonZeroU32::MIN.saturating_add(2),
@@ -61,38 +59,38 @@ setters! { BreakerPolicy:
     with_waits(first_wait: Duration, longest_wait: Duration);
 }
 
-/// What the breaker knows. Time is an argument.
+/// The state machine. Time is an argument.
 #[derive(Debug)]
 struct BreakerMachine {
     policy: BreakerPolicy,
     seed: u64,
     state: BreakerState,
-    /// Changes of state so far: what was sent in an earlier one does not count.
+    /// Changes of state so far: reads of an earlier epoch are ignored.
     epoch: u64,
-    /// How often it opened since it was last closed.
+    /// Openings since it was last closed.
     openings: u32,
-    /// How often it opened, for the draws.
+    /// All openings, as input of the random waits.
     ever: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BreakerState {
-    /// Reads pass; so many failed in a row.
+    /// Reads pass.
     Closed { failures: u32 },
-    /// No read passes before this.
+    /// No read passes before `until`.
     Open { until: Instant },
-    /// One read has passed, and what becomes of it decides.
+    /// The probe is in flight.
     Probing,
 }
 
-/// What a read shows.
+/// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadOutcome {
-    /// Somebody answered.
+    /// The tier answered, perhaps with an error.
     Answered,
-    /// Nobody did.
+    /// The tier did not answer.
     NoAnswer,
-    /// There is nobody.
+    /// The tier is closed.
     Gone,
 }
 
@@ -150,7 +148,7 @@ impl BreakerMachine {
         }
     }
 
-    /// Nobody waits for the read of `epoch` any more: the next one decides.
+    /// The read of `epoch` was dropped: if it was the probe, the next read is one.
     fn dropped(&mut self, now: Instant, epoch: u64) {
         if epoch == self.epoch && self.state == BreakerState::Probing {
             self.state = BreakerState::Open { until: now };
@@ -170,7 +168,7 @@ impl BreakerMachine {
     }
 }
 
-/// A tier that is not asked while it does not answer.
+/// A tier whose reads are rejected while it does not answer.
 ///
 /// | metric | kind | labels |
 /// |---|---|---|
@@ -186,7 +184,7 @@ struct BreakerShared {
     deadline: Option<Deadline>,
     whom: String,
     machine: Mutex<BreakerMachine>,
-    /// Whether there is anything that an answer could change for the better.
+    /// Whether an answer could improve the state.
     is_degraded: AtomicBool,
     openings: Counter,
     refused: Counter,
@@ -215,15 +213,20 @@ impl BreakerShared {
             (Some(BreakerChange::Opened(wait)), Err(error)) => {
                 self.openings.increment(1);
                 let why = error.detail().unwrap_or_default();
-                // Once until it answers again: that it still does not is no news.
+                // One warning until it answers again.
                 if first {
-                    tracing::warn!(tier = self.tier, whom = self.whom, why, "not asked for a while");
+                    tracing::warn!(
+                        tier = self.tier,
+                        whom = self.whom,
+                        why,
+                        "breaker opened: no reads for a while"
+                    );
                 } else {
-                    tracing::debug!(tier = self.tier, whom = self.whom, ?wait, why, "still not asked");
+                    tracing::debug!(tier = self.tier, whom = self.whom, ?wait, why, "breaker opened again");
                 }
             }
             (Some(BreakerChange::Closed), _) => {
-                tracing::info!(tier = self.tier, whom = self.whom, "asked again: it answers");
+                tracing::info!(tier = self.tier, whom = self.whom, "breaker closed: it answers again");
             }
             _ => {}
         }
@@ -232,12 +235,12 @@ impl BreakerShared {
     fn refusal(&self, request: &ReadRequest) -> TierError {
         TierError::new(ErrorKind::Transient, &*self.tier)
             .with_object(&*request.object.path)
-            .with_detail(format!("the breaker is open: {} did not answer lately", self.whom))
+            .with_detail(format!("the breaker is open: {} did not answer recently", self.whom))
     }
 }
 
 impl<T: Tier + ?Sized> Breaker<T> {
-    /// `inner`, not asked while it does not answer. `whom` is what logs and errors call it: a rank, a store.
+    /// Wraps `inner`. `whom` is its name in logs and errors: a rank, a store.
     pub fn new(inner: Arc<T>, policy: BreakerPolicy, whom: impl Into<String>, seed: u64) -> Self {
         let tier = inner.name().to_owned();
         let openings = metrics::counter!("foreread_tier_breaker_openings_total", "tier" => tier.clone());
@@ -250,7 +253,7 @@ impl<T: Tier + ?Sized> Breaker<T> {
         }
     }
 
-    /// The same, where a read that takes longer than `policy` allows is ended, as one that nobody answers. Before it is read.
+    /// The same with deadlines: a read that takes longer than `policy` allows fails. Call it before the first read.
     #[must_use]
     pub fn with_deadline(mut self, policy: DeadlinePolicy) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
@@ -333,11 +336,11 @@ impl<T: CacheTier + ?Sized> CacheTier for Breaker<T> {
     }
 }
 
-/// A read that passed.
+/// An admitted read.
 struct AdmittedRead {
     shared: Arc<BreakerShared>,
     epoch: u64,
-    /// What comes decides.
+    /// Whether its outcome decides.
     is_probe: bool,
 }
 
@@ -406,12 +409,12 @@ mod tests {
             now += Duration::from_millis(bound as u64);
             let Some((probe, true)) = machine.admit(now) else { panic!("{machine:?}") };
             epoch = probe;
-            assert_eq!(machine.admit(now), None, "no second one meanwhile");
+            assert_eq!(machine.admit(now), None, "no second probe meanwhile");
         }
         assert_eq!(machine.answered(now, epoch, ReadOutcome::Answered), Some(BreakerChange::Closed));
         let Some((epoch, false)) = machine.admit(now) else { panic!("{machine:?}") };
         let wait = opened(machine.answered(now, epoch, ReadOutcome::Gone)).as_millis();
-        assert!(wait <= 500, "it begins anew: {wait} ms");
+        assert!(wait <= 500, "the waits start again: {wait} ms");
     }
 
     #[test]
@@ -425,7 +428,7 @@ mod tests {
         assert_eq!(
             machine.answered(now + wait, 0, ReadOutcome::Answered),
             None,
-            "an answer from before is no probe's"
+            "an earlier answer is not the probe's"
         );
         assert_eq!(machine.answered(now + wait, epoch, ReadOutcome::Answered), Some(BreakerChange::Closed));
         assert_eq!(machine.answered(now + wait, epoch, ReadOutcome::Gone), None);
@@ -459,7 +462,7 @@ mod tests {
     // semantics: RANK-21
     async fn unresponsive_tier_is_probed_by_one_read() {
         let origin = Arc::new(FakeOrigin::uniform(100, 10).with_latency(Duration::from_millis(5)));
-        // Each of the first three and the first probe fail once.
+        // The first three reads and the first probe fail once each.
         let below = [0, 1, 2, 3].into_iter().fold(FailingTier::new(Arc::clone(&origin)), |tier, id| {
             tier.on(When::First(key(id), 1), Fault::Error(ErrorKind::Transient))
         });
@@ -473,7 +476,7 @@ mod tests {
         let error = answers[0].result.as_ref().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "fake: 00000/00000010: transient failure: the breaker is open: rank 3 did not answer lately"
+            "fake: 00000/00000010: transient failure: the breaker is open: rank 3 did not answer recently"
         );
         assert_eq!(answers.len(), 3);
         assert_eq!(counting.counts().tally().requests, asked, "nothing was sent");
@@ -513,11 +516,11 @@ mod tests {
             .on(When::Key(key(1)), Fault::Never);
         let breaker = Breaker::new(Arc::new(below), policy((500, 500)), "rank 3", 1);
         assert_eq!(kinds(&breaker, batch(&origin, [0])).await, [Some(ErrorKind::Closed)]);
-        assert!(breaker.is_open(), "who says that it is gone is believed");
+        assert!(breaker.is_open(), "a closed tier is believed at once");
         tokio::time::sleep(SECOND).await;
         let mut hangs = breaker.read_all(batch(&origin, [1]));
         assert!(tokio::time::timeout(SECOND, hangs.next()).await.is_err());
-        assert!(breaker.is_open(), "nobody else is sent meanwhile");
+        assert!(breaker.is_open(), "no second probe meanwhile");
         drop(hangs);
         assert_eq!(kinds(&breaker, batch(&origin, [2])).await, [None]);
         assert!(!breaker.is_open());

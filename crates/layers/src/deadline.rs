@@ -1,13 +1,12 @@
-//! Nothing is waited for without end.
+//! Deadlines: no read waits forever.
 //!
-//! A read that is not answered within a bound is answered here as [`ErrorKind::Transient`], by the object's name, so
-//! that a layer above may try again and nothing, not even a store that has forgotten a request, can hang a run. The
-//! bound is a floor plus the time in which a slow read would have got its bytes: the tier's own recent pace for a
-//! single read, with a wide margin, so that a large object on a slow link is not ended half-way. The layer lies directly
-//! around the store: time spent in queues outside of it does not count.
+//! A read without an answer within a bound fails here as [`ErrorKind::Transient`], with the object's name. So an outer layer
+//! can retry, and even a store that has lost a request cannot hang a run. The bound is a minimum plus the transfer time of a
+//! slow read: the tier's recent time per byte of a single read, with a wide margin, so that a large object on a slow link is
+//! not interrupted. The layer is next to the store, so time in queues does not count.
 //!
-//! It also holds the store to the length that was asked for, because nobody else knows both in time for a repetition:
-//! fewer bytes are a transfer that broke off, more bytes are another object.
+//! It also checks the length of the answer, because only here a retry is still possible. Too few bytes are an interrupted
+//! transfer; too many are another object.
 //!
 //! The price is a timer for each read that does not answer at once.
 
@@ -24,16 +23,16 @@ use tokio::time::{Instant, timeout_at};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadlinePolicy {
-    /// What every read may take, whatever its size.
+    /// The time that every read may take, whatever its size.
     pub floor: Duration,
-    /// How much slower than reads have lately been, by the byte, a read may be beyond the floor.
+    /// How many times the recent time per byte a read may take in addition.
     pub margin: u32,
-    /// The pace of a single read that is assumed until one was seen, in bytes a second.
+    /// The assumed throughput of a single read before the first measurement, in bytes per second.
     pub assumed: u64,
 }
 
 impl Default for DeadlinePolicy {
-    /// For origins: 30 s, and the time that the bytes take at an eighth of the recent pace (8 MB/s until it is known).
+    /// For origins: 30 s, and the transfer time at an eighth of the recent throughput (8 MB/s before the first read).
     fn default() -> Self {
         Self { floor: Duration::from_secs(30), margin: 8, assumed: 8_000_000 }
     }
@@ -49,9 +48,9 @@ const TELLING: u64 = 16 << 10;
 
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Ends reads that take too long, and remembers how long they usually take.
+/// Ends reads that take too long, and measures the usual time per byte.
 ///
-/// Those that it ends are counted as `foreread_tier_read_deadlines_total` with the label `tier`.
+/// Ended reads are counted as `foreread_tier_read_deadlines_total` with the label `tier`.
 #[derive(Debug)]
 pub(crate) struct Deadline {
     tier: String,
@@ -69,13 +68,13 @@ impl Deadline {
         Self { tier, policy, per_byte: AtomicU64::new(0), ended }
     }
 
-    /// How long a read of so many bytes may take now.
+    /// How long a read of `bytes` may take now.
     fn bound(&self, bytes: u64) -> Duration {
         let seen = f64::from_bits(self.per_byte.load(Relaxed));
         let assumed = 1.0 / self.policy.assumed.max(1) as f64;
         let per_byte = if seen > 0.0 { seen } else { assumed };
         let seconds = bytes as f64 * per_byte * f64::from(self.policy.margin);
-        // Cut at a year, so that the sum with any instant stays one.
+        // Capped at a year, so that the sum with any instant is valid.
         self.policy.floor.min(YEAR) + Duration::from_secs_f64(seconds.min(YEAR.as_secs_f64()))
     }
 
@@ -89,7 +88,7 @@ impl Deadline {
         self.per_byte.store(mean.to_bits(), Relaxed);
     }
 
-    /// The answer of a read that left at `started`, or that it took too long.
+    /// The answer of a read that left at `started`, or an error after the deadline.
     pub(crate) async fn within(
         &self,
         request: &ReadRequest,
@@ -100,7 +99,7 @@ impl Deadline {
         let bytes = loop {
             match timeout_at(started + self.bound(expected), &mut answer).await {
                 Ok(answer) => break answer?,
-                // Other reads may have shown meanwhile that the store is slow.
+                // Other reads may have raised the bound meanwhile.
                 Err(_) if started.elapsed() < self.bound(expected) => {}
                 Err(_) => {
                     self.ended.increment(1);

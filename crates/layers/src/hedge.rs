@@ -1,21 +1,19 @@
-//! A second read for a late one.
+//! Hedged requests: a second read for a late one.
 //!
-//! Every store answers some reads much later than the rest: a lost packet, a slow disk, a node that is being replaced.
-//! Reads change nothing, so a read that is later than nearly all of its size lately were is sent once more, and the
-//! first of the two answers counts ("The Tail at Scale", Dean and Barroso, CACM 56(2), 2013). How late is late is
-//! measured: a quantile of the tier's recent latencies, by size, times a factor; before enough was seen, two seconds and what
-//! the bytes take on a slow line. Second reads have a budget of a few per cent of the first ones, so a store that has become slow as a whole
-//! is not asked twice as much.
+//! Every store answers some reads much later than the rest: a lost packet, a slow disk, a node that is being replaced. Reads
+//! change nothing, so a late read is sent once more, and the first answer counts ("The Tail at Scale", Dean and Barroso, CACM
+//! 56(2), 2013). A read is late after a quantile of the tier's recent latencies of its size, times a factor. Before enough
+//! reads were measured, it is late after two seconds plus the transfer time on a slow link. Hedges have a budget of a few per
+//! cent of the reads, so a store that is slow as a whole does not get twice the load.
 //!
-//! A second read that is late itself is sent once more. The read that loses is dropped. An error that another attempt may mend
-//! waits for the other read; any other error is an answer.
+//! A late hedge is hedged again. The read that loses is dropped. A retryable error waits for the other read; any other error
+//! is the answer.
 //!
-//! Second reads need no place of a limit, unless the limit is the user's own: then they wait in its queue like any
-//! read, and leave it if the first read answers before. They are paid for when they leave. One that waits keeps no error of
-//! the first read back, or the two would wait for each other.
+//! Hedges need no slot of a limit, unless the limit is the user's own. Then they wait in its queue like any read, and leave it
+//! if the first read answers before. The budget is charged when a hedge leaves. A queued hedge does not delay an error of the
+//! first read; otherwise the two would wait for each other.
 //!
-//! The price is a timer for each read that does not answer at once, one lock an answer, and up to the budget's part of
-//! load.
+//! The price is a timer for each read that does not answer at once, one lock per answer, and the budget's share of load.
 
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,30 +30,29 @@ use crate::Meter;
 use crate::deadline::YEAR;
 use crate::histogram::Histogram;
 
-/// When a read is late, and how many second reads there may be.
+/// When a read is late, and how many hedges are allowed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct HedgePolicy {
-    /// A read is late when it takes longer than this part (0 to 1) of reads of its size ...
+    /// A read is late after this quantile (0 to 1) of the latencies of its size ...
     pub quantile: f64,
-    /// ... take, times this ...
+    /// ... times this factor ...
     pub factor: f64,
-    /// ... and longer than this.
+    /// ... and not before this time.
     pub shortest: Duration,
-    /// How many reads of a size must have been seen before any is hedged (at most 1,024).
+    /// The number of measured reads of a size before the quantile is used (at most 1,024).
     pub fewest: u32,
-    /// Second reads may be so large a part (0 to 1) of the first ones.
+    /// Hedges as a fraction (0 to 1) of the reads, at most.
     pub budget: f64,
-    /// How often one read may be sent again: where every hundredth hangs, every hundredth second read does.
+    /// Hedges per read, at most: if every hundredth read hangs, so does every hundredth hedge.
     pub most: u32,
 }
 
 impl Default for HedgePolicy {
-    /// Three times what 95 of 100 reads take and at least 10 ms, after 20 reads, for 3 in 100 at most,
-    /// each at most twice.
+    /// Three times the 95th percentile and at least 10 ms, after 20 reads, for at most 3 reads in 100, each at most twice.
     ///
-    /// The quantile is not a higher one because it has to be blind to what hedges are against: where two reads of a
-    /// hundred hang, the ninety-ninth percentile is a hanging one.
+    /// The quantile is not higher because it must not include the reads that hedges are for: if two reads of a hundred
+    /// hang, the 99th percentile is a hanging read.
     fn default() -> Self {
         Self {
             quantile: 0.95,
@@ -77,29 +74,29 @@ setters! { HedgePolicy:
     with_fewest(fewest: u32);
 }
 
-/// Unspent budget beyond this many second reads is lost; so many may be sent before any were earned, too: a run should not
-/// begin with waiting for a server's dead half.
+/// The largest unspent budget, in hedges. It is also the initial budget: a run should not start with waiting for the dead
+/// half of a server.
 const MAX_BUDGET: f64 = 16.0;
-/// When a read is late of whose size too few were seen: after this, and what its bytes take at so many a second.
+/// A read of an unknown size class is late after this time plus its bytes at `SLOW_LINK` bytes per second.
 const DEFAULT_LATENESS: Duration = Duration::from_secs(2);
 const SLOW_LINK: f64 = 5e6;
 
-/// How soon to next_check again at reads of a size of which too few were seen. A run begins with such reads, and enough others are
+/// The interval between checks of a read of an unknown size class. A run starts with such reads, and enough others are
 /// answered while the first one hangs.
 const RECHECK: Duration = Duration::from_millis(50);
 
-/// How one read ended.
+/// The result of a read.
 type ReadResult = Result<Bytes, TierError>;
 
 /// A second read: the outer future waits until it may leave, the inner one is under way.
 pub(crate) type SecondRead<'a> = BoxFuture<'a, BoxFuture<'a, ReadResult>>;
 
-/// Decides when a read is late, and sends it a second time.
+/// Decides when a read is late, and hedges it.
 ///
 /// | metric | kind | labels |
 /// |---|---|---|
 /// | `foreread_tier_read_hedges_total` | counter | `tier` |
-/// | `foreread_tier_read_hedges_won_total` | counter | `tier`; second reads that answered first |
+/// | `foreread_tier_read_hedges_won_total` | counter | `tier`; hedges that answered first |
 #[derive(Debug)]
 pub(crate) struct Hedge {
     policy: HedgePolicy,
@@ -112,7 +109,7 @@ pub(crate) struct Hedge {
 #[derive(Debug)]
 struct HedgeState {
     latencies: Histogram,
-    /// Second reads that may be sent.
+    /// The number of hedges that may be sent.
     budget_left: f64,
 }
 
@@ -133,12 +130,12 @@ impl Hedge {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a read of so many bytes may take before it is late, and how soon to next_check again at the latest, because
-    /// by then more may be known.
+    /// How long a read of `bytes` may take before it is late, and the longest time until the next check, because the
+    /// quantile may be known by then.
     fn lateness(&self, seen: &HedgeState, bytes: u64) -> (Duration, Duration) {
         match seen.latencies.quantile(bytes) {
             Some(usual) => {
-                // Cut at a year, so that the sum with any instant stays one.
+                // Capped at a year, so that the sum with any instant is valid.
                 let late = Duration::try_from_secs_f64(usual.as_secs_f64() * self.policy.factor.max(0.0));
                 (late.unwrap_or(YEAR).max(self.policy.shortest).min(YEAR), YEAR)
             }
@@ -149,7 +146,7 @@ impl Hedge {
         }
     }
 
-    /// When to next_check at a read that left at `since`, and whether it is late then.
+    /// When to check a read that left at `since`, and whether it is late then.
     fn next_check(&self, bytes: u64, since: Instant) -> (Instant, bool) {
         let now = Instant::now();
         let took = now.saturating_duration_since(since);
@@ -158,12 +155,12 @@ impl Hedge {
         if after <= took && seen.budget_left >= 1.0 {
             return (now, true);
         }
-        // Of one that is late already: there may be budget by then.
+        // A late read is checked again, because there may be budget by then.
         let wait = if after <= took { after } else { after - took };
         (now + wait.min(soon).max(Duration::from_millis(1)), false)
     }
 
-    /// Pays for a second read that is about to leave, if there is budget left.
+    /// Charges the budget for a hedge that is about to leave; returns whether there was any.
     fn pay(&self) -> bool {
         let mut seen = self.seen();
         let has_budget = seen.budget_left >= 1.0;
@@ -173,8 +170,8 @@ impl Hedge {
         has_budget
     }
 
-    /// The answer of the read `first`, which left at `started`, or of a second one that `second` makes. `withheld` is told
-    /// of the first one's error, where that is not the answer.
+    /// The answer of the read `first`, which left at `started`, or of a hedge made by `second`. `withheld` gets the first
+    /// read's error if that is not the answer.
     pub(crate) async fn race<'a>(
         &self,
         request: &ReadRequest,
@@ -237,7 +234,7 @@ impl Hedge {
     }
 }
 
-/// The first answer of these reads, which is taken out.
+/// Removes the first of these reads that answers.
 async fn next_of(reads: &mut Vec<BoxFuture<'_, ReadResult>>) -> ReadResult {
     poll_fn(|cx| {
         for at in 0..reads.len() {

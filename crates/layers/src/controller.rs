@@ -117,7 +117,7 @@ setters! { AdaptivePolicy:
     beginning_at(first: NonZeroUsize);
 }
 
-/// LimitReason a limit is what it is.
+/// The reason of the last change of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LimitReason {
@@ -246,7 +246,7 @@ impl Controller {
         self.limit
     }
 
-    /// LimitReason it is that.
+    /// The reason of its last change.
     pub(crate) fn why(&self) -> LimitReason {
         self.why
     }

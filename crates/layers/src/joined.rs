@@ -1,23 +1,23 @@
-//! Ranges of one object that lie close together, read in one request.
+//! Neighbouring ranges of one object, joined into one request.
 //!
-//! A request costs the store's latency and a place of the limit, whatever it asks for. Where samples lie in one object
-//! (packed shards), reading two neighbours and what lies between them in one request may be quicker than asking twice:
-//! it is when the bytes between take less time than a request does. Both times are measured, on the store's own side
-//! of all queues, or given ([`MergePolicy`]). A range joins the one before it only where that saves a good part
-//! of what reading it takes, so ranges that are bound by bandwidth stay apart and keep their parallelism.
+//! A request costs the store's latency and a slot of the limit, whatever its length. For samples in one object (packed
+//! shards), reading two neighbours and the gap between them in one request may be faster than two requests. That holds if the
+//! gap takes less time than a request. Both times are measured at the store, below all queues, or given ([`MergePolicy`]). A
+//! range joins the one before it only if that saves a good part of its own reading time. So ranges that are bound by
+//! bandwidth stay separate and keep their parallelism.
 //!
-//! * Only ranges of one object in one state, within one burst of reads, are joined; whole objects never. What a burst is,
-//!   the caller says ([`Tier::submit`](foreread_tier::Tier::submit)).
-//! * A joined read is as urgent as its most urgent part, and no longer than [`MergePolicy::most`] bytes.
-//! * The bytes between are paid for and thrown away. They are at most a tenth of what was asked for
-//!   ([`MergePolicy::waste`]): a store's bytes cost money, and the plan counts them.
-//! * Reads of one [`Block`] are joined whatever that costs: their caller has decided it. They begin once all are there.
-//! * Every answer is copied out into memory of its own, of its exact length, so that a sample that is kept keeps no
-//!   neighbours. That copy is the price, about 10 us for 100 KB.
-//! * A joined read is one future that its [parts](crate::parts) share. It is repeated as one, and ends when its last part is
-//!   dropped. One that goes on failing is read part by part, and its failures count for each of them.
-//! * All that read the origin share a burst, and whoever ends it begins the reads of all. The price is that what one task
-//!   reads may be joined in two pieces where another ends the burst between.
+//! * Only ranges of one state of one object within one burst of reads are joined; whole objects never. The caller ends a
+//!   burst ([`Tier::submit`](foreread_tier::Tier::submit)).
+//! * A joined read is as urgent as its most urgent part, and at most [`MergePolicy::most`] bytes long.
+//! * The gaps are paid for and discarded. They are at most a tenth of the requested bytes ([`MergePolicy::waste`]): a store's
+//!   bytes cost money, and the plan counts them.
+//! * Reads of one [`Block`] are always joined, because their caller has decided so. They begin once the block is complete.
+//! * Every answer is copied into memory of its exact length, so that a stored sample keeps no neighbours in memory. That copy
+//!   is the price, about 10 us for 100 KB.
+//! * A joined read is one future that its [parts](crate::parts) share. It is retried as one, and dropped with its last part.
+//!   If it keeps failing, it is read part by part, and its failures count for each part.
+//! * All callers of an origin share a burst, and any of them may end it for all. The price is that the reads of one task may
+//!   be joined in two pieces if another task ends the burst in between.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -33,19 +33,19 @@ use crate::retry::Failures;
 use crate::speed::{ReadCost, Speed};
 use crate::stack::Layers;
 
-/// What joining a range to the one before it has to save, as a part of the time that reading it takes.
+/// Joining a range must save at least this fraction of its own reading time.
 const WORTH: f64 = 0.1;
 
-/// Which ranges are read together.
+/// Which ranges are joined.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MergePolicy {
-    /// The longest merged read, in bytes.
+    /// The longest joined read, in bytes.
     pub most: u64,
-    /// Bytes that nobody asked for, at most so large a part (0 to 1) of those that were.
+    /// Gap bytes, at most as a fraction (0 to 1) of the requested bytes.
     pub waste: f64,
-    /// What a request takes and how many bytes a second one read gets, where they are known; measured otherwise, and
-    /// nothing is merged before enough reads were seen.
+    /// The latency of a request and the bytes per second of a single read, if known. Otherwise both are measured, and
+    /// nothing is joined before enough reads.
     pub given: Option<(Duration, u64)>,
 }
 
@@ -57,7 +57,7 @@ impl Default for MergePolicy {
 }
 
 impl MergePolicy {
-    /// The same for a store that takes `latency` for a request and sends one read's bytes at `bytes_per_second`.
+    /// The same for a store with a known `latency` per request and `bytes_per_second` of a single read.
     #[must_use]
     pub const fn with_given(self, latency: Duration, bytes_per_second: u64) -> Self {
         Self { given: Some((latency, bytes_per_second)), ..self }
@@ -65,22 +65,22 @@ impl MergePolicy {
 }
 
 setters! { MergePolicy:
-    /// The same with another longest read and another bound on bytes that were not requested.
+    /// The same with another longest read and another bound on gaps.
     with_bounds(most: u64, waste: f64);
 }
 
-/// The bytes of a joined read, or why there are none; or how often it has failed, where its parts are to be read by themselves.
+/// The result of a joined read, or its failures if its parts are to be read separately.
 pub(crate) type JoinedResult = Result<Result<Bytes, TierError>, Failures>;
 
 /// How a range is read.
 enum RangePlan {
-    /// By itself.
+    /// As a separate read.
     Alone(ReadFuture),
     /// As this part of a joined read.
     Part(ReadPart<JoinedResult>, Range<usize>),
 }
 
-/// A range that is to be read, and how, once that is known.
+/// A requested range, and how it is read once that is decided.
 struct PendingRange {
     request: Arc<ReadRequest>,
     plan: Mutex<Option<RangePlan>>,
@@ -92,11 +92,11 @@ impl PendingRange {
     }
 }
 
-/// Reads that have not begun, those among them whose futures were dropped.
+/// Reads that have not begun, including dropped ones.
 #[derive(Default)]
 struct PendingBurst {
     ranges: Vec<Weak<PendingRange>>,
-    /// Blocks of which reads are still to come.
+    /// Incomplete blocks.
     blocks: Vec<OpenBlock>,
 }
 
@@ -107,7 +107,7 @@ struct OpenBlock {
 }
 
 impl PendingBurst {
-    /// Adds a read; the reads of its block, if that is complete with it.
+    /// Adds a read; returns the reads of its block if the read completes it.
     fn add(&mut self, waiting: &Arc<PendingRange>) -> Option<Vec<Weak<PendingRange>>> {
         let (read, request) = (Arc::downgrade(waiting), &waiting.request);
         let Some(block) = &request.block else {
@@ -115,7 +115,7 @@ impl PendingBurst {
             return None;
         };
         let at = self.find(request, block).unwrap_or_else(|| {
-            // Nobody is left who could begin these.
+            // Blocks whose reads were all dropped.
             self.blocks.retain(|open| open.reads.iter().any(|read| read.strong_count() > 0));
             let (object, block) = (request.object.clone(), Arc::clone(block));
             self.blocks.push(OpenBlock { object, block, reads: Vec::new() });
@@ -130,7 +130,7 @@ impl PendingBurst {
         self.blocks.iter().position(|open| *open.block == *block && open.object == request.object)
     }
 
-    /// The block of a read, complete or not.
+    /// Removes the block of a read, complete or not.
     fn take_block(&mut self, request: &ReadRequest) -> Option<Vec<Weak<PendingRange>>> {
         let at = self.find(request, request.block.as_ref()?)?;
         Some(self.blocks.swap_remove(at).reads)
@@ -139,7 +139,7 @@ impl PendingBurst {
 
 /// JoinLayer the reads of neighbouring ranges of one origin.
 ///
-/// Reads that were answered from a joined one are counted as `foreread_tier_reads_merged_total` with the label `tier`.
+/// Reads that are answered from a joined one are counted as `foreread_tier_reads_merged_total` with the label `tier`.
 pub(crate) struct JoinLayer {
     layers: Arc<Layers>,
     policy: MergePolicy,
@@ -167,12 +167,12 @@ impl JoinLayer {
         self.burst.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a read may be joined to others.
+    /// Whether a read may be joined with others.
     pub(crate) fn takes(&self, request: &ReadRequest) -> bool {
         matches!(request.span, Span::Range(_)) && (self.speed.is_some() || request.block.is_some())
     }
 
-    /// Reads a range: with others, if the burst has neighbours.
+    /// Reads a range, joined with its neighbours in the burst.
     pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
         let waiting = Arc::new(PendingRange { request, plan: Mutex::default() });
         {
@@ -201,7 +201,7 @@ impl JoinLayer {
                     Ok(whole) => joins.copy(&waiting.request, whole?.get(part)),
                     Err(failures) => joins.layers.read_after(request(), failures).await,
                 },
-                // Its range is none.
+                // The range is invalid.
                 None => joins.layers.read(request()).await,
             }
         })
@@ -209,7 +209,8 @@ impl JoinLayer {
 
     /// Begins the reads of the burst, the most urgent first.
     pub(crate) fn submit(&self) {
-        // Locked until all have their plans: who found none would read a second time, and nobody would poll the first.
+        // Locked until all reads have plans: a read without one would start a second time, and its first read would never
+        // be polled.
         let mut open = self.burst();
         if open.ranges.is_empty() {
             drop(open);
@@ -226,7 +227,7 @@ impl JoinLayer {
         self.layers.submit();
     }
 
-    /// Begins the reads of a block as one, while the burst is locked.
+    /// Begins the reads of a block as one. The burst is locked.
     fn begin_block(&self, reads: &[Weak<PendingRange>]) {
         let reads: Vec<Arc<PendingRange>> = reads.iter().filter_map(Weak::upgrade).collect();
         let ranges = || {
@@ -281,7 +282,7 @@ impl JoinLayer {
         }
     }
 
-    /// A part of a joined read in memory of its own.
+    /// Copies a part of a joined read into its own memory.
     fn copy(&self, request: &ReadRequest, bytes: Option<&[u8]>) -> Result<Bytes, TierError> {
         let error = |kind, detail: String| {
             TierError::new(kind, self.layers.tier()).with_object(&*request.object.path).with_detail(detail)
@@ -295,7 +296,7 @@ impl JoinLayer {
     }
 }
 
-/// Ranges that are read together.
+/// Ranges that form one read.
 struct JoinedRange {
     range: Range<u64>,
     asked: u64,
@@ -312,7 +313,7 @@ impl JoinedRange {
 /// One state of an object: its path, version and size.
 type ObjectState<'a> = (&'a str, &'a Option<Version>, u64);
 
-/// The reads that a burst becomes.
+/// Joins the ranges of a burst.
 fn join_ranges(
     burst: &[Arc<PendingRange>],
     policy: &MergePolicy,
@@ -348,7 +349,7 @@ fn join_ranges(
     runs
 }
 
-/// Whether reading `range` together with the run is quicker than by itself, by enough, and within the bounds.
+/// Whether joining `range` to `run` saves enough time, within the bounds.
 fn joins(run: &JoinedRange, range: &Range<u64>, policy: &MergePolicy, cost: ReadCost) -> bool {
     let end = run.range.end.max(range.end);
     let between = range.start.saturating_sub(run.range.end);

@@ -1,8 +1,8 @@
-//! Counting and timing what a tier is asked.
+//! Counts and latencies of a tier's reads.
 //!
-//! Every number is kept twice: in a [`Meter`], a handful of atomics that reports read, and in the `metrics` facade,
-//! for whatever recorder the program has installed. Handles of the facade are registered when the layer is made, so a
-//! read costs no look-up by name; the price is that a recorder installed later sees nothing of this tier.
+//! Every number is kept twice: in a [`Meter`], a few atomics that reports read, and in the `metrics` facade, for the program's
+//! recorder. Handles of the facade are registered when the layer is made, so a read costs no lookup by name. The price is that
+//! a recorder installed later gets no numbers of this tier.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,15 +25,15 @@ struct MeterCounts {
     in_flight: AtomicU64,
 }
 
-/// What a tier was asked so far; clones share the numbers.
+/// Counts the requests to a tier; clones share the numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<MeterCounts>);
 
-/// The numbers of a [`Meter`] at one moment. While reads are under way they may be apart by those.
+/// The numbers of a [`Meter`] at one moment. While reads are in flight they may disagree by those.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reading {
-    /// Requests that the tier was given, every attempt counted.
+    /// Requests to the tier, counting every attempt.
     pub requests: u64,
     /// Bytes that it answered.
     pub bytes: u64,
@@ -41,21 +41,21 @@ pub struct Reading {
     pub errors: u64,
     /// Requests that were dropped before the answer.
     pub cancelled: u64,
-    /// Requests that were repeats of a failed one.
+    /// Retries among the requests.
     pub retried: u64,
-    /// Requests that were second reads of a late one.
+    /// Hedges among the requests.
     pub hedged: u64,
-    /// Requests under way now.
+    /// Requests in flight.
     pub in_flight: u64,
 }
 
 impl Meter {
-    /// A meter that stands at zero.
+    /// A meter at zero.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What it says now.
+    /// The current numbers.
     pub fn read(&self) -> Reading {
         let numbers = &*self.0;
         Reading {
@@ -97,12 +97,12 @@ pub(crate) struct Metrics {
     cancelled: Counter,
     in_flight: Gauge,
     seconds: Histogram,
-    /// Told what reads take.
+    /// Gets the time of each read.
     speed: Option<Speed>,
 }
 
 impl Metrics {
-    /// Adds to `meter` (several origins of one run share it); tells `speed` what reads take.
+    /// Adds to `meter`, which several origins of one run share, and reports the time of each read to `speed`.
     pub(crate) fn new(tier: &str, meter: Meter, speed: Option<Speed>) -> Self {
         let tier = tier.to_owned();
         Self {
@@ -117,7 +117,7 @@ impl Metrics {
         }
     }
 
-    /// A read leaves now.
+    /// Counts a read that leaves now.
     pub(crate) fn start(self: &Arc<Self>) -> MeteredRead {
         self.meter.0.requests.fetch_add(1, Relaxed);
         self.meter.0.in_flight.fetch_add(1, Relaxed);
@@ -127,7 +127,7 @@ impl Metrics {
     }
 }
 
-/// A read under way; dropped before its answer, it counts as cancelled.
+/// A read in flight; if it is dropped before its answer, it counts as cancelled.
 #[derive(Debug)]
 pub(crate) struct MeteredRead {
     metrics: Arc<Metrics>,
@@ -136,7 +136,7 @@ pub(crate) struct MeteredRead {
 }
 
 impl MeteredRead {
-    /// The read was answered.
+    /// Counts the answer.
     pub(crate) fn answered(mut self, result: &Result<Bytes, TierError>) {
         self.is_answered = true;
         let now = Instant::now();

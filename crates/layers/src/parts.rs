@@ -1,8 +1,8 @@
-//! A read that several wait for: each has a part of it, and it ends when the last part is dropped.
+//! A read with several waiters: each has a part of it, and it is dropped with its last part.
 //!
-//! One of the parts polls it, so that a wake-up costs one poll however many there are (`futures::future::Shared` wakes all of
-//! them, and an answer that comes in a hundred pieces to eight thousand parts is polled a million times). The others wait for
-//! the answer alone. A part that goes away hands the polling on.
+//! One of the parts polls it, so a wake-up costs one poll, whatever the number of parts. `futures::future::Shared` wakes all of
+//! them: an answer in a hundred pieces for eight thousand parts would be polled a million times. The other parts are woken
+//! by the answer alone. A part that is dropped passes the polling on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -12,13 +12,13 @@ use std::task::{Context, Poll, Waker, ready};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-/// What a panic of the read was for, as the answer of all parts.
+/// Makes an answer for all parts from a panic of the read.
 type PanicHandler<T> = Box<dyn Fn(&str) -> T + Send>;
 
 struct SharedRead<T>(Mutex<SharedReadState<T>>);
 
 struct SharedReadState<T> {
-    /// Until it has ended.
+    /// `None` after its end.
     read: Option<BoxFuture<'static, T>>,
     answer: Option<T>,
     /// The part that polls.
@@ -33,13 +33,13 @@ impl<T> SharedRead<T> {
     }
 }
 
-/// One that waits for a read.
+/// One waiter of a shared read.
 pub(crate) struct ReadPart<T> {
     whole: Arc<SharedRead<T>>,
     number: usize,
 }
 
-/// So many parts of `read`. A panic of it is what `panicked` says, for all of them.
+/// Splits `read` into `count` parts. If it panics, all of them get the answer of `panicked`.
 pub(crate) fn parts<T>(
     read: BoxFuture<'static, T>,
     count: usize,
@@ -66,7 +66,7 @@ impl<T: Clone> Future for ReadPart<T> {
                 state.wakers[self.number] = Some(cx.waker().clone());
                 return Poll::Pending;
             }
-            // It is there as long as there is no answer.
+            // It exists as long as there is no answer.
             let Some(read) = &mut state.read else { return Poll::Pending };
             let answer = match catch_unwind(AssertUnwindSafe(|| read.poll_unpin(cx))) {
                 Ok(answer) => ready!(answer),
@@ -91,12 +91,12 @@ impl<T> Drop for ReadPart<T> {
             if let Some(waker) = state.wakers.get_mut(self.number) {
                 *waker = None;
             }
-            // With no poller, one that was told to poll may be this, which has not come to it.
+            // Without a poller, this part may have been woken to poll and not have done so.
             if state.answer.is_some() || state.poller.is_some_and(|poller| poller != self.number) {
                 return;
             }
             state.poller = None;
-            // Whoever looks next polls; one that has looked already is told to.
+            // The next part to be polled becomes the poller; a part that was polled before is woken.
             state.wakers.iter_mut().find_map(Option::take)
         };
         next.into_iter().for_each(Waker::wake);
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// The part that was told to poll in another's place went away before it did.
+    /// The part that was woken to take over polling was dropped before it did.
     #[tokio::test(start_paused = true)]
     async fn polling_passes_on_when_a_part_is_dropped() {
         let (notify, _, read) = read(1);
@@ -161,7 +161,7 @@ mod tests {
             assert!(part.poll_once());
         }
         let mut last = all.pop().unwrap();
-        // The poller, then the one that it has told, before that looks.
+        // The poller, then the part that it has woken, before that is polled.
         all.into_iter().for_each(drop);
         assert!(last.woken(), "nobody polls");
         assert!(last.poll_once());

@@ -1,20 +1,23 @@
-//! Trying again what may pass the next time.
+//! Retries of failures that may pass.
 //!
-//! The wait doubles with each failure and is drawn evenly from zero up to that ("full jitter"), so that clients that failed
-//! together do not come back together. The draw is a pure function of the seed, the sample and the attempt: two runs with
-//! one seed wait alike whatever the order of the failures. Errors that another attempt cannot mend (not found, denied,
-//! changed, corrupt ...) pass at once.
+//! The wait doubles with each failure and is drawn evenly between zero and that bound ("full jitter"), so that clients that
+//! failed together do not return together. The draw is a pure function of the seed, the sample and the attempt: two runs with
+//! one seed wait equally long, whatever the order of the failures. Permanent errors (not found, denied, changed, corrupt ...)
+//! pass at once.
 //!
-//! A [joined](crate::joined) read is repeated as a whole: one refusal of 8 MiB does not come back as a request per sample,
-//! to a store that has just asked for fewer. What goes on failing and is not throttled is read part by part: it may be the
-//! joined read that fails, as behind a proxy that cuts long answers.
+//! A [joined](crate::joined) read is retried as a whole. Otherwise one refusal of 8 MiB would return as a request per sample,
+//! to a store that has just asked for fewer. If it keeps failing without being throttled, it is read part by part: the
+//! joined read itself may be the cause, as behind a proxy that cuts long answers.
 //!
-//! A store that throttles works, and asks for time: that is counted against the patience and not against the attempts.
-//! Counted as failures, a bucket that refuses for the few seconds in which it grows would end a run of days. The price
-//! is that a store which says 503 for ever is given up after two minutes and not after seconds.
+//! A throttling store works and asks for time, which counts against the patience and not against the attempts. Otherwise a
+//! bucket that refuses requests for the few seconds in which it scales would end a run of days. The price is that a store
+//! that always answers 503 is given up after two minutes and not after seconds.
 //!
-//! A request that is never answered is not a failure here: how long an answer may take is known next to the store, and
-//! time spent in a queue between here and there must not count.
+//! A request without an answer is not a failure here: the deadline is known next to the store, and time in a queue between
+//! here and there must not count.
+//!
+//! Decision: own code instead of `backon`, which draws its jitter from a global generator and has no patience across
+//! throttled attempts.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -26,19 +29,18 @@ use tokio::time::Instant;
 
 use crate::Meter;
 
-/// How often and how long to try.
+/// How often and how long to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryPolicy {
-    /// How often a request is tried altogether, the first time included. Answers of a store that throttles
-    /// ([`ErrorKind::Throttled`]) are not counted.
+    /// The number of attempts, including the first. Throttled attempts ([`ErrorKind::Throttled`]) are not counted.
     pub attempts: NonZeroU32,
-    /// The longest wait after the first failure; each further failure doubles it.
+    /// Upper bound of the wait after the first failure; each further failure doubles it.
     pub first_wait: Duration,
-    /// What the wait does not grow beyond, unless the store itself asks for more.
+    /// Upper bound of all waits, unless the store's `Retry-After` is longer.
     pub longest_wait: Duration,
-    /// No attempt begins later than this after the request's first failure. A store that asks for a longer wait than
-    /// is left is not tried again.
+    /// No attempt begins later than this after the request's first failure. If the store's `Retry-After` is longer than the
+    /// remaining time, the request fails.
     pub patience: Duration,
 }
 
@@ -64,7 +66,7 @@ setters! { RetryPolicy:
 }
 
 impl RetryPolicy {
-    /// The longest wait after so many failures, 1 or more.
+    /// The upper bound of the wait after `failures` failures, 1 or more.
     pub fn longest_wait_after(&self, failures: u32) -> Duration {
         let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first_wait.saturating_mul(doubled).min(self.longest_wait)
@@ -80,11 +82,11 @@ pub(crate) struct Retry {
     retries: Counter,
 }
 
-/// How often one read has failed so far.
+/// The failures of one read so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Failures {
     count: u32,
-    /// Those that were the store's refusal of what comes too often.
+    /// The throttled ones among them.
     throttled: u32,
     first: Option<Instant>,
 }
@@ -102,16 +104,16 @@ impl Retry {
         Self { policy, seed, meter, retries }
     }
 
-    /// A read is tried again now.
+    /// Counts a retry.
     pub(crate) fn count(&self) {
         self.meter.retried();
         self.retries.increment(1);
     }
 
-    /// Notes a failure; when to try again.
+    /// Counts a failure; returns when to retry.
     ///
     /// # Errors
-    /// What to answer, where trying again cannot help or has been done often enough.
+    /// The final error, if a retry cannot help or the attempts are used up.
     #[cold]
     pub(crate) fn failed(
         &self,
@@ -141,18 +143,18 @@ impl Retry {
         Err(give_up(error, failures.count, now.duration_since(first)))
     }
 
-    /// How long to wait before the next attempt.
+    /// The wait before the next attempt.
     fn wait(&self, request: &ReadRequest, failures: u32, asked: Option<Duration>) -> Duration {
         let sample = mix(request.key.id.0 ^ mix(u64::from(request.key.dataset.0)));
         let drawn = mix(self.seed ^ mix(sample ^ mix(u64::from(failures))));
         let part = (drawn >> 11) as f64 / (1u64 << 53) as f64;
         let jitter = self.policy.longest_wait_after(failures).mul_f64(part);
-        // What the store asks for is added to: all who were told the same would else come back together.
+        // Jitter is added to `Retry-After`: otherwise all clients with the same value would return together.
         asked.unwrap_or_default().saturating_add(jitter).min(Duration::from_secs(u64::from(u32::MAX)))
     }
 }
 
-/// The error of a store that asks to be left alone for longer than anybody waits here.
+/// The error for a `Retry-After` beyond the patience.
 fn too_long(error: &TierError, asked: Duration, left: Duration) -> TierError {
     let (asked, left) = (asked.as_secs_f64(), left.as_secs_f64());
     let said = format!("it asks to be left alone for {asked:.1} s, and {left:.1} s are left to wait");
@@ -160,7 +162,7 @@ fn too_long(error: &TierError, asked: Duration, left: Duration) -> TierError {
     error.clone().with_detail(detail)
 }
 
-/// The last error with its own words, and how often it was tried.
+/// The last error, with the number of attempts added to its detail.
 fn give_up(error: TierError, attempts: u32, took: Duration) -> TierError {
     if attempts == 1 {
         return error;

@@ -1,26 +1,26 @@
-//! What a read of a store takes: a time for the request and a time for each byte, is_varied apart.
+//! The cost of a read: a time per request plus a time per byte.
 //!
-//! The time of a byte is the larger of two. Reads of several sizes lie on a line whose slope is what a byte takes within one read:
-//! it is fitted by least squares, older reads fade. And no byte takes less than all reads together get: the most
-//! bytes that lately count_bytes in a quarter of a second. What the quickest of recent reads took beyond its bytes is the
-//! request's. The quickest, because any other may have waited in the store behind the bytes of others, which is no
-//! cost of requests; so a store whose answers vary is taken for one with little latency, and requests for cheap.
+//! The time per byte is the larger of two estimates. Within one read, it is the slope of a line through the times of reads of
+//! several sizes, fitted by least squares with fading weights. And no byte takes less than the throughput of all reads
+//! together allows: the most bytes that recently came in a quarter of a second. The time per request is what the fastest of
+//! recent reads took beyond its bytes. Any other read may have waited in the store for the bytes of others, which is not a
+//! cost of requests. So a store with varying latency counts as one with little latency, and requests count as cheap.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What a read counts for after each further one.
+/// The weight of a read fades by this factor with each further read.
 const FADES: f64 = 0.99;
-/// Reads that must have been seen.
+/// The number of reads before costs are known.
 const FEWEST: u64 = 20;
-/// Sizes that vary by less than this part of their mean say nothing of the slope.
+/// Sizes that vary by less than this fraction of their mean do not determine the slope.
 const ALIKE: f64 = 0.1;
-/// In what time bytes are counted, and how much less an old count is worth with each new one.
+/// The window in which bytes are counted, and the factor by which an old count fades with each window.
 const WINDOW: Duration = Duration::from_millis(250);
 const OLDER: f64 = 0.9;
-/// Of so many reads, and as many before them, the quickest counts.
+/// The fastest read is taken from this many reads and as many before them.
 const RECENT: u64 = 256;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,17 +29,17 @@ struct SpeedState {
     /// Fading sums over reads: of 1, bytes, seconds, bytes squared, and bytes times seconds.
     sums: [f64; 5],
     window: Option<(Instant, f64)>,
-    /// Bytes a second of all reads.
+    /// Bytes per second of all reads together.
     rate: f64,
-    /// The quickest of the reads of this turn and of the last: its seconds and bytes.
+    /// The seconds and bytes of the fastest reads of the current and the previous `RECENT` reads.
     quickest: [Option<(f64, f64)>; 2],
 }
 
-/// What recent reads took; clones share it.
+/// Measures the cost of recent reads; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Speed(Arc<Mutex<SpeedState>>);
 
-/// What reads take: `request + bytes * byte` seconds.
+/// A read takes `request + bytes * byte` seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ReadCost {
     pub(crate) request: f64,
@@ -61,7 +61,7 @@ impl SpeedState {
         }
     }
 
-    /// So many bytes have come.
+    /// Updates the throughput of all reads.
     fn count_bytes(&mut self, bytes: f64, now: Instant, started: Instant) {
         let (begun, sum) = self.window.unwrap_or((started, 0.0));
         let seconds = now.saturating_duration_since(begun).as_secs_f64();
@@ -90,14 +90,14 @@ impl Speed {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A read of so many bytes that left at `started` has ended.
+    /// Records a read of `bytes` from `started` to `now`.
     pub(crate) fn record(&self, bytes: u64, started: Instant, now: Instant) {
         let mut state = self.state();
         state.count_bytes(bytes as f64, now, started);
         state.add(bytes as f64, now.saturating_duration_since(started).as_secs_f64());
     }
 
-    /// What reads take; `None` while too few were seen.
+    /// The cost of reads; `None` after too few reads.
     pub(crate) fn cost(&self) -> Option<ReadCost> {
         let state = self.state();
         if state.seen < FEWEST {
@@ -139,7 +139,7 @@ mod tests {
     async fn cost_per_byte_of_one_size_comes_from_throughput() {
         let latency = seen(|_| 5000, |_, _| 0.02);
         assert!(latency.request > 0.018 && latency.request <= 0.02, "{latency:?}");
-        // One behind the other on a pipe.
+        // One after another on a link.
         let pipe = seen(|_| 50_000, |_, place| 0.001 + 0.05 * (place + 1) as f64);
         assert!(pipe.request < 0.01 && pipe.byte > 0.8e-6, "{pipe:?}");
     }

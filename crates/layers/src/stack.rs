@@ -1,11 +1,10 @@
-//! All layers around an origin, in one future a read.
+//! All layers around an origin, as one future per read.
 //!
-//! The order and its reasons are in the [crate's](crate) own words. What a run's origins share (the user's limit on
-//! bandwidth, the places, the numbers) is shared by all tiers that one [`Stack`] wraps; what is a tier's own (how long
-//! its reads take) is learnt for each by itself.
+//! The order and its reasons are in the [crate's](crate) documentation. All tiers that one [`Stack`] wraps share the user's
+//! bandwidth limit, the concurrency limit and the meter. Latencies are learnt for each tier separately.
 //!
-//! A read begins when it is asked for, as far as it can without waiting: it takes its place and is queued at the store, or
-//! it joins the queue for a place. So reads leave in the order in which they were asked for, whoever polls them.
+//! A read starts when it is requested, as far as it can without waiting: it takes its slot and is queued at the store, or it
+//! joins the queue for a slot. So reads leave in the order of the requests, whichever future is polled first.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
@@ -28,41 +27,40 @@ use crate::retry::{Failures, Retry};
 use crate::speed::Speed;
 use crate::{AdaptivePolicy, Bandwidth, DeadlinePolicy, HedgePolicy, Limit, MergePolicy, Meter, RetryPolicy};
 
-/// Failures after which a joined read is read part by part, where the store does not throttle.
+/// Failures after which a joined read is read part by part, unless the store throttles.
 const JOINED_ATTEMPTS: u32 = 3;
 
-/// Which layers origins get. Clones share the bandwidth, the limit and the meter.
+/// The configuration of the layers. Clones share the bandwidth, the limit and the meter.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stack {
-    /// The rate that all are held to, where the user gave one.
+    /// The user's bandwidth limit for all origins together.
     pub bandwidth: Option<Bandwidth>,
-    /// How many reads are under way at once: [`Limit::adaptive`] or a fixed [`Limit::new`]; `None`: as many as are
-    /// asked for.
+    /// The concurrency limit: [`Limit::adaptive`] or a fixed [`Limit::new`]; `None`: unlimited.
     pub limit: Option<Limit>,
-    /// The queue of what the bandwidth alone limits: one for all origins.
+    /// The queue of reads that only the bandwidth limits: one for all origins.
     pub(crate) unbounded: Limit,
-    /// How failed reads are tried again.
+    /// How failed reads are retried.
     pub retry: RetryPolicy,
-    /// When a second read is sent for a late one; `None`: never.
+    /// When a late read is hedged; `None`: never.
     pub hedge: Option<HedgePolicy>,
-    /// Whether second reads take places of the limit, too: where it is the user's own bound on all requests.
+    /// Whether hedges take slots of the limit, as for a user's own bound on all requests.
     pub hedge_within_limit: bool,
     /// When a read without an answer is ended; `None`: never.
     pub deadline: Option<DeadlinePolicy>,
-    /// Which ranges of one object are read together; `None`: none. Of origins that the kernel caches, only blocks are.
+    /// Which ranges of one object are joined; `None`: none. For origins that the kernel caches, only blocks are joined.
     pub merge: Option<MergePolicy>,
-    /// Where the memory for answers out of joined reads comes from.
+    /// Memory for the parts of joined reads.
     pub buffers: Arc<dyn Buffers>,
-    /// Where all is counted.
+    /// Counts all requests.
     pub meter: Meter,
-    /// Where jitter comes from. Ranks should have different ones.
+    /// Seed of the jitter. Ranks should have different seeds.
     pub seed: u64,
 }
 
 impl Stack {
-    /// The defaults: no bound on bandwidth, a limit that adapts itself ([`AdaptivePolicy::default`]), retries, hedges,
-    /// deadlines and joined ranges, in memory from the program's allocator.
+    /// The defaults: no bandwidth limit, an adaptive concurrency limit ([`AdaptivePolicy::default`]), retries, hedges,
+    /// deadlines and joined ranges, with memory from the program's allocator.
     pub fn new(seed: u64) -> Self {
         Self {
             limit: Some(Limit::adaptive(AdaptivePolicy::default())),
@@ -75,7 +73,7 @@ impl Stack {
         }
     }
 
-    /// Nothing but the meter: every read is tried once, and at once.
+    /// Only the meter: every read is tried once, and at once.
     pub fn bare() -> Self {
         Self {
             bandwidth: None,
@@ -115,7 +113,7 @@ setters! { Stack:
 }
 
 impl Stack {
-    /// `origin` in its layers.
+    /// Wraps `origin` in its layers.
     pub fn wrap(&self, origin: Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
         let speed = self.merge.filter(|_| !origin.profile().kernel_cached).map(|_| Speed::default());
         let (tier, meter) = (origin.name().to_owned(), &self.meter);
@@ -123,7 +121,7 @@ impl Stack {
         if let Some(limit) = &self.limit {
             profile.parallelism = profile.parallelism.min(limit.most());
         }
-        // A bound on bandwidth needs the queue, and no bound on places.
+        // A bandwidth limit needs the queue, without a limit on slots.
         let unbounded = || self.bandwidth.as_ref().map(|_| self.unbounded.clone());
         let limit = self.limit.clone().or_else(unbounded);
         let layers = Arc::new(Layers {
@@ -161,7 +159,7 @@ impl Tier for LayeredOrigin {
         self.layers.tier()
     }
 
-    /// The origin's, with no more parallelism than there are places.
+    /// The origin's profile, with the parallelism bounded by the limit.
     fn profile(&self) -> &TierProfile {
         &self.profile
     }
@@ -195,7 +193,7 @@ impl OriginTier for LayeredOrigin {
     }
 }
 
-/// The layers of one origin, but for joining.
+/// The layers of one origin, except joining.
 pub(crate) struct Layers {
     origin: Arc<dyn OriginTier>,
     gate: Option<Gate>,
@@ -207,14 +205,14 @@ pub(crate) struct Layers {
     metrics: Arc<Metrics>,
 }
 
-/// How far an attempt has come without waiting.
+/// The start of an attempt, as far as it goes without waiting.
 enum AttemptStart {
-    /// It waits for a place.
+    /// It waits for a slot.
     Waiting(QueuedRequest),
     Reading(StartedRead),
 }
 
-/// A request at the store, and the place that it has.
+/// A request at the store, with its slot.
 struct StartedRead {
     permit: Option<Permit>,
     flight: MeteredRead,
@@ -259,7 +257,7 @@ impl Layers {
         answer.unwrap_or_else(|_| Err(TierError::new(ErrorKind::Other, self.tier())))
     }
 
-    /// Reads what several requests asked for; how often that failed, if they are better read by themselves.
+    /// Reads a joined range; returns its failures if its parts are to be read separately.
     pub(crate) fn read_joined(
         self: &Arc<Self>,
         request: Arc<ReadRequest>,
@@ -323,7 +321,7 @@ impl Layers {
         }
     }
 
-    /// Waits until a failed read may be tried again.
+    /// Waits until a failed read may be retried.
     async fn wait(
         &self,
         request: &ReadRequest,
@@ -335,7 +333,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Begins an attempt, as far as it goes without waiting.
+    /// Starts an attempt, as far as it goes without waiting.
     fn begin(&self, request: &Arc<ReadRequest>) -> AttemptStart {
         let Some(gate) = &self.gate else { return AttemptStart::Reading(self.start(request, None)) };
         match gate.enter(request.due, request.len()) {
@@ -344,7 +342,7 @@ impl Layers {
         }
     }
 
-    /// Waits for a place, if there is none yet.
+    /// Waits for a slot, if the attempt has none yet.
     async fn under_way(&self, request: &Arc<ReadRequest>, start: AttemptStart) -> StartedRead {
         match start {
             AttemptStart::Waiting(queued) => {
@@ -360,7 +358,7 @@ impl Layers {
         StartedRead { permit, flight, answer: self.origin.read(Arc::clone(request)) }
     }
 
-    /// The rest of an attempt: the answer, or that of a second read if it is late.
+    /// The rest of an attempt: the answer, or that of a hedge if it is late.
     async fn attempt(&self, request: &Arc<ReadRequest>, reading: StartedRead) -> Result<Bytes, TierError> {
         let StartedRead { permit, flight, answer } = reading;
         let started = flight.started;
@@ -379,7 +377,7 @@ impl Layers {
         result
     }
 
-    /// The answer of a read that has left.
+    /// The answer of a read in flight.
     async fn answer(
         &self,
         request: &ReadRequest,
@@ -394,7 +392,7 @@ impl Layers {
         result
     }
 
-    /// A second read.
+    /// A hedge.
     #[expect(
         clippy::async_yields_async,
         reason = "the outer future waits for a place, the inner one is the read"
@@ -408,7 +406,7 @@ impl Layers {
                 None => None,
             };
             let read: BoxFuture<'a, Result<Bytes, TierError>> = Box::pin(async move {
-                // What it brings is bandwidth, too: it does not wait for that, and those after it do.
+                // Its bytes count as bandwidth. It does not wait for the link, but later requests do.
                 if let (None, Some(bandwidth)) = (&permit, &self.bandwidth) {
                     bandwidth.take(Instant::now(), request.len());
                 }
@@ -426,7 +424,7 @@ impl Layers {
         })
     }
 
-    /// A read that left at `started` or later has failed, and another one has answered.
+    /// Reports the failure of a read that left at `started` or later, if the other read has answered.
     fn withheld(&self, started: Instant, error: &TierError) {
         if let (Some(gate), ErrorKind::Throttled) = (&self.gate, error.kind()) {
             gate.refused_beside(started);
@@ -441,7 +439,7 @@ mod tests {
 
     use super::*;
 
-    /// It was longer than what allocators keep at hand, and reading a cached directory took a quarter longer.
+    /// A longer future missed the allocator's small size classes, and reading a cached directory took a quarter longer.
     #[test]
     fn future_of_a_read_without_guards_is_short() {
         let origin = FakeOrigin::uniform(1, 1);
@@ -456,7 +454,7 @@ mod tests {
         let future = Arc::clone(&layers).first_attempt(Arc::clone(&request), reading);
         let bytes = size_of_val(&future);
         assert!(bytes <= 256, "{bytes} bytes");
-        // Beyond what the look-ahead counts for a read, nobody counts it, and a hundred thousand may wait for their places.
+        // It is not counted beyond the look-ahead's allowance per read, and a hundred thousand may wait for their slots.
         let start = layers.begin(&request);
         let bytes = size_of_val(&layers.repeat(&request, start, Failures::default(), false));
         assert!(bytes <= 512, "{bytes} bytes with guards");

@@ -88,7 +88,7 @@ const RECHECK: Duration = Duration::from_millis(50);
 /// The result of a read.
 type ReadResult = Result<Bytes, TierError>;
 
-/// A second read: the outer future waits until it may leave, the inner one is under way.
+/// A hedge: the outer future waits until it may leave, the inner one is in flight.
 pub(crate) type SecondRead<'a> = BoxFuture<'a, BoxFuture<'a, ReadResult>>;
 
 /// Decides when a read is late, and hedges it.
@@ -211,7 +211,7 @@ impl Hedge {
                     if self.pay() {
                         self.meter.hedged();
                         self.hedges.increment(1);
-                        tracing::debug!(object = &*request.object.path, took = ?started.elapsed(), "a second read");
+                        tracing::debug!(object = &*request.object.path, took = ?started.elapsed(), "hedging a late read");
                         under_way.push(read);
                     }
                 }
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(began.elapsed(), LATENCY);
         let last = stream.next().await.unwrap();
         assert_eq!((last.tag, last.result.unwrap()), (10, origin.expected(SampleId(500))));
-        // Three times what 95 of 100 take (to a bucket), and what the second read takes.
+        // Three times what 95 of 100 take (to a bucket), and the time of the hedge.
         let took = began.elapsed().as_millis();
         assert!((80..95).contains(&took), "{took} ms");
         assert!(stream.next().await.is_none());
@@ -349,7 +349,7 @@ mod tests {
             assert_eq!(hedged.read_all(batch(&origin, 0..200)).count().await, 200);
         }
         let sent = meter.read().hedged;
-        assert!((1..=62).contains(&sent), "{sent} second reads of 2,000");
+        assert!((1..=62).contains(&sent), "{sent} hedges of 2,000 reads");
     }
 
     /// Second reads that waited for a place until their first ones had answered had used up the budget.

@@ -150,8 +150,8 @@ pub(crate) struct JoinLayer {
 }
 
 impl JoinLayer {
-    /// JoinLayer what `layers` read as `policy` says, with answers in memory from `buffers`, and with costs as `speed` measures
-    /// them where the policy does not say. Without `speed`, only blocks are joined.
+    /// Joins the reads of `layers` by `policy`, with memory from `buffers`. Costs come from the policy or are measured by
+    /// `speed`. Without `speed`, only blocks are joined.
     pub(crate) fn new(
         layers: Arc<Layers>,
         policy: MergePolicy,

@@ -48,7 +48,7 @@ pub struct Decisions {
     pub lowest: usize,
     /// How often it was changed.
     pub changes: u64,
-    /// LimitReason it was last changed.
+    /// The reason of the last change.
     pub why: LimitReason,
     /// The store's ceiling in requests per second, as far as its refusals show it. Of several origins the lowest;
     /// `None` while none refuses.

@@ -132,7 +132,7 @@ impl Retry {
         let at = now + self.wait(request, failures.count, error.retry_after());
         let is_allowed = is_throttled || failures.count - failures.throttled < self.policy.attempts.get();
         if is_allowed && at.duration_since(first) <= self.policy.patience {
-            tracing::debug!(%error, failures = failures.count, wait = ?(at - now), "trying again");
+            tracing::debug!(%error, failures = failures.count, wait = ?(at - now), "retrying");
             return Ok(at);
         }
         let left = self.policy.patience.saturating_sub(now.duration_since(first));
@@ -157,7 +157,7 @@ impl Retry {
 /// The error for a `Retry-After` beyond the patience.
 fn too_long(error: &TierError, asked: Duration, left: Duration) -> TierError {
     let (asked, left) = (asked.as_secs_f64(), left.as_secs_f64());
-    let said = format!("it asks to be left alone for {asked:.1} s, and {left:.1} s are left to wait");
+    let said = format!("Retry-After is {asked:.1} s, and {left:.1} s of the patience are left");
     let detail = error.detail().map_or_else(|| said.clone(), |detail| format!("{detail}, {said}"));
     error.clone().with_detail(detail)
 }
@@ -286,7 +286,7 @@ mod tests {
         let answers: Vec<_> = retrying(below, impatient, 1).read_all(batch(&origin, [3])).collect().await;
         let error = answers[0].result.as_ref().unwrap_err();
         assert_eq!(error.retry_after(), Some(Duration::from_secs(31)));
-        let said = "throttled: on command, it asks to be left alone for 31.0 s, and 30.0 s are left to wait";
+        let said = "throttled: on command, Retry-After is 31.0 s, and 30.0 s of the patience are left";
         assert!(error.to_string().ends_with(said), "{error}");
         assert_eq!(began.elapsed(), Duration::ZERO);
     }

@@ -1,12 +1,12 @@
-//! Stores that refuse what comes too often.
+//! A store that refuses requests above a rate.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A number of requests a second below one prefix, above which a store refuses: a bucket that fills with tokens at
-/// that rate and holds a burst of them. A refusal costs the store nothing, so it takes no token.
+/// A ceiling on requests per second below one prefix: a token bucket with a burst. A refusal costs the store nothing, so it
+/// takes no token.
 #[derive(Debug)]
 pub(crate) struct RateCeiling {
     prefix: String,
@@ -50,7 +50,7 @@ impl RateCeiling {
         bucket.per_second = per_second;
     }
 
-    /// Whether a request that comes now is let in.
+    /// Whether a request is admitted now.
     pub(crate) fn admits(&self) -> bool {
         let mut bucket = self.bucket();
         bucket.fill(self.burst);

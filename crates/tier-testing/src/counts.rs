@@ -1,24 +1,24 @@
-//! What a fake has seen.
+//! The counts of a fake tier.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread_tier::TierError;
 use foreread_types::SampleKey;
 
-/// What was asked and answered up to a moment.
+/// The requests and answers up to a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Requests that have started.
     pub requests: u64,
-    /// Bytes that were answered.
+    /// Bytes in the answers.
     pub bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Requests that had started and were dropped before the answer.
+    /// Requests that were dropped after their start and before the answer.
     pub cancelled: u64,
-    /// Requests under way now.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// The most requests that were under way at once.
+    /// The most requests in flight at once.
     pub peak_in_flight: u64,
 }
 
@@ -37,17 +37,17 @@ impl Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The numbers now.
+    /// The current counts.
     pub fn tally(&self) -> Tally {
         self.lock().tally.clone()
     }
 
-    /// The samples that were asked for, in the order in which the requests started.
+    /// The requested samples, in the order in which the requests started.
     pub fn order(&self) -> Vec<SampleKey> {
         self.lock().order.clone()
     }
 
-    /// Begins again: forgets everything but what is in flight.
+    /// Resets everything except the requests in flight.
     pub fn reset(&self) {
         let mut state = self.lock();
         let in_flight = state.tally.in_flight;
@@ -57,7 +57,7 @@ impl Counts {
         };
     }
 
-    /// One request starts; it ends with [`CountedRead::end`] or, cancelled, when the flight is dropped.
+    /// One request starts; it ends with [`CountedRead::end`], or is cancelled when the result is dropped.
     pub(crate) fn start(&self, key: SampleKey) -> CountedRead {
         let mut state = self.lock();
         state.order.push(key);
@@ -69,7 +69,7 @@ impl Counts {
     }
 }
 
-/// One request under way.
+/// One request in flight.
 #[derive(Debug)]
 pub(crate) struct CountedRead {
     counts: Counts,

@@ -1,33 +1,35 @@
-//! Numbers that tests draw, from one seed for a whole run of the tests.
+//! Random numbers for tests, from one seed per test run.
 
 use std::time::UNIX_EPOCH;
 
 use foreread_types::SplitMix64;
 
-/// `SplitMix64` from the seed of this run of the tests, `FOREREAD_TEST_SEED`, or else from the clock.
+/// `SplitMix64`, seeded by `FOREREAD_TEST_SEED` or by the clock.
 #[derive(Debug)]
 pub struct Draw {
-    /// What it began with.
+    /// The seed.
     pub seed: u64,
     generator: SplitMix64,
 }
 
 impl Draw {
-    /// Prints the seed, so that whoever reads of a failure can repeat it.
+    /// Prints the seed, so that a failure can be reproduced.
     ///
     /// # Panics
-    /// If `FOREREAD_TEST_SEED` is no number.
-    #[expect(clippy::new_without_default, reason = "what prints is asked for by name")]
+    /// If `FOREREAD_TEST_SEED` is not a number.
+    #[expect(clippy::new_without_default, reason = "it prints, so it is called by name")]
     pub fn new() -> Self {
         let seed = match std::env::var("FOREREAD_TEST_SEED") {
-            Ok(seed) => seed.parse().unwrap_or_else(|_| panic!("FOREREAD_TEST_SEED is a number")),
+            Ok(seed) => {
+                seed.parse().unwrap_or_else(|_| panic!("invalid FOREREAD_TEST_SEED: expected a number"))
+            }
             Err(_) => UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64 % 1_000_000_000),
         };
         println!("FOREREAD_TEST_SEED={seed}");
         Self::of(seed)
     }
 
-    /// Always the same numbers: for one of many cases, which says its own number where it fails.
+    /// A fixed sequence, for one of many cases that reports its own number on failure.
     pub const fn of(seed: u64) -> Self {
         Self { seed, generator: SplitMix64(seed) }
     }

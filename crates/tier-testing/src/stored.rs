@@ -1,4 +1,4 @@
-//! A cache that has to be read.
+//! A fake cache that is read like a disk.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -34,11 +34,11 @@ pub struct StoredCache {
     counts: Counts,
 }
 
-/// What is on its way to be kept.
+/// The write-behind queue.
 #[derive(Clone, Debug)]
 struct WriteBehind {
     room: Budget,
-    /// The one that is being written.
+    /// Held during a write.
     writing: Arc<tokio::sync::Mutex<()>>,
     hangs: bool,
     refused: Arc<AtomicU64>,
@@ -51,7 +51,7 @@ struct CachedSample {
 }
 
 impl StoredCache {
-    /// An empty cache of `capacity` bytes that takes no time, with blocks of 4096 bytes.
+    /// An empty cache of `capacity` bytes without latencies, with blocks of 4096 bytes.
     pub fn new(capacity: u64) -> Self {
         Self {
             name: "stored".to_owned(),
@@ -72,8 +72,8 @@ impl StoredCache {
         Self { read_latency: read, write_latency: write, ..self }
     }
 
-    /// The same where at most `bytes` (of samples) wait to be written, one after another; more is
-    /// [`Full`](ErrorKind::Full). No write ever ends if it `hangs`.
+    /// The same with a write-behind of at most `bytes` of samples; more is [`Full`](ErrorKind::Full). If it `hangs`, no
+    /// write ever ends.
     #[must_use]
     pub fn with_write_behind(self, bytes: u64, hangs: bool) -> Self {
         let write_behind =
@@ -81,7 +81,7 @@ impl StoredCache {
         Self { write_behind: Some(write_behind), ..self }
     }
 
-    /// How many samples were refused because too much waited to be written.
+    /// The number of samples that were refused because the write-behind was full.
     pub fn refused(&self) -> u64 {
         self.write_behind.as_ref().map_or(0, |write_behind| write_behind.refused.load(Relaxed))
     }
@@ -92,22 +92,22 @@ impl StoredCache {
         Self { footprint, ..self }
     }
 
-    /// What was read from it.
+    /// The counts of its reads.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// The bytes of room in use.
+    /// The capacity in use, in bytes.
     pub fn used(&self) -> u64 {
         self.budget.used()
     }
 
-    /// How many samples it keeps.
+    /// The number of stored samples.
     pub fn len(&self) -> usize {
         self.kept().len()
     }
 
-    /// Whether it keeps none.
+    /// Whether no sample is stored.
     pub fn is_empty(&self) -> bool {
         self.kept().is_empty()
     }
@@ -146,7 +146,7 @@ impl Tier for StoredCache {
         self.clone().answer(request).boxed()
     }
 
-    /// Nothing is held back.
+    /// Nothing is delayed.
     fn submit(&self) {}
 }
 

@@ -1,4 +1,4 @@
-//! An origin that costs time and nothing else.
+//! A fake origin that simulates latency, bandwidth and parallelism.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,15 +22,13 @@ use crate::ceiling::RateCeiling;
 use crate::content::{content_range, unit};
 use crate::{Counts, Known};
 
-/// A store of generated objects ([`content`](crate::content)), with a latency, a bandwidth that all reads share and
-/// a parallelism.
+/// A store of generated objects ([`content`](crate::content)) with a latency, a shared bandwidth and a parallelism.
 ///
-/// A read waits for one of `parallelism` slots, then for the latency, then for its turn on the shared pipe, which
-/// sends `bandwidth` bytes a second, one answer after another. Without latency and bandwidth it answers at once.
-/// A read begins when its future is first polled. Clones share the objects and the counts.
+/// A read waits for one of `parallelism` slots, then for the latency, then for the shared link, which sends `bandwidth`
+/// bytes per second, one answer after another. Without latency and bandwidth it answers at once. A read begins at the
+/// first poll of its future. Clones share the objects and the counts.
 ///
-/// Latency, bandwidth and parallelism can be changed while it is read ([`set_latency`](Self::set_latency) and its
-/// like): reads that have started keep the latency that they started with.
+/// Latency and bandwidth can be changed during reads ([`set_latency`](Self::set_latency)); started reads keep their latency.
 #[derive(Clone, Debug)]
 pub struct FakeOrigin {
     name: Arc<str>,
@@ -56,8 +54,8 @@ struct FakeServer {
 }
 
 impl FakeOrigin {
-    /// A store of the given objects (path and size); sample `i` of dataset 0 is the `i`-th of them. It answers at
-    /// once and any number of reads together.
+    /// A store of the given objects (path and size); sample `i` of dataset 0 is the `i`-th of them. It answers any number
+    /// of reads at once.
     pub fn new<P: Into<Arc<str>>>(objects: impl IntoIterator<Item = (P, u64)>) -> Self {
         let objects: Vec<(Arc<str>, u64)> =
             objects.into_iter().map(|(path, size)| (path.into(), size)).collect();
@@ -90,7 +88,7 @@ impl FakeOrigin {
     fn configure(mut self, change: impl FnOnce(&mut FakeServer)) -> Self {
         match Arc::get_mut(&mut self.server) {
             Some(server) => change(server),
-            None => panic!("a fake origin is configured before it is cloned or read"),
+            None => panic!("a fake origin must be configured before it is cloned or read"),
         }
         self
     }
@@ -104,26 +102,26 @@ impl FakeOrigin {
     /// The same with the contents of another seed than 0.
     ///
     /// # Panics
-    /// If it was cloned or read already (so for all `with_`).
+    /// If it was cloned or read already, as all `with_` methods.
     #[must_use]
     pub fn with_seed(self, seed: u64) -> Self {
         self.configure(|server| server.seed = seed)
     }
 
-    /// The same where every read takes `latency` before its first byte.
+    /// The same with a latency before the first byte of every read.
     #[must_use]
     pub fn with_latency(self, latency: Duration) -> Self {
         self.set_latency(latency);
         self
     }
 
-    /// Reads that start from now on take `latency` before their first byte.
+    /// Sets the latency of reads that start from now on.
     pub fn set_latency(&self, latency: Duration) {
         self.server.latency.store(latency.as_nanos() as u64, Relaxed);
     }
 
-    /// The same where a read's latency is longer by a part of `jitter` that depends on the seed and the sample, so
-    /// that answers come in another order than requests.
+    /// The same with additional latency up to `jitter`, which depends on the seed and the sample, so that answers come in
+    /// another order than requests.
     #[must_use]
     pub fn with_jitter(self, jitter: Duration) -> Self {
         self.configure(|server| server.jitter = jitter)
@@ -132,48 +130,46 @@ impl FakeOrigin {
     /// The same where all reads together get `bytes_per_second`.
     ///
     /// # Panics
-    /// If that is nothing.
+    /// If it is 0.
     #[must_use]
     pub fn with_bandwidth(self, bytes_per_second: u64) -> Self {
         self.set_bandwidth(bytes_per_second);
         self
     }
 
-    /// From now on all reads together get `bytes_per_second`.
+    /// Sets the bandwidth of all reads together.
     ///
     /// # Panics
-    /// If that is nothing.
+    /// If it is 0.
     pub fn set_bandwidth(&self, bytes_per_second: u64) {
         assert!(bytes_per_second > 0, "a store that never answers is a FailingTier");
         self.server.bandwidth.store(bytes_per_second, Relaxed);
     }
 
-    /// The same where `parallelism` reads are served at once and the others wait their turn.
+    /// The same where `parallelism` reads are served at once and the others wait.
     #[must_use]
     pub fn with_parallelism(mut self, parallelism: usize) -> Self {
         self.profile.parallelism = parallelism;
         self.configure(|server| server.slots = Semaphore::new(parallelism))
     }
 
-    /// The same where a read gives its place back before its bytes are sent, so that the store does the lesser of
-    /// `parallelism / latency` reads and `bandwidth` bytes a second, whatever the sizes. Otherwise it keeps it, and a
-    /// narrow pipe makes the slots scarce as well.
+    /// The same where a read frees its slot before its bytes are sent. So the throughput is the lesser of
+    /// `parallelism / latency` reads and `bandwidth` bytes per second, whatever the sizes. Otherwise a read keeps its slot,
+    /// and a narrow link makes slots scarce as well.
     #[must_use]
     pub fn with_pipe_outside(self) -> Self {
         self.configure(|server| server.pipe_outside = true)
     }
 
-    /// The same where a read that comes while `reads` are under way is refused at once, as
-    /// [`Throttled`](ErrorKind::Throttled).
+    /// The same where a read is refused at once as [`Throttled`](ErrorKind::Throttled) while `reads` are in flight.
     #[must_use]
     pub fn with_refusals_above(self, reads: u64) -> Self {
         self.configure(|server| server.refuses_above = reads)
     }
 
-    /// The same where objects whose paths begin with `prefix` (empty: all) are given out `per_second` times a second,
-    /// with a `burst` of so many at once (one at least); what comes more often is refused after the latency, as
-    /// [`Throttled`](ErrorKind::Throttled), and costs the store nothing. `retry_after` is what the refusal asks for.
-    /// Ceilings of several prefixes are independent; the first whose prefix fits counts.
+    /// The same with a ceiling of `per_second` reads of objects whose paths start with `prefix` (empty: all), and a `burst`
+    /// of at least one. Excess reads are refused after the latency as [`Throttled`](ErrorKind::Throttled) with `retry_after`,
+    /// and cost the store nothing. Ceilings of several prefixes are independent; the first matching prefix applies.
     #[must_use]
     pub fn with_ceiling(
         self,
@@ -187,7 +183,7 @@ impl FakeOrigin {
         })
     }
 
-    /// From now on the ceiling that was set for `prefix` is another.
+    /// Changes the ceiling of `prefix`.
     ///
     /// # Panics
     /// If there is none.
@@ -198,8 +194,8 @@ impl FakeOrigin {
         }
     }
 
-    /// The same where every byte is zero and all answers share them: for tests of timing, in which making contents
-    /// would be most of the work.
+    /// The same where every byte is zero and all answers share one allocation: for tests of timing, where generating
+    /// contents would be most of the work.
     #[must_use]
     pub fn with_zeroes(self) -> Self {
         let largest = self.server.objects().values().map(|&(size, _)| size).max().unwrap_or(0);
@@ -212,20 +208,20 @@ impl FakeOrigin {
         Self { profile, ..self }
     }
 
-    /// What it has seen.
+    /// The counts of its reads.
     pub fn counts(&self) -> &Counts {
         &self.server.counts
     }
 
-    /// How many samples it was made with.
+    /// The number of samples.
     pub fn samples(&self) -> u64 {
         self.paths.len() as u64
     }
 
-    /// The object of a sample, in the state in which it is now.
+    /// The current object of a sample.
     ///
     /// # Panics
-    /// If there is no such sample, or its object was removed.
+    /// If the sample does not exist, or its object was removed.
     pub fn object(&self, id: SampleId) -> Object {
         let path = &self.paths[id.0 as usize];
         match self.server.objects().get(path) {
@@ -236,7 +232,7 @@ impl FakeOrigin {
         }
     }
 
-    /// What a right read of all of a sample answers.
+    /// The content of a sample.
     ///
     /// # Panics
     /// As [`object`](Self::object).
@@ -245,7 +241,7 @@ impl FakeOrigin {
         self.server.content(&object.path, object.size, 0..object.size)
     }
 
-    /// A read of all of a sample.
+    /// A read of a whole sample.
     ///
     /// # Panics
     /// As [`object`](Self::object).
@@ -266,14 +262,14 @@ impl FakeOrigin {
             .collect()
     }
 
-    /// Replaces an object behind everybody's back by one of `size` bytes: reads of the state before are `Changed`.
+    /// Replaces an object by one of `size` bytes: reads of its earlier state are `Changed`.
     pub fn change(&self, id: SampleId, size: u64) {
         let mut objects = self.server.objects();
         let entry = objects.entry(Arc::clone(&self.paths[id.0 as usize])).or_default();
         *entry = (size, entry.1 + 1);
     }
 
-    /// Removes an object behind everybody's back: reads are `NotFound`.
+    /// Removes an object: reads are `NotFound`.
     pub fn remove(&self, id: SampleId) {
         self.server.objects().remove(&self.paths[id.0 as usize]);
     }
@@ -350,7 +346,7 @@ impl FakeServer {
         Ok(self.content(&object.path, size, range))
     }
 
-    /// Waits until the pipe has sent `bytes` behind all that it was given before.
+    /// Waits until the link has sent `bytes` after everything before.
     async fn send(&self, bytes: u64, bandwidth: u64) {
         let sent = {
             let mut free = self.pipe_free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -378,7 +374,7 @@ impl Tier for FakeOrigin {
         Arc::clone(&self.server).answer(Arc::clone(&self.name), request).boxed()
     }
 
-    /// Nothing is held back.
+    /// Nothing is delayed.
     fn submit(&self) {}
 }
 

@@ -17,10 +17,10 @@ use tokio::time::sleep;
 
 use crate::Counts;
 
-/// A cache whose lookup says [`Lookup::Stored`] and which is then read, as a disk is: storing copies, so the sample's
-/// own charge ends with the sample; reading takes time and answers a copy; the room is given back when the sample is
-/// removed and no read of it is under way. With a [write-write_behind](Self::with_write_behind), what is stored is copied at
-/// once and written one after another. Clones share everything.
+/// A cache whose lookup returns [`Lookup::Stored`] and which is then read, like a disk. A store copies, so the sample's own
+/// charge ends with the sample. A read takes time and returns a copy. The capacity is released when the sample is removed
+/// and no read of it is in flight. With a [write-behind](Self::with_write_behind), samples are copied at once and written
+/// one after another. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct StoredCache {
     name: String,

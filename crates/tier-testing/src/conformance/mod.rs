@@ -1,14 +1,13 @@
-//! What the contract promises, as functions that a backend's tests call.
+//! The contract as functions that a backend's tests call.
 //!
-//! * [`origin`] for an origin that holds the objects of [`samples`] (and beside them those of [`HIDDEN`], which it
-//!   must not list) and nothing else.
-//! * [`cache`] for an empty cache; it stores and removes by itself.
-//! * [`reads_take_their_footprint`] for an empty cache, in a program that counts what is allocated.
-//! * [`tier`] for whatever answers reads of known samples: a peer, a layer around any of the above. The other two
-//!   call it.
+//! * [`origin`] for an origin that contains the objects of [`samples`], perhaps those of [`HIDDEN`] (which it must not list),
+//!   and nothing else.
+//! * [`cache`] for an empty cache; the suite stores and removes samples.
+//! * [`reads_take_their_footprint`] for an empty cache, in a program that counts its allocations.
+//! * [`tier`] for any tier with known samples: a peer, or a layer around any of the above. The other two call it.
 //!
-//! Each panics with what was promised and what came instead, and treats a minute without an answer as none. On a
-//! paused clock that minute may pass at once, so a tier with threads of its own is tested on a running one.
+//! Each panics with the broken rule and the actual result. A minute without an answer counts as no answer. On a paused clock
+//! that minute may pass at once, so a tier with its own threads must be tested on a running clock.
 
 mod cache;
 mod origin;
@@ -27,11 +26,11 @@ pub use self::tier::tier;
 
 use crate::{Answered, Known, ReadAll};
 
-/// Paths (and sizes) of objects that an origin may hold beside [`samples`] without ever listing them.
+/// Paths (and sizes) of objects that an origin may contain in addition to [`samples`] and must not list.
 pub const HIDDEN: &[(&str, u64)] = &[(".hidden", 10), ("b/.hidden", 11), (".git/config", 12)];
 
-/// What an origin under test holds: samples of many lengths, empty ones too, in directories whose names are
-/// prefixes of each other, with names that are no ASCII or have blanks in them.
+/// The objects of an origin under test: samples of many lengths, including 0, in directories whose names are prefixes of
+/// each other, with names that contain blanks or are not ASCII.
 pub fn samples(seed: u64) -> Vec<Known> {
     Known::generate(
         seed,
@@ -52,12 +51,12 @@ pub fn samples(seed: u64) -> Vec<Known> {
     )
 }
 
-/// How long an answer may take.
+/// The time that an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 type AnswersByTag = BTreeMap<u32, Result<Bytes, TierError>>;
 
-/// Reads in one burst; the answers by the position of their requests.
+/// Reads in one burst; returns the answers by the position of their requests.
 ///
 /// # Panics
 /// If an answer does not come.
@@ -138,7 +137,7 @@ mod tests {
 
     static LONGEST: std::sync::OnceLock<Bytes> = std::sync::OnceLock::new();
 
-    /// Breaks one promise.
+    /// Breaks one rule of the contract.
     #[derive(Debug)]
     struct BrokenOrigin(FakeOrigin, BrokenPromise);
 

@@ -1,4 +1,4 @@
-//! What holds for every origin.
+//! The contract of every origin.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use futures::StreamExt;
 use super::{ANSWER_TIMEOUT, HIDDEN, assert_bytes, assert_kind, read, tier};
 use crate::Known;
 
-/// Checks what every origin promises. `known` is all that it lists: whole objects, [`samples`](super::samples)
-/// usually, without versions; those are taken from the listing.
+/// Checks the contract of every origin. `known` is everything that it lists: whole objects, usually
+/// [`samples`](super::samples), without versions; those come from the listing.
 ///
 /// # Panics
-/// If the origin breaks a promise.
+/// If the origin breaks the contract.
 pub async fn origin<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
     every_object_is_listed_once(origin, known).await;
     listing_goes_on_after_a_path(origin, known).await;
@@ -126,8 +126,8 @@ async fn ranges<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
     }
 }
 
-/// Neighbouring ranges must not be slices of one merged read. Those are exactly as far apart in memory as in the
-/// object; allocations of their own, even page-aligned ones read with some bytes before, are not for this distance.
+/// Neighbouring ranges must not be slices of one joined read. Slices are exactly as far apart in memory as in the object.
+/// Separate allocations, even page-aligned ones with some bytes before, are not at this distance.
 async fn ranges_have_allocations_of_their_own<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
     const STEP: usize = 1001;
     let Some(sample) = known.iter().find(|sample| sample.object.size >= 3 * STEP as u64) else { return };
@@ -196,7 +196,7 @@ async fn an_object_is_found_by_its_path<T: OriginTier + ?Sized>(origin: &T, know
     }
     let directory = known.iter().find_map(|sample| sample.object.path.rsplit_once('/'));
     if let Some((directory, _)) = directory {
-        // Some stores do not tell a directory from what they will not show.
+        // Some stores do not distinguish a directory from a denied object.
         assert!(origin.stat(directory).await.is_err(), "{directory} is no object");
     }
 }

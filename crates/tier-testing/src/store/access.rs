@@ -1,4 +1,4 @@
-//! Who may come in.
+//! Access control of the test store.
 
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
@@ -8,14 +8,14 @@ use hyper::header::AUTHORIZATION;
 
 use super::answer::S3Error;
 
-/// The keys that are let in, and those whose time is over. Signatures are not checked: what is tested is which
-/// credentials a client uses, and other people have tested how it signs.
+/// The admitted and the expired keys. Signatures are not checked: tests are about which credentials a client uses, and how
+/// it signs is tested in its library.
 #[derive(Debug, Default)]
 pub(super) struct Access(RwLock<AccessKeys>);
 
 #[derive(Debug, Default)]
 struct AccessKeys {
-    /// Everybody where empty.
+    /// If it is empty, every key is admitted.
     known: BTreeSet<String>,
     /// Access keys and session tokens.
     expired: BTreeSet<String>,
@@ -30,7 +30,7 @@ impl Access {
         self.0.write().unwrap_or_else(PoisonError::into_inner).expired.insert(key.to_owned());
     }
 
-    /// The region that the request was signed for, where it was signed.
+    /// The region of the request's signature, if it is signed.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<Option<String>, S3Error> {
         let scope = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|text| {
             let (_, rest) = text.split_once("Credential=")?;

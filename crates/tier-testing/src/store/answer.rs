@@ -1,11 +1,11 @@
-//! Answers that are no object.
+//! Error answers.
 
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 
 use super::xml;
 
-/// Why a request is refused.
+/// The error code of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum S3Error {
     NoSuchKey,
@@ -17,7 +17,7 @@ pub(super) enum S3Error {
     InvalidRange,
     InvalidArgument(&'static str),
     NotImplemented,
-    /// The region that would have been right.
+    /// The right region.
     PermanentRedirect(String),
     InternalError,
     SlowDown(Option<u64>),
@@ -51,7 +51,7 @@ impl S3Error {
         }
     }
 
-    /// The answer; its body is left to whoever sends it.
+    /// The head of the answer, and its body.
     pub(super) fn answer(&self) -> (Response<()>, String) {
         let (status, code, message) = self.parts();
         let mut response = Response::new(());

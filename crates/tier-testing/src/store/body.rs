@@ -1,4 +1,4 @@
-//! Bodies of answers: parts of an object, or less than was promised.
+//! Bodies of answers: parts of an object, or truncated ones.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -14,26 +14,26 @@ use tokio::time::Sleep;
 use super::content::Content;
 use super::tally::CountedRequest;
 
-/// The most that is asked of a [`Content`] at once.
+/// The longest read of a [`Content`].
 pub const PART: u64 = 1 << 20;
 
 /// How a body ends.
 #[derive(Debug)]
 pub(super) enum BodyEnd {
-    /// As it should.
+    /// Complete.
     Whole,
-    /// At this many bytes, with the connection.
+    /// The connection closes after this many bytes.
     Close(u64),
-    /// It stops at this many bytes for a while.
+    /// It pauses after this many bytes.
     Stall(u64, Duration),
-    /// With the connection, now.
+    /// The connection closes now.
     Now,
 }
 
-/// A connection that is closed with an error throws away what it has not written yet; this is time to write it.
+/// Time to flush: a connection that closes with an error discards unwritten bytes.
 const FLUSH: Duration = Duration::from_millis(1);
 
-/// Why a connection is closed in the middle of an answer.
+/// The error that closes a connection in the middle of an answer.
 #[derive(Debug)]
 pub(super) struct ConnectionClosed;
 
@@ -58,9 +58,9 @@ pub(super) struct AnswerBody {
     sent: u64,
     end: BodyEnd,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Whether what is sent is an object's.
+    /// Whether the bytes belong to an object and are counted.
     counts: bool,
-    /// Ends with the body, so that what is under way is known.
+    /// Dropped with the body, to count the requests in flight.
     flight: CountedRequest,
 }
 
@@ -74,7 +74,7 @@ impl AnswerBody {
         Self { content, range, sent: 0, end, sleep: None, counts: false, flight }
     }
 
-    /// The same, whose bytes are counted.
+    /// The same, with its bytes counted.
     pub(super) fn counted(self) -> Self {
         Self { counts: true, ..self }
     }

@@ -1,4 +1,4 @@
-//! Buckets: what is in them, and pages of their listings.
+//! Buckets: objects, and pages of their listings.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::content::{Content, Numbered};
 use super::order::Order;
 
-/// One object as it is now.
+/// The current state of one object.
 #[derive(Clone)]
 pub(super) struct StoredObject {
     pub(super) content: Arc<dyn Content>,
@@ -15,13 +15,13 @@ pub(super) struct StoredObject {
     pub(super) tag: Arc<str>,
 }
 
-/// What a bucket holds.
+/// The objects of a bucket.
 pub(super) enum BucketKeys {
     Map(BTreeMap<Arc<str>, StoredObject>),
     Numbered(Numbered),
 }
 
-/// A bucket, and who may do what with it.
+/// A bucket and its permissions.
 pub(super) struct Bucket {
     pub(super) keys: BucketKeys,
     /// The order of its listings.
@@ -35,19 +35,19 @@ pub(super) struct Bucket {
 /// The tag of numbered objects.
 const NUMBERED: &str = "\"6e756d6265726564\"";
 
-/// What a listing asks for.
+/// The parameters of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListQuery {
     pub(super) prefix: String,
     pub(super) delimiter: String,
-    /// Names up to and including this one are left out; and if it is a common prefix, what is below it.
+    /// Names up to and including this one are left out. If it is a common prefix, so is everything below it.
     pub(super) after: String,
-    /// Whether `after` is a token's, and not the client's own name.
+    /// Whether `after` comes from a continuation token.
     pub(super) goes_on: bool,
     pub(super) max_keys: usize,
 }
 
-/// A line of a page.
+/// An entry of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ListEntry {
     Key { key: String, size: u64, tag: Arc<str> },
@@ -62,7 +62,7 @@ impl ListEntry {
     }
 }
 
-/// A page, and where the next begins if there is one.
+/// A page, and the start of the next one.
 #[derive(Debug)]
 pub(super) struct ListPage {
     pub(super) lines: Vec<ListEntry>,
@@ -118,7 +118,7 @@ impl Bucket {
         }
     }
 
-    /// A page costs what is in the bucket. Common prefixes are not made.
+    /// A page costs as much as the whole bucket. Common prefixes are not supported.
     fn list_in(&self, order: Order, query: &ListQuery) -> ListPage {
         let ListQuery { prefix, after, goes_on, max_keys, .. } = query;
         let mut keys = Vec::new();
@@ -138,7 +138,7 @@ impl Bucket {
         ListPage { lines, next }
     }
 
-    /// A page costs what is on it, and not what is in the bucket.
+    /// A page costs as much as its entries, whatever the size of the bucket.
     fn list_in_byte_order(&self, query: &ListQuery) -> ListPage {
         let ListQuery { prefix, delimiter, after, max_keys, .. } = query;
         let mut page = ListPage { lines: Vec::new(), next: None };
@@ -174,7 +174,7 @@ impl Bucket {
     }
 }
 
-/// The first name behind all that begin with `prefix`.
+/// The first name after all names that start with `prefix`.
 fn beyond(prefix: &str) -> Option<String> {
     let mut characters: Vec<char> = prefix.chars().collect();
     while let Some(last) = characters.pop() {
@@ -256,7 +256,7 @@ mod tests {
             let rest = bucket.list(&query).lines;
             assert_eq!(rest.iter().map(ListEntry::name).collect::<Vec<_>>(), expected[4..]);
         }
-        // A name that is no key is compared with each.
+        // A name that is not a key is compared with each key.
         bucket.order = Order::Directories;
         let query = ListQuery { after: "c.".into(), max_keys: 9, ..ListQuery::default() };
         let rest = bucket.list(&query).lines;

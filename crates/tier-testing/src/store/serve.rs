@@ -1,4 +1,4 @@
-//! From a request to its answer.
+//! Handles requests.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,7 +26,7 @@ use super::faults::{Fault, Faults, RequestCeiling};
 use super::tally::{CountedRequest, Kind, RequestCounters};
 use super::xml;
 
-/// What all connections share.
+/// The state shared by all connections.
 pub(super) struct StoreShared {
     pub(super) buckets: RwLock<BTreeMap<String, Bucket>>,
     pub(super) counters: Arc<RequestCounters>,
@@ -34,7 +34,7 @@ pub(super) struct StoreShared {
     pub(super) access: Access,
     pub(super) ceiling: RwLock<Option<RequestCeiling>>,
     pub(super) latency: AtomicU64, // nanoseconds
-    /// How many requests are worked on at once; the others wait.
+    /// The requests that are processed at once; the others wait.
     pub(super) places: RwLock<Option<Arc<Semaphore>>>,
     pub(super) tags: AtomicU64,
     /// Whether new objects get no tag.
@@ -43,7 +43,7 @@ pub(super) struct StoreShared {
 
 type StoreAnswer = Result<Response<AnswerBody>, ConnectionClosed>;
 
-/// A request, taken apart.
+/// A parsed request.
 struct StoreRequest<'a> {
     kind: Kind,
     bucket: String,
@@ -53,7 +53,7 @@ struct StoreRequest<'a> {
 }
 
 impl<'a> StoreRequest<'a> {
-    /// `None` where an escape is no UTF-8.
+    /// `None` if an escape is not UTF-8.
     fn of(request: &'a Request<Incoming>) -> Option<Self> {
         let path = request.uri().path().strip_prefix('/').unwrap_or_default();
         let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
@@ -98,7 +98,7 @@ impl StoreShared {
             Some(Fault::Late(time) | Fault::StallHeaders(time)) => time,
             _ => Duration::ZERO,
         };
-        // What hangs is a connection, and nobody works on it.
+        // A hanging connection is not being processed.
         let hangs = matches!(fault, Some(Fault::StallHeaders(_) | Fault::StallBody(_)));
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(places) = places.filter(|_| !hangs) {
@@ -155,7 +155,7 @@ impl StoreShared {
         Ok(response.map(|()| AnswerBody::new(Arc::new(body), range, BodyEnd::Whole, flight)))
     }
 
-    /// Whether the request may be made at all.
+    /// Whether the request is permitted.
     fn admit(&self, asked: &StoreRequest<'_>) -> Result<(), S3Error> {
         let signed_for = self.access.check(asked.headers)?;
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
@@ -266,7 +266,7 @@ impl StoreShared {
         Ok(reply)
     }
 
-    /// Puts an object in its place under a new tag.
+    /// Stores an object under a new tag.
     pub(super) fn store(
         &self,
         bucket: &str,
@@ -315,7 +315,7 @@ impl ObjectReply {
     }
 }
 
-/// The bytes that a `Range` header names, where there are any.
+/// The bytes of a `Range` header; `None` if it is invalid or selects none.
 fn range_of(text: &str, size: u64) -> Option<Range<u64>> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let range = match (first, last) {

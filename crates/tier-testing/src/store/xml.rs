@@ -1,4 +1,4 @@
-//! The documents that the server writes.
+//! XML documents of the test store.
 
 use std::fmt::Write;
 
@@ -8,17 +8,17 @@ use super::bucket::{ListEntry, ListPage, ListQuery};
 
 const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
-/// When every object was last modified.
+/// The modification time of every object.
 pub(super) const MODIFIED: &str = "2026-01-01T00:00:00.000Z";
 
-/// An error as S3 tells it.
+/// An error in S3's format.
 pub(super) fn error(code: &str, message: &str, extra: &str) -> String {
     format!(
         "{HEAD}<Error><Code>{code}</Code><Message>{message}</Message>{extra}<RequestId>0</RequestId></Error>"
     )
 }
 
-/// A page of a listing. Names are percent-encoded where the client asked for that.
+/// A page of a listing. Names are percent-encoded at the client's request.
 pub(super) fn page(bucket: &str, query: &ListQuery, page: &ListPage, encoded: bool) -> String {
     let encode = |name: &str| match encoded {
         true => utf8_percent_encode(name, NON_ALPHANUMERIC).to_string(),
@@ -71,7 +71,7 @@ pub(super) fn page(bucket: &str, query: &ListQuery, page: &ListPage, encoded: bo
     text
 }
 
-/// A name as a token: opaque to clients, as S3's are.
+/// Encodes a name as an opaque token, like S3.
 fn token(name: &str) -> String {
     name.bytes().fold(String::with_capacity(1 + name.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -79,7 +79,7 @@ fn token(name: &str) -> String {
     })
 }
 
-/// The name that a token stands for.
+/// Decodes a token.
 pub(super) fn name_of(token: &str) -> Option<String> {
     let digits: Vec<u8> =
         token.chars().map(|digit| digit.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;

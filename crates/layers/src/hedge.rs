@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(began.elapsed(), LATENCY);
         let last = stream.next().await.unwrap();
         assert_eq!((last.tag, last.result.unwrap()), (10, origin.expected(SampleId(500))));
-        // Three times what 95 of 100 take (to a bucket), and the time of the hedge.
+        // Three times the 95th percentile (rounded to a bucket), and the time of the hedge.
         let took = began.elapsed().as_millis();
         assert!((80..95).contains(&took), "{took} ms");
         assert!(stream.next().await.is_none());
@@ -352,11 +352,11 @@ mod tests {
         assert!((1..=62).contains(&sent), "{sent} hedges of 2,000 reads");
     }
 
-    /// Second reads that waited for a place until their first ones had answered had used up the budget.
+    /// Hedges that waited for a slot until their first reads had answered had used up the budget.
     #[tokio::test(start_paused = true)]
     #[expect(
         clippy::async_yields_async,
-        reason = "the outer future waits for a place, the inner one is the read"
+        reason = "the outer future waits for a slot, the inner one is the read"
     )]
     // semantics: FAIL-12
     async fn unsent_hedge_costs_nothing() {
@@ -384,7 +384,7 @@ mod tests {
             assert_eq!(race(late).await, "first");
         }
         assert_eq!((meter.read().hedged, hedge.seen().budget_left), (0, MAX_BUDGET));
-        // So there is budget for one that hangs.
+        // So there is budget for a hanging read.
         place.add_permits(1);
         assert_eq!(race(YEAR).await, "second");
         assert_eq!(meter.read().hedged, 1);
@@ -422,7 +422,7 @@ mod tests {
         }
     }
 
-    /// The first read of sample 999 fails when its second one is half-way.
+    /// The first read of sample 999 fails halfway through its hedge.
     #[derive(Debug)]
     struct Late {
         inner: Arc<FakeOrigin>,

@@ -440,7 +440,7 @@ mod tests {
         let early = limited.read_all(batch(&origin, [10, 2, 0, 8]));
         futures::join!(late.count(), early.count());
         let order: Vec<u64> = origin.counts().order().iter().map(|key| key.id.0).collect();
-        assert_eq!(order, [11, 0, 1, 2, 3, 8, 9, 10]); // 11 found the place free before anybody else came
+        assert_eq!(order, [11, 0, 1, 2, 3, 8, 9, 10]); // 11 found the slot free
     }
 
     #[tokio::test(start_paused = true)]
@@ -452,7 +452,7 @@ mod tests {
         assert!(futures::poll!(first.next()).is_pending());
         assert!(futures::poll!(second.next()).is_pending());
         assert_eq!((limit.taken(), limit.waiting()), (4, 16));
-        drop(first); // gives four places to `second`, which is dropped before it looks
+        drop(first); // grants four slots to `second`, which is dropped before its next poll
         assert_eq!((limit.taken(), limit.waiting()), (4, 6));
         drop(second);
         assert_eq!((limit.taken(), limit.waiting()), (0, 0));
@@ -471,7 +471,7 @@ mod tests {
         assert!(futures::poll!(&mut late).is_pending());
         assert!(futures::poll!(&mut early).is_pending());
         drop(held);
-        drop(early); // had been given the place
+        drop(early); // had been granted the slot
         let permit = late.await;
         assert_eq!((limit.taken(), limit.waiting()), (1, 0));
         drop(permit);

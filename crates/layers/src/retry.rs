@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
-    /// The fault that this guards: a bucket that refused for five seconds ended the run.
+    /// Regression: a bucket that refused requests for five seconds ended the run.
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-4
     async fn throttling_store_is_retried_until_patience_ends() {
@@ -301,7 +301,7 @@ mod tests {
         let answers: Vec<_> = retrying(below, policy(3), 1).read_all(batch(&origin, [3])).collect().await;
         assert_eq!(answers[0].result.as_ref().unwrap(), &origin.expected(SampleId(3)));
 
-        // Attempts that failed otherwise are counted as ever, though it throttled in between.
+        // Other failures are counted as usual, despite throttled attempts in between.
         let below = failing(&origin, When::First(KEY, 20), throttled.clone());
         let below = FailingTier::new(below).on(When::Every(5), Fault::Error(ErrorKind::Transient));
         let policy = RetryPolicy { attempts: NonZeroU32::new(2).unwrap(), ..RetryPolicy::default() };
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(bounds, [100, 200, 400, 6400, 10_000, 10_000, 10_000]);
     }
 
-    /// When each answer came, in order.
+    /// The arrival times of all answers, in order.
     fn history(
         seed: u64,
         chance: f64,

@@ -395,7 +395,7 @@ impl Layers {
     /// A hedge.
     #[expect(
         clippy::async_yields_async,
-        reason = "the outer future waits for a place, the inner one is the read"
+        reason = "the outer future waits for a slot, the inner one is the read"
     )]
     fn second<'a>(&'a self, request: &'a Arc<ReadRequest>) -> SecondRead<'a> {
         Box::pin(async move {

@@ -1,5 +1,5 @@
-//! An adaptive limit, in the whole stack, in front of origins of every kind, without tuning: what is possible, and no
-//! more requests under way than that takes.
+//! An adaptive limit in the whole stack, in front of origins of every kind, without tuning. It must reach the possible
+//! throughput, with no more requests in flight than that takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use foreread_types::{SampleId, Tick};
 
 const BATCH: f64 = Cell::BATCH as f64;
 
-/// One run: how it fared, and the limit at the end of each of its steps.
+/// The result of a run, and the limit at the end of each step.
 struct Run {
     step: Duration,
     fared: Fared,
@@ -38,12 +38,12 @@ impl Run {
     }
 }
 
-/// A trainer that asks for 20,000 samples a second.
+/// A trainer that needs 20,000 samples per second.
 fn greedy() -> Trainer {
     Trainer::new(Cell::greedy())
 }
 
-/// Drives `origin` for so many seconds; `at` is told the time after each step.
+/// Reads `origin` for `seconds`; `at` is called with the time after each step.
 async fn drive(origin: &FakeOrigin, trainer: &Trainer, seconds: f64, at: impl FnMut(f64)) -> Run {
     let limit = Limit::adaptive(AdaptivePolicy::default());
     drive_through(&Stack::new(1).with_limit(Some(limit)), origin, trainer, seconds, at).await
@@ -75,12 +75,12 @@ async fn drive_through(
 async fn check(cell: Cell, origin: FakeOrigin, possible: f64, over_the_run: f64) {
     let seconds = 8.0;
     let run = drive(&origin, &greedy(), seconds, |_| {}).await;
-    // Whole batches are taken: one may be missing at the end.
+    // The trainer takes whole batches: one may be missing at the end.
     let late = run.rate(1.0, seconds) + BATCH / (seconds - 1.0);
     let whole = run.rate(0.0, seconds) + BATCH / seconds;
     let peak = run.course.last().map_or(0, |last| last.peak_in_flight);
     println!(
-        "{cell:?}: possible {possible:.0}/s, after a second {:.3} of it, over the run {:.3}; under way: mean {:.1}, peak {peak}, \
+        "{cell:?}: possible {possible:.0}/s, after a second {:.3} of it, over the run {:.3}; in flight: mean {:.1}, peak {peak}, \
          allowed {:.0}",
         run.rate(1.0, seconds) / possible,
         run.rate(0.0, seconds) / possible,
@@ -90,7 +90,7 @@ async fn check(cell: Cell, origin: FakeOrigin, possible: f64, over_the_run: f64)
     let after = over_the_run.clamp(0.9, 0.95);
     assert!(late >= after * possible, "{cell:?}: {late:.0} of {possible:.0} after a second");
     assert!(whole >= over_the_run * possible, "{cell:?}: {whole:.0} of {possible:.0} over the run");
-    assert!(peak as f64 <= cell.allowed(), "{cell:?}: {peak} under way");
+    assert!(peak as f64 <= cell.allowed(), "{cell:?}: {peak} in flight");
 }
 
 async fn matrix(latency_ms: u64) {
@@ -127,12 +127,12 @@ async fn full_throughput_with_varying_latencies() {
         let origin = cell.origin().with_jitter(Duration::from_millis(jitter_ms));
         let mean = cell.latency + Duration::from_millis(jitter_ms) / 2;
         let cell = Cell { latency: mean, ..cell };
-        // The first second is spent on telling jitter from a queue.
+        // The first second distinguishes jitter from a queue.
         check(cell, origin, cell.possible(), 0.9).await;
     }
 }
 
-/// Each read keeps its place until its bytes are sent, so that the pipe's queue takes places.
+/// Each read keeps its slot until its bytes are sent, so the queue of the link takes slots.
 #[tokio::test(start_paused = true)]
 async fn full_throughput_where_transfers_take_slots() {
     for (latency_ms, parallelism, megabytes) in [(1, 64, 50), (10, 64, 400), (50, 1024, 50), (10, 1024, 400)]
@@ -171,9 +171,9 @@ async fn followed(usual: Cell, slow: Cell, change: impl Fn(&FakeOrigin, Cell)) {
     for (cell, begin, finish) in [(usual, 1.0, from), (slow, from + 2.0, to), (usual, to + 2.0, end)] {
         let rate = run.rate(begin, finish) + BATCH / (finish - begin);
         let most = run.most_in_flight(begin, finish);
-        println!("{cell:?}: {rate:.0}/s of {:.0}, at most {most} under way", cell.possible());
+        println!("{cell:?}: {rate:.0}/s of {:.0}, at most {most} in flight", cell.possible());
         assert!(rate >= 0.95 * cell.possible(), "{cell:?}: {rate:.0} of {:.0}", cell.possible());
-        assert!(most as f64 <= cell.allowed(), "{cell:?}: {most} under way");
+        assert!(most as f64 <= cell.allowed(), "{cell:?}: {most} in flight");
     }
 }
 
@@ -204,17 +204,17 @@ async fn computing_trainer_gets_what_it_needs_and_no_more() {
         let (mean, last) = (run.mean_in_flight(2.0, 8.0), run.course.last().expect("a course"));
         let limits = run.course(2.0, 8.0).iter().map(|now| now.limit);
         let most = limits.max().unwrap_or(0);
-        println!("{latency_ms} ms: {needed:.0} needed, {mean:.1} under way, limit at most {most}, {last:?}");
+        println!("{latency_ms} ms: {needed:.0} needed, {mean:.1} in flight, limit at most {most}, {last:?}");
         let first_steps = run.fared.course.iter().take(30).map(|step| step.stalled).sum::<Duration>();
         assert_eq!(run.fared.stalled, first_steps, "{latency_ms} ms: after the first 0.3 s");
-        // What the first requests' latency costs while nothing is known of the origin.
+        // The latency of the first requests, before anything is known about the origin.
         assert!(run.fared.stalled <= 2 * cell.latency, "{:?} at {latency_ms} ms", run.fared.stalled);
-        assert!(mean <= needed * 1.05 + 1.0, "{mean} under way, {needed} needed");
+        assert!(mean <= needed * 1.05 + 1.0, "{mean} in flight, {needed} needed");
         assert!(most as f64 <= needed * 1.5 + 4.0, "a limit of {most}, {needed} needed");
     }
 }
 
-/// The trainer slows down and speeds up again: what is under way follows it.
+/// The trainer slows down and speeds up again: the requests in flight follow.
 #[tokio::test(start_paused = true)]
 async fn released_concurrency_is_regained_on_demand() {
     let cell = Cell::new(50, 1024, None);
@@ -225,7 +225,7 @@ async fn released_concurrency_is_regained_on_demand() {
         let trainer = Trainer::new(Duration::from_millis(compute_ms));
         let run = drive_through(&stack, &origin, &trainer, 5.0, |_| {}).await;
         let (mean, last) = (run.mean_in_flight(2.0, 5.0), run.course.last().expect("a course"));
-        println!("{compute_ms} ms: {needed} needed, {mean:.1} under way, {last:?}");
+        println!("{compute_ms} ms: {needed} needed, {mean:.1} in flight, {last:?}");
         assert!(run.fared.stalled <= Duration::from_millis(150), "{:?}", run.fared.stalled);
         assert!(mean <= needed * 1.05 + 1.0 && last.limit as f64 <= needed * 1.5 + 4.0, "{last:?}");
     }

@@ -1,4 +1,4 @@
-//! All layers together keep the contract of the tier below.
+//! All layers together keep the contract of the inner tier.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
@@ -71,14 +71,14 @@ async fn retries_take_bandwidth_but_no_slot_while_waiting() {
         stack.read_all(batch).filter(|answer| std::future::ready(answer.result.is_ok())).count().await,
         100
     );
-    // A second of failures, ten of sleep during which the others fail, a second of successes.
+    // A second of failures, ten of waiting while the others fail, a second of successes.
     let took = began.elapsed().as_secs_f64();
     assert!((11.0..11.3).contains(&took), "{took} s");
     let read = meter.read();
     assert_eq!((read.requests, read.errors, read.retried, read.bytes), (200, 100, 100, 10_000_000));
 }
 
-/// The paused clock has one thread; wake-ups lost between threads would show here, as a test that does not end.
+/// The paused clock has one thread. A lost wake-up between threads would hang this test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn streams_on_several_threads_all_end() {
     let origin = Arc::new(FakeOrigin::uniform(64, 1000));
@@ -118,7 +118,7 @@ async fn together(origin: &Arc<FakeOrigin>, stack: Arc<dyn OriginTier>) {
     }
 }
 
-/// The fault that this guards: with a single place, three requests were under way.
+/// Regression: with a single slot, three requests were in flight.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-7
 async fn hedges_take_slots_of_the_users_limit() {
@@ -127,7 +127,7 @@ async fn hedges_take_slots_of_the_users_limit() {
         let stalls = FailingTier::new(Arc::clone(&origin))
             .on(When::Every(10), Fault::Stall(Duration::from_secs(50)))
             .on(When::Every(13), Fault::Error(ErrorKind::Transient));
-        // Outside of what stalls: what has no answer is under way.
+        // Counts outside the stalling tier: a read without an answer is in flight.
         let seen = Arc::new(CountingTier::new(Arc::new(stalls)));
         let layers = Layers::new(5)
             .with_limit(Some(Limit::new(NonZeroUsize::new(places).unwrap())))
@@ -146,7 +146,7 @@ async fn hedges_take_slots_of_the_users_limit() {
     }
 }
 
-/// What was needed first left last, or in turn with what is needed later: each origin had a queue of its own.
+/// Regression: each origin had a queue of its own, so due order did not hold across origins.
 #[tokio::test(start_paused = true)]
 async fn origins_share_one_bandwidth_queue() {
     for is_urgent_first in [false, true] {

@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 use tokio::time::Sleep;
 
 use super::content::Content;
-use super::tally::CountedRequest;
+use super::counters::CountedRequest;
 
 /// The longest read of a [`Content`].
 pub const PART: u64 = 1 << 20;

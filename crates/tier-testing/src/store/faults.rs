@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use foreread_types::mix;
 
-use super::tally::Kind;
+use super::counters::Kind;
 use crate::content::unit;
 
 /// The fault of a request.

@@ -22,8 +22,8 @@ use super::answer::S3Error;
 use super::body::{AnswerBody, BodyEnd, ConnectionClosed};
 use super::bucket::{Bucket, BucketKeys, ListQuery, StoredObject};
 use super::content::Content;
+use super::counters::{CountedRequest, Kind, RequestCounters};
 use super::faults::{Fault, Faults, RequestCeiling};
-use super::tally::{CountedRequest, Kind, RequestCounters};
 use super::xml;
 
 /// The state shared by all connections.

@@ -260,14 +260,19 @@ mod tests {
         #[test]
         fn bandwidth_is_neither_exceeded_nor_missed(
             rate in 1_000u64..1_000_000_000,
-            batches in proptest::collection::vec((0u64..40, proptest::collection::vec((0u64..2_000_000, 0u64..9), 0..12)), 1..10),
+            batches in proptest::collection::vec(
+                (0u64..40, proptest::collection::vec((0u64..2_000_000, 0u64..9), 0..12)),
+                1..10,
+            ),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let (probe, held) = probed(rate);
                 let began = Instant::now();
                 join_all(batches.iter().map(|(wait, sizes)| {
-                    let batch: Vec<_> = (0u64..).zip(sizes).map(|(id, &(size, due))| request(id, size, due)).collect();
+                    let requests = (0u64..).zip(sizes).map(|(id, &(size, due))| request(id, size, due));
+                    let batch: Vec<_> = requests.collect();
                     let (held, length) = (&held, batch.len());
                     async move {
                         tokio::time::sleep(Duration::from_millis(*wait)).await;

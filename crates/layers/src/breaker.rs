@@ -471,7 +471,7 @@ mod tests {
         let failure = Some(ErrorKind::Transient);
         assert_eq!(kinds(&breaker, batch(&origin, 0..3)).await, [failure; 3]);
         assert!(breaker.is_open());
-        let asked = counting.counts().tally().requests;
+        let sent = counting.counts().tally().requests;
         let answers: Vec<_> = breaker.read_all(batch(&origin, 10..13)).collect().await;
         let error = answers[0].result.as_ref().unwrap_err();
         assert_eq!(
@@ -479,11 +479,11 @@ mod tests {
             "fake: 00000/00000010: transient failure: the breaker is open: rank 3 did not answer recently"
         );
         assert_eq!(answers.len(), 3);
-        assert_eq!(counting.counts().tally().requests, asked, "nothing was sent");
+        assert_eq!(counting.counts().tally().requests, sent, "nothing was sent");
         tokio::time::sleep(SECOND / 2).await;
         assert!(!breaker.is_open());
         assert_eq!(kinds(&breaker, batch(&origin, 3..9)).await, [failure; 6]);
-        assert_eq!(counting.counts().tally().requests, asked + 1, "one was sent");
+        assert_eq!(counting.counts().tally().requests, sent + 1, "one was sent");
         tokio::time::sleep(SECOND / 2).await;
         assert!(breaker.is_open(), "the second wait is longer");
         tokio::time::sleep(SECOND / 2).await;
@@ -542,7 +542,8 @@ mod tests {
             chance in 0.0f64..1.0,
             batches in proptest::collection::vec((0u64..900, 0u64..60, 0u64..2000), 1..20),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let origin = Arc::new(FakeOrigin::uniform(1000, 100).with_latency(Duration::from_millis(3)));
                 let below = FailingTier::new(Arc::clone(&origin))

@@ -586,7 +586,10 @@ mod tests {
         fn within_its_bounds_whatever_happens(
             first in 1usize..100,
             most in 1usize..300,
-            events in proptest::collection::vec((0u64..50_000, 0u64..100_000, proptest::bool::weighted(0.8), 0usize..400, 0usize..100), 0..2000),
+            events in proptest::collection::vec(
+                (0u64..50_000, 0u64..100_000, proptest::bool::weighted(0.8), 0usize..400, 0usize..100),
+                0..2000,
+            ),
         ) {
             let policy = up_to(most).beginning_at(NonZeroUsize::new(first).unwrap());
             let mut controller = Controller::new(policy);

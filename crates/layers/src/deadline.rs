@@ -207,7 +207,8 @@ mod tests {
             chances in (0.0f64..0.3, 0.0f64..0.3, 0.0f64..0.3),
             batches in proptest::collection::vec((0u64..900, 0u64..60), 1..10),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let origin = Arc::new(FakeOrigin::uniform(1000, 100).with_latency(Duration::from_millis(3)));
                 let failing = FailingTier::new(Arc::clone(&origin))

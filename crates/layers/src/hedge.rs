@@ -211,7 +211,8 @@ impl Hedge {
                     if self.pay() {
                         self.meter.hedged();
                         self.hedges.increment(1);
-                        tracing::debug!(object = &*request.object.path, took = ?started.elapsed(), "hedging a late read");
+                        let (object, took) = (&*request.object.path, started.elapsed());
+                        tracing::debug!(object, ?took, "hedging a late read");
                         under_way.push(read);
                     }
                 }
@@ -475,10 +476,13 @@ mod tests {
             chances in (0.0f64..0.3, 0.0f64..0.3, 0.0f64..0.2),
             batches in proptest::collection::vec((0u64..900, 0u64..100), 1..12),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let origin = Arc::new(
-                    FakeOrigin::uniform(1000, 100).with_latency(LATENCY).with_jitter(Duration::from_millis(100)),
+                    FakeOrigin::uniform(1000, 100)
+                        .with_latency(LATENCY)
+                        .with_jitter(Duration::from_millis(100)),
                 );
                 let failing = FailingTier::new(Arc::clone(&origin))
                     .on(When::Chance(chances.0), Fault::Error(ErrorKind::Transient))
@@ -490,7 +494,8 @@ mod tests {
                 let hedged = wrap(Arc::clone(&counted), policy);
                 for (from, length) in batches {
                     let mut tags: Vec<u32> =
-                        hedged.read_all(batch(&origin, from..from + length)).map(|answer| answer.tag).collect().await;
+                        hedged.read_all(batch(&origin, from..from + length))
+                            .map(|answer| answer.tag).collect().await;
                     tags.sort_unstable();
                     assert_eq!(tags, (0..length as u32).collect::<Vec<_>>());
                 }

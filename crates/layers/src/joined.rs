@@ -243,7 +243,7 @@ impl JoinLayer {
         };
         self.begin(
             &reads,
-            JoinedRange { range: start..end, asked: end - start, members: (0..reads.len()).collect() },
+            JoinedRange { range: start..end, requested: end - start, members: (0..reads.len()).collect() },
         );
     }
 
@@ -299,14 +299,14 @@ impl JoinLayer {
 /// Ranges that form one read.
 struct JoinedRange {
     range: Range<u64>,
-    asked: u64,
+    requested: u64,
     members: Vec<usize>,
 }
 
 impl JoinedRange {
     fn new(range: Range<u64>, at: usize) -> Self {
-        let asked = range.end.saturating_sub(range.start);
-        Self { range, asked, members: vec![at] }
+        let requested = range.end.saturating_sub(range.start);
+        Self { range, requested, members: vec![at] }
     }
 }
 
@@ -337,7 +337,7 @@ fn join_ranges(
         for (range, at) in ranges {
             match &mut run {
                 Some(run) if cost.is_some_and(|cost| joins(run, &range, policy, cost)) => {
-                    run.asked += range.end.saturating_sub(range.start.max(run.range.end));
+                    run.requested += range.end.saturating_sub(range.start.max(run.range.end));
                     run.range.end = run.range.end.max(range.end);
                     run.members.push(at);
                 }
@@ -354,10 +354,10 @@ fn joins(run: &JoinedRange, range: &Range<u64>, policy: &MergePolicy, cost: Read
     let end = run.range.end.max(range.end);
     let between = range.start.saturating_sub(run.range.end);
     let new = end - run.range.end.max(range.start).min(end);
-    let (wasted, asked) = (end - run.range.start - run.asked - new, run.asked + new);
+    let (wasted, requested) = (end - run.range.start - run.requested - new, run.requested + new);
     let saved = cost.request - between as f64 * cost.byte;
     let alone = cost.request + (range.end - range.start) as f64 * cost.byte;
     end - run.range.start <= policy.most
-        && wasted as f64 <= policy.waste * asked as f64
+        && wasted as f64 <= policy.waste * requested as f64
         && saved > WORTH * alone
 }

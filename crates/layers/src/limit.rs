@@ -484,10 +484,13 @@ mod tests {
             count in 1usize..5,
             batches in proptest::collection::vec((0u64..20, 0u64..10, 0u64..50), 1..8),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let origin = Arc::new(
-                    FakeOrigin::uniform(100, 1).with_latency(Duration::from_millis(1)).with_jitter(Duration::from_millis(9)),
+                    FakeOrigin::uniform(100, 1)
+                        .with_latency(Duration::from_millis(1))
+                        .with_jitter(Duration::from_millis(9)),
                 );
                 let (limited, limit) = limited(&origin, count);
                 join_all(batches.iter().map(|&(length, taken, from)| {

@@ -163,7 +163,7 @@ mod tests {
         let mut last = all.pop().unwrap();
         // The poller, then the part that it has woken, before that is polled.
         all.into_iter().for_each(drop);
-        assert!(last.woken(), "nobody polls");
+        assert!(last.woken(), "no part polls");
         assert!(last.poll_once());
         notify.notify_one();
         assert!(!last.poll_once());

@@ -137,27 +137,27 @@ impl Retry {
         }
         let left = self.policy.patience.saturating_sub(now.duration_since(first));
         let error = match error.retry_after() {
-            Some(asked) if asked > left => too_long(&error, asked, left),
+            Some(retry_after) if retry_after > left => too_long(&error, retry_after, left),
             _ => error,
         };
         Err(give_up(error, failures.count, now.duration_since(first)))
     }
 
     /// The wait before the next attempt.
-    fn wait(&self, request: &ReadRequest, failures: u32, asked: Option<Duration>) -> Duration {
+    fn wait(&self, request: &ReadRequest, failures: u32, retry_after: Option<Duration>) -> Duration {
         let sample = mix(request.key.id.0 ^ mix(u64::from(request.key.dataset.0)));
         let drawn = mix(self.seed ^ mix(sample ^ mix(u64::from(failures))));
         let part = (drawn >> 11) as f64 / (1u64 << 53) as f64;
         let jitter = self.policy.longest_wait_after(failures).mul_f64(part);
         // Jitter is added to `Retry-After`: otherwise all clients with the same value would return together.
-        asked.unwrap_or_default().saturating_add(jitter).min(Duration::from_secs(u64::from(u32::MAX)))
+        retry_after.unwrap_or_default().saturating_add(jitter).min(Duration::from_secs(u64::from(u32::MAX)))
     }
 }
 
 /// The error for a `Retry-After` beyond the patience.
-fn too_long(error: &TierError, asked: Duration, left: Duration) -> TierError {
-    let (asked, left) = (asked.as_secs_f64(), left.as_secs_f64());
-    let said = format!("Retry-After is {asked:.1} s, and {left:.1} s of the patience are left");
+fn too_long(error: &TierError, retry_after: Duration, left: Duration) -> TierError {
+    let (retry_after, left) = (retry_after.as_secs_f64(), left.as_secs_f64());
+    let said = format!("Retry-After is {retry_after:.1} s, and {left:.1} s of the patience are left");
     let detail = error.detail().map_or_else(|| said.clone(), |detail| format!("{detail}, {said}"));
     error.clone().with_detail(detail)
 }

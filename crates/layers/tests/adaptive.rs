@@ -80,8 +80,8 @@ async fn check(cell: Cell, origin: FakeOrigin, possible: f64, over_the_run: f64)
     let whole = run.rate(0.0, seconds) + BATCH / seconds;
     let peak = run.course.last().map_or(0, |last| last.peak_in_flight);
     println!(
-        "{cell:?}: possible {possible:.0}/s, after a second {:.3} of it, over the run {:.3}; in flight: mean {:.1}, peak {peak}, \
-         allowed {:.0}",
+        "{cell:?}: possible {possible:.0}/s, after a second {:.3} of it, over the run {:.3}; \
+         in flight: mean {:.1}, peak {peak}, allowed {:.0}",
         run.rate(1.0, seconds) / possible,
         run.rate(0.0, seconds) / possible,
         run.mean_in_flight(1.0, seconds),

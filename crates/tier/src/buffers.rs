@@ -209,23 +209,23 @@ impl Drop for RecycledBytes {
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the first `filled` bytes were initialised through `fill` or `extend`, the memory is ours, at least
-        // `filled` bytes long, and nobody writes to it while `self` is borrowed.
+        // `filled` bytes long, and nothing writes to it while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.memory.pointer.as_ptr(), self.filled) }
     }
 }
 
 /// An allocation that is neither initialised nor grown.
 ///
-/// What is to begin at a cache line is not asked of the allocator so: glibc before 2.38 does not use aligned memory again
-/// that was let go, and a process grows without end. It is a plain allocation, [`CACHE_LINE`] bytes longer, of which the first
-/// line at least 16 bytes in is used; the byte before it says how far in that is.
+/// Alignment to a cache line is not requested from the allocator: glibc before 2.38 does not reuse freed aligned memory, so
+/// a process would grow without bound. It is a plain allocation, [`CACHE_LINE`] bytes longer, which is used from the first
+/// cache line at least 16 bytes in. The byte before that line stores the offset.
 #[derive(Debug)]
 pub(crate) struct Heap {
     pointer: NonNull<u8>,
     layout: Layout,
 }
 
-/// What plain allocations are multiples of.
+/// The alignment of plain allocations.
 const GRAIN: usize = 16;
 
 /// The plain allocation that memory of this layout lies in.

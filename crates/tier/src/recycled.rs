@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(with_room(0), 0);
     }
 
-    /// Else a look-ahead of 4 GiB took half a gibibyte that nobody counts.
+    /// Otherwise a look-ahead of 4 GiB took half a gibibyte of uncounted memory.
     #[test]
     // semantics: CACHE-6
     fn spare_bytes_are_bounded_in_total() {
@@ -294,7 +294,7 @@ mod tests {
             for length in (0..6000).map(|number| 90_000 + number * 7919 % 40_000) {
                 let mut buffer = buffers.allocate(length, 1).unwrap();
                 assert!(buffer.size() <= length + length / 8);
-                // As long as the buffer, or not, or never frozen: what is lent comes back.
+                // Full, not full, or never frozen: the spare bytes are returned.
                 buffer.extend(&[1; 90_000]);
                 if length % 3 > 0 {
                     buffer.put_bytes(1, length - 90_000);

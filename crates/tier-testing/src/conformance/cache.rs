@@ -135,7 +135,7 @@ fn footprints_grow(cache: &dyn CacheTier) {
 fn room_is_counted(cache: &dyn CacheTier, all: u64) {
     let bytes = cache.footprint().of(100_000);
     let Some(room) = cache.reserve(bytes) else { panic!("an empty cache has room for {bytes} bytes") };
-    assert!(room.bytes() >= bytes, "the room that was asked for");
+    assert!(room.bytes() >= bytes, "the requested room");
     assert_eq!(free(cache), all - room.bytes(), "room that is set aside is not free");
     assert!(cache.reserve(all).is_none(), "no more than there is");
     assert!(cache.reserve(u64::MAX).is_none(), "no more than there is");

@@ -91,7 +91,7 @@ fn assert_kind(what: &str, answer: &Result<Bytes, TierError>, tier: &str, expect
         Err(error) => {
             assert_eq!(error.kind(), expected, "{what}: {error}");
             assert_eq!(error.tier(), tier, "{what}: the error names its tier");
-            assert!(error.object().is_some(), "{what}: the error names what was asked for: {error}");
+            assert!(error.object().is_some(), "{what}: the error names the object: {error}");
         }
     }
 }

@@ -172,8 +172,8 @@ async fn another_size_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[K
         (beyond.object.size, beyond.object.version) = (size + 10, None);
         batch.push(beyond);
     }
-    let asked = batch.clone();
-    for (answer, request) in read("wrong sizes", origin, batch).await.values().zip(asked) {
+    let requests = batch.clone();
+    for (answer, request) in read("wrong sizes", origin, batch).await.values().zip(requests) {
         let what =
             format!("{} taken for {} bytes, {:?}", request.object.path, request.object.size, request.span);
         assert_kind(&what, answer, origin.name(), ErrorKind::Changed);

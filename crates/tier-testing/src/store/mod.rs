@@ -272,7 +272,8 @@ mod tests {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let length = body.len();
         let text = format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n{headers}\r\n{body}"
         );
         stream.write_all(text.as_bytes()).unwrap();
         let mut answer = Vec::new();
@@ -320,7 +321,8 @@ mod tests {
         store.allow("good");
         let signed = |key| {
             format!(
-                "Authorization: AWS4-HMAC-SHA256 Credential={key}/20260101/us-east-1/s3/aws4_request, Signature=0\r\n"
+                "Authorization: AWS4-HMAC-SHA256 Credential={key}/20260101/us-east-1/s3/aws4_request, \
+                 Signature=0\r\n"
             )
         };
         assert!(get(&store, "/b/x", "").contains("<Code>AccessDenied</Code>"));

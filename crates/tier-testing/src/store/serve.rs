@@ -82,16 +82,16 @@ impl<'a> StoreRequest<'a> {
 
 impl StoreShared {
     pub(super) async fn serve(&self, request: Request<Incoming>) -> StoreAnswer {
-        let Some(asked) = StoreRequest::of(&request) else {
-            let flight = self.counters.start(Kind::Other);
-            return self.refuse(&S3Error::InvalidArgument("Not UTF-8"), flight);
+        let Some(parsed) = StoreRequest::of(&request) else {
+            let counted = self.counters.start(Kind::Other);
+            return self.refuse(&S3Error::InvalidArgument("Not UTF-8"), counted);
         };
-        let mut flight = self.counters.start(asked.kind);
+        let mut counted = self.counters.start(parsed.kind);
         if self.ceiling.read().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|c| !c.admits()) {
             self.counters.refused.fetch_add(1, Relaxed);
-            return self.refuse(&S3Error::SlowDown(None), flight);
+            return self.refuse(&S3Error::SlowDown(None), counted);
         }
-        let fault = self.faults.judge(asked.kind);
+        let fault = self.faults.judge(parsed.kind);
         self.counters.faults.fetch_add(u64::from(fault.is_some()), Relaxed);
         let latency = Duration::from_nanos(self.latency.load(Relaxed));
         let added = match fault {
@@ -102,7 +102,7 @@ impl StoreShared {
         let hangs = matches!(fault, Some(Fault::StallHeaders(_) | Fault::StallBody(_)));
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(places) = places.filter(|_| !hangs) {
-            flight.place = places.acquire_owned().await.ok();
+            counted.place = places.acquire_owned().await.ok();
         }
         if latency + added > Duration::ZERO {
             tokio::time::sleep(latency + added).await;
@@ -114,53 +114,53 @@ impl StoreShared {
             Some(Fault::Expired) => Some(S3Error::ExpiredToken),
             _ => None,
         };
-        let refusal = refusal.or_else(|| self.admit(&asked).err());
+        let refusal = refusal.or_else(|| self.admit(&parsed).err());
         if let Some(refusal) = refusal {
-            return self.refuse(&refusal, flight);
+            return self.refuse(&refusal, counted);
         }
         let (kind, object) =
-            (asked.kind, (asked.kind == Kind::Put).then(|| (asked.bucket.clone(), asked.key.clone())));
-        let encoded = asked.headers.contains_key(CONTENT_ENCODING);
+            (parsed.kind, (parsed.kind == Kind::Put).then(|| (parsed.bucket.clone(), parsed.key.clone())));
+        let encoded = parsed.headers.contains_key(CONTENT_ENCODING);
         if let Some((bucket, key)) = object {
             return match request.into_body().collect().await {
-                Ok(_) if encoded || key.is_empty() => self.refuse(&S3Error::NotImplemented, flight),
-                Ok(body) => self.reply(self.put(&bucket, &key, body.to_bytes()), kind, flight),
+                Ok(_) if encoded || key.is_empty() => self.refuse(&S3Error::NotImplemented, counted),
+                Ok(body) => self.reply(self.put(&bucket, &key, body.to_bytes()), kind, counted),
                 Err(_) => Err(ConnectionClosed),
             };
         }
-        let done = match asked.kind {
-            Kind::Get | Kind::Head => self.object(&asked, fault),
-            Kind::List => self.list(&asked),
-            Kind::Other if asked.query.contains_key("location") => Ok(ObjectReply::text(
+        let done = match parsed.kind {
+            Kind::Get | Kind::Head => self.object(&parsed, fault),
+            Kind::List => self.list(&parsed),
+            Kind::Other if parsed.query.contains_key("location") => Ok(ObjectReply::text(
                 "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
                  <LocationConstraint xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"/>",
             )),
             Kind::Put | Kind::Other => Err(S3Error::NotImplemented),
         };
-        self.reply(done, kind, flight)
+        self.reply(done, kind, counted)
     }
 
-    fn reply(&self, done: Result<ObjectReply, S3Error>, kind: Kind, flight: CountedRequest) -> StoreAnswer {
+    fn reply(&self, done: Result<ObjectReply, S3Error>, kind: Kind, counted: CountedRequest) -> StoreAnswer {
         match done {
-            Ok(reply) if kind == Kind::Get => Ok(reply.send(flight).map(AnswerBody::counted)),
-            Ok(reply) => Ok(reply.send(flight)),
-            Err(refusal) => self.refuse(&refusal, flight),
+            Ok(reply) if kind == Kind::Get => Ok(reply.send(counted).map(AnswerBody::counted)),
+            Ok(reply) => Ok(reply.send(counted)),
+            Err(refusal) => self.refuse(&refusal, counted),
         }
     }
 
-    fn refuse(&self, refusal: &S3Error, flight: CountedRequest) -> StoreAnswer {
+    fn refuse(&self, refusal: &S3Error, counted: CountedRequest) -> StoreAnswer {
         let (response, text) = refusal.answer();
         let body = Bytes::from(text);
         let range = 0..body.len() as u64;
-        Ok(response.map(|()| AnswerBody::new(Arc::new(body), range, BodyEnd::Whole, flight)))
+        Ok(response.map(|()| AnswerBody::new(Arc::new(body), range, BodyEnd::Whole, counted)))
     }
 
     /// Whether the request is permitted.
-    fn admit(&self, asked: &StoreRequest<'_>) -> Result<(), S3Error> {
-        let signed_for = self.access.check(asked.headers)?;
+    fn admit(&self, parsed: &StoreRequest<'_>) -> Result<(), S3Error> {
+        let signed_for = self.access.check(parsed.headers)?;
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
-        let bucket = buckets.get(&asked.bucket).ok_or(S3Error::NoSuchBucket)?;
-        let denied = match asked.kind {
+        let bucket = buckets.get(&parsed.bucket).ok_or(S3Error::NoSuchBucket)?;
+        let denied = match parsed.kind {
             Kind::List => bucket.list_denied,
             Kind::Get | Kind::Head => bucket.read_denied,
             Kind::Put | Kind::Other => false,
@@ -174,25 +174,28 @@ impl StoreShared {
         }
     }
 
-    fn object(&self, asked: &StoreRequest<'_>, fault: Option<Fault>) -> Result<ObjectReply, S3Error> {
+    fn object(&self, parsed: &StoreRequest<'_>, fault: Option<Fault>) -> Result<ObjectReply, S3Error> {
         let stored = {
             let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
-            buckets.get(&asked.bucket).and_then(|bucket| bucket.find(&asked.key)).ok_or(S3Error::NoSuchKey)?
+            buckets
+                .get(&parsed.bucket)
+                .and_then(|bucket| bucket.find(&parsed.key))
+                .ok_or(S3Error::NoSuchKey)?
         };
         let StoredObject { mut content, mut tag } = stored;
         if fault == Some(Fault::Replaced) {
             tag = "\"7265706c61636564\"".into();
             content = Arc::new(Bytes::from(vec![0; content.size() as usize]));
         }
-        if let Some(expected) = asked.headers.get(IF_MATCH)
+        if let Some(expected) = parsed.headers.get(IF_MATCH)
             && expected.as_bytes() != tag.as_bytes()
             && expected.as_bytes() != b"*"
         {
             return Err(S3Error::PreconditionFailed);
         }
         let size = content.size();
-        let asked_range = asked.headers.get(RANGE).and_then(|value| value.to_str().ok());
-        let (range, partial) = match asked_range {
+        let range_header = parsed.headers.get(RANGE).and_then(|value| value.to_str().ok());
+        let (range, partial) = match range_header {
             Some(text) => (range_of(text, size).ok_or(S3Error::InvalidRange)?, true),
             None => (0..size, false),
         };
@@ -215,7 +218,7 @@ impl StoreShared {
         if partial {
             *reply.response.status_mut() = StatusCode::PARTIAL_CONTENT;
         }
-        if asked.kind == Kind::Head {
+        if parsed.kind == Kind::Head {
             reply.range = 0..0;
             return Ok(reply);
         }
@@ -231,30 +234,30 @@ impl StoreShared {
         Ok(reply)
     }
 
-    fn list(&self, asked: &StoreRequest<'_>) -> Result<ObjectReply, S3Error> {
-        let token = asked.param("continuation-token");
+    fn list(&self, parsed: &StoreRequest<'_>) -> Result<ObjectReply, S3Error> {
+        let token = parsed.param("continuation-token");
         let after = match token {
-            "" => asked.param("start-after").to_owned(),
+            "" => parsed.param("start-after").to_owned(),
             token => {
                 xml::name_of(token).ok_or(S3Error::InvalidArgument("The continuation token is incorrect"))?
             }
         };
-        let max_keys = match asked.param("max-keys") {
+        let max_keys = match parsed.param("max-keys") {
             "" => 1000,
             text => text.parse().map_err(|_| S3Error::InvalidArgument("max-keys is no number"))?,
         };
         let query = ListQuery {
-            prefix: asked.param("prefix").to_owned(),
-            delimiter: asked.param("delimiter").to_owned(),
+            prefix: parsed.param("prefix").to_owned(),
+            delimiter: parsed.param("delimiter").to_owned(),
             after,
             goes_on: !token.is_empty(),
             max_keys: max_keys.min(1000),
         };
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
-        let page = buckets.get(&asked.bucket).ok_or(S3Error::NoSuchBucket)?.list(&query);
+        let page = buckets.get(&parsed.bucket).ok_or(S3Error::NoSuchBucket)?.list(&query);
         self.counters.listed.fetch_add(page.lines.len() as u64, Relaxed);
-        let encoded = asked.param("encoding-type") == "url";
-        Ok(ObjectReply::text(xml::page(&asked.bucket, &query, &page, encoded)))
+        let encoded = parsed.param("encoding-type") == "url";
+        Ok(ObjectReply::text(xml::page(&parsed.bucket, &query, &page, encoded)))
     }
 
     fn put(&self, bucket: &str, key: &str, content: Bytes) -> Result<ObjectReply, S3Error> {
@@ -309,9 +312,9 @@ impl ObjectReply {
         reply
     }
 
-    fn send(self, flight: CountedRequest) -> Response<AnswerBody> {
+    fn send(self, counted: CountedRequest) -> Response<AnswerBody> {
         let Self { response, content, range, end } = self;
-        response.map(|()| AnswerBody::new(content, range, end, flight))
+        response.map(|()| AnswerBody::new(content, range, end, counted))
     }
 }
 

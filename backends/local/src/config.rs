@@ -6,14 +6,11 @@ use std::path::PathBuf;
 
 use foreread_tier::{OpenOptions, TierError};
 
-use crate::error::invalid;
+use crate::error::{NAME, invalid};
 
 /// Reads under way at once where nobody says otherwise: what a disk or a file server needs to be busy. It costs
 /// nothing where the page cache answers, because threads are started only when others wait.
 const PARALLELISM: usize = 32;
-
-/// A bound on the bound: each read under way is a thread.
-const MOST: usize = 4096;
 
 /// How a directory is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,17 +35,13 @@ impl LocalConfig {
         if let Some(name) = options.settings.keys().next() {
             return Err(invalid(name, "directories have no such setting; remove it"));
         }
-        match options.parallelism {
-            None => Ok(Self::default()),
-            Some(parallelism @ 1..=MOST) => Ok(Self { parallelism }),
-            Some(other) => Err(invalid("parallelism", format!("{other} is not between 1 and {MOST}"))),
-        }
+        Ok(Self { parallelism: options.checked_parallelism(NAME)?.unwrap_or(PARALLELISM) })
     }
 
     /// The same with at most `parallelism` reads under way at once (0 is taken as 1).
     #[must_use]
     pub fn with_parallelism(self, parallelism: usize) -> Self {
-        Self { parallelism: parallelism.clamp(1, MOST) }
+        Self { parallelism: parallelism.clamp(1, OpenOptions::MAX_PARALLELISM) }
     }
 }
 

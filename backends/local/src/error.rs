@@ -97,12 +97,12 @@ pub(crate) fn from_errno(errno: Errno, object: &str) -> TierError {
 
 /// A request that makes no sense.
 pub(crate) fn invalid(object: &str, why: impl Into<String>) -> TierError {
-    TierError::new(ErrorKind::Invalid, NAME).with_object(object).with_detail(why)
+    TierError::invalid(NAME, object, why)
 }
 
 /// An object that is not the one that was indexed.
 pub(crate) fn changed(object: &str, why: impl Into<String>) -> TierError {
-    TierError::new(ErrorKind::Changed, NAME).with_object(object).with_detail(why)
+    TierError::changed(NAME, object, why)
 }
 
 #[cfg(test)]

@@ -21,10 +21,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use foreread_tier::{Change, Version};
+use foreread_tier::{Change, Version, unix_nanoseconds};
 use rustix::fs::{AtFlags, Statx, StatxFlags};
-
-use crate::reader::nanoseconds;
 
 /// Images may lie on file systems that are images themselves; deeper than this nobody looks.
 const DEPTH: u32 = 4;
@@ -70,17 +68,17 @@ impl ChangeTimes {
     /// The version of a file below the directory.
     pub fn version_of(self, file: &fs::Metadata) -> Version {
         let device = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
-        let modified = nanoseconds(file.mtime(), file.mtime_nsec() as u32);
-        self.made(device, modified, nanoseconds(file.ctime(), file.ctime_nsec() as u32), file.ino())
+        let modified = unix_nanoseconds(file.mtime(), file.mtime_nsec());
+        self.made(device, modified, unix_nanoseconds(file.ctime(), file.ctime_nsec()), file.ino())
     }
 
     /// The same of what `statx` says, asked for [`WANTED`].
     pub(crate) fn version(self, stat: &Statx) -> Version {
-        let modified = nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
+        let modified = unix_nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
         if stat.stx_mask & StatxFlags::CTIME.bits() == 0 {
             return Version::Modified(modified);
         }
-        let changed = nanoseconds(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
+        let changed = unix_nanoseconds(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
         self.made((stat.stx_dev_major, stat.stx_dev_minor), modified, changed, stat.stx_ino)
     }
 
@@ -348,16 +346,15 @@ fn image_of(mount: &Mount, depth: u32) -> Option<String> {
     let above = real.parent()?;
     let directory = fs::File::open(above).ok()?;
     let mut image = place_of(directory.as_fd(), above, depth);
-    let (modified, changed) =
-        ((file.mtime(), file.mtime_nsec() as u32), (file.ctime(), file.ctime_nsec() as u32));
+    let (modified, changed) = ((file.mtime(), file.mtime_nsec()), (file.ctime(), file.ctime_nsec()));
     // Text takes everything.
     let _ = write!(
         image,
         " image {} {} {} {}",
         file.ino(),
         file.size(),
-        nanoseconds(modified.0, modified.1),
-        nanoseconds(changed.0, changed.1)
+        unix_nanoseconds(modified.0, modified.1),
+        unix_nanoseconds(changed.0, changed.1)
     );
     Some(format!("[{image}]"))
 }

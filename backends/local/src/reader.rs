@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version};
+use foreread_tier::{Buffers, ErrorKind, ReadRequest, TierError, Version, unix_nanoseconds};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
@@ -158,22 +158,13 @@ fn read_cached<'a>(
 /// Where the wanted bytes begin in the file, and how many they are.
 fn extent(request: &ReadRequest) -> Result<(u64, usize), TierError> {
     let object = &request.object;
-    let (offset, length) = match &request.span {
-        Span::Whole => (0, object.size),
-        Span::Range(range) if range.start < range.end && range.end <= object.size => {
-            (range.start, range.end - range.start)
-        }
-        Span::Range(range) => {
-            let why = format!("bytes {}..{} of {} are no range", range.start, range.end, object.size);
-            return Err(invalid(&object.path, why));
-        }
-    };
+    let range = request.range().map_err(|why| invalid(&object.path, why))?;
     if i64::try_from(object.size).is_err() {
         return Err(invalid(&object.path, format!("no file has {} bytes", object.size)));
     }
-    match usize::try_from(length) {
-        Ok(length) => Ok((offset, length)),
-        Err(_) => Err(invalid(&object.path, format!("{length} bytes do not fit in memory"))),
+    match usize::try_from(range.end - range.start) {
+        Ok(length) => Ok((range.start, length)),
+        Err(_) => Err(invalid(&object.path, format!("{} bytes do not fit in memory", request.len()))),
     }
 }
 
@@ -182,19 +173,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), TierError> {
     if path.len() > MAX_PATH {
         return Err(invalid(path, format!("the path is longer than {MAX_PATH} bytes")));
     }
-    if path.contains('\0') {
-        return Err(invalid(&path.replace('\0', "\\0"), "the path has a zero byte in it"));
-    }
-    match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
-        None => Ok(()),
-        Some("") => Err(invalid(path, "the path is absolute or has an empty part")),
-        Some(_) => Err(invalid(path, "the path has a `.` or `..` in it and may leave the directory")),
-    }
-}
-
-/// The modification time as a version tells it.
-pub(crate) fn nanoseconds(seconds: i64, nanoseconds: u32) -> i64 {
-    seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanoseconds))
+    foreread_tier::check_path(path).map_err(|why| invalid(&path.replace('\0', "\\0"), why))
 }
 
 /// Whether the file is still the one that was indexed.
@@ -210,7 +189,7 @@ fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
     match &object.version {
         None => Ok(()),
         Some(Version::Modified(then) | Version::Written { modified: then, .. })
-            if *then == nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32) =>
+            if *then == unix_nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32) =>
         {
             Ok(())
         }

@@ -5,14 +5,10 @@ use std::path::PathBuf;
 
 use foreread_tier::{OpenOptions, TierError};
 
-use crate::error::invalid;
 use crate::service::{Place, SERVICES, Service};
 
 /// Reads under way at once where nobody says otherwise: what is above the layers' own search for the best is of no use.
 const PARALLELISM: usize = 256;
-
-/// A bound on the bound: each read under way is a connection.
-const MOST: usize = 4096;
 
 /// How an origin is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,19 +32,14 @@ impl OpendalConfig {
     /// # Errors
     /// If the parallelism is 0 or above 4,096.
     pub fn from_options(options: &OpenOptions) -> Result<Self, TierError> {
-        match options.parallelism {
-            None => Ok(Self::default()),
-            Some(parallelism @ 1..=MOST) => Ok(Self { parallelism, ..Self::default() }),
-            Some(other) => {
-                Err(invalid("opendal", "parallelism", format!("{other} is not between 1 and {MOST}")))
-            }
-        }
+        let parallelism = options.checked_parallelism("opendal")?.unwrap_or(PARALLELISM);
+        Ok(Self { parallelism, ..Self::default() })
     }
 
     /// The same with at most `parallelism` reads under way at once (0 is taken as 1).
     #[must_use]
     pub fn with_parallelism(self, parallelism: usize) -> Self {
-        Self { parallelism: parallelism.clamp(1, MOST), ..self }
+        Self { parallelism: parallelism.clamp(1, OpenOptions::MAX_PARALLELISM), ..self }
     }
 }
 
@@ -75,7 +66,7 @@ impl Target {
             .iter()
             .find_map(|service| Some((service, service.schemes.iter().find(|(name, _)| *name == scheme)?)));
         let Some((service, (_, place))) = known else {
-            return Err(invalid("opendal", &scheme, "no such scheme is known here"));
+            return Err(TierError::invalid("opendal", &scheme, "no such scheme is known here"));
         };
         let mut options = settings_of(service, settings, environment)?;
         let list = options.remove("list").map(PathBuf::from);
@@ -128,7 +119,11 @@ fn settings_of(
 ) -> Result<BTreeMap<String, String>, TierError> {
     if let Some(name) = settings.keys().find(|name| !service.options.contains(&name.as_str())) {
         let known = service.options.join(", ");
-        return Err(invalid(service.name, name, format!("there is no such setting; there are: {known}")));
+        return Err(TierError::invalid(
+            service.name,
+            name,
+            format!("there is no such setting; there are: {known}"),
+        ));
     }
     let of = |name: &&str| {
         let given = settings.get(*name).cloned().or_else(|| environment(&variable(service, name)))?;
@@ -157,12 +152,12 @@ fn bind(
             "{given} is set, but not for which host; set {host}={scheme}{authority} if it is for this one (http:// allows \
              that it is sent unencrypted)"
         );
-        return Err(invalid(service.name, authority, why));
+        return Err(TierError::invalid(service.name, authority, why));
     };
     let (scheme, named) = host.split_once("://").unwrap_or(("https", host));
     if !matches!(scheme, "http" | "https") || named.contains(['@', '?', '#']) {
         let why = "it names no host; write `host`, `host:port` or `http://host:port`";
-        return Err(invalid(service.name, &variable(service, "host"), why));
+        return Err(TierError::invalid(service.name, &variable(service, "host"), why));
     }
     if origin(scheme, named.trim_end_matches('/')) != origin(transport, authority) {
         options.retain(|name, _| !service.bound.contains(&name.as_str()));
@@ -189,7 +184,7 @@ fn located(
     authority: &str,
     path: &str,
 ) -> Result<Vec<(&'static str, String)>, TierError> {
-    let refuse = |why: String| Err(invalid(service.name, service.example, why));
+    let refuse = |why: String| Err(TierError::invalid(service.name, service.example, why));
     if authority.is_empty() {
         return refuse("write the URL in this form".to_owned());
     }

@@ -78,16 +78,6 @@ fn words(message: &str) -> String {
     }
 }
 
-/// A request or a setting that makes no sense.
-pub(crate) fn invalid(tier: &str, object: &str, why: impl Into<String>) -> TierError {
-    TierError::new(ErrorKind::Invalid, tier).with_object(object).with_detail(why)
-}
-
-/// The object is not the one that was indexed.
-pub(crate) fn changed(tier: &str, object: &str, why: impl Into<String>) -> TierError {
-    TierError::new(ErrorKind::Changed, tier).with_object(object).with_detail(why)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::Sender;
 
 use crate::OpendalConfig;
-use crate::error::{from_opendal, invalid};
+use crate::error::from_opendal;
 use crate::reader::{check_path, nanoseconds};
 
 /// Results on their way to who asked.
@@ -237,7 +237,7 @@ impl Of {
             Ok(Ok(text)) => text,
             Ok(Err(error)) => {
                 let why = format!("the list of paths cannot be read: {error}");
-                return send(out, Err(invalid(self.name, &file.display().to_string(), why))).await;
+                return send(out, Err(TierError::invalid(self.name, &file.display().to_string(), why))).await;
             }
             Err(_) => return Ok(()),
         };

@@ -11,12 +11,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version};
+use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version, unix_nanoseconds};
 use futures::TryStreamExt;
 use opendal::options::ReaderOptions;
 use opendal::{BytesRange, Metadata, Operator};
 
-use crate::error::{changed, from_opendal, invalid};
+use crate::error::from_opendal;
 
 /// Reads objects of one operator.
 #[derive(Debug)]
@@ -61,7 +61,11 @@ impl Reader {
         }
         self.compare(request, reader.metadata())?;
         if buffer.filled() < wanted {
-            return Err(changed(self.name, path, format!("{} bytes instead of {wanted}", buffer.filled())));
+            return Err(TierError::changed(
+                self.name,
+                path,
+                format!("{} bytes instead of {wanted}", buffer.filled()),
+            ));
         }
         Ok(buffer.freeze())
     }
@@ -69,19 +73,13 @@ impl Reader {
     /// What to ask for, and how many bytes that is.
     fn extent(&self, request: &ReadRequest) -> Result<(BytesRange, usize), TierError> {
         let path = &*request.object.path;
-        let range = match &request.span {
+        let range = request.range().map_err(|why| TierError::invalid(self.name, path, why))?;
+        let range = match request.span {
             Span::Whole => (Bound::Unbounded, Bound::Unbounded),
-            Span::Range(range) if range.start < range.end && range.end <= request.object.size => {
-                (Bound::Included(range.start), Bound::Excluded(range.end))
-            }
-            Span::Range(range) => {
-                let why =
-                    format!("{}..{} is no part of its {} bytes", range.start, range.end, request.object.size);
-                return Err(invalid(self.name, path, why));
-            }
+            Span::Range(_) => (Bound::Included(range.start), Bound::Excluded(range.end)),
         };
         let wanted = usize::try_from(request.len())
-            .map_err(|_| invalid(self.name, path, "it is longer than this machine can address"))?;
+            .map_err(|_| TierError::invalid(self.name, path, "it is longer than this machine can address"))?;
         Ok((BytesRange::from(range), wanted))
     }
 
@@ -115,7 +113,7 @@ impl Reader {
         let object = &request.object;
         if found.is_file() && found.content_length() != object.size {
             let why = format!("{} bytes instead of {}", found.content_length(), object.size);
-            return Err(changed(self.name, &object.path, why));
+            return Err(TierError::changed(self.name, &object.path, why));
         }
         let same = match &object.version {
             Some(Version::ETag(tag)) => found.etag().is_none_or(|etag| opaque(etag) == opaque(tag)),
@@ -124,7 +122,7 @@ impl Reader {
             }
             _ => true,
         };
-        if same { Ok(()) } else { Err(changed(self.name, &object.path, "it was replaced since")) }
+        if same { Ok(()) } else { Err(TierError::changed(self.name, &object.path, "it was replaced since")) }
     }
 
     fn too_long(&self, request: &ReadRequest, found: Option<&Metadata>) -> TierError {
@@ -137,18 +135,16 @@ impl Reader {
                     "the server does not answer with parts of objects; only whole files can be samples there",
                 )
             }
-            _ => changed(self.name, path, format!("more than {} bytes", request.len())),
+            _ => TierError::changed(self.name, path, format!("more than {} bytes", request.len())),
         }
     }
 }
 
 /// Refuses what is no path below an origin, or what OpenDAL would take for another path.
 pub(crate) fn check_path(tier: &str, path: &str) -> Result<(), TierError> {
-    if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return Err(invalid(tier, path, "the path is absolute, has an empty part, or a `.` or `..` in it"));
-    }
+    foreread_tier::check_path(path).map_err(|why| TierError::invalid(tier, path, why))?;
     if path.trim() != path {
-        return Err(invalid(
+        return Err(TierError::invalid(
             tier,
             path,
             "the path begins or ends with a blank, which this store's library drops",
@@ -164,8 +160,8 @@ fn opaque(tag: &str) -> &str {
 
 /// A modification time as a version tells it.
 pub(crate) fn nanoseconds(time: opendal::raw::Timestamp) -> i64 {
-    let nanoseconds = time.into_inner().as_nanosecond();
-    i64::try_from(nanoseconds).unwrap_or(if nanoseconds < 0 { i64::MIN } else { i64::MAX })
+    let time = time.into_inner();
+    unix_nanoseconds(time.as_second(), time.subsec_nanosecond())
 }
 
 #[cfg(test)]

@@ -12,9 +12,6 @@ use crate::profile::Profiles;
 /// takes about 20 ms and moves 50 to 100 MB/s, so that this many fill 10 Gbit/s with samples of 500 KB.
 pub(crate) const PARALLELISM: usize = 64;
 
-/// A bound on the bound: each read under way is a connection.
-pub(crate) const MOST: usize = 4096;
-
 /// The settings that [`OpenOptions::settings`] may have, the variables that say the same, and the name in a profile.
 /// Keys are [`Environment::with_keys`]'s: the settings' replace the variables' together.
 const SETTINGS: &[(&str, &[&str], &str)] = &[
@@ -103,13 +100,9 @@ impl Location {
 /// what `object_store` would not send as it is.
 pub(crate) fn check_path(path: &str) -> Result<(), &'static str> {
     if path.chars().any(|c| c.is_ascii_control()) {
-        return Err("it has a control character in it");
+        return Err("the path contains a control character");
     }
-    match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
-        None => Ok(()),
-        Some("") => Err("it begins or ends with a `/`, or has two in a row"),
-        Some(_) => Err("it has a `.` or `..` for a part"),
-    }
+    foreread_tier::check_path(path)
 }
 
 impl S3Config {
@@ -168,12 +161,7 @@ impl S3Config {
             Some("requester") => true,
             text => flag("request_payer", text.map(str::to_owned))?.unwrap_or(false),
         };
-        let parallelism = match options.parallelism {
-            Some(other) if !(1..=MOST).contains(&other) => {
-                return Err(invalid("parallelism", format!("{other} is not between 1 and {MOST}")));
-            }
-            parallelism => parallelism,
-        };
+        let parallelism = options.checked_parallelism("s3")?;
         let (region, ca_bundle) = (either("region"), either("ca_bundle").map(PathBuf::from));
         Ok(Self {
             bucket,

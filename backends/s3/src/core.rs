@@ -5,14 +5,16 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 
-use foreread_tier::{ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
+use foreread_tier::{
+    ErrorKind, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
+};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use crate::config::{MOST, PARALLELISM};
+use crate::config::PARALLELISM;
 use crate::lister::{Listing, Objects};
 use crate::reader::Reader;
 
@@ -48,7 +50,7 @@ impl ObjectOrigin {
         let profile = TierProfile::new(parallelism.unwrap_or(PARALLELISM)).with_listing_in_order(true);
         // The layers find out how many are worth having under way; this only keeps reads from opening more sockets
         // than a process has.
-        let places = Arc::new(Semaphore::new(parallelism.unwrap_or(MOST / 4)));
+        let places = Arc::new(Semaphore::new(parallelism.unwrap_or(OpenOptions::MAX_PARALLELISM / 4)));
         Self { profile, reader: Arc::new(reader), listing, places, runtime, place }
     }
 }

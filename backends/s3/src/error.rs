@@ -268,7 +268,7 @@ fn has_refusal(error: &HttpError) -> bool {
 
 /// A wrong setting, before there is a place.
 pub(crate) fn invalid(object: &str, why: impl Into<String>) -> TierError {
-    TierError::new(ErrorKind::Invalid, "s3").with_object(object).with_detail(why)
+    TierError::invalid("s3", object, why)
 }
 
 #[cfg(test)]

@@ -103,15 +103,9 @@ impl Reader {
                 return Err(self.error(request, ErrorKind::Invalid, why));
             }
         }
-        match &request.span {
-            Span::Whole => {}
-            Span::Range(range) if range.start < range.end && range.end <= object.size => {
-                options.range = Some(GetRange::Bounded(range.clone()));
-            }
-            Span::Range(range) => {
-                let why = format!("bytes {}..{} of {} are no range", range.start, range.end, object.size);
-                return Err(self.error(request, ErrorKind::Invalid, why));
-            }
+        let range = request.range().map_err(|why| self.error(request, ErrorKind::Invalid, why))?;
+        if request.span != Span::Whole {
+            options.range = Some(GetRange::Bounded(range));
         }
         Ok((path, options))
     }

@@ -2,22 +2,17 @@
 
 use std::cmp::Ordering;
 
+use foreread_tier::check_path;
+
 /// The longest path or ETag in bytes. A batch of a catalog counts its text in 31 bits, and object stores stop at 1,024.
 pub(crate) const MAX_TEXT: usize = 16 << 10;
 
 /// Why a path cannot be a sample's: it could lead out of the origin, or no origin has such a name.
 pub(crate) fn refuse(path: &str) -> Option<&'static str> {
     if path.len() > MAX_TEXT {
-        return Some("it is longer than 16,384 bytes");
+        return Some("the path is longer than 16,384 bytes");
     }
-    if path.contains('\0') {
-        return Some("it has a zero byte in it");
-    }
-    match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
-        None => None,
-        Some("") => Some("it is absolute or has an empty part"),
-        Some(_) => Some("it has a `.` or `..` in it and may leave the origin"),
-    }
+    check_path(path).err()
 }
 
 /// A path cut into the parts that samples are sorted by.

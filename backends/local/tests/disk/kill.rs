@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use foreread_tier::CacheTier;
+use foreread_types::SplitMix64;
 
-use crate::rig::{Draw, config, copy, known, open_as, run, seed, size_of, store, taken, verify};
+use crate::rig::{config, copy, known, open_as, run, seed, size_of, store, taken, verify};
 
 const CAPACITY: u64 = 24 << 20;
 const IDS: u64 = 400;
@@ -24,7 +25,7 @@ fn open(directory: &Path) -> foreread_local::DiskTier {
 #[test]
 fn child() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
-    let mut draw = Draw(std::env::var(SEED).unwrap().parse().unwrap());
+    let mut draw = SplitMix64(std::env::var(SEED).unwrap().parse().unwrap());
     let tier = open(Path::new(&directory));
     run(async {
         loop {
@@ -44,7 +45,7 @@ fn child() {
 #[test]
 fn a_killed_process_leaves_only_whole_samples() {
     let rounds = if std::env::var_os("FOREREAD_SOAK").is_some() { 500 } else { 20 };
-    let mut draw = Draw(seed());
+    let mut draw = SplitMix64(seed());
     let directory = tempfile::tempdir().unwrap();
     let mut found = 0;
     for round in 0..rounds {
@@ -83,7 +84,7 @@ fn a_killed_process_leaves_only_whole_samples() {
 /// The same, seen from another side: copies of a live directory, taken while it is written.
 #[test]
 fn any_moment_of_a_directory_is_a_usable_cache() {
-    let mut draw = Draw(seed());
+    let mut draw = SplitMix64(seed());
     let directory = tempfile::tempdir().unwrap();
     let tier = open(directory.path());
     std::thread::scope(|scope| {

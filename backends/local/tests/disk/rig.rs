@@ -151,19 +151,6 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// SplitMix64.
-pub struct Draw(pub u64);
-
-impl Draw {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
 /// Runs a command; whether it succeeded.
 pub fn command(words: &[&str]) -> bool {
     let output = std::process::Command::new(words[0]).args(&words[1..]).output();

@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use foreread_local::disk::{self, Access, DiskTier, Rule};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers, Sample};
-use foreread_types::{DatasetId, DatasetIdentity};
+use foreread_types::{DatasetId, DatasetIdentity, SplitMix64};
 
 use crate::rig::{
-    Draw, Mount, config, copy, dataset, is_stored, known, listen, open, open_as, place, read, root, run,
-    sample, seed, store, taken, verify, warnings,
+    Mount, config, copy, dataset, is_stored, known, listen, open, open_as, place, read, root, run, sample,
+    seed, store, taken, verify, warnings,
 };
 
 #[test]
 fn capacity_is_never_exceeded_through_stores_removals_and_restarts() {
-    let mut draw = Draw(seed());
+    let mut draw = SplitMix64(seed());
     let directory = tempfile::tempdir().unwrap();
     let capacity = 6 << 20;
     for _ in 0..4 {

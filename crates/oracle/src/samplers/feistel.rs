@@ -22,7 +22,7 @@
 
 use std::sync::Arc;
 
-use foreread_types::Fingerprint;
+use foreread_types::{Fingerprint, finalize};
 
 use crate::order::check_samples;
 use crate::random::{RandomPurpose, RandomStream};
@@ -150,11 +150,7 @@ impl Permutation {
 /// bias of the reduction is below 2^-32.
 #[inline]
 fn hash(word: u64, bound: u64) -> u64 {
-    let mut z = word;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^= z >> 31;
-    ((u128::from(z) * u128::from(bound)) >> 64) as u64
+    ((u128::from(finalize(word)) * u128::from(bound)) >> 64) as u64
 }
 
 #[inline]

@@ -1,4 +1,4 @@
-//! What the server was asked.
+//! Counts of requests.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-/// What a request wants.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An object, or a part of it.
@@ -21,39 +21,39 @@ pub enum Kind {
     Other,
 }
 
-/// What was asked and answered up to a moment.
+/// The requests and answers up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// Reads of objects.
+    /// `GET`s of objects.
     pub get: u64,
-    /// Looks at objects.
+    /// `HEAD`s of objects.
     pub head: u64,
     /// Pages of listings.
     pub list: u64,
-    /// Lines of these pages.
+    /// Entries of these pages.
     pub listed: u64,
     /// Objects stored.
     pub put: u64,
     /// Other requests.
     pub other: u64,
-    /// Bytes of objects that were sent, as handed to the connection.
+    /// Bytes of objects that were passed to connections.
     pub bytes: u64,
-    /// Requests that were refused with 503 by the ceiling on their rate.
+    /// Requests refused with 503 by the ceiling.
     pub refused: u64,
-    /// Requests that met a fault.
+    /// Requests with a fault.
     pub faults: u64,
-    /// Connections that were opened.
+    /// Opened connections.
     pub connections: u64,
-    /// Requests under way now, from their arrival to the end of their body.
+    /// Requests in flight, from their arrival to the end of their body.
     pub in_flight: u64,
-    /// The most that were under way at once.
+    /// The most requests in flight at once.
     pub peak_in_flight: u64,
     /// When the first bytes of an object were sent.
     pub first_sent: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct RequestCounters {
     get: AtomicU64,
     head: AtomicU64,
     list: AtomicU64,
@@ -69,7 +69,7 @@ pub(super) struct Counters {
     peak: AtomicU64,
 }
 
-impl Counters {
+impl RequestCounters {
     fn all(&self) -> [&AtomicU64; 11] {
         let Self { get, head, list, listed, put, other, bytes, refused, faults, connections, peak, .. } =
             self;
@@ -98,7 +98,7 @@ impl Counters {
         }
     }
 
-    /// Begins again: forgets everything but what is in flight.
+    /// Resets everything except the requests in flight.
     pub(super) fn reset(&self) {
         for counter in self.all() {
             counter.store(0, Relaxed);
@@ -107,15 +107,15 @@ impl Counters {
         self.peak.fetch_max(self.in_flight.load(Relaxed), Relaxed);
     }
 
-    /// So many bytes of an object are sent.
+    /// Counts sent bytes of an object.
     pub(super) fn sent(&self, bytes: u64) {
         if self.bytes.fetch_add(bytes, Relaxed) == 0 {
             *self.first_sent.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
     }
 
-    /// A request has come; it ends when the flight is dropped.
-    pub(super) fn start(self: &Arc<Self>, kind: Kind) -> Flight {
+    /// Counts a request, which ends when the result is dropped.
+    pub(super) fn start(self: &Arc<Self>, kind: Kind) -> CountedRequest {
         let counter = match kind {
             Kind::Get => &self.get,
             Kind::Head => &self.head,
@@ -126,19 +126,19 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
         let now = self.in_flight.fetch_add(1, Relaxed) + 1;
         self.peak.fetch_max(now, Relaxed);
-        Flight { counters: Arc::clone(self), place: None }
+        CountedRequest { counters: Arc::clone(self), place: None }
     }
 }
 
-/// One request under way.
+/// One request in flight.
 #[derive(Debug)]
-pub(super) struct Flight {
-    pub(super) counters: Arc<Counters>,
-    /// Its place among those that are worked on at once, where there is a limit.
+pub(super) struct CountedRequest {
+    pub(super) counters: Arc<RequestCounters>,
+    /// Its slot, if the requests in progress are limited.
     pub(super) place: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Flight {
+impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.counters.in_flight.fetch_sub(1, Relaxed);
     }

@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 
 use crate::core::is_on_this_machine;
 use crate::error::{NAME, from_errno, invalid};
+use crate::jobs::lock;
 use crate::patience::Patience;
 use crate::place::{self, ChangeTimes};
 use crate::reader::check_path;
@@ -113,7 +114,7 @@ impl Walk {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Puts work on the stack, for an idle thread or a new one.

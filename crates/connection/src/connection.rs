@@ -112,9 +112,7 @@ impl Sender {
         self.output.push(header.over(&payload), payload, None, ());
         poll_fn(|cx| self.output.poll_write(&mut self.stream, cx)).await
     }
-}
 
-impl Sender {
     /// Ends this way of the connection, which the other end sees although a forked child holds the socket, too.
     pub async fn shutdown(&mut self) {
         // What is broken has ended.

@@ -18,7 +18,7 @@
 //!
 //! Samples are asked for by a list ([`Ask`]), whose places are the tags of the answers: a tag cannot be given twice.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use foreread_tier::ErrorKind;
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
@@ -142,14 +142,14 @@ impl Header {
     /// # Errors
     /// If it is none, is damaged, of another version, or says a length that its kind cannot have.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, WireError> {
-        let mut at = Cursor(bytes);
-        if at.u32() != MAGIC {
+        let mut rest = &bytes[..];
+        if rest.get_u32_le() != MAGIC {
             return Err(WireError::malformed("what came is no frame"));
         }
-        if crc32c::crc32c(&bytes[..HEADER - 4]) != u32::from_le_bytes(last(bytes)) {
+        if crc32c::crc32c(&bytes[..HEADER - 4]) != (&bytes[HEADER - 4..]).get_u32_le() {
             return Err(WireError::malformed("a frame's header arrived damaged"));
         }
-        let [version, kind, status, flags] = at.u32().to_le_bytes();
+        let [version, kind, status, flags] = rest.get_u32_le().to_le_bytes();
         if version != VERSION {
             let detail = format!("a frame of version {version}; this program speaks {VERSION}");
             return Err(WireError::new(WireErrorKind::OtherVersion, detail));
@@ -159,12 +159,12 @@ impl Header {
         let header = Self {
             kind,
             status,
-            job: at.u64(),
-            sample: at.u64(),
-            request: at.u64(),
-            tag: at.u32(),
-            length: at.u32(),
-            check: at.u32(),
+            job: rest.get_u64_le(),
+            sample: rest.get_u64_le(),
+            request: rest.get_u64_le(),
+            tag: rest.get_u32_le(),
+            length: rest.get_u32_le(),
+            check: rest.get_u32_le(),
         };
         if header.length > kind.longest() {
             return Err(WireError::malformed(format!("a frame {kind:?} of {} bytes", header.length)));
@@ -175,35 +175,6 @@ impl Header {
     /// Whether `payload` is what was sent with it.
     pub fn fits(&self, payload: &[u8]) -> bool {
         payload.len() == self.length as usize && crc32c::crc32c(payload) == self.check
-    }
-}
-
-/// The last bytes of a header.
-fn last(bytes: &[u8; HEADER]) -> [u8; 4] {
-    let mut last = [0; 4];
-    last.copy_from_slice(&bytes[HEADER - 4..]);
-    last
-}
-
-/// Reads numbers one after another. What is not there reads as zero; callers have checked the length.
-struct Cursor<'a>(&'a [u8]);
-
-impl Cursor<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let mut bytes = [0; N];
-        if let Some((first, rest)) = self.0.split_at_checked(N) {
-            bytes.copy_from_slice(first);
-            self.0 = rest;
-        }
-        bytes
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
     }
 }
 
@@ -241,9 +212,9 @@ impl Ask {
             return Err(WireError::malformed(format!("a list of samples of {} bytes", bytes.len())));
         }
         let ask = |bytes: &[u8; ASK]| {
-            let mut at = Cursor(bytes);
-            let (dataset, id) = (DatasetId(at.u32()), SampleId(at.u64()));
-            Self { key: SampleKey::new(dataset, id), due: Tick(at.u64()), length: at.u64() }
+            let mut rest = &bytes[..];
+            let (dataset, id) = (DatasetId(rest.get_u32_le()), SampleId(rest.get_u64_le()));
+            Self { key: SampleKey::new(dataset, id), due: Tick(rest.get_u64_le()), length: rest.get_u64_le() }
         };
         Ok(asks.iter().map(ask).collect())
     }

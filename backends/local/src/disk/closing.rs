@@ -4,10 +4,11 @@
 //! that the next tier of the same process, in the next line of the program, finds the directory free and everything in
 //! it, opening waits for them, and so do listing and cleaning. Another process need not: the locks end with this one.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use super::folder::FolderId;
+use crate::jobs::lock;
 
 /// How long a tier that was dropped may hold up whoever comes next.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -18,12 +19,12 @@ static ENDED: Condvar = Condvar::new();
 
 /// These are let go from now on.
 pub(super) fn begin(roots: &[FolderId]) {
-    CLOSING.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(roots);
+    lock(&CLOSING).extend_from_slice(roots);
 }
 
 /// These are free.
 pub(super) fn end(roots: &[FolderId]) {
-    let mut closing = CLOSING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut closing = lock(&CLOSING);
     for root in roots {
         if let Some(at) = closing.iter().position(|other| other == root) {
             closing.swap_remove(at);
@@ -34,7 +35,7 @@ pub(super) fn end(roots: &[FolderId]) {
 
 /// Waits until `root` is free, or has held up for long enough.
 pub(super) fn wait(root: FolderId) {
-    let closing = CLOSING.lock().unwrap_or_else(PoisonError::into_inner);
+    let closing = lock(&CLOSING);
     // Free or not, the lock tells.
     drop(ENDED.wait_timeout_while(closing, FAREWELL, |closing| closing.contains(&root)));
 }

@@ -1,7 +1,7 @@
 //! The tier's errors.
 
 use foreread_tier::{ErrorKind, TierError};
-use foreread_types::{DatasetIdentity, SampleId};
+use foreread_types::DatasetIdentity;
 use rustix::io::Errno;
 
 use super::folder::NO_FILE;
@@ -40,16 +40,13 @@ pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierEr
 pub(super) fn from_io(error: &std::io::Error, object: impl std::fmt::Display) -> TierError {
     match Errno::from_io_error(error) {
         Some(errno) => from_errno(errno, object),
-        None => {
-            let error = TierError::new(ErrorKind::Other, NAME).with_detail(error.to_string());
-            error.with_object(object.to_string())
-        }
+        None => about(ErrorKind::Other, object, error.to_string()),
     }
 }
 
-/// An error about one sample.
-pub(super) fn about(kind: ErrorKind, id: SampleId, detail: impl Into<String>) -> TierError {
-    TierError::new(kind, NAME).with_object(format!("sample {id}")).with_detail(detail)
+/// An error about `object`: a path, or a sample.
+pub(super) fn about(kind: ErrorKind, object: impl std::fmt::Display, detail: impl Into<String>) -> TierError {
+    TierError::new(kind, NAME).with_object(object.to_string()).with_detail(detail)
 }
 
 /// One line for what was lost and why; the run goes on without it.

@@ -55,10 +55,7 @@ impl DirectFile {
 
     /// Whether it is what `folder` has under `name`.
     pub(super) fn is_at(&self, folder: &Folder, name: &str) -> bool {
-        match (rustix::fs::fstat(&self.file), folder.stat(name)) {
-            (Ok(own), Ok(there)) => (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino),
-            _ => false,
-        }
+        folder.has_file(&self.file, name)
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {

@@ -71,6 +71,13 @@ impl Folder {
         retry_named(name, |name| rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW))
     }
 
+    /// Whether `file` is what is here under `name`.
+    pub(super) fn has_file(&self, file: impl AsFd, name: &str) -> bool {
+        rustix::fs::fstat(file).is_ok_and(|own| {
+            self.stat(name).is_ok_and(|named| (own.st_dev, own.st_ino) == (named.st_dev, named.st_ino))
+        })
+    }
+
     pub(super) fn has(&self, name: &str) -> bool {
         self.stat(name).is_ok()
     }

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use foreread_types::{DatasetIdentity, SampleId};
@@ -254,21 +254,14 @@ impl Follower {
 
     /// What is new in the index of `dataset`. One that is not there, or no right one, has no news.
     pub(super) fn look(&mut self, dataset: &Folder) -> std::io::Result<News> {
-        let there = match dataset.stat(INDEX) {
-            Ok(stat) => Some((stat.st_dev, stat.st_ino)),
-            Err(Errno::NOENT) => None,
-            Err(errno) => return Err(errno.into()),
-        };
-        let mut afresh = false;
-        if let Some((file, _)) = &self.open {
-            let own = file.metadata()?;
-            if Some((own.dev(), own.ino())) != there {
-                (self.open, afresh) = (None, true);
-            }
-        }
+        let afresh = self.open.take_if(|(file, _)| !dataset.has_file(file, INDEX)).is_some();
         let none = News { afresh, entries: Vec::new() };
-        if self.open.is_none() && there.is_some() {
-            self.open = Some((dataset.open(INDEX, OFlags::RDONLY)?.into(), 0));
+        if self.open.is_none() {
+            self.open = match dataset.open(INDEX, OFlags::RDONLY) {
+                Ok(file) => Some((file.into(), 0)),
+                Err(Errno::NOENT) => None,
+                Err(errno) => return Err(errno.into()),
+            };
         }
         let Some((file, seen)) = &mut self.open else { return Ok(none) };
         let Some(listed) = scan(file, self.directory, self.identity, *seen)? else {

@@ -9,7 +9,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
 use foreread_types::DatasetIdentity;
@@ -51,10 +50,7 @@ impl Lock {
 
     /// Whether the file is still what `folder` has under `name`.
     pub(super) fn is_at(&self, folder: &Folder, name: &str) -> bool {
-        match (self.file.metadata(), folder.stat(name)) {
-            (Ok(own), Ok(there)) => (own.dev(), own.ino()) == (there.st_dev, there.st_ino),
-            _ => false,
-        }
+        folder.has_file(&self.file, name)
     }
 
     /// Notes that the cache was used now.

@@ -1,13 +1,14 @@
 //! Opening a directory: whose it is, what of it is ours to fill, and what is in it already.
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetIdentity;
 
 use super::closing;
 use super::config::{Access, DatasetOnDisk, DiskConfig, DiskDirectory, WhenOwned};
-use super::error::{NAME, from_errno, from_io};
+use super::error::{about, from_errno, from_io};
 use super::folder::Folder;
 use super::format::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, MAX_START};
 use super::index::{self, Found};
@@ -44,18 +45,16 @@ pub(super) fn roots(
     sets: &[Set],
     datasets: &[DatasetOnDisk],
 ) -> Result<Vec<Option<Folder>>, TierError> {
-    let invalid = |what: String, why: String| {
-        Err(TierError::new(ErrorKind::Invalid, NAME).with_object(what).with_detail(why))
-    };
     let count = config.directories.len();
     if !(1..=MAX_DIRECTORIES).contains(&count) {
-        return invalid(format!("{count} directories"), "a disk tier has 1 to 32 of them".to_owned());
+        let why = "a disk tier has 1 to 32 of them";
+        return Err(about(ErrorKind::Invalid, format_args!("{count} directories"), why));
     }
     let least = least(config, sets, datasets);
     for DiskDirectory { path, capacity, .. } in &config.directories {
         if *capacity < least {
             let why = format!("{capacity} bytes cannot hold a single sample; give it at least {least}");
-            return invalid(path.display().to_string(), why);
+            return Err(about(ErrorKind::Invalid, path.display(), why));
         }
     }
     let mut roots: Vec<Option<Folder>> = Vec::with_capacity(count);
@@ -88,7 +87,7 @@ pub(super) fn roots(
         if let Some(before) = roots.iter().position(same) {
             let other = config.directories[before].path.display();
             let why = format!("it leads to the same place as {other}, which is named before; name it once");
-            return invalid(path.display().to_string(), why);
+            return Err(about(ErrorKind::Invalid, path.display(), why));
         }
         roots.push(Some(root));
     }
@@ -115,9 +114,7 @@ pub(super) fn open(
         Ok(None) => {
             let detail = taken(&lock::owner(root), path, &Process::this());
             if config.when_owned == WhenOwned::Refuse {
-                return Err(TierError::new(ErrorKind::Other, NAME)
-                    .with_object(path.display().to_string())
-                    .with_detail(detail));
+                return Err(about(ErrorKind::Other, path.display(), detail));
             }
             tracing::warn!(directory = %path.display(), "the disk cache is only read: {detail}");
             return Ok(unwritten(path, Access::ReadOnly, sets));
@@ -127,11 +124,7 @@ pub(super) fn open(
     match opened {
         // What is there can be read all the same.
         Err(error) if error.kind() == ErrorKind::Full => {
-            for table in sets.iter().map(|set| &set.table) {
-                for (id, place) in table.iter().filter(|(_, place)| place.directory == number) {
-                    table.take_from(id, place);
-                }
-            }
+            sets.iter().for_each(|set| set.table.clear(number));
             let directory = path.display();
             tracing::warn!(%directory, "the disk cache takes nothing; what it holds is read: {error}");
             Ok(unwritten(path, Access::ReadOnly, sets))
@@ -179,7 +172,8 @@ fn taken(owner: &lock::Owner, path: &Path, this: &Process) -> String {
 /// A directory that is not written. The cache of each of `sets` is locked when it is found, by whoever follows it.
 fn unwritten(path: &Path, access: Access, sets: &[Set]) -> Opened {
     let shelves = sets.iter().map(|set| Shelf::followed(set.identity)).collect();
-    let directory = Directory::new(path.to_owned(), access, Room::new(0), shelves, Vec::new());
+    let (path, room, failed) = (path.to_owned(), Room::new(0), AtomicBool::default());
+    let directory = Directory { path, access, room, shelves, bounds: Vec::new(), failed };
     Opened { directory, ledgers: Vec::new(), locks: Vec::new() }
 }
 
@@ -224,7 +218,8 @@ fn own(
         .zip(&bounds)
         .map(|((shelf, set), &bounds)| Ledger::recover(shelf, number, &set.table, &room, bounds))
         .collect::<Result<Vec<_>, _>>()?;
-    let directory = Directory::new(path.clone(), Access::Owner, room, shelves, bounds);
+    let (path, access, failed) = (path.clone(), Access::Owner, AtomicBool::default());
+    let directory = Directory { path, access, room, shelves, bounds, failed };
     Ok(Opened { directory, ledgers, locks })
 }
 

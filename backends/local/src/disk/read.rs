@@ -102,9 +102,10 @@ impl Reader {
         read: Result<(), Errno>,
     ) -> Result<Bytes, TierError> {
         read.map_err(|errno| self.unread(request, key, place, errno))?;
-        let checked = match buffer.filled() < buffer.capacity() {
-            true => Err("the file ends before the record does"),
-            false => check_record(buffer.as_ref(), self.0.sets[key.0].identity, key.1),
+        let checked = if buffer.filled() < buffer.capacity() {
+            Err("the file ends before the record does")
+        } else {
+            check_record(buffer.as_ref(), self.0.sets[key.0].identity, key.1)
         };
         match checked {
             Ok(length) if length as u64 == request.len() => {
@@ -153,7 +154,7 @@ impl Reader {
         }
         let directory = &self.0.directories[usize::from(place.directory)];
         if self.0.counters.corrupt() == 0 {
-            let error = about(ErrorKind::Corrupt, id, why);
+            let error = about(ErrorKind::Corrupt, format_args!("sample {id}"), why);
             let directory = directory.path.display();
             tracing::warn!(%directory, %error, "a cached sample is dropped; more are counted, not logged");
         }

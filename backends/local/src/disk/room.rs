@@ -1,10 +1,11 @@
 //! The bytes of a directory that samples may take, and who has them.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use foreread_tier::{Budget, Charge};
 
 use super::format::BLOCK;
+use crate::jobs::lock;
 
 /// The room of one directory. A charge is as good as any other of its size, so what is kept is one charge, and its price
 /// is one number however many samples there are.
@@ -31,7 +32,7 @@ impl Room {
     }
 
     fn hold(&self, charge: Charge) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         // One of another budget ends here.
         drop(held.merge(charge));
     }
@@ -63,7 +64,7 @@ impl Room {
 
     /// Gives the room of a record of `blocks` back.
     pub(super) fn release(&self, blocks: u32) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         drop(held.split(u64::from(blocks) * BLOCK));
     }
 }

@@ -12,17 +12,18 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use foreread_tier::{ErrorKind, TierError};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::config::DiskDirectory;
-use super::error::{NAME, from_errno};
+use super::error::{about, from_errno};
 use super::file::retry;
 use super::folder::{Folder, FolderId, Permissions, make_folder, open_folder};
 use super::layout;
+use crate::jobs::lock;
 
 /// What all roots' names begin with. It is the whole name of roots that earlier versions made.
 pub(crate) const PREFIX: &str = "foreread-cache";
@@ -145,8 +146,7 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<Root, TierError> {
     let path = &directory.path;
     let failed = |errno| from_errno(errno, path.display());
     let unusable = |why: String, remedy: &str| {
-        let error = TierError::new(ErrorKind::Denied, NAME).with_object(path.display().to_string());
-        Root::Unusable(error.with_detail(format!("{why}; {remedy}")))
+        Root::Unusable(about(ErrorKind::Denied, path.display(), format!("{why}; {remedy}")))
     };
     match std::fs::create_dir(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists && !path.is_dir() => {
@@ -288,7 +288,7 @@ pub(super) fn warn_of_old(directory: &Path) {
     let Ok(parent) = open_parent(directory) else { return };
     for folder in old(directory, &parent) {
         let Ok(id) = folder.id() else { continue };
-        if NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(id) {
+        if lock(&NAMED).insert(id) {
             let (path, bytes) = (folder.path().display(), folder.allocated("."));
             tracing::warn!(
                 "{path}: a cache of an earlier version takes {bytes} bytes and is not used any more; `foreread cache \

@@ -200,9 +200,10 @@ impl Ledger {
         // The index first: once a place is given up, nothing may name it any longer.
         let dead = listed.length - living.len() as u64;
         let rewrite = living.len() < total || dead > living.len() as u64 + 1024 || listed.length == 0;
-        let index = match rewrite || listed.damaged > 0 {
-            true => Index::rewrite(&folder, shelf.identity, living.iter().copied(), bounds.samples),
-            false => Index::resume(&folder, shelf.identity, listed.length, bounds.samples),
+        let index = if rewrite || listed.damaged > 0 {
+            Index::rewrite(&folder, shelf.identity, living.iter().copied(), bounds.samples)
+        } else {
+            Index::resume(&folder, shelf.identity, listed.length, bounds.samples)
         };
         let index = index.map_err(|error| from_io(&error, path.display()))?;
         segments.retain(|number, segment| match kept.get_mut(number) {
@@ -310,7 +311,7 @@ impl Ledger {
 
     fn make_way(&mut self, directory: u8, table: &Table, entries: u64) -> std::io::Result<()> {
         if self.index.is_full(entries) {
-            self.index.compact(table.iter().filter(|(_, place)| place.directory == directory))?;
+            self.index.compact(table.of(directory))?;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use super::pack::Job;
 use super::room::Room;
 use super::shelf::{Bounds, Shelf};
 use super::table::Table;
+use crate::jobs::lock;
 
 /// One dataset of the run; datasets with one identity are one.
 #[derive(Debug)]
@@ -38,20 +39,10 @@ pub(super) struct Directory {
     pub(super) shelves: Vec<Shelf>,
     pub(super) bounds: Vec<Bounds>,
     /// Writing has failed; nothing is written here any more.
-    failed: AtomicBool,
+    pub(super) failed: AtomicBool,
 }
 
 impl Directory {
-    pub(super) fn new(
-        path: PathBuf,
-        access: Access,
-        room: Room,
-        shelves: Vec<Shelf>,
-        bounds: Vec<Bounds>,
-    ) -> Self {
-        Self { path, access, room, shelves, bounds, failed: AtomicBool::new(false) }
-    }
-
     pub(super) fn is_writable(&self) -> bool {
         self.access == Access::Owner && !self.failed.load(Ordering::Relaxed)
     }
@@ -87,7 +78,7 @@ impl Locks {
 
     /// Marks a cache that another process writes as in use; false if it is not there or being removed.
     pub(super) fn follow(&self, key: (usize, usize), shelf: &Shelf) -> bool {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followed = lock(&self.followed);
         let is_there = |lock: &Lock| shelf.folder().is_ok_and(|folder| lock.is_at(&folder, LOCK));
         if followed.get(&key).is_some_and(is_there) {
             return true;
@@ -145,34 +136,10 @@ pub(super) struct Store {
     pub(super) counters: Counters,
     pub(super) jobs: Sender<Job>,
     /// Samples on their way to the disk, to which directory, and what becomes of them.
-    on_the_way: Mutex<HashMap<Key, (usize, Outcome)>>,
+    pub(super) on_the_way: Mutex<HashMap<Key, (usize, Outcome)>>,
 }
 
 impl Store {
-    pub(super) fn new(
-        sets: Vec<Set>,
-        numbers: Vec<usize>,
-        directories: Vec<Directory>,
-        buffers: Arc<dyn Buffers>,
-        behind: u64,
-        counters: Counters,
-        jobs: Sender<Job>,
-    ) -> Self {
-        Self {
-            sets,
-            numbers,
-            directories,
-            buffers,
-            behind: Budget::new(behind),
-            reading: AtomicUsize::new(0),
-            closing: AtomicBool::new(false),
-            unread: AtomicBool::new(false),
-            counters,
-            jobs,
-            on_the_way: Mutex::default(),
-        }
-    }
-
     /// The set that a dataset of the run is.
     pub(super) fn set(&self, dataset: DatasetId) -> Option<usize> {
         self.numbers.get(dataset.0 as usize).copied()
@@ -183,6 +150,6 @@ impl Store {
     }
 
     pub(super) fn on_the_way(&self) -> MutexGuard<'_, HashMap<Key, (usize, Outcome)>> {
-        self.on_the_way.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.on_the_way)
     }
 }

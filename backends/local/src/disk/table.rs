@@ -68,6 +68,11 @@ impl Table {
         exchanged
     }
 
+    /// Takes out all samples that are in a directory.
+    pub(super) fn clear(&self, directory: u8) {
+        self.of(directory).for_each(|(id, place)| _ = self.take_from(id, place));
+    }
+
     fn gone(&self, place: Option<Place>) {
         if let Some(place) = place {
             self.samples.fetch_sub(1, Ordering::Relaxed);
@@ -81,6 +86,11 @@ impl Table {
         (0..)
             .zip(&self.words)
             .filter_map(|(id, word)| Some((SampleId(id), Place::unpack(word.load(Ordering::Acquire))?)))
+    }
+
+    /// What is kept in one directory, in the order of the ids.
+    pub(super) fn of(&self, directory: u8) -> impl Iterator<Item = (SampleId, Place)> {
+        self.iter().filter(move |(_, place)| place.directory == directory)
     }
 
     pub(super) fn stored(&self) -> Stored {

@@ -1,14 +1,14 @@
 //! The tier as the engine sees it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use foreread_tier::{
-    Buffers, CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError,
+    Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError,
     TierProfile,
 };
 use foreread_types::{DatasetId, Footprint, SampleId, SampleKey};
@@ -27,6 +27,7 @@ use super::shelf::Ledger;
 use super::store::{Directory, Key, Locks, Set, Store};
 use super::table::Table;
 use super::write::Writer;
+use crate::jobs::lock;
 
 /// How often a reader looks what the owner has written since.
 const FOLLOW: Duration = Duration::from_secs(1);
@@ -109,8 +110,19 @@ impl DiskTier {
             locks.extend(held);
         }
         let locks = Arc::new(Locks::new(locks, roots));
-        let store =
-            Arc::new(Store::new(sets, numbers, directories, buffers, config.write_behind, counters, jobs));
+        let store = Arc::new(Store {
+            sets,
+            numbers,
+            directories,
+            buffers,
+            behind: Budget::new(config.write_behind),
+            reading: AtomicUsize::default(),
+            closing: AtomicBool::default(),
+            unread: AtomicBool::default(),
+            counters,
+            jobs,
+            on_the_way: Mutex::default(),
+        });
         let followers = Arc::new(Mutex::new(followers(&store)));
         let (_following, stop) = channel();
         // From here on a failure ends what was begun, as any drop does.
@@ -219,7 +231,7 @@ impl DiskTier {
 
     /// Starts the thread that follows, if there is anything to follow.
     fn follow(&self, stop: Receiver<()>) -> Result<(), TierError> {
-        if self.followers.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+        if lock(&self.followers).is_empty() {
             return Ok(());
         }
         let (store, locks) = (Arc::clone(&self.store), Arc::clone(&self.locks));
@@ -290,7 +302,7 @@ fn followers(store: &Store) -> Vec<Followed> {
 }
 
 fn refresh(store: &Store, locks: &Locks, followers: &Mutex<Vec<Followed>>) {
-    let mut followers = followers.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut followers = lock(&followers);
     for Followed { directory, set, follower } in followers.iter_mut() {
         let shelf = &store.directories[*directory].shelves[*set];
         // Nothing is found where it could be removed while it is read.
@@ -307,22 +319,16 @@ fn refresh(store: &Store, locks: &Locks, followers: &Mutex<Vec<Followed>>) {
         };
         let table = &store.sets[*set].table;
         if news.afresh {
-            for (id, place) in table.iter().filter(|(_, place)| usize::from(place.directory) == *directory) {
-                table.take_from(id, place);
-            }
+            table.clear(*directory as u8);
         }
         // After the index, so that what it lists is in the files that are opened from now on.
         shelf.forget_replaced();
         for entry in news.entries.into_iter().filter(|entry| table.knows(entry.id)) {
-            match entry.dead {
-                true => {
-                    table.take_from(entry.id, entry.place);
-                }
+            if entry.dead {
+                table.take_from(entry.id, entry.place);
+            } else if table.get(entry.id).is_none_or(|place| place.directory == entry.place.directory) {
                 // One that is kept elsewhere stays there.
-                false if table.get(entry.id).is_none_or(|place| place.directory == entry.place.directory) => {
-                    table.put(entry.id, entry.place);
-                }
-                false => {}
+                table.put(entry.id, entry.place);
             }
         }
     }

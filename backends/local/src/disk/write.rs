@@ -14,7 +14,7 @@ use foreread_types::SampleId;
 use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
-use super::error::{NAME, from_errno, from_io};
+use super::error::{about, from_errno, from_io};
 use super::format::{BLOCK, Place};
 use super::pack::{Block, Stored};
 use super::shelf::{Ledger, NO_ROOM};
@@ -92,9 +92,10 @@ impl Writer {
 
     fn write(&mut self, block: Block) {
         let Block { set, bytes, records } = block;
-        let written = match self.directory().is_writable() {
-            true => self.try_write(set, &bytes, &records),
-            false => Err(self.closed()),
+        let written = if self.directory().is_writable() {
+            self.try_write(set, &bytes, &records)
+        } else {
+            Err(self.closed())
         };
         // A writer that is ahead of its packer has no use for more memory.
         let _ = self.spare.try_send(bytes);
@@ -126,9 +127,7 @@ impl Writer {
     }
 
     fn closed(&self) -> TierError {
-        TierError::new(ErrorKind::Full, NAME)
-            .with_object(self.directory().path.display().to_string())
-            .with_detail("writing to it has failed before")
+        about(ErrorKind::Full, self.directory().path.display(), "writing to it has failed before")
     }
 
     /// Writes and lists a block; where its records are, or, if there are none, why.
@@ -149,9 +148,10 @@ impl Writer {
         let (segment, start) = ledger
             .write(shelf, &directory.room, bytes.as_slice(), directory.bounds[set])
             .map_err(|errno| match errno {
-                NO_ROOM => TierError::new(ErrorKind::Full, NAME)
-                    .with_object(directory.path.display().to_string())
-                    .with_detail("the room is taken by segments of which little is left"),
+                NO_ROOM => {
+                    let why = "the room is taken by segments of which little is left";
+                    about(ErrorKind::Full, directory.path.display(), why)
+                }
                 errno => failed(from_errno(errno, directory.path.display())),
             })?;
         let mut at = (start / BLOCK) as u32;

@@ -13,7 +13,7 @@ use crate::error::invalid;
 const PARALLELISM: usize = 32;
 
 /// A bound on the bound: each read under way is a thread.
-const MOST: usize = 4096;
+const MAX_PARALLELISM: usize = 4096;
 
 /// How a directory is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,15 +40,17 @@ impl LocalConfig {
         }
         match options.parallelism {
             None => Ok(Self::default()),
-            Some(parallelism @ 1..=MOST) => Ok(Self { parallelism }),
-            Some(other) => Err(invalid("parallelism", format!("{other} is not between 1 and {MOST}"))),
+            Some(parallelism @ 1..=MAX_PARALLELISM) => Ok(Self { parallelism }),
+            Some(other) => {
+                Err(invalid("parallelism", format!("{other} is not between 1 and {MAX_PARALLELISM}")))
+            }
         }
     }
 
     /// The same with at most `parallelism` reads under way at once (0 is taken as 1).
     #[must_use]
     pub fn with_parallelism(self, parallelism: usize) -> Self {
-        Self { parallelism: parallelism.clamp(1, MOST) }
+        Self { parallelism: parallelism.clamp(1, MAX_PARALLELISM) }
     }
 }
 

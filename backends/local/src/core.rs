@@ -16,9 +16,9 @@ use tokio::sync::oneshot;
 
 use crate::LocalConfig;
 use crate::error::{NAME, from_errno};
+use crate::file_reader::{FileReader, check_path};
 use crate::place::{self, ChangeTimes, DirectoryPlace};
-use crate::pool::Pool;
-use crate::reader::{Reader, check_path};
+use crate::pool::ReadPool;
 
 /// A directory whose files are samples.
 ///
@@ -34,8 +34,8 @@ pub struct LocalOrigin {
     root: PathBuf,
     profile: TierProfile,
     config: LocalConfig,
-    lies: DirectoryPlace,
-    pool: Pool<Reader>,
+    place: DirectoryPlace,
+    pool: ReadPool<FileReader>,
 }
 
 impl LocalOrigin {
@@ -62,9 +62,9 @@ impl LocalOrigin {
         })?;
         let cached = is_on_this_machine(directory.as_fd());
         let profile = TierProfile::new(config.parallelism).with_kernel_cached(cached);
-        let lies = DirectoryPlace::of(directory.as_fd(), root);
-        let pool = Pool::new(Reader::new(directory, buffers), config.parallelism);
-        Ok(Self { root: root.to_owned(), profile, config, lies, pool })
+        let place = DirectoryPlace::of(directory.as_fd(), root);
+        let pool = ReadPool::new(FileReader::new(directory, buffers), config.parallelism);
+        Ok(Self { root: root.to_owned(), profile, config, place, pool })
     }
 
     /// The directory, as it was given.
@@ -139,7 +139,7 @@ impl OriginTier for LocalOrigin {
         let root = self.pool.reader().root().as_fd().try_clone_to_owned();
         match root {
             Ok(root) => {
-                let times = self.lies.times;
+                let times = self.place.times;
                 crate::lister::list(root, prefix, after, self.config.parallelism, times).boxed()
             }
             Err(error) => {
@@ -151,7 +151,7 @@ impl OriginTier for LocalOrigin {
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         let root = self.pool.reader().root().as_fd().try_clone_to_owned();
-        let (path, times): (Arc<str>, _) = (path.into(), self.lies.times);
+        let (path, times): (Arc<str>, _) = (path.into(), self.place.times);
         // A dead file server may not answer for minutes; that must not hold a thread of the runtime.
         let (done, found) = oneshot::channel();
         let asked = Arc::clone(&path);
@@ -177,7 +177,7 @@ impl OriginTier for LocalOrigin {
     }
 
     fn place(&self) -> &str {
-        &self.lies.place
+        &self.place.place
     }
 }
 

@@ -26,12 +26,12 @@ mod config;
 mod core;
 pub mod disk;
 mod error;
+mod file_reader;
 mod jobs;
+mod list_retry;
 mod lister;
-mod patience;
 mod place;
 mod pool;
-mod reader;
 
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};

@@ -3,7 +3,7 @@
 //! Some threads of the listing's own share one stack of work: directories to be read, and lots of names to be looked
 //! at (size and modification time take a system call a name, on a file server a round trip). A directory of a million
 //! files is therefore looked at by all of them. The stack is last-in-first-out, and a thread that finds it full works
-//! its names off itself, and its directories, too, down to a depth of [`NESTED`]. So memory stays small for a directory
+//! its names off itself, and its directories, too, down to a depth of [`MAX_NESTED`]. So memory stays small for a directory
 //! of a million directories as for one of a million files; only a tree that is both wide and deep fills the stack. Results go through a bounded channel: a
 //! slow consumer holds the walk back, and dropping the stream ends it.
 //!
@@ -23,27 +23,27 @@ use tokio::sync::mpsc;
 
 use crate::core::is_on_this_machine;
 use crate::error::{NAME, from_errno, invalid};
+use crate::file_reader::check_path;
 use crate::jobs::lock;
-use crate::patience::Patience;
+use crate::list_retry::ListRetry;
 use crate::place::{self, ChangeTimes};
-use crate::reader::check_path;
 
 /// Names that are looked at by one thread in one go.
-const LOT: usize = 256;
+const NAMES_PER_TASK: usize = 256;
 
 /// Lots on the stack, per thread, from which on nobody adds another.
-const STACK: usize = 4;
+const TASKS_PER_THREAD: usize = 4;
 
 /// Directories that one thread has open at once, each in the one before, while the stack is full.
-const NESTED: u32 = 16;
+const MAX_NESTED: u32 = 16;
 
 /// The bytes of names that are read from a directory at once.
-const ENTRIES: usize = 64 << 10;
+const DIRENT_BYTES: usize = 64 << 10;
 
 /// Threads at most; more than this a file server's directory does not reward.
-const THREADS: usize = 16;
+const MAX_THREADS: usize = 16;
 
-type Found = Result<Object, TierError>;
+type ListResult = Result<Object, TierError>;
 
 /// The objects below `prefix`, a directory relative to `root`, whose paths are greater than `after`.
 pub(crate) fn list(
@@ -52,11 +52,11 @@ pub(crate) fn list(
     after: Option<&str>,
     parallelism: usize,
     times: ChangeTimes,
-) -> impl Stream<Item = Found> + Send + 'static {
+) -> impl Stream<Item = ListResult> + Send + 'static {
     let (out, mut found) = mpsc::channel(16);
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
     match if prefix.is_empty() { Ok(()) } else { check_path(prefix) } {
-        Ok(()) => Walk::start((root, times), prefix, after, parallelism, out),
+        Ok(()) => DirectoryWalk::start((root, times), prefix, after, parallelism, out),
         // The channel is new and has room.
         Err(error) => drop(out.try_send(vec![Err(error)])),
     }
@@ -71,54 +71,54 @@ struct Ancestor {
     parent: Option<Arc<Self>>,
 }
 
-enum Work {
+enum WalkTask {
     Directory { path: String, parent: Option<Arc<Ancestor>> },
     Names { directory: Arc<OwnedFd>, of: Arc<Ancestor>, names: Vec<CString> },
 }
 
-struct Walk {
+struct DirectoryWalk {
     root: OwnedFd,
     times: ChangeTimes,
     prefix: String,
     after: Option<String>,
     bound: usize,
-    out: mpsc::Sender<Vec<Found>>,
-    patience: Patience,
-    state: Mutex<State>,
+    out: mpsc::Sender<Vec<ListResult>>,
+    list_retry: ListRetry,
+    state: Mutex<WalkState>,
     wanted: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    work: Vec<Work>,
+struct WalkState {
+    work: Vec<WalkTask>,
     threads: usize,
     /// Threads that have work in hand and may add more.
     busy: usize,
     stopped: bool,
 }
 
-impl Walk {
+impl DirectoryWalk {
     fn start(
         (root, times): (OwnedFd, ChangeTimes),
         prefix: &str,
         after: Option<&str>,
         parallelism: usize,
-        out: mpsc::Sender<Vec<Found>>,
+        out: mpsc::Sender<Vec<ListResult>>,
     ) {
         let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
-        let bound = parallelism.clamp(1, THREADS);
-        let (state, wanted, patience) = (Mutex::default(), Condvar::new(), Patience::default());
-        let walk = Self { root, times, prefix: prefix.clone(), after, bound, out, patience, state, wanted };
+        let bound = parallelism.clamp(1, MAX_THREADS);
+        let (state, wanted, list_retry) = (Mutex::default(), Condvar::new(), ListRetry::default());
+        let walk = Self { root, times, prefix: prefix.clone(), after, bound, out, list_retry, state, wanted };
         let walk = Arc::new(walk);
-        walk.add(Work::Directory { path: prefix, parent: None });
+        walk.add(WalkTask::Directory { path: prefix, parent: None });
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WalkState> {
         lock(&self.state)
     }
 
     /// Puts work on the stack, for an idle thread or a new one.
-    fn add(self: &Arc<Self>, work: Work) {
+    fn add(self: &Arc<Self>, work: WalkTask) {
         let mut state = self.lock();
         state.work.push(work);
         if state.threads > state.busy {
@@ -148,7 +148,7 @@ impl Walk {
 
     /// A thread's life.
     fn run(self: Arc<Self>) {
-        let mut room = Vec::with_capacity(ENTRIES);
+        let mut room = Vec::with_capacity(DIRENT_BYTES);
         let mut state = self.lock();
         loop {
             if state.stopped {
@@ -157,13 +157,15 @@ impl Walk {
             if let Some(work) = state.work.pop() {
                 state.busy += 1;
                 drop(state);
-                let going_on = match work {
-                    Work::Directory { path, parent } => self.directory(path, parent, &mut room, 0),
-                    Work::Names { directory, of, names } => self.names(directory.as_fd(), &of, &names, 0),
+                let continues = match work {
+                    WalkTask::Directory { path, parent } => self.read_directory(path, parent, &mut room, 0),
+                    WalkTask::Names { directory, of, names } => {
+                        self.stat_names(directory.as_fd(), &of, &names, 0)
+                    }
                 };
                 state = self.lock();
                 state.busy -= 1;
-                if !going_on {
+                if !continues {
                     state.stopped = true;
                     state.work.clear();
                 }
@@ -178,25 +180,21 @@ impl Walk {
     }
 
     /// Repeats a system call about something in `place` while its file server is away.
-    fn patiently<T>(
-        &self,
-        place: BorrowedFd<'_>,
-        call: impl FnMut() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
+    fn retry<T>(&self, place: BorrowedFd<'_>, call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
         let wait = |time| {
             std::thread::sleep(time);
             !self.out.is_closed()
         };
-        self.patience.call(call, || is_on_this_machine(place), wait)
+        self.list_retry.call(call, || is_on_this_machine(place), wait)
     }
 
     /// Sends results on; `false` if nobody wants them any more.
-    fn send(&self, found: Vec<Found>) -> bool {
+    fn send(&self, found: Vec<ListResult>) -> bool {
         found.is_empty() || self.out.blocking_send(found).is_ok()
     }
 
     /// Reads a directory, as one of `nested` that this thread has open; `false` if the walk is over.
-    fn directory(
+    fn read_directory(
         self: &Arc<Self>,
         path: String,
         parent: Option<Arc<Ancestor>>,
@@ -209,13 +207,13 @@ impl Walk {
         let shown = if path.is_empty() { "." } else { &path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = self.root.as_fd();
-        let opened = self.patiently(root, || rustix::fs::openat(root, shown, flags, Mode::empty()));
+        let opened = self.retry(root, || rustix::fs::openat(root, shown, flags, Mode::empty()));
         let directory = match opened {
             Ok(directory) => Arc::new(directory),
             Err(Errno::NOENT | Errno::NOTDIR) if parent.is_some() => return true, // gone meanwhile
             Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
         };
-        let stat = match self.patiently(directory.as_fd(), || rustix::fs::fstat(&directory)) {
+        let stat = match self.retry(directory.as_fd(), || rustix::fs::fstat(&directory)) {
             Ok(stat) => stat,
             Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
         };
@@ -238,7 +236,7 @@ impl Walk {
             Ok(entry.map(|entry| (entry.file_name().to_owned(), entry.file_type())))
         };
         loop {
-            let (name, kind) = match self.patiently(directory.as_fd(), &mut next) {
+            let (name, kind) = match self.retry(directory.as_fd(), &mut next) {
                 Ok(Some(entry)) => entry,
                 Ok(None) => break,
                 Err(errno) => {
@@ -254,27 +252,29 @@ impl Walk {
                 continue;
             }
             if kind == FileType::Directory {
-                let going_on = match self.join(&of, &name) {
+                let continues = match self.join(&of, &name) {
                     Ok(path) => self.descend(path, &of, nested),
                     Err(error) => self.send(vec![Err(error)]),
                 };
-                if !going_on {
+                if !continues {
                     return false;
                 }
                 continue;
             }
             names.push(name);
-            if names.len() == LOT && !self.hand_on(&directory, &of, std::mem::take(&mut names), nested) {
+            if names.len() == NAMES_PER_TASK
+                && !self.delegate(&directory, &of, std::mem::take(&mut names), nested)
+            {
                 return false;
             }
         }
-        self.names(directory.as_fd(), &of, &names, nested)
+        self.stat_names(directory.as_fd(), &of, &names, nested)
     }
 
     /// Whether others have enough to do; `None` if the walk is over.
     fn is_full(&self) -> Option<bool> {
         let state = self.lock();
-        (!state.stopped).then(|| state.work.len() >= STACK * self.bound)
+        (!state.stopped).then(|| state.work.len() >= TASKS_PER_THREAD * self.bound)
     }
 
     /// Leaves a directory to others, or reads it if they have enough; `false` if the walk is over.
@@ -282,18 +282,18 @@ impl Walk {
         let parent = Some(Arc::clone(of));
         match self.is_full() {
             None => false,
-            Some(true) if nested < NESTED => {
-                self.directory(path, parent, &mut Vec::with_capacity(ENTRIES), nested + 1)
+            Some(true) if nested < MAX_NESTED => {
+                self.read_directory(path, parent, &mut Vec::with_capacity(DIRENT_BYTES), nested + 1)
             }
             Some(_) => {
-                self.add(Work::Directory { path, parent });
+                self.add(WalkTask::Directory { path, parent });
                 true
             }
         }
     }
 
     /// Leaves a lot of names to others, or works it off if they have enough; `false` if the walk is over.
-    fn hand_on(
+    fn delegate(
         self: &Arc<Self>,
         directory: &Arc<OwnedFd>,
         of: &Arc<Ancestor>,
@@ -302,15 +302,15 @@ impl Walk {
     ) -> bool {
         match self.is_full() {
             None => return false,
-            Some(true) => return self.names(directory.as_fd(), of, &names, nested),
+            Some(true) => return self.stat_names(directory.as_fd(), of, &names, nested),
             Some(false) => {}
         }
-        self.add(Work::Names { directory: Arc::clone(directory), of: Arc::clone(of), names });
+        self.add(WalkTask::Names { directory: Arc::clone(directory), of: Arc::clone(of), names });
         true
     }
 
     /// Looks at names of one directory; `false` if the walk is over.
-    fn names(
+    fn stat_names(
         self: &Arc<Self>,
         directory: BorrowedFd<'_>,
         of: &Arc<Ancestor>,
@@ -326,8 +326,8 @@ impl Walk {
                     continue;
                 }
             };
-            let stat = self
-                .patiently(directory, || rustix::fs::statx(directory, name, AtFlags::empty(), place::WANTED));
+            let stat =
+                self.retry(directory, || rustix::fs::statx(directory, name, AtFlags::empty(), place::WANTED));
             let stat = match stat {
                 Ok(stat) => stat,
                 Err(errno) => {
@@ -410,21 +410,21 @@ mod tests {
             std::fs::write(directory.join("x"), "").unwrap();
         }
         let (out, mut found) = mpsc::channel(1000);
-        let walk = Arc::new(Walk {
+        let walk = Arc::new(DirectoryWalk {
             root: std::fs::File::open(made.path()).unwrap().into(),
             times: ChangeTimes::default(),
             prefix: String::new(),
             after: None,
             bound: 2,
             out,
-            patience: Patience::default(),
+            list_retry: ListRetry::default(),
             // All threads are busy.
-            state: Mutex::new(State { threads: 2, busy: 2, ..State::default() }),
+            state: Mutex::new(WalkState { threads: 2, busy: 2, ..WalkState::default() }),
             wanted: Condvar::new(),
         });
-        assert!(walk.directory(String::new(), None, &mut Vec::with_capacity(ENTRIES), 0));
+        assert!(walk.read_directory(String::new(), None, &mut Vec::with_capacity(DIRENT_BYTES), 0));
         let waiting = walk.lock().work.len();
-        assert_eq!(waiting, STACK * 2);
+        assert_eq!(waiting, TASKS_PER_THREAD * 2);
         let mut files = 0;
         while let Ok(more) = found.try_recv() {
             files += more.into_iter().filter(Result::is_ok).count();

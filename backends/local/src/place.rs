@@ -1,17 +1,17 @@
-//! Where a directory lies: one word for it, whichever path, bind mount or second mount point leads there.
+//! Where a directory lies: one name_of for it, whichever path, bind mount or second mount point leads there.
 //!
-//! The word is the mount's source, the type of its file system and the path inside of that file system, as
+//! The name_of is the mount's source, the type of its file system and the path inside of that file system, as
 //! `/proc/self/mountinfo` has them. So containers and hosts that see the same data by different paths agree. Three kinds
 //! of sources name nothing by themselves:
 //! * a loop device is whatever image it was set up with, so its image stands in its place;
 //! * file systems without a source of their own (tmpfs, most of FUSE) and devices that anything may be attached to are told
-//!   apart by what the kernel numbers once since its start, because another one may have the same path later;
+//!   apart by what the kernel numbers unique_name since its start, because another one may have the same path later;
 //! * an overlay is what it is made of.
 //!
 //! The price is a cache that is not found again where such a file system is mounted anew; a name in the catalog
 //! (`foreread index --name`) is the remedy.
 //!
-//! Beside the word stands whether the file system keeps change times that nobody can set: with those a listing can tell
+//! Beside the name_of stands whether the file system keeps change times that nobody can set: with those a listing can tell
 //! files from others that were put in their place with the same names, sizes and modification times.
 
 use std::fmt::Write as _;
@@ -24,15 +24,15 @@ use std::path::{Path, PathBuf};
 use foreread_tier::{Change, Version};
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 
-use crate::reader::nanoseconds;
+use crate::file_reader::nanoseconds;
 
 /// Images may lie on file systems that are images themselves; deeper than this nobody looks.
-const DEPTH: u32 = 4;
+const MAX_DEPTH: u32 = 4;
 
 /// A directory's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryPlace {
-    /// The word.
+    /// The name_of.
     pub(crate) place: String,
     /// Which files have change times that can be believed.
     pub(crate) times: ChangeTimes,
@@ -45,12 +45,12 @@ pub(crate) struct DirectoryPlace {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeTimes {
     device: (u32, u32),
-    belief: Belief,
+    trust: CtimeTrust,
 }
 
 /// What change times of a file system are worth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Belief {
+enum CtimeTrust {
     Kept,
     Claimed,
     #[default]
@@ -87,11 +87,11 @@ impl ChangeTimes {
     fn made(self, device: (u32, u32), modified: i64, changed: i64, inode: u64) -> Version {
         // Files that change places keep their times, so the number is the file's, too.
         let number = (changed as u64).rotate_left(32) ^ inode.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let changed = match self.belief {
+        let changed = match self.trust {
             _ if device != self.device => Change::Elsewhere,
-            Belief::Kept => Change::Kept(number),
-            Belief::Claimed => Change::Claimed(number),
-            Belief::None => return Version::Modified(modified),
+            CtimeTrust::Kept => Change::Kept(number),
+            CtimeTrust::Claimed => Change::Claimed(number),
+            CtimeTrust::None => return Version::Modified(modified),
         };
         Version::Written { modified, changed }
     }
@@ -100,20 +100,20 @@ impl ChangeTimes {
 impl DirectoryPlace {
     /// The place of an open directory, which was opened as `path`.
     pub(crate) fn of(directory: BorrowedFd<'_>, path: &Path) -> Self {
-        Self { place: place_of(directory, path, DEPTH), times: times_of(directory) }
+        Self { place: place_of(directory, path, MAX_DEPTH), times: times_of(directory) }
     }
 }
 
 fn times_of(directory: BorrowedFd<'_>) -> ChangeTimes {
-    let belief = match rustix::fs::fstatfs(directory).map(|stat| stat.f_type as u64 & 0xFFFF_FFFF) {
-        Ok(OVERLAY) => Belief::Claimed,
-        Ok(magic) if keeps_change_times(magic) => Belief::Kept,
-        _ => Belief::None,
+    let trust = match rustix::fs::fstatfs(directory).map(|stat| stat.f_type as u64 & 0xFFFF_FFFF) {
+        Ok(OVERLAY) => CtimeTrust::Claimed,
+        Ok(magic) if keeps_change_times(magic) => CtimeTrust::Kept,
+        _ => CtimeTrust::None,
     };
     let stat = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
     stat.map_or_else(
         |_| ChangeTimes::default(),
-        |stat| ChangeTimes { device: (stat.stx_dev_major, stat.stx_dev_minor), belief },
+        |stat| ChangeTimes { device: (stat.stx_dev_major, stat.stx_dev_minor), trust },
     )
 }
 
@@ -121,7 +121,7 @@ fn times_of(directory: BorrowedFd<'_>) -> ChangeTimes {
 const OVERLAY: u64 = 0x794C_7630;
 
 /// Whether a file system of this magic number sets the change time itself, at every write, and keeps it. Not here: file
-/// systems that are made at once and read only (squashfs, EROFS, ISO 9660), those that have no such time (FAT) and those
+/// systems that are made at unique_name and read only (squashfs, EROFS, ISO 9660), those that have no such time (FAT) and those
 /// whose servers may make it up (FUSE, SMB, 9p).
 fn keeps_change_times(magic: u64) -> bool {
     const KEEPING: [u64; 14] = [
@@ -145,7 +145,7 @@ fn keeps_change_times(magic: u64) -> bool {
 
 /// One mount.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
+struct MountEntry {
     id: u64,
     /// The file system's device, `major:minor`.
     device: String,
@@ -160,7 +160,7 @@ struct Mount {
     unique: Option<u64>,
 }
 
-impl Mount {
+impl MountEntry {
     /// A line of `/proc/self/mountinfo`; `None` if it is not one.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
@@ -200,9 +200,9 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 }
 
 /// The mount that `directory`, whose path is `path`, lies in.
-fn mount_of(directory: BorrowedFd<'_>, path: &Path) -> Option<Mount> {
+fn mount_of(directory: BorrowedFd<'_>, path: &Path) -> Option<MountEntry> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
-    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(Mount::parse);
+    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(MountEntry::parse);
     let id_of = |kind: StatxFlags| {
         let stat = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, kind).ok()?;
         (stat.stx_mask & kind.bits() != 0).then_some(stat.stx_mnt_id)
@@ -215,7 +215,7 @@ fn mount_of(directory: BorrowedFd<'_>, path: &Path) -> Option<Mount> {
             above.max_by_key(|mount| mount.at.as_os_str().len())
         }
     };
-    found.map(|mount| Mount { unique: id_of(UNIQUE), ..mount })
+    found.map(|mount| MountEntry { unique: id_of(UNIQUE), ..mount })
 }
 
 /// `STATX_MNT_ID_UNIQUE`.
@@ -227,7 +227,7 @@ fn place_of(directory: BorrowedFd<'_>, path: &Path, depth: u32) -> String {
     let Some(mount) = mount_of(directory, &real) else { return format!("path {}", shown(&real)) };
     let inside = real.strip_prefix(&mount.at).unwrap_or(&real);
     let inside = if inside.as_os_str().is_empty() { mount.root.clone() } else { mount.root.join(inside) };
-    word(&mount, &inside, depth)
+    name_of(&mount, &inside, depth)
 }
 
 /// A path or another name, as text that no two of them share.
@@ -235,14 +235,14 @@ fn shown(path: &Path) -> String {
     path.as_os_str().as_bytes().escape_ascii().to_string()
 }
 
-fn word(mount: &Mount, inside: &Path, depth: u32) -> String {
+fn name_of(mount: &MountEntry, inside: &Path, depth: u32) -> String {
     let (kind, source) = (mount.kind.as_str(), mount.source.escape_ascii().to_string());
     let inside = shown(inside);
     if let Some(image) = image_of(mount, depth) {
         return format!("{kind} {image} {inside}");
     }
     if kind == "overlay" {
-        let layers = layers_of(mount, depth).unwrap_or_else(|| mount.once());
+        let layers = layers_of(mount, depth).unwrap_or_else(|| mount.unique_name());
         return format!("{kind} {layers} {inside}");
     }
     if matches!(kind, "tmpfs" | "ramfs") {
@@ -250,7 +250,7 @@ fn word(mount: &Mount, inside: &Path, depth: u32) -> String {
         return format!("{kind} {} {} {inside}", boot(), mount.device);
     }
     if is_anonymous(mount) || is_attached(mount) {
-        return format!("{kind} {source} {} {inside}", mount.once());
+        return format!("{kind} {source} {} {inside}", mount.unique_name());
     }
     // A server's directory may be mounted itself, or one above it.
     if source.contains(':') {
@@ -268,7 +268,7 @@ fn boot() -> String {
 }
 
 /// The places of all that an overlay is made of, where they can be seen.
-fn layers_of(mount: &Mount, depth: u32) -> Option<String> {
+fn layers_of(mount: &MountEntry, depth: u32) -> Option<String> {
     let depth = depth.checked_sub(1)?;
     let mut layers = Vec::new();
     for option in mount.options.split(|&byte| byte == b',') {
@@ -287,7 +287,7 @@ fn layers_of(mount: &Mount, depth: u32) -> Option<String> {
 }
 
 /// Whether a mount's source says nothing of what is mounted.
-fn is_anonymous(mount: &Mount) -> bool {
+fn is_anonymous(mount: &MountEntry) -> bool {
     let names_something =
         mount.source.iter().any(|byte| b"/:".contains(byte)) && mount.source != b"/dev/fuse";
     match mount.kind.as_str() {
@@ -298,16 +298,16 @@ fn is_anonymous(mount: &Mount) -> bool {
 
 /// Whether the device is one that anything may be attached to, one after another: a loop device whose image cannot be seen,
 /// a network block device.
-fn is_attached(mount: &Mount) -> bool {
+fn is_attached(mount: &MountEntry) -> bool {
     const LOOP: &str = "7:";
     const NBD: &str = "43:";
     mount.device.starts_with(LOOP) || mount.device.starts_with(NBD)
 }
 
-impl Mount {
+impl MountEntry {
     /// What this mount, or the device below it, has alone since the machine's start; where that cannot be seen, something
     /// that nothing has ever.
-    fn once(&self) -> String {
+    fn unique_name(&self) -> String {
         let sequence = fs::read_to_string(format!("/sys/dev/block/{}/diskseq", self.device)).ok();
         let own = sequence.map(|sequence| format!("disk {}", sequence.trim()));
         match own.or_else(|| self.unique.map(|id| format!("mount {id}"))) {
@@ -321,7 +321,7 @@ impl Mount {
 fn random() -> u128 {
     let mut bytes = [0; 16];
     if getrandom::fill(&mut bytes).is_err() {
-        // Where there are none, a time that passes only once does.
+        // Where there are none, a time that passes only unique_name does.
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         return now.map_or(0, |now| now.as_nanos()) ^ (u128::from(std::process::id()) << 96);
     }
@@ -329,7 +329,7 @@ fn random() -> u128 {
 }
 
 /// The file that the mount is an image in, where that can be seen: its own place, and which file there and in which state.
-fn image_of(mount: &Mount, depth: u32) -> Option<String> {
+fn image_of(mount: &MountEntry, depth: u32) -> Option<String> {
     let depth = depth.checked_sub(1)?;
     let backing = fs::read(format!("/sys/dev/block/{}/loop/backing_file", mount.device)).ok();
     let backing = backing.map(|path| path.strip_suffix(b"\n").unwrap_or(&path).to_vec());
@@ -366,14 +366,14 @@ fn image_of(mount: &Mount, depth: u32) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn mount(line: &str) -> Mount {
-        Mount::parse(line.as_bytes()).unwrap()
+    fn mount(line: &str) -> MountEntry {
+        MountEntry::parse(line.as_bytes()).unwrap()
     }
 
     fn place(line: &str, path: &str) -> String {
         let mount = mount(line);
         let inside = mount.root.join(Path::new(path).strip_prefix(&mount.at).unwrap());
-        word(&mount, &inside, 0)
+        name_of(&mount, &inside, 0)
     }
 
     #[test]
@@ -383,8 +383,8 @@ mod tests {
         assert_eq!((mount.id, mount.device.as_str(), mount.kind.as_str()), (36, "98:0", "ext3"));
         assert_eq!((mount.root.as_path(), mount.at.as_path()), (Path::new("/mnt1"), Path::new("/mnt 2")));
         assert_eq!(mount.source, br"/dev/root\x");
-        assert_eq!(Mount::parse(b""), None);
-        assert_eq!(Mount::parse(b"36 35 98:0 / /x rw"), None);
+        assert_eq!(MountEntry::parse(b""), None);
+        assert_eq!(MountEntry::parse(b"36 35 98:0 / /x rw"), None);
         assert_eq!(unescape(br"a\04"), br"a\04");
     }
 
@@ -419,7 +419,7 @@ mod tests {
             let at = made.path().display();
             let line =
                 format!("1 0 {dev} / / rw - overlay overlay rw,lowerdir={at}/{lower},upperdir={at}/up");
-            word(&mount(&line), Path::new("/data"), 2)
+            name_of(&mount(&line), Path::new("/data"), 2)
         };
         assert_eq!(layers("0:60", "one"), layers("0:61", "one"));
         assert_ne!(layers("0:60", "one"), layers("0:60", "two"));

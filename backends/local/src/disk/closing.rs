@@ -11,7 +11,7 @@ use super::folder::FolderId;
 use crate::jobs::lock;
 
 /// How long a tier that was dropped may hold up whoever comes next.
-const FAREWELL: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One entry a tier and directory.
 static CLOSING: Mutex<Vec<FolderId>> = Mutex::new(Vec::new());
@@ -37,5 +37,5 @@ pub(super) fn end(roots: &[FolderId]) {
 pub(super) fn wait(root: FolderId) {
     let closing = lock(&CLOSING);
     // Free or not, the lock tells.
-    drop(ENDED.wait_timeout_while(closing, FAREWELL, |closing| closing.contains(&root)));
+    drop(ENDED.wait_timeout_while(closing, CLOSE_TIMEOUT, |closing| closing.contains(&root)));
 }

@@ -162,7 +162,7 @@ pub enum WhenOwned {
 
 /// What a tier may do with a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum DirectoryAccess {
     /// It owns the space.
     Owner,
     /// It reads what is there: another process owns the space, nothing can be written, or there is no room.
@@ -184,7 +184,7 @@ pub struct DatasetOnDisk {
 
 /// What is kept of a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct DatasetUsage {
     /// How many samples.
     pub samples: u64,
     /// The bytes that they take: the sum of their footprints.

@@ -4,7 +4,7 @@ use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetIdentity;
 use rustix::io::Errno;
 
-use super::folder::NO_FILE;
+use super::folder::NOT_A_FILE;
 
 /// The tier's name in messages, metrics and reports.
 pub(super) const NAME: &str = "disk";
@@ -27,7 +27,7 @@ pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierEr
         Errno::ISDIR | Errno::NOTEMPTY => {
             (ErrorKind::Invalid, Some("there is a directory where a file of the cache belongs; move it away"))
         }
-        NO_FILE => (ErrorKind::Invalid, Some("it is neither a file nor a directory; move it away")),
+        NOT_A_FILE => (ErrorKind::Invalid, Some("it is neither a file nor a directory; move it away")),
         Errno::MFILE | Errno::NFILE => (ErrorKind::Transient, Some("too many open files; raise `ulimit -n`")),
         _ => (ErrorKind::Other, None),
     };
@@ -40,16 +40,24 @@ pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierEr
 pub(super) fn from_io(error: &std::io::Error, object: impl std::fmt::Display) -> TierError {
     match Errno::from_io_error(error) {
         Some(errno) => from_errno(errno, object),
-        None => about(ErrorKind::Other, object, error.to_string()),
+        None => error_about(ErrorKind::Other, object, error.to_string()),
     }
 }
 
 /// An error about `object`: a path, or a sample.
-pub(super) fn about(kind: ErrorKind, object: impl std::fmt::Display, detail: impl Into<String>) -> TierError {
+pub(super) fn error_about(
+    kind: ErrorKind,
+    object: impl std::fmt::Display,
+    detail: impl Into<String>,
+) -> TierError {
     TierError::new(kind, NAME).with_object(object.to_string()).with_detail(detail)
 }
 
 /// One line for what was lost and why; the run goes on without it.
-pub(super) fn lost(identity: DatasetIdentity, what: impl std::fmt::Display, why: impl std::fmt::Display) {
+pub(super) fn warn_lost(
+    identity: DatasetIdentity,
+    what: impl std::fmt::Display,
+    why: impl std::fmt::Display,
+) {
     tracing::warn!(%identity, "the disk cache goes on without {what}: {why}");
 }

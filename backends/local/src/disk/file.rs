@@ -35,17 +35,17 @@ impl DirectFile {
         let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
         // Without `O_DIRECT` first, because a file system that refuses `O_DIRECT` may have made the file by then.
         if create {
-            return Self::settle(folder.open(name, flags | OFlags::CREATE | OFlags::EXCL)?);
+            return Self::configure(folder.open(name, flags | OFlags::CREATE | OFlags::EXCL)?);
         }
         match folder.open(name, flags | OFlags::DIRECT) {
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => Self::settle(folder.open(name, flags)?),
-            opened => Self::settle(opened?),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Self::configure(folder.open(name, flags)?),
+            opened => Self::configure(opened?),
         }
     }
 
     /// Makes an open file direct if it can be, and waiting in any case: `O_NONBLOCK` was for what is no file, and on some
     /// file systems a ring would not wait where it is set.
-    fn settle(file: OwnedFd) -> Result<Self, Errno> {
+    fn configure(file: OwnedFd) -> Result<Self, Errno> {
         let direct = retry(|| rustix::fs::fcntl_setfl(&file, OFlags::DIRECT)).is_ok();
         if !direct {
             retry(|| rustix::fs::fcntl_setfl(&file, OFlags::empty()))?;
@@ -63,7 +63,7 @@ impl DirectFile {
     }
 
     /// Gives up on `O_DIRECT` for this file. Whoever sees that it has been given up can do without.
-    fn give_up(&self) -> Result<(), Errno> {
+    fn disable_direct(&self) -> Result<(), Errno> {
         retry(|| rustix::fs::fcntl_setfl(&self.file, OFlags::empty()))?;
         self.direct.store(false, Ordering::Release);
         Ok(())
@@ -76,11 +76,11 @@ impl DirectFile {
             let from = offset + buffer.filled() as u64;
             let answer =
                 buffer.fill(|empty| rustix::io::pread(&self.file, empty, from).map(|(done, _)| done));
-            match self.goes_on(buffer, answer) {
+            match self.needs_more(buffer, answer) {
                 Ok(true) => {}
                 Ok(false) => break,
                 // Another read of this file may have given up on it meanwhile.
-                Err(Errno::INVAL) if direct => self.give_up()?,
+                Err(Errno::INVAL) if direct => self.disable_direct()?,
                 Err(errno) => return Err(errno),
             }
         }
@@ -89,7 +89,7 @@ impl DirectFile {
     }
 
     /// What the answer to a read means: whether there is more to be read into `buffer`, which the answer has filled.
-    pub(super) fn goes_on(&self, buffer: &Buffer, answer: Result<usize, Errno>) -> Result<bool, Errno> {
+    pub(super) fn needs_more(&self, buffer: &Buffer, answer: Result<usize, Errno>) -> Result<bool, Errno> {
         match answer {
             Ok(0) => Ok(false),
             Ok(_) => Ok(buffer.filled() < buffer.capacity()),
@@ -110,7 +110,7 @@ impl DirectFile {
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
                 // A read of this file may have given up on it meanwhile.
-                Err(Errno::INVAL) if direct => self.give_up()?,
+                Err(Errno::INVAL) if direct => self.disable_direct()?,
                 Err(errno) => return Err(errno),
             }
         }
@@ -156,7 +156,7 @@ mod tests {
     fn a_file_that_cannot_be_direct_waits_all_the_same() {
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
-        let file = DirectFile::settle(socket.into()).unwrap();
+        let file = DirectFile::configure(socket.into()).unwrap();
         assert!(!file.direct.load(Ordering::Relaxed), "a socket is never direct");
         assert!(!rustix::fs::fcntl_getfl(&file.file).unwrap().contains(OFlags::NONBLOCK));
     }
@@ -172,7 +172,7 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     barrier.wait();
-                    file.give_up().unwrap();
+                    file.disable_direct().unwrap();
                 });
                 barrier.wait();
                 file.write(b"off the grid", 3).unwrap();

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::file::retry;
 
 /// The error for what is neither a file nor a directory and has the name of a file that is to be written.
-pub(super) const NO_FILE: Errno = Errno::MEDIUMTYPE;
+pub(super) const NOT_A_FILE: Errno = Errno::MEDIUMTYPE;
 
 /// Who may use what is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Folder {
     /// Opens the file `name`, and makes it where `flags` say so. Never waits, and never follows a link.
     ///
     /// # Errors
-    /// [`NO_FILE`] for a pipe or device that would be written to; otherwise the file system's.
+    /// [`NOT_A_FILE`] for a pipe or device that would be written to; otherwise the file system's.
     pub(super) fn open(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let mode = match self.permissions {
@@ -96,7 +96,7 @@ impl Folder {
         if flags.contains(OFlags::RDWR) {
             let stat = rustix::fs::fstat(&file)?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                return Err(NO_FILE);
+                return Err(NOT_A_FILE);
             }
             if self.permissions == Permissions::Private && stat.st_mode & 0o7777 != 0o600 {
                 // The directory keeps others out; this is for the day on which its mode is changed.

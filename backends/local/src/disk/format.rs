@@ -32,7 +32,7 @@ const RECORD_MAGIC: [u8; 4] = *b"FREC";
 
 /// Where a record is. One word, so that a table of them is read and changed without locks; never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct RecordPlace {
     /// Which of the tier's directories, below [`MAX_DIRECTORIES`].
     pub(super) directory: u8,
     /// Which segment there, below [`MAX_SEGMENTS`].
@@ -48,7 +48,7 @@ pub(super) const MAX_SEGMENTS: u16 = 1 << 15;
 pub(super) const MAX_START: u32 = 1 << 24;
 pub(super) const MAX_BLOCKS: u32 = (1 << 20) - 1;
 
-impl Place {
+impl RecordPlace {
     pub(super) fn pack(self) -> u64 {
         u64::from(self.directory) << 59
             | u64::from(self.segment) << 44
@@ -75,7 +75,7 @@ impl Place {
         u64::from(self.blocks) * BLOCK
     }
 
-    fn is_sound(self) -> bool {
+    fn is_valid(self) -> bool {
         self.segment < MAX_SEGMENTS
             && self.start > 0
             && self.start < MAX_START
@@ -88,26 +88,26 @@ pub(super) fn blocks_of(length: u64) -> Option<u32> {
     u32::try_from(FOOTPRINT.of(length) / BLOCK).ok().filter(|&blocks| blocks <= MAX_BLOCKS)
 }
 
-fn word32(bytes: &[u8], at: usize) -> u32 {
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-fn word64(bytes: &[u8], at: usize) -> u64 {
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|part| part.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-fn word128(bytes: &[u8], at: usize) -> u128 {
+fn u128_at(bytes: &[u8], at: usize) -> u128 {
     bytes.get(at..at + 16).and_then(|part| part.try_into().ok()).map_or(0, u128::from_le_bytes)
 }
 
 /// Puts the checksum of all before them into the last four bytes.
-fn seal(bytes: &mut [u8]) {
+fn write_checksum(bytes: &mut [u8]) {
     if let Some((text, sum)) = bytes.split_last_chunk_mut::<4>() {
         *sum = crc32c::crc32c(text).to_le_bytes();
     }
 }
 
-fn is_sealed(bytes: &[u8]) -> bool {
+fn has_valid_checksum(bytes: &[u8]) -> bool {
     bytes.split_last_chunk::<4>().is_some_and(|(text, sum)| crc32c::crc32c(text).to_le_bytes() == *sum)
 }
 
@@ -120,7 +120,7 @@ pub(super) fn record_header(identity: DatasetIdentity, id: SampleId, data: &[u8]
     bytes[24..32].copy_from_slice(&id.0.to_le_bytes());
     bytes[32..40].copy_from_slice(&(data.len() as u64).to_le_bytes());
     bytes[40..44].copy_from_slice(&crc32c::crc32c(data).to_le_bytes());
-    seal(&mut bytes);
+    write_checksum(&mut bytes);
     bytes
 }
 
@@ -132,20 +132,20 @@ pub(super) fn check_record(
     id: SampleId,
 ) -> Result<usize, &'static str> {
     let Some((header, data)) = record.split_at_checked(HEADER) else { return Err("the file ends there") };
-    if header[..4] != RECORD_MAGIC || !is_sealed(header) {
+    if header[..4] != RECORD_MAGIC || !has_valid_checksum(header) {
         return Err("there is no record there");
     }
-    if word32(header, 4) != VERSION {
+    if u32_at(header, 4) != VERSION {
         return Err("the record is of another version");
     }
-    if word128(header, 8) != identity.0 || word64(header, 24) != id.0 {
+    if u128_at(header, 8) != identity.0 || u64_at(header, 24) != id.0 {
         return Err("the record is another sample's");
     }
-    let length = word64(header, 32);
+    let length = u64_at(header, 32);
     if FOOTPRINT.of(length) != record.len() as u64 {
         return Err("the record has another length");
     }
-    if crc32c::crc32c(&data[..length as usize]) != word32(header, 40) {
+    if crc32c::crc32c(&data[..length as usize]) != u32_at(header, 40) {
         return Err("its checksum does not match");
     }
     Ok(length as usize)
@@ -158,32 +158,32 @@ pub(super) fn file_header(magic: [u8; 8], identity: DatasetIdentity, number: u16
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
     bytes[12..28].copy_from_slice(&identity.0.to_le_bytes());
     bytes[28..30].copy_from_slice(&number.to_le_bytes());
-    seal(&mut bytes);
+    write_checksum(&mut bytes);
     bytes
 }
 
 /// Whether `bytes`, as many as its header has or all that the file has, begin the right file: neither damaged, nor of
 /// another version, dataset or number.
-pub(super) fn is_right(bytes: &[u8], magic: [u8; 8], identity: DatasetIdentity, number: u16) -> bool {
+pub(super) fn is_valid_header(bytes: &[u8], magic: [u8; 8], identity: DatasetIdentity, number: u16) -> bool {
     bytes.starts_with(&magic)
-        && is_sealed(bytes)
-        && word32(bytes, 8) == VERSION
-        && word128(bytes, 12) == identity.0
-        && word32(bytes, 28) == u32::from(number)
+        && has_valid_checksum(bytes)
+        && u32_at(bytes, 8) == VERSION
+        && u128_at(bytes, 12) == identity.0
+        && u32_at(bytes, 28) == u32::from(number)
 }
 
 /// One entry of an index: a record was written, or is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     pub(super) id: SampleId,
     /// Its directory is the index's own.
-    pub(super) place: Place,
+    pub(super) place: RecordPlace,
     pub(super) dead: bool,
 }
 
 /// Appends the entry as the `position`-th of the index of `identity`. Both are in its checksum, so that an entry
 /// counts nowhere else.
-pub(super) fn push_entry(out: &mut Vec<u8>, entry: Entry, identity: DatasetIdentity, position: u64) {
+pub(super) fn push_entry(out: &mut Vec<u8>, entry: IndexEntry, identity: DatasetIdentity, position: u64) {
     let mut bytes = [0; ENTRY];
     bytes[..8].copy_from_slice(&entry.id.0.to_le_bytes());
     bytes[8..12].copy_from_slice(&u32::from(entry.place.segment).to_le_bytes());
@@ -206,19 +206,19 @@ pub(super) fn read_entry(
     directory: u8,
     identity: DatasetIdentity,
     position: u64,
-) -> Option<Entry> {
+) -> Option<IndexEntry> {
     let text = bytes.get(..28)?;
-    if bytes.len() != ENTRY || entry_sum(text, identity, position) != word32(bytes, 28) {
+    if bytes.len() != ENTRY || entry_sum(text, identity, position) != u32_at(bytes, 28) {
         return None;
     }
-    let segment = u16::try_from(word32(bytes, 8)).ok()?;
-    let place = Place { directory, segment, start: word32(bytes, 12), blocks: word32(bytes, 16) };
-    let dead = match word32(bytes, 20) {
+    let segment = u16::try_from(u32_at(bytes, 8)).ok()?;
+    let place = RecordPlace { directory, segment, start: u32_at(bytes, 12), blocks: u32_at(bytes, 16) };
+    let dead = match u32_at(bytes, 20) {
         0 => false,
         1 => true,
         _ => return None,
     };
-    place.is_sound().then_some(Entry { id: SampleId(word64(bytes, 0)), place, dead })
+    place.is_valid().then_some(IndexEntry { id: SampleId(u64_at(bytes, 0)), place, dead })
 }
 
 #[cfg(test)]
@@ -237,14 +237,19 @@ mod tests {
     #[test]
     fn places_are_one_word() {
         for place in [
-            Place { directory: 31, segment: MAX_SEGMENTS - 1, start: MAX_START - 1, blocks: MAX_BLOCKS },
-            Place { directory: 0, segment: 0, start: 1, blocks: 1 },
-            Place { directory: 3, segment: 77, start: 12_345, blocks: 28 },
+            RecordPlace {
+                directory: 31,
+                segment: MAX_SEGMENTS - 1,
+                start: MAX_START - 1,
+                blocks: MAX_BLOCKS,
+            },
+            RecordPlace { directory: 0, segment: 0, start: 1, blocks: 1 },
+            RecordPlace { directory: 3, segment: 77, start: 12_345, blocks: 28 },
         ] {
-            assert!(place.is_sound());
-            assert_eq!(Place::unpack(place.pack()), Some(place));
+            assert!(place.is_valid());
+            assert_eq!(RecordPlace::unpack(place.pack()), Some(place));
         }
-        assert_eq!(Place::unpack(0), None);
+        assert_eq!(RecordPlace::unpack(0), None);
         assert_eq!(blocks_of(u64::MAX), None);
         assert_eq!((blocks_of(0), blocks_of(4096 - 64), blocks_of(4096 - 63)), (Some(1), Some(1), Some(2)));
     }
@@ -267,8 +272,8 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_an_entry_shows_and_it_counts_in_one_place_only() {
-        let place = Place { directory: 2, segment: 7, start: 99, blocks: 28 };
-        let entry = Entry { id: SampleId(5), place, dead: false };
+        let place = RecordPlace { directory: 2, segment: 7, start: 99, blocks: 28 };
+        let entry = IndexEntry { id: SampleId(5), place, dead: false };
         let mut bytes = Vec::new();
         push_entry(&mut bytes, entry, PRINT, 3);
         assert_eq!(read_entry(&bytes, 2, PRINT, 3), Some(entry));
@@ -284,11 +289,11 @@ mod tests {
     #[test]
     fn every_damaged_byte_of_a_header_shows() {
         let header = file_header(SEGMENT_MAGIC, PRINT, 3, 4096);
-        let check = |bytes: &[u8]| is_right(bytes, SEGMENT_MAGIC, PRINT, 3);
+        let check = |bytes: &[u8]| is_valid_header(bytes, SEGMENT_MAGIC, PRINT, 3);
         assert!(check(&header));
-        assert!(!is_right(&header, SEGMENT_MAGIC, PRINT, 4));
-        assert!(!is_right(&header, SEGMENT_MAGIC, DatasetIdentity(0), 3));
-        assert!(!is_right(&header, INDEX_MAGIC, PRINT, 3));
+        assert!(!is_valid_header(&header, SEGMENT_MAGIC, PRINT, 4));
+        assert!(!is_valid_header(&header, SEGMENT_MAGIC, DatasetIdentity(0), 3));
+        assert!(!is_valid_header(&header, INDEX_MAGIC, PRINT, 3));
         assert!(!check(&[]) && !check(b"hello world") && !check(&[0; 4096]));
         for byte in 0..4096 {
             let mut bad = header.clone();

@@ -74,7 +74,7 @@ pub(super) fn is_segment(dataset: &Folder, identity: DatasetIdentity, number: u1
         Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error), // a pipe blocks
         _ => {}
     }
-    Ok(format::is_right(&bytes, SEGMENT_MAGIC, identity, number))
+    Ok(format::is_valid_header(&bytes, SEGMENT_MAGIC, identity, number))
 }
 
 /// Removes all files of a dataset's cache but its lock; those that could not be removed, and why.

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use super::closing;
 use super::error::from_errno;
 use super::folder::Folder;
-use super::index::{self, Found};
+use super::index::{self, IndexFile};
 use super::layout::{self, INDEX, LOCK, OWNER};
-use super::{lock, root};
+use super::{flock, root};
 
 /// One dataset's cache in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,22 +108,22 @@ pub fn list(directory: &Path) -> Result<Vec<CacheEntry>, TierError> {
 fn entries_of(root: &Folder) -> Result<Vec<(CacheEntry, Folder)>, TierError> {
     let failed = |errno| from_errno(errno, root.path().display());
     closing::wait(root.id().map_err(failed)?);
-    let owner = lock::is_owned(root).then(|| lock::owner(root));
+    let owner = flock::is_owned(root).then(|| flock::owner(root));
     let describe = |(identity, folder): (DatasetIdentity, Folder)| {
         let samples = match index::read(&folder, 0, identity) {
-            Ok(Found::Right(listed)) => listed.living().len() as u64,
+            Ok(IndexFile::Valid(listed)) => listed.live().len() as u64,
             _ => 0,
         };
         let owner = owner.as_ref().filter(|owner| owner.datasets.contains(&identity));
         let entry = CacheEntry {
             identity,
             path: folder.path().to_owned(),
-            is_old: root::is_old(root),
+            is_old: root::is_legacy(root),
             samples,
             bytes: folder.allocated("."),
             last_used: layout::last_used(&folder),
-            in_use: lock::is_shared(&folder),
-            owner: owner.and_then(lock::Owner::pid),
+            in_use: flock::is_shared(&folder),
+            owner: owner.and_then(flock::DirectoryOwner::pid),
         };
         (entry, folder)
     };
@@ -148,9 +148,9 @@ pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
         }
         if (removed.len() > before || rule.all) && root.names().is_ok_and(|names| names == [OWNER]) {
             // It counts for nothing; if it stays, the next owner uses it.
-            let _ = lock::remove_owner(&root);
+            let _ = flock::remove_owner(&root);
         }
-        if root::is_old(&root) {
+        if root::is_legacy(&root) {
             // Stays if there is something in it.
             let _ = std::fs::remove_dir(root.path());
         }
@@ -162,7 +162,7 @@ pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
 /// Removes one dataset's cache in `root`, or `None` if it is in use.
 fn remove(root: &Folder, dataset: &Folder, identity: DatasetIdentity) -> Result<Option<Removed>, Errno> {
     let before = dataset.allocated(".");
-    let Some(_held) = lock::hold(dataset)? else { return Ok(None) };
+    let Some(_held) = flock::hold(dataset)? else { return Ok(None) };
     let mut stays = layout::remove_files(dataset)?;
     // The lock belongs to whatever of ours is left.
     let locked = !stays.is_empty();

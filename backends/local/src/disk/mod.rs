@@ -68,30 +68,31 @@ mod aligned;
 mod closing;
 mod config;
 mod counters;
+mod dataset_dir;
 mod error;
 mod file;
+mod flock;
 mod folder;
 mod format;
 mod index;
 mod layout;
-mod lock;
 mod manage;
 mod open;
-mod pack;
-mod read;
+mod packer;
+mod quota;
 mod readers;
+mod record_reader;
 mod ring;
-mod room;
 mod root;
-mod shelf;
-mod store;
+mod state;
 mod table;
 mod tier;
 mod uring;
-mod write;
+mod writer;
 
 pub use config::{
-    Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskDirectory, DiskReader, Stored, WhenOwned,
+    DatasetOnDisk, DatasetUsage, DirectoryAccess, DiskConfig, DiskCounts, DiskDirectory, DiskReader,
+    WhenOwned,
 };
 pub use manage::{CacheEntry, Removed, Rule, clean, list};
 pub(crate) use root::is_cache_name;

@@ -13,29 +13,33 @@ use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, TierError};
 
 use super::config::DiskReader;
 use super::error::NAME;
-use super::read::Reader;
-use super::ring::Rings;
-use crate::pool::Pool;
+use super::record_reader::RecordReader;
+use super::ring::RingReaders;
+use crate::pool::ReadPool;
 
-pub(super) enum Readers {
-    Threads(Pool<Reader>),
-    Ring(Rings),
+pub(super) enum DiskReaders {
+    Threads(ReadPool<RecordReader>),
+    Ring(RingReaders),
 }
 
-impl Readers {
+impl DiskReaders {
     /// As `wanted`, for `parallelism` reads at once.
     ///
     /// # Errors
     /// If a ring is asked for and refused.
-    pub(super) fn new(wanted: DiskReader, reader: Reader, parallelism: usize) -> Result<Self, TierError> {
+    pub(super) fn new(
+        wanted: DiskReader,
+        reader: RecordReader,
+        parallelism: usize,
+    ) -> Result<Self, TierError> {
         if wanted == DiskReader::Threads {
-            return Ok(Self::Threads(Pool::new(reader, parallelism)));
+            return Ok(Self::Threads(ReadPool::new(reader, parallelism)));
         }
-        match Rings::new(reader.clone(), parallelism) {
+        match RingReaders::new(reader.clone(), parallelism) {
             Ok(rings) => Ok(Self::Ring(rings)),
             Err(error) if wanted == DiskReader::Auto => {
                 tracing::debug!(%error, "no io_uring here; the disk cache is read by threads");
-                Ok(Self::Threads(Pool::new(reader, parallelism)))
+                Ok(Self::Threads(ReadPool::new(reader, parallelism)))
             }
             Err(error) => Err(TierError::new(ErrorKind::Unsupported, NAME)
                 .with_object("io_uring")

@@ -3,7 +3,7 @@
 //! All users may be able to write to the directory, as to `/local/scratch`. So the root of the caches is named per
 //! user, is made with mode 0700, and is opened once. It is used only if the effective user owns it and no other user can
 //! write to it. Anything else of its name (another user's directory, a link, a pipe) is left unchanged, and the next of
-//! four names is tried. Another user who takes all four costs this user the cache and nothing else.
+//! four candidate_names is tried. Another user who takes all four costs this user the cache and nothing else.
 //!
 //! The check needs a file system that keeps owners and modes. CIFS mounts and NFS exports that map users do not. There
 //! the run continues without the directory, unless the user declares it shared. Then one root serves all users, and
@@ -19,28 +19,28 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::config::DiskDirectory;
-use super::error::{about, from_errno};
+use super::error::{error_about, from_errno};
 use super::file::retry;
 use super::folder::{Folder, FolderId, Permissions, make_folder, open_folder};
 use super::layout;
 use crate::jobs::lock;
 
-/// What all roots' names begin with. It is the whole name of roots that earlier versions made.
+/// What all roots' candidate_names begin with. It is the whole name of roots that earlier versions made.
 pub(crate) const PREFIX: &str = "foreread-cache";
 
-/// How many names there are.
-const NAMES: u32 = 4;
+/// How many candidate_names there are.
+const CANDIDATES: u32 = 4;
 
 /// A root, or why there is none. The run continues without it.
 #[derive(Debug)]
-pub(super) enum Root {
+pub(super) enum CacheRoot {
     Open(Folder),
     Unusable(TierError),
 }
 
 /// What one name leads to.
-enum Found {
-    Nothing,
+enum RootCandidate {
+    Missing,
     Own(OwnedFd),
     /// It is not this user's alone.
     Foreign(String),
@@ -48,13 +48,13 @@ enum Found {
     Exposed(String),
 }
 
-/// The roots' names, in the order in which they are tried.
-fn names(permissions: Permissions) -> impl Iterator<Item = String> {
+/// The roots' candidate_names, in the order in which they are tried.
+fn candidate_names(permissions: Permissions) -> impl Iterator<Item = String> {
     let whose = match permissions {
         Permissions::Private => rustix::process::geteuid().as_raw().to_string(),
         Permissions::Shared => "shared".to_owned(),
     };
-    (0..NAMES).map(move |number| match number {
+    (0..CANDIDATES).map(move |number| match number {
         0 => format!("{PREFIX}-{whose}"),
         number => format!("{PREFIX}-{whose}.{number}"),
     })
@@ -76,53 +76,53 @@ fn foreign(stat: &Stat) -> Option<String> {
 }
 
 /// Looks at one name without changing what is not this user's.
-fn look(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Found, Errno> {
+fn inspect(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<RootCandidate, Errno> {
     let descriptor = match open_folder(parent.as_fd(), name) {
         Ok(descriptor) => descriptor,
-        Err(Errno::NOENT) => return Ok(Found::Nothing),
-        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Found::Foreign("is no directory".to_owned())),
+        Err(Errno::NOENT) => return Ok(RootCandidate::Missing),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(RootCandidate::Foreign("is no directory".to_owned())),
         // Another user's, or one that this user has closed.
         Err(Errno::ACCESS | Errno::PERM) => {
             let stat = retry(|| rustix::fs::statat(parent.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW))?;
             let why = foreign(&stat).unwrap_or_else(|| "cannot be read".to_owned());
-            return Ok(Found::Foreign(why));
+            return Ok(RootCandidate::Foreign(why));
         }
         Err(errno) => return Err(errno),
     };
     if permissions == Permissions::Shared {
-        return Ok(Found::Own(descriptor));
+        return Ok(RootCandidate::Own(descriptor));
     }
     let stat = rustix::fs::fstat(&descriptor)?;
     if let Some(why) = foreign(&stat) {
-        return Ok(Found::Foreign(why));
+        return Ok(RootCandidate::Foreign(why));
     }
     if stat.st_mode & 0o077 == 0 {
-        return Ok(Found::Own(descriptor));
+        return Ok(RootCandidate::Own(descriptor));
     }
     let closed = retry(|| rustix::fs::fchmod(&descriptor, Mode::from_raw_mode(stat.st_mode & 0o700)));
-    // Nothing more can be written to a read-only file system, and its files were readable before.
+    // Missing more can be written to a read-only file system, and its files were readable before.
     if closed == Err(Errno::ROFS) {
-        return Ok(Found::Own(descriptor));
+        return Ok(RootCandidate::Own(descriptor));
     }
     let mode = rustix::fs::fstat(&descriptor)?.st_mode & 0o7777;
     Ok(match mode & 0o077 {
-        0 => Found::Own(descriptor),
-        _ => {
-            Found::Exposed(format!("it is readable for others (mode {mode:04o}), and that cannot be changed"))
-        }
+        0 => RootCandidate::Own(descriptor),
+        _ => RootCandidate::Exposed(format!(
+            "it is readable for others (mode {mode:04o}), and that cannot be changed"
+        )),
     })
 }
 
 /// Makes the root `name`, where there is nothing.
-fn make(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Found, Errno> {
+fn create_root(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<RootCandidate, Errno> {
     let descriptor = match make_folder(parent.as_fd(), name, permissions) {
         Ok(descriptor) => descriptor,
         // Another process was faster: another rank, or a stranger.
-        Err(Errno::EXIST | Errno::NOTDIR | Errno::LOOP) => return look(parent, name, permissions),
+        Err(Errno::EXIST | Errno::NOTDIR | Errno::LOOP) => return inspect(parent, name, permissions),
         Err(errno) => return Err(errno),
     };
     if permissions == Permissions::Shared {
-        return Ok(Found::Own(descriptor));
+        return Ok(RootCandidate::Own(descriptor));
     }
     let stat = rustix::fs::fstat(&descriptor)?;
     let mode = stat.st_mode & 0o7777;
@@ -131,22 +131,22 @@ fn make(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Found
     } else if mode & 0o077 != 0 {
         format!("what is made there with mode 0700 has mode {mode:04o}")
     } else {
-        return Ok(Found::Own(descriptor));
+        return Ok(RootCandidate::Own(descriptor));
     };
     // Just made, and of no use. If it is no longer empty it stays.
     let _ = retry(|| rustix::fs::unlinkat(parent.as_fd(), name, AtFlags::REMOVEDIR));
-    Ok(Found::Exposed(why))
+    Ok(RootCandidate::Exposed(why))
 }
 
 /// Opens this user's root in `directory`, and makes it if there is none.
 ///
 /// # Errors
 /// If the directory cannot be opened, or nothing can be made in it, for another reason than a lack of room.
-pub(super) fn open(directory: &DiskDirectory) -> Result<Root, TierError> {
+pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
     let path = &directory.path;
     let failed = |errno| from_errno(errno, path.display());
     let unusable = |why: String, remedy: &str| {
-        Root::Unusable(about(ErrorKind::Denied, path.display(), format!("{why}; {remedy}")))
+        CacheRoot::Unusable(error_about(ErrorKind::Denied, path.display(), format!("{why}; {remedy}")))
     };
     match std::fs::create_dir(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists && !path.is_dir() => {
@@ -158,37 +158,40 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<Root, TierError> {
     let permissions = directory.permissions();
     let mut taken = Vec::new();
     let mut missing = None;
-    let root = |name: &str, descriptor| Root::Open(Folder::new(descriptor, path.join(name), permissions));
+    let root =
+        |name: &str, descriptor| CacheRoot::Open(Folder::new(descriptor, path.join(name), permissions));
     let not_kept = |why: String| {
         let remedy = "a cache there could be read or replaced by other users. If all who can write to it may be trusted, \
                       give it as --disk DIR=SIZE,shared";
         unusable(why, remedy)
     };
-    for name in names(permissions) {
-        match look(&parent, &name, permissions).map_err(failed)? {
-            Found::Own(descriptor) => return Ok(root(&name, descriptor)),
-            Found::Exposed(why) => return Ok(not_kept(why)),
-            Found::Foreign(why) => taken.push((name, why)),
-            Found::Nothing => missing = missing.or(Some(name)),
+    for name in candidate_names(permissions) {
+        match inspect(&parent, &name, permissions).map_err(failed)? {
+            RootCandidate::Own(descriptor) => return Ok(root(&name, descriptor)),
+            RootCandidate::Exposed(why) => return Ok(not_kept(why)),
+            RootCandidate::Foreign(why) => taken.push((name, why)),
+            RootCandidate::Missing => missing = missing.or(Some(name)),
         }
     }
     while let Some(name) = missing.take() {
-        match make(&parent, &name, permissions) {
-            Ok(Found::Own(descriptor)) => {
+        match create_root(&parent, &name, permissions) {
+            Ok(RootCandidate::Own(descriptor)) => {
                 for (name, why) in &taken {
                     let path = path.join(name);
                     tracing::warn!("{}: {why}; it is left alone, another name is used", path.display());
                 }
                 return Ok(root(&name, descriptor));
             }
-            Ok(Found::Exposed(why)) => return Ok(not_kept(why)),
-            Ok(Found::Foreign(why)) => taken.push((name, why)),
-            Ok(Found::Nothing) => {} // made and removed by others; one more of the names
+            Ok(RootCandidate::Exposed(why)) => return Ok(not_kept(why)),
+            Ok(RootCandidate::Foreign(why)) => taken.push((name, why)),
+            Ok(RootCandidate::Missing) => {} // made and removed by others; one more of the candidate_names
             Err(errno) => return full_or(failed(errno)),
         }
-        let is_free = |name: &String| matches!(look(&parent, name, permissions), Ok(Found::Nothing));
-        missing =
-            names(permissions).filter(|name| taken.iter().all(|(other, _)| other != name)).find(is_free);
+        let is_free =
+            |name: &String| matches!(inspect(&parent, name, permissions), Ok(RootCandidate::Missing));
+        missing = candidate_names(permissions)
+            .filter(|name| taken.iter().all(|(other, _)| other != name))
+            .find(is_free);
     }
     let list: Vec<String> = taken.into_iter().map(|(name, why)| format!("{name} {why}")).collect();
     Ok(unusable(
@@ -198,21 +201,21 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<Root, TierError> {
 }
 
 /// A run continues without a disk that is full.
-fn full_or(error: TierError) -> Result<Root, TierError> {
+fn full_or(error: TierError) -> Result<CacheRoot, TierError> {
     match error.kind() {
-        ErrorKind::Full => Ok(Root::Unusable(error)),
+        ErrorKind::Full => Ok(CacheRoot::Unusable(error)),
         _ => Err(error),
     }
 }
 
 /// The folder of one rank's part in a root: the root itself is the first.
-pub(super) fn part(root: Folder, part: u32) -> Result<Root, TierError> {
+pub(super) fn open_part(root: Folder, part: u32) -> Result<CacheRoot, TierError> {
     if part == 0 {
-        return Ok(Root::Open(root));
+        return Ok(CacheRoot::Open(root));
     }
     let name = layout::part_name(part);
     match root.make_folder(&name) {
-        Ok(folder) => Ok(Root::Open(folder)),
+        Ok(folder) => Ok(CacheRoot::Open(folder)),
         Err(errno) => full_or(from_errno(errno, root.path_of(name).display())),
     }
 }
@@ -226,8 +229,8 @@ pub(super) fn existing(directory: &Path) -> Result<Vec<Folder>, TierError> {
     let parent = open_parent(directory).map_err(failed)?;
     let mut folders = Vec::new();
     for permissions in [Permissions::Private, Permissions::Shared] {
-        for name in names(permissions) {
-            if let Found::Own(root) = look(&parent, &name, permissions).map_err(failed)? {
+        for name in candidate_names(permissions) {
+            if let RootCandidate::Own(root) = inspect(&parent, &name, permissions).map_err(failed)? {
                 let root = Folder::new(root, directory.join(name), permissions);
                 folders.extend(
                     layout::parts(&root)
@@ -238,7 +241,7 @@ pub(super) fn existing(directory: &Path) -> Result<Vec<Folder>, TierError> {
             }
         }
     }
-    folders.extend(old(directory, &parent));
+    folders.extend(legacy(directory, &parent));
     Ok(folders)
 }
 
@@ -246,16 +249,16 @@ pub(super) fn existing(directory: &Path) -> Result<Vec<Folder>, TierError> {
 pub(super) fn count_parts(directory: &DiskDirectory) -> u32 {
     let permissions = directory.permissions();
     let Ok(parent) = open_parent(&directory.path) else { return 1 };
-    let own = names(permissions).find_map(|name| match look(&parent, &name, permissions) {
-        Ok(Found::Own(root)) => Some(Folder::new(root, directory.path.join(name), permissions)),
+    let own = candidate_names(permissions).find_map(|name| match inspect(&parent, &name, permissions) {
+        Ok(RootCandidate::Own(root)) => Some(Folder::new(root, directory.path.join(name), permissions)),
         _ => None,
     });
     own.and_then(|root| layout::parts(&root).into_iter().max()).map_or(1, |most| most + 1)
 }
 
-/// What earlier versions made in `directory`, if it is this user's. They did not look whose it was, so nothing in it is
+/// What earlier versions made in `directory`, if it is this user's. They did not inspect whose it was, so nothing in it is
 /// believed; it is listed and removed only.
-fn old(directory: &Path, parent: &OwnedFd) -> Vec<Folder> {
+fn legacy(directory: &Path, parent: &OwnedFd) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut add = |parent: &OwnedFd, path: PathBuf| {
         let Ok(descriptor) = open_folder(parent, PREFIX) else { return };
@@ -278,15 +281,15 @@ fn old(directory: &Path, parent: &OwnedFd) -> Vec<Folder> {
 }
 
 /// Whether a folder is one that earlier versions made.
-pub(super) fn is_old(folder: &Folder) -> bool {
+pub(super) fn is_legacy(folder: &Folder) -> bool {
     folder.path().file_name().is_some_and(|name| name == PREFIX)
 }
 
 /// Names what earlier versions have left in `directory`, once in this process.
-pub(super) fn warn_of_old(directory: &Path) {
+pub(super) fn warn_of_legacy(directory: &Path) {
     static NAMED: Mutex<BTreeSet<FolderId>> = Mutex::new(BTreeSet::new());
     let Ok(parent) = open_parent(directory) else { return };
-    for folder in old(directory, &parent) {
+    for folder in legacy(directory, &parent) {
         let Ok(id) = folder.id() else { continue };
         if lock(&NAMED).insert(id) {
             let (path, bytes) = (folder.path().display(), folder.allocated("."));

@@ -8,62 +8,62 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foreread_types::SampleId;
 use metrics::Gauge;
 
-use super::config::Stored;
-use super::format::Place;
+use super::config::DatasetUsage;
+use super::format::RecordPlace;
 
 #[derive(Debug)]
-pub(super) struct Table {
-    words: Box<[AtomicU64]>,
+pub(super) struct PlaceTable {
+    slots: Box<[AtomicU64]>,
     samples: AtomicU64,
     bytes: AtomicU64,
     /// The bytes of all tables.
     held: Gauge,
 }
 
-impl Table {
+impl PlaceTable {
     /// A table for so many samples that says to `held` what it keeps.
     pub(super) fn new(samples: u64, held: Gauge) -> Self {
-        let words = (0..samples).map(|_| AtomicU64::new(0)).collect();
-        Self { words, samples: AtomicU64::new(0), bytes: AtomicU64::new(0), held }
+        let slots = (0..samples).map(|_| AtomicU64::new(0)).collect();
+        Self { slots, samples: AtomicU64::new(0), bytes: AtomicU64::new(0), held }
     }
 
     /// Whether the dataset has such a sample.
     pub(super) fn knows(&self, id: SampleId) -> bool {
-        id.0 < self.words.len() as u64
+        id.0 < self.slots.len() as u64
     }
 
-    fn word(&self, id: SampleId) -> Option<&AtomicU64> {
-        self.words.get(usize::try_from(id.0).ok()?)
+    fn slot(&self, id: SampleId) -> Option<&AtomicU64> {
+        self.slots.get(usize::try_from(id.0).ok()?)
     }
 
-    pub(super) fn get(&self, id: SampleId) -> Option<Place> {
-        Place::unpack(self.word(id)?.load(Ordering::Acquire))
+    pub(super) fn get(&self, id: SampleId) -> Option<RecordPlace> {
+        RecordPlace::unpack(self.slot(id)?.load(Ordering::Acquire))
     }
 
     /// Puts a sample in; what was there before is returned.
-    pub(super) fn put(&self, id: SampleId, place: Place) -> Option<Place> {
-        let before = Place::unpack(self.word(id)?.swap(place.pack(), Ordering::AcqRel));
+    pub(super) fn put(&self, id: SampleId, place: RecordPlace) -> Option<RecordPlace> {
+        let before = RecordPlace::unpack(self.slot(id)?.swap(place.pack(), Ordering::AcqRel));
         self.samples.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(place.bytes(), Ordering::Relaxed);
         self.held.increment(place.bytes() as f64);
-        self.gone(before);
+        self.subtract(before);
         before
     }
 
     /// Takes a sample out, wherever it is.
-    pub(super) fn take(&self, id: SampleId) -> Option<Place> {
-        let before = Place::unpack(self.word(id)?.swap(0, Ordering::AcqRel));
-        self.gone(before);
+    pub(super) fn take(&self, id: SampleId) -> Option<RecordPlace> {
+        let before = RecordPlace::unpack(self.slot(id)?.swap(0, Ordering::AcqRel));
+        self.subtract(before);
         before
     }
 
     /// Takes a sample out if it is at `place`.
-    pub(super) fn take_from(&self, id: SampleId, place: Place) -> bool {
-        let exchanged = self.word(id).is_some_and(|word| {
-            word.compare_exchange(place.pack(), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    pub(super) fn take_from(&self, id: SampleId, place: RecordPlace) -> bool {
+        let exchanged = self.slot(id).is_some_and(|slot| {
+            slot.compare_exchange(place.pack(), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
         if exchanged {
-            self.gone(Some(place));
+            self.subtract(Some(place));
         }
         exchanged
     }
@@ -73,7 +73,7 @@ impl Table {
         self.of(directory).for_each(|(id, place)| _ = self.take_from(id, place));
     }
 
-    fn gone(&self, place: Option<Place>) {
+    fn subtract(&self, place: Option<RecordPlace>) {
         if let Some(place) = place {
             self.samples.fetch_sub(1, Ordering::Relaxed);
             self.bytes.fetch_sub(place.bytes(), Ordering::Relaxed);
@@ -82,23 +82,26 @@ impl Table {
     }
 
     /// What is kept, in the order of the ids.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (SampleId, Place)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SampleId, RecordPlace)> {
         (0..)
-            .zip(&self.words)
-            .filter_map(|(id, word)| Some((SampleId(id), Place::unpack(word.load(Ordering::Acquire))?)))
+            .zip(&self.slots)
+            .filter_map(|(id, slot)| Some((SampleId(id), RecordPlace::unpack(slot.load(Ordering::Acquire))?)))
     }
 
     /// What is kept in one directory, in the order of the ids.
-    pub(super) fn of(&self, directory: u8) -> impl Iterator<Item = (SampleId, Place)> {
+    pub(super) fn of(&self, directory: u8) -> impl Iterator<Item = (SampleId, RecordPlace)> {
         self.iter().filter(move |(_, place)| place.directory == directory)
     }
 
-    pub(super) fn stored(&self) -> Stored {
-        Stored { samples: self.samples.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    pub(super) fn stored(&self) -> DatasetUsage {
+        DatasetUsage {
+            samples: self.samples.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
     }
 }
 
-impl Drop for Table {
+impl Drop for PlaceTable {
     fn drop(&mut self) {
         self.held.decrement(*self.bytes.get_mut() as f64);
     }

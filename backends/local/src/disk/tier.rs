@@ -14,19 +14,19 @@ use foreread_tier::{
 use foreread_types::{DatasetId, Footprint, SampleId, SampleKey};
 use tokio::sync::oneshot;
 
-use super::config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskReader, Stored};
-use super::counters::Counters;
+use super::config::{DatasetOnDisk, DatasetUsage, DirectoryAccess, DiskConfig, DiskCounts, DiskReader};
+use super::counters::DiskCounters;
+use super::dataset_dir::SegmentWriter;
 use super::error::NAME;
 use super::format::{FOOTPRINT, blocks_of};
-use super::index::Follower;
-use super::open::{self, Opened};
-use super::pack::{Job, Outlet, Packer, Pending};
-use super::read::Reader;
-use super::readers::Readers;
-use super::shelf::Ledger;
-use super::store::{Directory, Key, Locks, Set, Store};
-use super::table::Table;
-use super::write::Writer;
+use super::index::IndexFollower;
+use super::open::{self, OpenedDirectory};
+use super::packer::{PackJob, Packer, PendingRecord, WriterHandle};
+use super::readers::DiskReaders;
+use super::record_reader::RecordReader;
+use super::state::{CacheDirectory, CachedDataset, DiskKey, DiskState, TierLocks};
+use super::table::PlaceTable;
+use super::writer::DirectoryWriter;
 use crate::jobs::lock;
 
 /// How often a reader looks what the owner has written since.
@@ -45,19 +45,19 @@ const FOLLOW: Duration = Duration::from_secs(1);
 /// ends.
 pub struct DiskTier {
     profile: TierProfile,
-    store: Arc<Store>,
-    readers: Readers,
-    followers: Arc<Mutex<Vec<Followed>>>,
+    store: Arc<DiskState>,
+    readers: DiskReaders,
+    followers: Arc<Mutex<Vec<FollowedDataset>>>,
     /// Dropping it ends the thread that follows.
     _following: Sender<()>,
-    locks: Arc<Locks>,
+    locks: Arc<TierLocks>,
 }
 
-/// A shelf that another process writes.
-struct Followed {
+/// A dataset_dir that another process writes.
+struct FollowedDataset {
     directory: usize,
     set: usize,
-    follower: Follower,
+    follower: IndexFollower,
 }
 
 impl fmt::Debug for DiskTier {
@@ -80,7 +80,7 @@ impl DiskTier {
     /// may take now, the rest is dropped; other datasets' caches are removed as the [module](super) says.
     ///
     /// Some directories cost one warning and not the run. One on a full disk, or for which the user's quota is reached, is
-    /// only read; so is a read-only one that holds a cache of one of the datasets. One is left out ([`Access::Unused`])
+    /// only read; so is a read-only one that holds a cache of one of the datasets. One is left out ([`DirectoryAccess::Unused`])
     /// where this user's cache cannot be kept from others: the file system does not keep owners and modes, or all of the
     /// cache's names are taken by what is not this user's.
     ///
@@ -94,47 +94,47 @@ impl DiskTier {
         datasets: &[DatasetOnDisk],
         buffers: Arc<dyn Buffers>,
     ) -> Result<Self, TierError> {
-        let counters = Counters::new();
+        let counters = DiskCounters::new();
         let (sets, numbers) = sets(datasets, &counters);
-        let roots = open::roots(&config, &sets, datasets)?;
+        let roots = open::open_roots(&config, &sets, datasets)?;
         let mut opened = Vec::with_capacity(config.directories.len());
         for (number, root) in (0..).zip(&roots) {
             opened.push(open::open(&config, number, root.as_ref(), &sets, datasets)?);
         }
         let (jobs, queue) = channel();
-        let (mut directories, mut ledgers) = (Vec::new(), Vec::new());
+        let (mut directories, mut segment_writers) = (Vec::new(), Vec::new());
         let mut locks = Vec::new();
-        for Opened { directory, ledgers: own, locks: held } in opened {
+        for OpenedDirectory { directory, segment_writers: own, locks: held } in opened {
             directories.push(directory);
-            ledgers.push(own);
+            segment_writers.push(own);
             locks.extend(held);
         }
-        let locks = Arc::new(Locks::new(locks, roots));
-        let store = Arc::new(Store {
+        let locks = Arc::new(TierLocks::new(locks, roots));
+        let store = Arc::new(DiskState {
             sets,
             numbers,
             directories,
             buffers,
-            behind: Budget::new(config.write_behind),
-            reading: AtomicUsize::default(),
+            write_behind: Budget::new(config.write_behind),
+            reads_in_flight: AtomicUsize::default(),
             closing: AtomicBool::default(),
-            unread: AtomicBool::default(),
+            read_error_logged: AtomicBool::default(),
             counters,
             jobs,
-            on_the_way: Mutex::default(),
+            pending_writes: Mutex::default(),
         });
         let followers = Arc::new(Mutex::new(followers(&store)));
         let (_following, stop) = channel();
         // From here on a failure ends what was begun, as any drop does.
         let tier = Self {
             profile: TierProfile::new(config.parallelism),
-            readers: Readers::new(config.reader, Reader(Arc::clone(&store)), config.parallelism)?,
+            readers: DiskReaders::new(config.reader, RecordReader(Arc::clone(&store)), config.parallelism)?,
             store,
             followers,
             _following,
             locks,
         };
-        tier.begin(queue, ledgers)?;
+        tier.begin(queue, segment_writers)?;
         tier.store.counters.capacity(tier.capacity());
         tier.refresh();
         tier.follow(stop)?;
@@ -142,22 +142,34 @@ impl DiskTier {
     }
 
     /// Starts the threads that write.
-    fn begin(&self, jobs: Receiver<Job>, ledgers: Vec<Vec<Ledger>>) -> Result<(), TierError> {
-        let mut outlets = Vec::new();
-        for (number, ledgers) in (0..).zip(ledgers) {
-            if self.store.directories[usize::from(number)].access != Access::Owner {
-                outlets.push(None);
+    fn begin(
+        &self,
+        jobs: Receiver<PackJob>,
+        segment_writers: Vec<Vec<SegmentWriter>>,
+    ) -> Result<(), TierError> {
+        let mut writers = Vec::new();
+        for (number, segment_writers) in (0..).zip(segment_writers) {
+            if self.store.directories[usize::from(number)].access != DirectoryAccess::Owner {
+                writers.push(None);
                 continue;
             }
             let (commands, received) = channel();
             let (giving, spare) = sync_channel(4);
             let queued = Arc::new(AtomicUsize::new(0));
-            outlets.push(Some(Outlet { commands, queued: Arc::clone(&queued), spare }));
+            writers.push(Some(WriterHandle { commands, queued: Arc::clone(&queued), spare }));
             let (store, _locks) = (Arc::clone(&self.store), Arc::clone(&self.locks));
-            let writer = Writer { store, number, ledgers, commands: received, queued, spare: giving, _locks };
+            let writer = DirectoryWriter {
+                store,
+                number,
+                segment_writers,
+                commands: received,
+                queued,
+                spare: giving,
+                _locks,
+            };
             spawn("foreread-write", move || writer.run())?;
         }
-        let packer = Packer { store: Arc::clone(&self.store), jobs, outlets, open: Default::default() };
+        let packer = Packer { store: Arc::clone(&self.store), jobs, writers, open: Default::default() };
         spawn("foreread-pack", move || packer.run())
     }
 
@@ -168,22 +180,22 @@ impl DiskTier {
     /// The bytes of footprints that it keeps when it is full: what the planner may place here. Only of directories
     /// whose space this tier owns; one that is only read has no room.
     pub fn capacity(&self) -> u64 {
-        self.sum(|directory| directory.room.budget().limit())
+        self.sum(|directory| directory.quota.budget().limit())
     }
 
     /// The bytes of footprints that are free now, in all directories together.
     pub fn free(&self) -> u64 {
-        self.sum(|directory| directory.room.free())
+        self.sum(|directory| directory.quota.free())
     }
 
     /// Over all directories, each of which may be as large as a number gets.
-    fn sum(&self, bytes: impl Fn(&Directory) -> u64) -> u64 {
+    fn sum(&self, bytes: impl Fn(&CacheDirectory) -> u64) -> u64 {
         self.store.directories.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// What is kept of a dataset: after opening, what a warm start finds. Nothing of a dataset that is not the run's.
-    pub fn stored(&self, dataset: DatasetId) -> Stored {
-        self.store.set(dataset).map_or_else(Stored::default, |set| self.store.sets[set].table.stored())
+    pub fn stored(&self, dataset: DatasetId) -> DatasetUsage {
+        self.store.set(dataset).map_or_else(DatasetUsage::default, |set| self.store.sets[set].table.stored())
     }
 
     /// Which samples of a dataset are kept, ascending.
@@ -195,7 +207,7 @@ impl DiskTier {
     }
 
     /// What the tier may do with each directory, in their order.
-    pub fn access(&self) -> Vec<Access> {
+    pub fn access(&self) -> Vec<DirectoryAccess> {
         self.store.directories.iter().map(|directory| directory.access).collect()
     }
 
@@ -217,7 +229,7 @@ impl DiskTier {
     /// Nothing is lost by dropping it but the knowledge.
     pub async fn flush(&self) {
         let (done, written) = oneshot::channel();
-        if self.store.jobs.send(Job::Flush(Arc::new(done))).is_ok() {
+        if self.store.jobs.send(PackJob::Flush(Arc::new(done))).is_ok() {
             // Dropped, not sent, by the last of the writers.
             let _ = written.await;
         }
@@ -243,13 +255,13 @@ impl DiskTier {
         })
     }
 
-    fn key(&self, key: SampleKey) -> Option<Key> {
+    fn key(&self, key: SampleKey) -> Option<DiskKey> {
         Some((self.store.set(key.dataset)?, key.id))
     }
 
     /// The directory that `room` was reserved in.
     fn directory_of(&self, room: &Charge) -> Option<usize> {
-        self.store.directories.iter().position(|directory| room.is_of(directory.room.budget()))
+        self.store.directories.iter().position(|directory| room.is_of(directory.quota.budget()))
     }
 }
 
@@ -258,7 +270,7 @@ impl Drop for DiskTier {
         self.store.closing.store(true, Ordering::Relaxed);
         self.locks.let_go();
         // A packer that is gone has ended already.
-        let _ = self.store.jobs.send(Job::End);
+        let _ = self.store.jobs.send(PackJob::End);
     }
 }
 
@@ -272,8 +284,8 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), TierErr
 }
 
 /// The datasets without repetition, and which of them each is.
-fn sets(datasets: &[DatasetOnDisk], counters: &Counters) -> (Vec<Set>, Vec<usize>) {
-    let mut sets: Vec<Set> = Vec::new();
+fn sets(datasets: &[DatasetOnDisk], counters: &DiskCounters) -> (Vec<CachedDataset>, Vec<usize>) {
+    let mut sets: Vec<CachedDataset> = Vec::new();
     let mut numbers = Vec::with_capacity(datasets.len());
     for dataset in datasets {
         let same = sets.iter().position(|set| set.identity == dataset.identity);
@@ -281,49 +293,52 @@ fn sets(datasets: &[DatasetOnDisk], counters: &Counters) -> (Vec<Set>, Vec<usize
         if same.is_none() {
             let all = datasets.iter().filter(|other| other.identity == dataset.identity);
             let samples = all.map(|dataset| dataset.samples).max().unwrap_or(0);
-            sets.push(Set { identity: dataset.identity, table: Table::new(samples, counters.held.clone()) });
+            sets.push(CachedDataset {
+                identity: dataset.identity,
+                table: PlaceTable::new(samples, counters.held.clone()),
+            });
         }
     }
     (sets, numbers)
 }
 
-fn followers(store: &Store) -> Vec<Followed> {
+fn followers(store: &DiskState) -> Vec<FollowedDataset> {
     let mut followers = Vec::new();
     for (number, directory) in store.directories.iter().enumerate() {
-        if directory.access != Access::ReadOnly {
+        if directory.access != DirectoryAccess::ReadOnly {
             continue;
         }
-        for (set, shelf) in directory.shelves.iter().enumerate() {
-            let follower = Follower::new(shelf.identity(), number as u8);
-            followers.push(Followed { directory: number, set, follower });
+        for (set, dataset_dir) in directory.dataset_dirs.iter().enumerate() {
+            let follower = IndexFollower::new(dataset_dir.identity(), number as u8);
+            followers.push(FollowedDataset { directory: number, set, follower });
         }
     }
     followers
 }
 
-fn refresh(store: &Store, locks: &Locks, followers: &Mutex<Vec<Followed>>) {
+fn refresh(store: &DiskState, locks: &TierLocks, followers: &Mutex<Vec<FollowedDataset>>) {
     let mut followers = lock(&followers);
-    for Followed { directory, set, follower } in followers.iter_mut() {
-        let shelf = &store.directories[*directory].shelves[*set];
+    for FollowedDataset { directory, set, follower } in followers.iter_mut() {
+        let dataset_dir = &store.directories[*directory].dataset_dirs[*set];
         // Nothing is found where it could be removed while it is read.
-        let news = match locks.follow((*directory, *set), shelf).then(|| shelf.folder()) {
-            Some(Ok(folder)) => follower.look(&folder),
-            _ => Ok(follower.lose()),
+        let update = match locks.follow((*directory, *set), dataset_dir).then(|| dataset_dir.folder()) {
+            Some(Ok(folder)) => follower.poll(&folder),
+            _ => Ok(follower.close()),
         };
-        let news = match news {
-            Ok(news) => news,
+        let update = match update {
+            Ok(update) => update,
             Err(error) => {
                 tracing::debug!(%error, "the index of a cache that is only read could not be read");
                 continue;
             }
         };
         let table = &store.sets[*set].table;
-        if news.afresh {
+        if update.replaced {
             table.clear(*directory as u8);
         }
-        // After the index, so that what it lists is in the files that are opened from now on.
-        shelf.forget_replaced();
-        for entry in news.entries.into_iter().filter(|entry| table.knows(entry.id)) {
+        // AwaitPrevious the index, so that what it lists is in the files that are opened from now on.
+        dataset_dir.forget_replaced();
+        for entry in update.entries.into_iter().filter(|entry| table.knows(entry.id)) {
             if entry.dead {
                 table.take_from(entry.id, entry.place);
             } else if table.get(entry.id).is_none_or(|place| place.directory == entry.place.directory) {
@@ -371,12 +386,12 @@ impl CacheTier for DiskTier {
         }
     }
 
-    /// Room in the directory that has the most.
+    /// Quota in the directory that has the most.
     fn reserve(&self, bytes: u64) -> Option<Charge> {
         let mut writable: Vec<_> =
             self.store.directories.iter().filter(|directory| directory.is_writable()).collect();
-        writable.sort_by_key(|directory| std::cmp::Reverse(directory.room.free()));
-        writable.into_iter().find_map(|directory| directory.room.budget().try_charge(bytes))
+        writable.sort_by_key(|directory| std::cmp::Reverse(directory.quota.free()));
+        writable.into_iter().find_map(|directory| directory.quota.budget().try_charge(bytes))
     }
 
     /// Copies the sample towards the disk; the future is ready when it is there, or never will be.
@@ -395,7 +410,7 @@ impl CacheTier for DiskTier {
         let Some(directory) = self.directory_of(&room).filter(|_| room.bytes() >= bytes) else {
             return Err(error(ErrorKind::Invalid).with_detail("the room was not reserved for this sample"));
         };
-        let known = |(set, id): &Key| self.store.sets[*set].table.knows(*id);
+        let known = |(set, id): &DiskKey| self.store.sets[*set].table.knows(*id);
         let Some(own) = self.key(key).filter(known) else {
             return Err(error(ErrorKind::Invalid).with_detail("it is no sample of the run's datasets"));
         };
@@ -408,28 +423,28 @@ impl CacheTier for DiskTier {
         let (done, stored) = oneshot::channel();
         {
             // Jobs are sent under this lock, so that nobody finds a sample on its way whose job comes after their own.
-            let mut on_the_way = self.store.on_the_way();
-            let job = if let Some((directory, outcome)) = on_the_way.get(&own) {
-                Job::After { directory: *directory, outcome: Arc::clone(outcome), done }
+            let mut pending_writes = self.store.pending_writes();
+            let job = if let Some((directory, outcome)) = pending_writes.get(&own) {
+                PackJob::AwaitPrevious { directory: *directory, outcome: Arc::clone(outcome), done }
             } else if self.store.place(own).is_some() {
                 return Ok(());
             } else {
-                let Some(behind) = self.behind(bytes) else {
-                    drop(on_the_way);
+                let Some(write_behind) = self.write_behind(bytes) else {
+                    drop(pending_writes);
                     self.store.counters.skipped();
                     return Err(
                         error(ErrorKind::Full).with_detail("too much is on its way to the disk already")
                     );
                 };
-                on_the_way.insert(own, (directory, Arc::default()));
-                let pending = Pending { id: key.id, blocks, room, behind, done };
-                Job::Store { key: own, directory, sample, pending }
+                pending_writes.insert(own, (directory, Arc::default()));
+                let pending = PendingRecord { id: key.id, blocks, room, write_behind, done };
+                PackJob::Store { key: own, directory, sample, pending }
             };
             let sent = self.store.jobs.send(job);
             if sent.is_err() {
-                on_the_way.remove(&own);
+                pending_writes.remove(&own);
                 // Before what was not sent: ending its charges may call back.
-                drop(on_the_way);
+                drop(pending_writes);
                 return Err(closed());
             }
         }
@@ -445,7 +460,7 @@ impl CacheTier for DiskTier {
         let mut gone = Vec::new();
         for key in keys.into_iter().filter_map(|key| self.key(key)) {
             let place = self.store.sets[key.0].table.take(key.1);
-            if place.is_some() || self.store.on_the_way().contains_key(&key) {
+            if place.is_some() || self.store.pending_writes().contains_key(&key) {
                 gone.push((key, place));
             }
         }
@@ -453,7 +468,7 @@ impl CacheTier for DiskTier {
             return;
         }
         let (done, forgotten) = oneshot::channel();
-        if self.store.jobs.send(Job::Forget { keys: gone, done: Some(Arc::new(done)) }).is_ok() {
+        if self.store.jobs.send(PackJob::Remove { keys: gone, done: Some(Arc::new(done)) }).is_ok() {
             // Dropped, not sent, by the last of the writers.
             let _ = forgotten.await;
         }
@@ -461,11 +476,11 @@ impl CacheTier for DiskTier {
 }
 
 impl DiskTier {
-    /// Room in the write-behind budget; a sample larger than all of it goes when nothing else is on its way.
-    fn behind(&self, bytes: u64) -> Option<Charge> {
-        let behind = &self.store.behind;
-        let alone = bytes > behind.limit() && behind.used() == 0;
-        if alone { Some(behind.charge(bytes)) } else { behind.try_charge(bytes) }
+    /// Quota in the write-write_behind budget; a sample larger than all of it goes when nothing else is on its way.
+    fn write_behind(&self, bytes: u64) -> Option<Charge> {
+        let write_behind = &self.store.write_behind;
+        let alone = bytes > write_behind.limit() && write_behind.used() == 0;
+        if alone { Some(write_behind.charge(bytes)) } else { write_behind.try_charge(bytes) }
     }
 }
 
@@ -475,7 +490,7 @@ mod tests {
     use foreread_types::{DatasetIdentity, Tick};
     use rustix::io::Errno;
 
-    use super::super::read::Started;
+    use super::super::record_reader::PreparedRead;
     use super::*;
 
     /// A moment of trouble once emptied the cache for good.
@@ -492,9 +507,9 @@ mod tests {
         runtime.block_on(tier.store(room, key, Sample::uncharged(vec![7; 100].into()))).unwrap();
         let object = Object { path: "a".into(), size: 100, version: None };
         let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
-        let reader = Reader(Arc::clone(&tier.store));
+        let reader = RecordReader(Arc::clone(&tier.store));
         let read = |errno: Option<Errno>| {
-            let Started { record, file, mut buffer, offset } = reader.start(&request).unwrap();
+            let PreparedRead { record, file, mut buffer, offset } = reader.prepare(&request).unwrap();
             let done = errno.map_or_else(|| file.read(&mut buffer, offset), Err);
             reader.finish(&request, &record, buffer, done)
         };

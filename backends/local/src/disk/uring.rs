@@ -24,14 +24,14 @@ use super::file::DirectFile;
 
 /// The most that is asked for at once, in bytes: what the kernel takes, rounded down to a power of two. In tests less, so
 /// that reads are answered in parts.
-const MOST: usize = if cfg!(test) { 8192 } else { 1 << 30 };
+const MAX_READ: usize = if cfg!(test) { 8192 } else { 1 << 30 };
 
-/// The completion that says that the bell was rung. Reads are numbered from 0.
-const BELL: u64 = u64::MAX;
+/// The completion that says that the waker was rung. Reads are numbered from 0.
+const WAKE_EVENT: u64 = u64::MAX;
 
 /// A read: `buffer` is filled from its `offset` in `file` on.
 #[derive(Debug)]
-pub(super) struct Read<T> {
+pub(super) struct RingRead<T> {
     pub(super) file: Arc<DirectFile>,
     pub(super) buffer: Buffer,
     pub(super) offset: u64,
@@ -41,40 +41,40 @@ pub(super) struct Read<T> {
 
 /// Wakes the thread that waits at a ring, from any other.
 #[derive(Clone, Debug)]
-pub(super) struct Bell(Arc<OwnedFd>);
+pub(super) struct RingWaker(Arc<OwnedFd>);
 
-impl Bell {
-    pub(super) fn ring(&self) {
+impl RingWaker {
+    pub(super) fn wake(&self) {
         // It fails only when it has been rung four billion times and nobody came: it is ringing then.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    fn silence(&self) {
+    fn reset(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0; 8]); // silent already, if that fails
     }
 }
 
 /// Reads under way, at most as many as the ring is deep.
-pub(super) struct Ring<T> {
+pub(super) struct ReadRing<T> {
     ring: IoUring,
     /// By the number that the kernel knows them by.
-    slots: Vec<Option<Read<T>>>,
+    slots: Vec<Option<RingRead<T>>>,
     free: Vec<usize>,
-    bell: Bell,
-    /// The kernel waits for the bell.
-    listening: bool,
+    waker: RingWaker,
+    /// The kernel waits for the waker.
+    polling_waker: bool,
 }
 
-impl<T> fmt::Debug for Ring<T> {
+impl<T> fmt::Debug for ReadRing<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ring")
+        f.debug_struct("ReadRing")
             .field("depth", &self.slots.len())
             .field("free", &self.free.len())
             .finish_non_exhaustive()
     }
 }
 
-impl<T> Ring<T> {
+impl<T> ReadRing<T> {
     /// A ring for `depth` reads at once. Only the thread that calls this may use it.
     ///
     /// # Errors
@@ -89,13 +89,13 @@ impl<T> Ring<T> {
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it needs Linux 5.11 or newer"));
         }
-        let bell = Bell(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
+        let waker = RingWaker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
         let slots = std::iter::repeat_with(|| None).take(depth).collect();
-        Ok(Self { ring, slots, free: (0..depth).rev().collect(), bell, listening: false })
+        Ok(Self { ring, slots, free: (0..depth).rev().collect(), waker, polling_waker: false })
     }
 
-    pub(super) fn bell(&self) -> Bell {
-        self.bell.clone()
+    pub(super) fn waker(&self) -> RingWaker {
+        self.waker.clone()
     }
 
     /// How many more can be pushed.
@@ -104,17 +104,17 @@ impl<T> Ring<T> {
     }
 
     /// How many are under way.
-    pub(super) fn under_way(&self) -> usize {
+    pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a read over; the kernel learns of it at the next [`hand_over`](Self::hand_over) or wait. Gives it back if there is no room.
-    pub(super) fn push(&mut self, mut read: Read<T>) -> Result<(), Read<T>> {
+    /// Takes a read over; the kernel learns of it at the next [`submit`](Self::submit) or wait. Gives it back if there is no room.
+    pub(super) fn push(&mut self, mut read: RingRead<T>) -> Result<(), RingRead<T>> {
         let Some(at) = self.free.pop() else { return Err(read) };
         let mut target: (*mut u8, usize) = (std::ptr::null_mut(), 0);
         // Fills nothing: it only looks where the empty part is.
         let Ok(_) = read.buffer.fill(|empty: &mut [MaybeUninit<u8>]| {
-            target = (empty.as_mut_ptr().cast(), empty.len().min(MOST));
+            target = (empty.as_mut_ptr().cast(), empty.len().min(MAX_READ));
             Ok::<&mut [u8], Infallible>(&mut [])
         });
         let from = read.offset + read.buffer.filled() as u64;
@@ -138,33 +138,33 @@ impl<T> Ring<T> {
     ///
     /// # Errors
     /// If the kernel does not take it now; it stays pushed.
-    pub(super) fn hand_over(&mut self) -> io::Result<()> {
-        self.submit(0, None)
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        self.enter(0, None)
     }
 
-    /// Hands over what was pushed and waits until a read has been answered or the bell has rung.
+    /// Hands over what was pushed and waits until a read has been answered or the waker has rung.
     ///
     /// # Errors
-    /// As [`hand_over`](Self::hand_over).
+    /// As [`submit`](Self::submit).
     pub(super) fn wait(&mut self) -> io::Result<()> {
-        self.submit(1, None)
+        self.enter(1, None)
     }
 
-    /// Hands over what was pushed and waits until `count` reads have been answered, but not longer than `limit`. The bell
+    /// Hands over what was pushed and waits until `count` reads have been answered, but not longer than `limit`. The waker
     /// counts as an answer, so with a `count` above 1 it may be heard only when `limit` is over.
     ///
     /// # Errors
-    /// As [`hand_over`](Self::hand_over).
-    pub(super) fn gather(&mut self, count: usize, limit: Duration) -> io::Result<()> {
-        self.submit(count, Some(limit))
+    /// As [`submit`](Self::submit).
+    pub(super) fn wait_for(&mut self, count: usize, limit: Duration) -> io::Result<()> {
+        self.enter(count, Some(limit))
     }
 
-    /// Waits for so many completions. Without a limit for one at most, or a ring of the bell would be slept through.
-    fn submit(&mut self, count: usize, limit: Option<Duration>) -> io::Result<()> {
-        if count > 0 && !self.listening {
-            let entry = opcode::PollAdd::new(Fd(self.bell.0.as_raw_fd()), libc::POLLIN as u32).build();
+    /// Waits for so many completions. Without a limit for one at most, or a ring of the waker would be slept through.
+    fn enter(&mut self, count: usize, limit: Option<Duration>) -> io::Result<()> {
+        if count > 0 && !self.polling_waker {
+            let entry = opcode::PollAdd::new(Fd(self.waker.0.as_raw_fd()), libc::POLLIN as u32).build();
             // SAFETY: this operation touches no memory of ours, and the kernel holds the descriptor's file itself.
-            self.listening = unsafe { self.ring.submission().push(&entry.user_data(BELL)) }.is_ok();
+            self.polling_waker = unsafe { self.ring.submission().push(&entry.user_data(WAKE_EVENT)) }.is_ok();
         }
         let limit = limit.map(Timespec::from);
         let mut args = SubmitArgs::new();
@@ -182,11 +182,11 @@ impl<T> Ring<T> {
 
     /// Moves what has been answered into `into`: the read, with its buffer filled as far as the answer did, and how
     /// many bytes that were.
-    pub(super) fn reap(&mut self, into: &mut Vec<(Read<T>, Result<usize, Errno>)>) {
+    pub(super) fn reap(&mut self, into: &mut Vec<(RingRead<T>, Result<usize, Errno>)>) {
         for completion in self.ring.completion() {
-            if completion.user_data() == BELL {
-                self.bell.silence();
-                self.listening = false;
+            if completion.user_data() == WAKE_EVENT {
+                self.waker.reset();
+                self.polling_waker = false;
                 continue;
             }
             let at = completion.user_data() as usize;
@@ -207,9 +207,9 @@ impl<T> Ring<T> {
     }
 }
 
-impl<T> Drop for Ring<T> {
+impl<T> Drop for ReadRing<T> {
     fn drop(&mut self) {
-        if self.under_way() > 0 {
+        if self.in_flight() > 0 {
             // The kernel may still write to their memory.
             std::mem::forget(std::mem::take(&mut self.slots));
         }
@@ -234,8 +234,8 @@ mod tests {
         (directory, Arc::new(file), content)
     }
 
-    fn ring<T>(depth: usize) -> Option<Ring<T>> {
-        match Ring::new(depth) {
+    fn ring<T>(depth: usize) -> Option<ReadRing<T>> {
+        match ReadRing::new(depth) {
             Ok(ring) => Some(ring),
             Err(error) => {
                 println!("skipped: no io_uring here: {error}");
@@ -244,20 +244,20 @@ mod tests {
         }
     }
 
-    fn read<T>(file: &Arc<DirectFile>, blocks: usize, offset: u64, context: T) -> Read<T> {
+    fn read<T>(file: &Arc<DirectFile>, blocks: usize, offset: u64, context: T) -> RingRead<T> {
         let buffer = HeapBuffers.allocate(blocks * 4096, 4096).unwrap();
-        Read { file: Arc::clone(file), buffer, offset, context }
+        RingRead { file: Arc::clone(file), buffer, offset, context }
     }
 
     /// Reads to the end, however many answers that takes; how many there were.
-    fn finish(ring: &mut Ring<usize>, wanted: usize) -> (Vec<Read<usize>>, usize) {
+    fn finish(ring: &mut ReadRing<usize>, wanted: usize) -> (Vec<RingRead<usize>>, usize) {
         let (mut done, mut answered, mut answers) = (Vec::new(), Vec::new(), 0);
         while done.len() < wanted {
             ring.wait().unwrap();
             ring.reap(&mut answered);
             for (read, answer) in answered.drain(..) {
                 answers += 1;
-                match read.file.goes_on(&read.buffer, answer).unwrap() {
+                match read.file.needs_more(&read.buffer, answer).unwrap() {
                     true => ring.push(read).unwrap(),
                     false => done.push(read),
                 }
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(done[1].buffer.as_ref(), &content[3 * 4096..]);
         assert_eq!(done[2].buffer.as_ref(), &content[3 * 4096..], "the file ends before the buffer");
         assert!(answers >= 6, "{answers} answers");
-        assert_eq!((ring.free(), ring.under_way()), (4, 0));
+        assert_eq!((ring.free(), ring.in_flight()), (4, 0));
     }
 
     #[test]
@@ -295,15 +295,15 @@ mod tests {
     #[test]
     fn the_bell_ends_a_wait_each_time() {
         let Some(mut ring) = ring::<()>(2) else { return };
-        let bell = ring.bell();
+        let waker = ring.waker();
         for _ in 0..3 {
             std::thread::scope(|scope| {
-                scope.spawn(|| bell.ring());
+                scope.spawn(|| waker.wake());
                 ring.wait().unwrap();
             });
             ring.reap(&mut Vec::new());
         }
-        ring.gather(1, Duration::from_millis(1)).unwrap();
+        ring.wait_for(1, Duration::from_millis(1)).unwrap();
         let mut answered = Vec::new();
         ring.reap(&mut answered);
         assert!(answered.is_empty());
@@ -315,7 +315,7 @@ mod tests {
         let Some(mut ring) = ring(2) else { return };
         let context = Arc::new(());
         ring.push(read(&file, 5, 0, Arc::clone(&context))).unwrap();
-        ring.hand_over().unwrap();
+        ring.submit().unwrap();
         drop(ring);
         assert_eq!(Arc::strong_count(&context), 2, "the read and its memory are leaked");
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use foreread_local::disk::{self, Access, DiskConfig, DiskDirectory, DiskTier, Rule};
+use foreread_local::disk::{self, DirectoryAccess, DiskConfig, DiskDirectory, DiskTier, Rule};
 use foreread_tier::{ErrorKind, HeapBuffers};
 use foreread_tier_testing::copy_program;
 use foreread_types::DatasetId;
@@ -80,7 +80,7 @@ fn picture(path: &Path) -> Vec<String> {
 /// Stores one sample and reads it again by the next tier.
 fn works(directory: &Path) {
     let tier = open(directory, 8 << 20);
-    assert_eq!(tier.access(), [Access::Owner]);
+    assert_eq!(tier.access(), [DirectoryAccess::Owner]);
     run(store(&tier, &known(7))).unwrap().unwrap();
     drop(tier);
     let tier = open(directory, 8 << 20);
@@ -185,7 +185,7 @@ fn planted_cache_is_neither_believed_nor_touched() {
         set_mode(&root(directory.path()), mode);
         let planted = picture(&root(directory.path()));
         let tier = open(directory.path(), 8 << 20);
-        assert_eq!(tier.access(), [Access::Owner]);
+        assert_eq!(tier.access(), [DirectoryAccess::Owner]);
         assert!(tier.samples(DatasetId(0)).is_empty() && !is_stored(&tier, &known(7)));
         run(store(&tier, &known(8))).unwrap().unwrap();
         assert_eq!(run(verify(&tier, known)), 1);
@@ -211,7 +211,7 @@ fn planted_owner_is_not_followed() {
     run(store(&planted, &known(7))).unwrap().unwrap();
     chown(root(directory.path()), Some(STRANGER), None).unwrap();
     let tier = open(directory.path(), 8 << 20);
-    assert_eq!(tier.access(), [Access::Owner], "its lock delays no one else");
+    assert_eq!(tier.access(), [DirectoryAccess::Owner], "its lock delays no one else");
     tier.refresh();
     assert!(!is_stored(&tier, &known(7)));
     // Given away under a reader, too: the dataset's directory is looked at each time.
@@ -220,7 +220,7 @@ fn planted_owner_is_not_followed() {
     let planted = open(directory.path(), 8 << 20);
     chown(place(directory.path(), 1), Some(STRANGER), None).unwrap();
     let reader = open(directory.path(), 8 << 20);
-    assert_eq!(reader.access(), [Access::ReadOnly]);
+    assert_eq!(reader.access(), [DirectoryAccess::ReadOnly]);
     run(store(&planted, &known(7))).unwrap().unwrap();
     reader.refresh();
     assert!(!is_stored(&reader, &known(7)));
@@ -323,7 +323,7 @@ fn directory_whose_names_are_all_taken_costs_one_warning() {
     let before = picture(taken.path());
     let both = [(taken.path().to_owned(), 8 << 20), (free.path().to_owned(), 8 << 20)];
     let tier = open_as(DiskConfig::new(both).with_reader(crate::reader())).unwrap();
-    assert_eq!(tier.access(), [Access::Unused, Access::Owner]);
+    assert_eq!(tier.access(), [DirectoryAccess::Unused, DirectoryAccess::Owner]);
     run(store(&tier, &known(3))).unwrap().unwrap();
     assert_eq!(run(verify(&tier, known)), 1);
     let said = warnings(taken.path());

@@ -1,4 +1,4 @@
-//! The bytes of a directory that samples may take, and who has them.
+//! The bytes of a directory that samples may try_reserve, and who has them.
 
 use std::sync::Mutex;
 
@@ -10,14 +10,14 @@ use crate::jobs::lock;
 /// The room of one directory. A charge is as good as any other of its size, so what is kept is one charge, and its price
 /// is one number however many samples there are.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct Quota {
     budget: Budget,
     /// What is not to be given back before the tier ends: records that are kept, and dead ones whose blocks the file
-    /// system did not take back.
+    /// system did not try_reserve back.
     held: Mutex<Charge>,
 }
 
-impl Room {
+impl Quota {
     pub(super) fn new(limit: u64) -> Self {
         let budget = Budget::new(limit);
         Self { held: Mutex::new(budget.charge(0)), budget }
@@ -44,13 +44,13 @@ impl Room {
         self.hold(if charge.bytes() == bytes { charge } else { self.budget.charge(bytes) });
     }
 
-    /// Room for a record of `blocks` that was found on disk, if there is any.
-    pub(super) fn find(&self, blocks: u32) -> bool {
-        self.take(u64::from(blocks) * BLOCK)
+    /// Quota for a record of `blocks` that was found on disk, if there is any.
+    pub(super) fn try_keep(&self, blocks: u32) -> bool {
+        self.try_reserve(u64::from(blocks) * BLOCK)
     }
 
     /// Counts `bytes` for good, if they are free.
-    pub(super) fn take(&self, bytes: u64) -> bool {
+    pub(super) fn try_reserve(&self, bytes: u64) -> bool {
         let charge = self.budget.try_charge(bytes);
         let taken = charge.is_some();
         charge.into_iter().for_each(|charge| self.hold(charge));
@@ -58,7 +58,7 @@ impl Room {
     }
 
     /// Counts `bytes` that nobody uses and nobody gets.
-    pub(super) fn waste(&self, bytes: u64) {
+    pub(super) fn write_off(&self, bytes: u64) {
         self.hold(self.budget.charge(bytes));
     }
 
@@ -75,13 +75,13 @@ mod tests {
 
     #[test]
     fn room_of_records_is_one_number() {
-        let room = Room::new(100 * BLOCK);
+        let room = Quota::new(100 * BLOCK);
         for _ in 0..10 {
             let more = room.budget().try_charge(4 * BLOCK).unwrap();
             room.keep(more, 3);
         }
-        assert!(room.find(2) && !room.find(69) && room.take(BLOCK));
-        room.waste(BLOCK);
+        assert!(room.try_keep(2) && !room.try_keep(69) && room.try_reserve(BLOCK));
+        room.write_off(BLOCK);
         assert_eq!(room.free(), (100 - 34) * BLOCK);
         (0..10).for_each(|_| room.release(3));
         assert_eq!(room.free(), 96 * BLOCK);

@@ -1,9 +1,9 @@
 //! Between whoever stores a sample and the disk: one thread that copies samples into aligned blocks.
 //!
 //! Direct I/O needs aligned memory, so a sample has to be copied once. It is copied at once, and not when the disk is
-//! ready for it: so the queue before a slow or busy disk holds copies, which the write-behind budget counts, and no
+//! ready for it: so the queue before a slow or busy disk holds copies, which the write-write_behind budget counts, and no
 //! handles on samples, which would hold the look-ahead or the trainer's memory. (To charge the queued samples to the
-//! write-behind budget instead would not do: a sample is counted until the trainer lets go of it, so with a trainer
+//! write-write_behind budget instead would not do: a sample is counted until the trainer lets go of it, so with a trainer
 //! that computes, the budget would be full of samples that were written long ago.)
 //!
 //! Samples that come while the disk writes share the next block, of 1 MiB at most: one write and one entry list.
@@ -19,39 +19,39 @@ use foreread_types::SampleId;
 use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
-use super::format::{FOOTPRINT, Place, record_header};
-use super::store::{Key, Outcome, Store};
-use super::write::Command;
+use super::format::{FOOTPRINT, RecordPlace, record_header};
+use super::state::{DiskKey, DiskState, WriteOutcome};
+use super::writer::WriteCommand;
 
 /// What is written at once, in bytes: enough for a device's full speed, little enough that a read does not wait long.
-const WRITE: usize = 1 << 20;
+const BLOCK_BYTES: usize = 1 << 20;
 
 /// Blocks that a writer may have before more samples share one.
-const QUEUED: usize = 2;
+const MAX_QUEUED_BLOCKS: usize = 2;
 
 /// How long samples wait for company while their writer has enough to do.
-const COMPANY: Duration = Duration::from_millis(1);
+const BATCH_DELAY: Duration = Duration::from_millis(1);
 
-pub(super) type Stored = oneshot::Sender<Result<(), TierError>>;
+pub(super) type StoreReply = oneshot::Sender<Result<(), TierError>>;
 
 /// Something for the packer. Jobs are carried out in the order in which they were given.
 #[derive(Debug)]
-pub(super) enum Job {
+pub(super) enum PackJob {
     Store {
-        key: Key,
+        key: DiskKey,
         directory: usize,
         sample: Sample,
-        pending: Pending,
+        pending: PendingRecord,
     },
-    /// Tell `done` what has become of a sample that is on its way to `directory`, when it has had its turn.
-    After {
+    /// Report `done` what has become of a sample that is on its way to `directory`, when it has had its turn.
+    AwaitPrevious {
         directory: usize,
-        outcome: Outcome,
-        done: Stored,
+        outcome: WriteOutcome,
+        done: StoreReply,
     },
     /// These are to be forgotten; where they are, if they were somewhere. `done` is dropped at the end.
-    Forget {
-        keys: Vec<(Key, Option<Place>)>,
+    Remove {
+        keys: Vec<(DiskKey, Option<RecordPlace>)>,
         done: Option<Arc<oneshot::Sender<()>>>,
     },
     /// Drop this when everything that is on its way is there.
@@ -61,34 +61,34 @@ pub(super) enum Job {
 
 /// What a sample on its way to the disk holds, and who waits for it.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingRecord {
     pub(super) id: SampleId,
     pub(super) blocks: u32,
     pub(super) room: Charge,
-    pub(super) behind: Charge,
-    pub(super) done: Stored,
+    pub(super) write_behind: Charge,
+    pub(super) done: StoreReply,
 }
 
 /// Records that are written together.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct RecordBlock {
     pub(super) set: usize,
     pub(super) bytes: Aligned,
-    pub(super) records: Vec<Pending>,
+    pub(super) records: Vec<PendingRecord>,
 }
 
 /// The packer's way to one directory's writer.
 #[derive(Debug)]
-pub(super) struct Outlet {
-    pub(super) commands: Sender<Command>,
+pub(super) struct WriterHandle {
+    pub(super) commands: Sender<WriteCommand>,
     /// Blocks that have been sent and not written.
     pub(super) queued: Arc<AtomicUsize>,
     /// Memory that comes back to be used again.
     pub(super) spare: Receiver<Aligned>,
 }
 
-impl Outlet {
-    fn send(&self, command: Command) {
+impl WriterHandle {
+    fn send(&self, command: WriteCommand) {
         // A writer that is gone has panicked; what was for it is dropped, and so whoever waits for it is told.
         let _ = self.commands.send(command);
     }
@@ -100,17 +100,17 @@ impl Outlet {
                 return spare;
             }
         }
-        Aligned::new(bytes.max(WRITE))
+        Aligned::new(bytes.max(BLOCK_BYTES))
     }
 }
 
 pub(super) struct Packer {
-    pub(super) store: Arc<Store>,
-    pub(super) jobs: Receiver<Job>,
+    pub(super) store: Arc<DiskState>,
+    pub(super) jobs: Receiver<PackJob>,
     /// By directory; none where nothing is written.
-    pub(super) outlets: Vec<Option<Outlet>>,
+    pub(super) writers: Vec<Option<WriterHandle>>,
     /// Blocks that may still grow, by directory and set.
-    pub(super) open: HashMap<(usize, usize), Block>,
+    pub(super) open: HashMap<(usize, usize), RecordBlock>,
 }
 
 impl Packer {
@@ -119,34 +119,36 @@ impl Packer {
             let job = match self.jobs.try_recv() {
                 Ok(job) => job,
                 Err(_) => {
-                    self.flush(|outlet| outlet.queued.load(Ordering::Acquire) < QUEUED);
+                    self.flush(|writer| writer.queued.load(Ordering::Acquire) < MAX_QUEUED_BLOCKS);
                     let next = match self.open.is_empty() {
                         true => self.jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                        false => self.jobs.recv_timeout(COMPANY),
+                        false => self.jobs.recv_timeout(BATCH_DELAY),
                     };
                     match next {
                         Ok(job) => job,
                         Err(RecvTimeoutError::Timeout) => continue,
-                        Err(RecvTimeoutError::Disconnected) => Job::End,
+                        Err(RecvTimeoutError::Disconnected) => PackJob::End,
                     }
                 }
             };
             match job {
-                Job::Store { key, directory, sample, pending } => self.pack(key, directory, &sample, pending),
-                Job::After { directory, outcome, done } => {
+                PackJob::Store { key, directory, sample, pending } => {
+                    self.pack(key, directory, &sample, pending)
+                }
+                PackJob::AwaitPrevious { directory, outcome, done } => {
                     self.flush_one(directory);
-                    if let Some(outlet) = &self.outlets[directory] {
-                        outlet.send(Command::Tell { outcome, done });
+                    if let Some(writer) = &self.writers[directory] {
+                        writer.send(WriteCommand::Report { outcome, done });
                     }
                 }
-                Job::Forget { keys, done } => self.forget(keys, done.as_ref()),
-                Job::Flush(done) => {
+                PackJob::Remove { keys, done } => self.forget(keys, done.as_ref()),
+                PackJob::Flush(done) => {
                     self.flush(|_| true);
-                    for outlet in self.outlets.iter().flatten() {
-                        outlet.send(Command::Drop(Arc::clone(&done)));
+                    for writer in self.writers.iter().flatten() {
+                        writer.send(WriteCommand::Flushed(Arc::clone(&done)));
                     }
                 }
-                Job::End => {
+                PackJob::End => {
                     self.flush(|_| true);
                     return; // the writers end when they have done what was sent
                 }
@@ -154,15 +156,15 @@ impl Packer {
         }
     }
 
-    fn pack(&mut self, (set, id): Key, directory: usize, sample: &Sample, pending: Pending) {
+    fn pack(&mut self, (set, id): DiskKey, directory: usize, sample: &Sample, pending: PendingRecord) {
         let bytes = FOOTPRINT.of(sample.len() as u64) as usize;
         if self.open.get(&(directory, set)).is_some_and(|block| block.bytes.left() < bytes) {
             self.send(directory, set);
         }
-        let Some(outlet) = &self.outlets[directory] else { return };
-        let block = self.open.entry((directory, set)).or_insert_with(|| Block {
+        let Some(writer) = &self.writers[directory] else { return };
+        let block = self.open.entry((directory, set)).or_insert_with(|| RecordBlock {
             set,
-            bytes: outlet.memory(bytes),
+            bytes: writer.memory(bytes),
             records: Vec::new(),
         });
         block.bytes.extend(&record_header(self.store.sets[set].identity, id, sample));
@@ -171,12 +173,12 @@ impl Packer {
         block.records.push(pending);
     }
 
-    fn forget(&mut self, keys: Vec<(Key, Option<Place>)>, done: Option<&Arc<oneshot::Sender<()>>>) {
+    fn forget(&mut self, keys: Vec<(DiskKey, Option<RecordPlace>)>, done: Option<&Arc<oneshot::Sender<()>>>) {
         let mut dead: HashMap<(usize, usize), Vec<_>> = HashMap::new();
         for ((set, id), place) in keys {
             let directory = match place {
                 Some(place) => Some(usize::from(place.directory)),
-                None => self.store.on_the_way().get(&(set, id)).map(|(directory, _)| *directory),
+                None => self.store.pending_writes().get(&(set, id)).map(|(directory, _)| *directory),
             };
             // Neither there nor on its way any more: it may have arrived just now.
             let directory =
@@ -187,8 +189,8 @@ impl Packer {
         }
         for ((directory, set), records) in dead {
             self.flush_one(directory);
-            if let Some(outlet) = &self.outlets[directory] {
-                outlet.send(Command::Bury { set, records, done: done.map(Arc::clone) });
+            if let Some(writer) = &self.writers[directory] {
+                writer.send(WriteCommand::Remove { set, records, done: done.map(Arc::clone) });
             }
         }
     }
@@ -199,12 +201,12 @@ impl Packer {
         }
     }
 
-    fn flush(&mut self, may: impl Fn(&Outlet) -> bool) {
+    fn flush(&mut self, may: impl Fn(&WriterHandle) -> bool) {
         let ready: Vec<_> = self
             .open
             .keys()
             .copied()
-            .filter(|&(directory, _)| self.outlets[directory].as_ref().is_some_and(&may))
+            .filter(|&(directory, _)| self.writers[directory].as_ref().is_some_and(&may))
             .collect();
         for (directory, set) in ready {
             self.send(directory, set);
@@ -213,11 +215,11 @@ impl Packer {
 
     fn send(&mut self, directory: usize, set: usize) {
         let Some(block) = self.open.remove(&(directory, set)) else { return };
-        if let Some(outlet) = &self.outlets[directory]
+        if let Some(writer) = &self.writers[directory]
             && !block.bytes.is_empty()
         {
-            outlet.queued.fetch_add(1, Ordering::AcqRel);
-            outlet.send(Command::Write(block));
+            writer.queued.fetch_add(1, Ordering::AcqRel);
+            writer.send(WriteCommand::Write(block));
         }
     }
 }

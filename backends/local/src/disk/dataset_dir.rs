@@ -4,7 +4,7 @@
 //!
 //! The owner reads the index, checks the headers of the segments, and then makes the files agree with what it found,
 //! whatever had happened to them: entries without a whole record below them are dropped, what no entry claims is cut
-//! off or punched out, files without a living record are removed. Data is not read, so the time depends on the number
+//! off or punched out, files without a live record are removed. Data is not read, so the time depends on the number
 //! of samples and not on their bytes.
 
 use std::collections::BTreeMap;
@@ -15,27 +15,27 @@ use foreread_types::{DatasetIdentity, SampleId};
 use rustix::io::Errno;
 
 use super::aligned::Aligned;
-use super::error::{from_errno, from_io, lost};
+use super::error::{from_errno, from_io, warn_lost};
 use super::file::DirectFile;
 use super::folder::Folder;
-use super::format::{BLOCK, Entry, MAX_SEGMENTS, MAX_START, Place, SEGMENT_MAGIC, file_header};
-use super::index::{self, Found, Index, Listed};
+use super::format::{BLOCK, IndexEntry, MAX_SEGMENTS, MAX_START, RecordPlace, SEGMENT_MAGIC, file_header};
+use super::index::{self, IndexEntries, IndexFile, IndexWriter};
 use super::layout::{self, INDEX, segment_name};
-use super::room::Room;
-use super::table::Table;
+use super::quota::Quota;
+use super::table::PlaceTable;
 
 /// What a segment takes beside its records at most, in bytes: its header and the file system's own list of its blocks.
-pub(super) const SEGMENT: u64 = 24 << 10;
+pub(super) const SEGMENT_OVERHEAD: u64 = 24 << 10;
 
-/// The error of a write for which there is no room left within the capacity; the file system's is `NOSPC`.
+/// The error of a write for which there is no quota left within the capacity; the file system's is `NOSPC`.
 pub(super) const NO_ROOM: Errno = Errno::NOBUFS;
 
 /// What file systems allocate beside a file's data, in bytes; less than this is not worth punching.
-const TRIFLE: u64 = 64 << 10;
+const MIN_RECLAIM: u64 = 64 << 10;
 
 /// The segments of one dataset in one directory, as readers see them.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct DatasetDir {
     identity: DatasetIdentity,
     /// Whether another process writes here.
     followed: bool,
@@ -44,7 +44,7 @@ pub(super) struct Shelf {
     segments: RwLock<BTreeMap<u16, Arc<DirectFile>>>,
 }
 
-impl Shelf {
+impl DatasetDir {
     /// One that this tier owns.
     pub(super) fn owned(identity: DatasetIdentity, folder: Folder) -> Self {
         let folder = RwLock::new(Some(Arc::new(folder)));
@@ -110,28 +110,28 @@ impl Shelf {
 
 /// A segment as its owner sees it.
 #[derive(Debug)]
-struct Segment {
+struct OwnedSegment {
     file: Arc<DirectFile>,
     /// Where the next record goes.
     end: u64,
-    living: u64,
+    live: u64,
 }
 
 /// The same dataset in the same directory as its owner sees it: what is written to.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct SegmentWriter {
     folder: Arc<Folder>,
-    index: Index,
-    segments: BTreeMap<u16, Segment>,
+    index: IndexWriter,
+    segments: BTreeMap<u16, OwnedSegment>,
     /// The one that is appended to.
     active: Option<u16>,
-    /// Numbers of what can be neither used nor removed. Its room is counted as wasted.
+    /// Numbers of what can be neither used nor removed. Its quota is counted as wasted.
     unusable: Vec<u16>,
 }
 
-/// What one shelf may become.
+/// What one dataset_dir may become.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct SegmentLimits {
     /// The length at which a segment is closed.
     pub(super) segment: u64,
     /// The most samples that there can be.
@@ -140,25 +140,29 @@ pub(super) struct Bounds {
     pub(super) segments: usize,
 }
 
-impl Ledger {
-    /// Finds again what `shelf` holds and puts it into `table`, as far as there is room.
+impl SegmentWriter {
+    /// Finds again what `dataset_dir` holds and puts it into `table`, as far as there is quota.
     pub(super) fn recover(
-        shelf: &Shelf,
+        dataset_dir: &DatasetDir,
         directory: u8,
-        table: &Table,
-        room: &Room,
-        bounds: Bounds,
+        table: &PlaceTable,
+        quota: &Quota,
+        limits: SegmentLimits,
     ) -> Result<Self, TierError> {
-        let folder = shelf.folder().map_err(|errno| from_errno(errno, shelf.identity))?;
+        let folder = dataset_dir.folder().map_err(|errno| from_errno(errno, dataset_dir.identity))?;
         let path = folder.path_of(INDEX);
-        let listed = match index::read(&folder, directory, shelf.identity)
+        let listed = match index::read(&folder, directory, dataset_dir.identity)
             .map_err(|error| from_io(&error, path.display()))?
         {
-            Found::Right(listed) => listed,
+            IndexFile::Valid(listed) => listed,
             // Segments without an index are of no use.
             other => {
-                if matches!(other, Found::Wrong) {
-                    lost(shelf.identity, "what it held", "the index is damaged or of another version");
+                if matches!(other, IndexFile::Invalid) {
+                    warn_lost(
+                        dataset_dir.identity,
+                        "what it held",
+                        "the index is damaged or of another version",
+                    );
                 }
                 let left = layout::remove_files(&folder);
                 for (left, errno) in left.map_err(|errno| from_errno(errno, folder.path().display()))? {
@@ -167,54 +171,58 @@ impl Ledger {
                         return Err(from_errno(errno, path.display()));
                     }
                 }
-                Listed::default()
+                IndexEntries::default()
             }
         };
         if listed.damaged > 0 {
-            lost(shelf.identity, format_args!("{} entries", listed.damaged), "the index is damaged");
+            warn_lost(
+                dataset_dir.identity,
+                format_args!("{} entries", listed.damaged),
+                "the index is damaged",
+            );
         }
-        let (mut segments, mut unusable) = open_segments(shelf, &folder, room)?;
-        let found = listed.living();
+        let (mut segments, mut unusable) = open_segments(dataset_dir, &folder, quota)?;
+        let found = listed.live();
         let mut missing = 0;
-        let mut kept: BTreeMap<u16, Vec<Place>> = BTreeMap::new();
-        let mut living = Vec::with_capacity(found.len());
+        let mut kept: BTreeMap<u16, Vec<RecordPlace>> = BTreeMap::new();
+        let mut live = Vec::with_capacity(found.len());
         let total = found.len();
         for (id, place) in found {
             let end = place.offset() + place.bytes();
             let whole = segments.get(&place.segment).is_some_and(|segment| end <= segment.end);
             missing += u64::from(!whole);
             // Not of this dataset, or in another directory as well, or more than may be kept now.
-            if whole && table.knows(id) && table.get(id).is_none() && room.find(place.blocks) {
+            if whole && table.knows(id) && table.get(id).is_none() && quota.try_keep(place.blocks) {
                 table.put(id, place);
                 kept.entry(place.segment).or_default().push(place);
-                living.push((id, place));
+                live.push((id, place));
             }
         }
         if missing > 0 {
-            lost(
-                shelf.identity,
+            warn_lost(
+                dataset_dir.identity,
                 format_args!("{missing} samples"),
                 "their segments are gone, cut off or damaged",
             );
         }
         // The index first: once a place is given up, nothing may name it any longer.
-        let dead = listed.length - living.len() as u64;
-        let rewrite = living.len() < total || dead > living.len() as u64 + 1024 || listed.length == 0;
+        let dead = listed.length - live.len() as u64;
+        let rewrite = live.len() < total || dead > live.len() as u64 + 1024 || listed.length == 0;
         let index = if rewrite || listed.damaged > 0 {
-            Index::rewrite(&folder, shelf.identity, living.iter().copied(), bounds.samples)
+            IndexWriter::rewrite(&folder, dataset_dir.identity, live.iter().copied(), limits.samples)
         } else {
-            Index::resume(&folder, shelf.identity, listed.length, bounds.samples)
+            IndexWriter::resume(&folder, dataset_dir.identity, listed.length, limits.samples)
         };
         let index = index.map_err(|error| from_io(&error, path.display()))?;
         segments.retain(|number, segment| match kept.get_mut(number) {
             Some(places) => {
-                segment.living = places.len() as u64;
-                tidy(segment, places, room);
-                shelf.insert(*number, Arc::clone(&segment.file));
+                segment.live = places.len() as u64;
+                reclaim(segment, places, quota);
+                dataset_dir.insert(*number, Arc::clone(&segment.file));
                 true
             }
             None => {
-                if !discard(&folder, *number, room) {
+                if !remove_segment(&folder, *number, quota) {
                     unusable.push(*number);
                 }
                 false
@@ -223,7 +231,7 @@ impl Ledger {
         let active = segments
             .iter()
             .rev()
-            .find(|(_, segment)| segment.end < bounds.segment)
+            .find(|(_, segment)| segment.end < limits.segment)
             .map(|(&number, _)| number);
         Ok(Self { folder, index, segments, active, unusable })
     }
@@ -233,28 +241,28 @@ impl Ledger {
     /// On an error nothing is kept of them.
     pub(super) fn write(
         &mut self,
-        shelf: &Shelf,
-        room: &Room,
+        dataset_dir: &DatasetDir,
+        quota: &Quota,
         bytes: &[u8],
-        bounds: Bounds,
+        limits: SegmentLimits,
     ) -> Result<(u16, u64), Errno> {
-        let fits = |segment: &Segment| {
-            segment.end + bytes.len() as u64 <= bounds.segment && segment.end / BLOCK < u64::from(MAX_START)
+        let fits = |segment: &OwnedSegment| {
+            segment.end + bytes.len() as u64 <= limits.segment && segment.end / BLOCK < u64::from(MAX_START)
         };
         let number = match self.active.filter(|number| self.segments.get(number).is_some_and(fits)) {
             Some(number) => number,
             None => {
                 // Many that are nearly empty: their headers are counted like samples.
-                if self.segments.len() >= bounds.segments && !room.take(SEGMENT) {
+                if self.segments.len() >= limits.segments && !quota.try_reserve(SEGMENT_OVERHEAD) {
                     return Err(NO_ROOM);
                 }
-                self.begin(shelf, room)?
+                self.begin(dataset_dir, quota)?
             }
         };
         let segment = self.segments.get_mut(&number).ok_or(Errno::IO)?;
         let start = segment.end;
         if let Err(errno) = segment.file.write(bytes, start) {
-            let _ = segment.file.set_length(start); // gives its room back; nothing names it
+            let _ = segment.file.set_length(start); // gives its quota back; nothing names it
             return Err(errno);
         }
         segment.end += bytes.len() as u64;
@@ -262,30 +270,29 @@ impl Ledger {
     }
 
     /// Begins a segment.
-    fn begin(&mut self, shelf: &Shelf, room: &Room) -> Result<u16, Errno> {
+    fn begin(&mut self, dataset_dir: &DatasetDir, quota: &Quota) -> Result<u16, Errno> {
         let is_free = |number: &u16| !self.segments.contains_key(number) && !self.unusable.contains(number);
         let number = (0..MAX_SEGMENTS).find(is_free).ok_or(Errno::NOSPC)?;
         let name = segment_name(number);
         let file = Arc::new(DirectFile::open(&self.folder, &name, true, true)?);
         let mut header = Aligned::new(BLOCK as usize);
-        header.extend(&file_header(SEGMENT_MAGIC, shelf.identity, number, BLOCK as usize));
+        header.extend(&file_header(SEGMENT_MAGIC, dataset_dir.identity, number, BLOCK as usize));
         if let Err(errno) = file.write(header.as_slice(), 0) {
-            let _ = self.folder.remove(&*name); // gives its room back
+            let _ = self.folder.remove(&*name); // gives its quota back
             return Err(errno);
         }
-        shelf.insert(number, Arc::clone(&file));
-        self.segments.insert(number, Segment { file, end: BLOCK, living: 0 });
+        dataset_dir.insert(number, Arc::clone(&file));
+        self.segments.insert(number, OwnedSegment { file, end: BLOCK, live: 0 });
         let before = self.active.replace(number);
         // What was full and is empty by now was kept for being appended to.
-        if let Some(before) = before.filter(|before| self.segments.get(before).is_some_and(|s| s.living == 0))
-        {
-            self.remove(shelf, room, before);
+        if let Some(before) = before.filter(|before| self.segments.get(before).is_some_and(|s| s.live == 0)) {
+            self.remove(dataset_dir, quota, before);
         }
         Ok(number)
     }
 
     /// Takes back what [`write`](Self::write) wrote last.
-    pub(super) fn unwrite(&mut self, number: u16, start: u64) {
+    pub(super) fn truncate_to(&mut self, number: u16, start: u64) {
         if let Some(segment) = self.segments.get_mut(&number) {
             let _ = segment.file.set_length(start);
             segment.end = start;
@@ -296,20 +303,20 @@ impl Ledger {
     pub(super) fn list(
         &mut self,
         directory: u8,
-        table: &Table,
-        records: &[(SampleId, Place)],
+        table: &PlaceTable,
+        records: &[(SampleId, RecordPlace)],
     ) -> std::io::Result<()> {
-        self.make_way(directory, table, records.len() as u64)?;
-        self.index.append(records.iter().map(|&(id, place)| Entry { id, place, dead: false }))?;
+        self.compact_if_full(directory, table, records.len() as u64)?;
+        self.index.append(records.iter().map(|&(id, place)| IndexEntry { id, place, dead: false }))?;
         for (_, place) in records {
             if let Some(segment) = self.segments.get_mut(&place.segment) {
-                segment.living += 1;
+                segment.live += 1;
             }
         }
         Ok(())
     }
 
-    fn make_way(&mut self, directory: u8, table: &Table, entries: u64) -> std::io::Result<()> {
+    fn compact_if_full(&mut self, directory: u8, table: &PlaceTable, entries: u64) -> std::io::Result<()> {
         if self.index.is_full(entries) {
             self.index.compact(table.of(directory))?;
         }
@@ -318,40 +325,41 @@ impl Ledger {
 
     /// Lists records as dead and gives their blocks back. On an error they stay listed, and are found to be no records
     /// when the cache is opened again and they are read.
-    pub(super) fn bury(
+    pub(super) fn remove_records(
         &mut self,
-        shelf: &Shelf,
+        dataset_dir: &DatasetDir,
         directory: u8,
-        table: &Table,
-        room: &Room,
-        records: &[(SampleId, Place)],
+        table: &PlaceTable,
+        quota: &Quota,
+        records: &[(SampleId, RecordPlace)],
     ) -> std::io::Result<()> {
-        let entries = records.iter().map(|&(id, place)| Entry { id, place, dead: true });
-        let listed =
-            self.make_way(directory, table, records.len() as u64).and_then(|()| self.index.append(entries));
+        let entries = records.iter().map(|&(id, place)| IndexEntry { id, place, dead: true });
+        let listed = self
+            .compact_if_full(directory, table, records.len() as u64)
+            .and_then(|()| self.index.append(entries));
         for (_, place) in records {
             let Some(segment) = self.segments.get_mut(&place.segment) else { continue };
-            segment.living = segment.living.saturating_sub(1);
-            if segment.living > 0 {
+            segment.live = segment.live.saturating_sub(1);
+            if segment.live > 0 {
                 if segment.file.punch(place.offset(), place.bytes()).is_err() {
-                    room.waste(place.bytes());
+                    quota.write_off(place.bytes());
                 }
             } else if self.active == Some(place.segment) {
                 match segment.file.set_length(BLOCK) {
                     Ok(()) => segment.end = BLOCK,
-                    Err(_) => room.waste(place.bytes()),
+                    Err(_) => quota.write_off(place.bytes()),
                 }
             } else {
-                self.remove(shelf, room, place.segment);
+                self.remove(dataset_dir, quota, place.segment);
             }
         }
         listed
     }
 
-    fn remove(&mut self, shelf: &Shelf, room: &Room, number: u16) {
-        shelf.forget(number);
+    fn remove(&mut self, dataset_dir: &DatasetDir, quota: &Quota, number: u16) {
+        dataset_dir.forget(number);
         self.segments.remove(&number);
-        if !discard(&self.folder, number, room) {
+        if !remove_segment(&self.folder, number, quota) {
             self.unusable.push(number);
         }
     }
@@ -359,10 +367,10 @@ impl Ledger {
 
 /// Opens the segments that are right and removes the others; the numbers of those for which neither can be done.
 fn open_segments(
-    shelf: &Shelf,
+    dataset_dir: &DatasetDir,
     folder: &Folder,
-    room: &Room,
-) -> Result<(BTreeMap<u16, Segment>, Vec<u16>), TierError> {
+    quota: &Quota,
+) -> Result<(BTreeMap<u16, OwnedSegment>, Vec<u16>), TierError> {
     let (mut segments, mut unusable) = (BTreeMap::new(), Vec::new());
     let found = layout::segments(folder).map_err(|errno| from_errno(errno, folder.path().display()))?;
     for number in found {
@@ -371,51 +379,51 @@ fn open_segments(
             let file = DirectFile::open(folder, &name, true, false)?;
             Ok((file.size()?.0, file))
         };
-        match layout::is_segment(folder, shelf.identity, number) {
+        match layout::is_segment(folder, dataset_dir.identity, number) {
             Ok(true) => match open() {
                 Ok((length, file)) => {
-                    segments.insert(number, Segment { file: Arc::new(file), end: length, living: 0 });
+                    segments.insert(number, OwnedSegment { file: Arc::new(file), end: length, live: 0 });
                     continue;
                 }
-                Err(errno) => lost(shelf.identity, &name, errno),
+                Err(errno) => warn_lost(dataset_dir.identity, &name, errno),
             },
             Ok(false) => {
-                lost(shelf.identity, &name, "its header is damaged or of another version");
-                if !discard(folder, number, room) {
+                warn_lost(dataset_dir.identity, &name, "its header is damaged or of another version");
+                if !remove_segment(folder, number, quota) {
                     unusable.push(number);
                 }
                 continue;
             }
-            Err(error) => lost(shelf.identity, &name, error),
+            Err(error) => warn_lost(dataset_dir.identity, &name, error),
         }
-        // Perhaps it can be opened another time, so it stays; but it takes its room.
-        room.waste(folder.allocated(&*name));
+        // Perhaps it can be opened another time, so it stays; but it takes its quota.
+        quota.write_off(folder.allocated(&*name));
         unusable.push(number);
     }
     Ok((segments, unusable))
 }
 
-/// Removes a segment; false if it stays, and then its room is wasted.
-fn discard(folder: &Folder, number: u16, room: &Room) -> bool {
+/// Removes a segment; false if it stays, and then its quota is wasted.
+fn remove_segment(folder: &Folder, number: u16, quota: &Quota) -> bool {
     let name = segment_name(number);
     match folder.remove(&*name) {
         Ok(()) => true,
         Err(errno) => {
-            room.waste(folder.allocated(&*name));
+            quota.write_off(folder.allocated(&*name));
             tracing::warn!(%errno, segment = %folder.path_of(name).display(), "not removed");
             false
         }
     }
 }
 
-/// Cuts off and punches out what no record claims, so that the room that it took is there.
-fn tidy(segment: &mut Segment, places: &mut [Place], room: &Room) {
+/// Cuts off and punches out what no record claims, so that the quota that it took is there.
+fn reclaim(segment: &mut OwnedSegment, places: &mut [RecordPlace], quota: &Quota) {
     places.sort_unstable_by_key(|place| place.start);
     segment.end = places.iter().map(|place| place.offset() + place.bytes()).max().unwrap_or(BLOCK);
-    let living: u64 = BLOCK + places.iter().map(|place| place.bytes()).sum::<u64>();
+    let live: u64 = BLOCK + places.iter().map(|place| place.bytes()).sum::<u64>();
     let tidied: Result<(), Errno> = (|| {
         segment.file.set_length(segment.end)?;
-        if segment.file.size()?.1 <= living + TRIFLE {
+        if segment.file.size()?.1 <= live + MIN_RECLAIM {
             return Ok(());
         }
         let mut at = BLOCK;
@@ -428,10 +436,10 @@ fn tidy(segment: &mut Segment, places: &mut [Place], room: &Room) {
         Ok(())
     })();
     if let Err(errno) = tidied {
-        tracing::debug!(%errno, "a segment's dead records keep their room");
+        tracing::debug!(%errno, "a segment's dead records keep their quota");
     }
     let taken = segment.file.size().map_or(segment.end, |(_, allocated)| allocated);
-    room.waste(taken.saturating_sub(living + TRIFLE));
+    quota.write_off(taken.saturating_sub(live + MIN_RECLAIM));
 }
 
 #[cfg(test)]
@@ -444,18 +452,18 @@ mod tests {
     fn removed_segment_is_not_opened_again() {
         let directory = tempfile::tempdir().unwrap();
         let identity = DatasetIdentity(1);
-        let shelf = Shelf::owned(identity, Folder::for_test(directory.path()));
-        let (room, table) = (Room::new(1 << 30), Table::new(10, metrics::gauge!("none")));
-        let bounds = Bounds { segment: 1 << 20, samples: 10, segments: 4 };
-        let mut ledger = Ledger::recover(&shelf, 0, &table, &room, bounds).unwrap();
+        let dataset_dir = DatasetDir::owned(identity, Folder::for_test(directory.path()));
+        let (quota, table) = (Quota::new(1 << 30), PlaceTable::new(10, metrics::gauge!("none")));
+        let limits = SegmentLimits { segment: 1 << 20, samples: 10, segments: 4 };
+        let mut writer = SegmentWriter::recover(&dataset_dir, 0, &table, &quota, limits).unwrap();
         let bytes = Aligned::new(BLOCK as usize);
-        let (number, _) = ledger.write(&shelf, &room, bytes.as_slice(), bounds).unwrap();
-        let file = shelf.segment(number).unwrap();
+        let (number, _) = writer.write(&dataset_dir, &quota, bytes.as_slice(), limits).unwrap();
+        let file = dataset_dir.segment(number).unwrap();
         // Between the two halves of a removal.
-        shelf.forget(number);
+        dataset_dir.forget(number);
         assert!(directory.path().join(segment_name(number)).exists());
-        assert_eq!(shelf.segment(number).unwrap_err(), Errno::NOENT);
-        ledger.remove(&shelf, &room, number);
+        assert_eq!(dataset_dir.segment(number).unwrap_err(), Errno::NOENT);
+        writer.remove(&dataset_dir, &quota, number);
         assert_eq!(Arc::strong_count(&file), 1, "nothing keeps the file open");
     }
 }

@@ -21,11 +21,11 @@ use super::layout::{LOCK, OWNER};
 
 /// A lock that is held until this is dropped.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct FileLock {
     file: fs::File,
 }
 
-impl Lock {
+impl FileLock {
     /// Opens `name` in `folder`, makes it if need be and possible, and locks it; `None` if others hold it. `write`: it is
     /// to be written to, and not only locked.
     fn take(
@@ -62,13 +62,13 @@ impl Lock {
 
 /// A process, told apart from those of other containers and nodes that have its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Process {
+pub(super) struct ProcessIdentity {
     pub(super) pid: u32,
     /// The boot, the namespace of its number, and when it was started; what cannot be found out is empty.
     pub(super) life: String,
 }
 
-impl Process {
+impl ProcessIdentity {
     /// This one.
     pub(super) fn this() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -83,13 +83,13 @@ impl Process {
 
 /// Who owns a directory's space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) process: Option<Process>,
+pub(super) struct DirectoryOwner {
+    pub(super) process: Option<ProcessIdentity>,
     pub(super) since: Option<SystemTime>,
     pub(super) datasets: Vec<DatasetIdentity>,
 }
 
-impl Owner {
+impl DirectoryOwner {
     pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(|process| process.pid)
     }
@@ -99,7 +99,7 @@ impl Owner {
         for line in text.lines() {
             match line.split_once(' ') {
                 Some(("pid", pid)) => {
-                    owner.process = pid.parse().ok().map(|pid| Process { pid, life: String::new() });
+                    owner.process = pid.parse().ok().map(|pid| ProcessIdentity { pid, life: String::new() });
                 }
                 Some(("life", life)) => {
                     if let Some(process) = &mut owner.process {
@@ -120,7 +120,7 @@ impl Owner {
     }
 }
 
-impl std::fmt::Display for Owner {
+impl std::fmt::Display for DirectoryOwner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.pid() {
             Some(pid) => write!(f, "process {pid}")?,
@@ -134,24 +134,24 @@ impl std::fmt::Display for Owner {
 }
 
 /// What the owner of the cache at `root` says of itself; it may have ended since.
-pub(super) fn owner(root: &Folder) -> Owner {
+pub(super) fn owner(root: &Folder) -> DirectoryOwner {
     let mut text = String::new();
-    let Ok(file) = root.open(OWNER, OFlags::RDONLY) else { return Owner::default() };
+    let Ok(file) = root.open(OWNER, OFlags::RDONLY) else { return DirectoryOwner::default() };
     match fs::File::from(file).take(1 << 16).read_to_string(&mut text) {
-        Ok(_) => Owner::parse(&text),
-        Err(_) => Owner::default(),
+        Ok(_) => DirectoryOwner::parse(&text),
+        Err(_) => DirectoryOwner::default(),
     }
 }
 
 /// Becomes the owner of the space at `root`, unless there is one.
-pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Result<Option<Lock>> {
+pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Result<Option<FileLock>> {
     let mut taken = None;
     for again in 0..10 {
         if again > 0 {
             // Perhaps somebody only looked whether there is an owner.
             std::thread::sleep(Duration::from_millis(2));
         }
-        let lock = Lock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, true)?;
+        let lock = FileLock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, true)?;
         // Removed between the opening and the locking: it owns nothing.
         taken = lock.filter(|lock| lock.is_at(root, OWNER));
         if taken.is_some() {
@@ -160,7 +160,7 @@ pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Resul
     }
     let Some(mut lock) = taken else { return Ok(None) };
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let this = Process::this();
+    let this = ProcessIdentity::this();
     let mut text = format!("pid {}\nlife {}\nsince {since}\n", this.pid, this.life);
     for dataset in datasets {
         let _ = writeln!(text, "dataset {dataset}"); // a string takes everything
@@ -181,27 +181,27 @@ fn is_full(error: &std::io::Error) -> bool {
 /// Whether the space at `root` has an owner now.
 pub(super) fn is_owned(root: &Folder) -> bool {
     root.has(OWNER)
-        && Lock::take(root, OWNER, FlockOperation::NonBlockingLockShared, false)
+        && FileLock::take(root, OWNER, FlockOperation::NonBlockingLockShared, false)
             .is_ok_and(|lock| lock.is_none())
 }
 
 /// Removes the file that an owner of the space at `root` would lock, unless there is an owner.
 pub(super) fn remove_owner(root: &Folder) -> Result<(), Errno> {
-    match Lock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, false)? {
+    match FileLock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, false)? {
         Some(lock) if lock.is_at(root, OWNER) => root.remove(OWNER),
         _ => Ok(()),
     }
 }
 
 /// Marks a dataset's cache as in use, if it is there and nobody removes it just now.
-pub(super) fn try_share(dataset: &Folder) -> Result<Option<Lock>, Errno> {
+pub(super) fn try_share(dataset: &Folder) -> Result<Option<FileLock>, Errno> {
     // Removed between the opening and the locking: what is locked is nobody's any more.
-    let lock = Lock::take(dataset, LOCK, FlockOperation::NonBlockingLockShared, false)?;
+    let lock = FileLock::take(dataset, LOCK, FlockOperation::NonBlockingLockShared, false)?;
     Ok(lock.filter(|lock| lock.is_at(dataset, LOCK)))
 }
 
 /// Makes the cache of the dataset `name` in `root` if there is none, and marks it as in use.
-pub(super) fn share(root: &Folder, name: &str) -> std::io::Result<(Folder, Lock)> {
+pub(super) fn share(root: &Folder, name: &str) -> std::io::Result<(Folder, FileLock)> {
     for _ in 0..500 {
         let shared = root.make_folder(name).and_then(|dataset| {
             let lock = try_share(&dataset)?;
@@ -224,8 +224,8 @@ pub(super) fn is_shared(dataset: &Folder) -> bool {
 }
 
 /// Holds a dataset's cache alone, unless somebody uses it.
-pub(super) fn hold(dataset: &Folder) -> Result<Option<Lock>, Errno> {
-    let lock = Lock::take(dataset, LOCK, FlockOperation::NonBlockingLockExclusive, false)?;
+pub(super) fn hold(dataset: &Folder) -> Result<Option<FileLock>, Errno> {
+    let lock = FileLock::take(dataset, LOCK, FlockOperation::NonBlockingLockExclusive, false)?;
     Ok(lock.filter(|lock| lock.is_at(dataset, LOCK)))
 }
 
@@ -235,16 +235,16 @@ mod tests {
 
     #[test]
     fn pid_1_of_another_container_is_another_process() {
-        let this = Process::this();
+        let this = ProcessIdentity::this();
         assert_eq!(this.life.split(' ').count(), 3, "{}", this.life);
         assert!(this.life.contains("pid:[") && !this.life.ends_with(' '), "{}", this.life);
         let text = format!("pid {}\nlife {}\nsince 5\n", this.pid, this.life);
-        assert_eq!(Owner::parse(&text).process.as_ref(), Some(&this));
+        assert_eq!(DirectoryOwner::parse(&text).process.as_ref(), Some(&this));
         let elsewhere = text.replace("pid:[", "pid:[9");
-        let owner = Owner::parse(&elsewhere);
+        let owner = DirectoryOwner::parse(&elsewhere);
         assert_eq!(owner.pid(), Some(this.pid));
         assert_ne!(owner.process, Some(this.clone()));
         // As earlier versions wrote it.
-        assert_ne!(Owner::parse(&format!("pid {}\nsince 5\n", this.pid)).process, Some(this));
+        assert_ne!(DirectoryOwner::parse(&format!("pid {}\nsince 5\n", this.pid)).process, Some(this));
     }
 }

@@ -16,12 +16,12 @@ const WAITS: [u64; 8] = [100, 300, 1_000, 3_000, 10_000, 20_000, 40_000, 45_000]
 
 /// What a listing knows of its file server.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct ListRetry {
     /// Waiting did not help.
     lost: AtomicBool,
 }
 
-impl Patience {
+impl ListRetry {
     /// Calls until it succeeds or fails for good. `wait` returns false where nobody wants the listing any more.
     /// `is_device` says whether `EIO` is that of a disk, which does not come back.
     pub(crate) fn call<T>(
@@ -55,9 +55,9 @@ mod tests {
     use super::*;
 
     /// Calls that answer `errnos`, one after another and then success, and what was waited for.
-    fn calls(patience: &Patience, errnos: &[Errno], is_device: bool) -> (Result<u32, Errno>, Duration) {
+    fn calls(retry: &ListRetry, errnos: &[Errno], is_device: bool) -> (Result<u32, Errno>, Duration) {
         let (mut errnos, mut waited) = (errnos.iter(), Duration::ZERO);
-        let done = patience.call(
+        let done = retry.call(
             || errnos.next().map_or(Ok(7), |errno| Err(*errno)),
             || is_device,
             |time| {
@@ -71,29 +71,29 @@ mod tests {
     #[test]
     // semantics: FAIL-5
     fn listing_outlives_a_file_server_that_restarts() {
-        let patience = Patience::default();
+        let retry = ListRetry::default();
         let errnos = [Errno::SHUTDOWN, Errno::NOTCONN, Errno::STALE, Errno::INTR, Errno::IO];
-        let (done, waited) = calls(&patience, &errnos, false);
+        let (done, waited) = calls(&retry, &errnos, false);
         assert_eq!((done, waited), (Ok(7), Duration::from_millis(4_400)));
-        assert_eq!(calls(&patience, &[Errno::NOENT], false), (Err(Errno::NOENT), Duration::ZERO));
-        assert_eq!(calls(&patience, &[Errno::IO], true), (Err(Errno::IO), Duration::ZERO));
+        assert_eq!(calls(&retry, &[Errno::NOENT], false), (Err(Errno::NOENT), Duration::ZERO));
+        assert_eq!(calls(&retry, &[Errno::IO], true), (Err(Errno::IO), Duration::ZERO));
     }
 
     #[test]
     // semantics: FAIL-5
     fn file_server_that_stays_away_costs_two_minutes_once() {
-        let patience = Patience::default();
-        let (done, waited) = calls(&patience, &[Errno::NOTCONN; 100], false);
+        let retry = ListRetry::default();
+        let (done, waited) = calls(&retry, &[Errno::NOTCONN; 100], false);
         assert_eq!(done, Err(Errno::NOTCONN));
         assert!((100..=120).contains(&waited.as_secs()), "{waited:?}");
-        assert_eq!(calls(&patience, &[Errno::NOTCONN; 100], false), (Err(Errno::NOTCONN), Duration::ZERO));
+        assert_eq!(calls(&retry, &[Errno::NOTCONN; 100], false), (Err(Errno::NOTCONN), Duration::ZERO));
     }
 
     #[test]
     fn abandoned_listing_does_not_wait() {
-        let patience = Patience::default();
+        let retry = ListRetry::default();
         let mut waits = 0;
-        let done = patience.call(
+        let done = retry.call(
             || Err::<(), _>(Errno::STALE),
             || false,
             |_| {

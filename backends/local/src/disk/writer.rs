@@ -14,61 +14,61 @@ use foreread_types::SampleId;
 use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
-use super::error::{about, from_errno, from_io};
-use super::format::{BLOCK, Place};
-use super::pack::{Block, Stored};
-use super::shelf::{Ledger, NO_ROOM};
-use super::store::{Directory, Locks, Outcome, Store};
+use super::dataset_dir::{NO_ROOM, SegmentWriter};
+use super::error::{error_about, from_errno, from_io};
+use super::format::{BLOCK, RecordPlace};
+use super::packer::{RecordBlock, StoreReply};
+use super::state::{CacheDirectory, DiskState, TierLocks, WriteOutcome};
 
 /// How long a write waits for reads at most, and how long it sleeps meanwhile.
-const GIVE_WAY: Duration = Duration::from_millis(20);
-const NAP: Duration = Duration::from_micros(500);
+const MAX_READ_DELAY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Something for a writer, in order.
 #[derive(Debug)]
-pub(super) enum Command {
-    Write(Block),
+pub(super) enum WriteCommand {
+    Write(RecordBlock),
     /// These records are dead; those without a place are looked up when their turn comes.
-    Bury {
+    Remove {
         set: usize,
-        records: Vec<(SampleId, Option<Place>)>,
+        records: Vec<(SampleId, Option<RecordPlace>)>,
         done: Option<Arc<oneshot::Sender<()>>>,
     },
     /// Say what has become of a sample that was on its way before.
-    Tell {
-        outcome: Outcome,
-        done: Stored,
+    Report {
+        outcome: WriteOutcome,
+        done: StoreReply,
     },
     /// Everything before this has been done; for somebody who waits for all directories: dropped when its turn comes.
-    Drop(Arc<oneshot::Sender<()>>),
+    Flushed(Arc<oneshot::Sender<()>>),
 }
 
-pub(super) struct Writer {
-    pub(super) store: Arc<Store>,
+pub(super) struct DirectoryWriter {
+    pub(super) store: Arc<DiskState>,
     pub(super) number: u8,
-    pub(super) ledgers: Vec<Ledger>,
-    pub(super) commands: Receiver<Command>,
+    pub(super) segment_writers: Vec<SegmentWriter>,
+    pub(super) commands: Receiver<WriteCommand>,
     pub(super) queued: Arc<AtomicUsize>,
     pub(super) spare: SyncSender<Aligned>,
     /// Kept until nothing is written any more.
-    pub(super) _locks: Arc<Locks>,
+    pub(super) _locks: Arc<TierLocks>,
 }
 
-impl Writer {
+impl DirectoryWriter {
     pub(super) fn run(mut self) {
         while let Ok(command) = self.commands.recv() {
             match command {
-                Command::Write(block) => {
-                    self.give_way();
+                WriteCommand::Write(block) => {
+                    self.wait_for_reads();
                     self.write(block);
                     self.queued.fetch_sub(1, Ordering::AcqRel);
                 }
-                Command::Bury { set, records, done } => {
-                    self.bury(set, &records);
+                WriteCommand::Remove { set, records, done } => {
+                    self.remove(set, &records);
                     drop(done);
                 }
-                Command::Drop(done) => drop(done),
-                Command::Tell { outcome, done } => {
+                WriteCommand::Flushed(done) => drop(done),
+                WriteCommand::Report { outcome, done } => {
                     let stored = outcome.get().map_or(Ok(()), |error| Err(error.clone()));
                     let _ = done.send(stored); // whoever asked may not wait any more
                 }
@@ -76,22 +76,22 @@ impl Writer {
         }
     }
 
-    fn directory(&self) -> &Directory {
+    fn directory(&self) -> &CacheDirectory {
         &self.store.directories[usize::from(self.number)]
     }
 
-    fn give_way(&self) {
+    fn wait_for_reads(&self) {
         let start = Instant::now();
-        while self.store.reading.load(Ordering::Relaxed) > 0
+        while self.store.reads_in_flight.load(Ordering::Relaxed) > 0
             && !self.store.closing.load(Ordering::Relaxed)
-            && start.elapsed() < GIVE_WAY
+            && start.elapsed() < MAX_READ_DELAY
         {
-            std::thread::sleep(NAP);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    fn write(&mut self, block: Block) {
-        let Block { set, bytes, records } = block;
+    fn write(&mut self, block: RecordBlock) {
+        let RecordBlock { set, bytes, records } = block;
         let written = if self.directory().is_writable() {
             self.try_write(set, &bytes, &records)
         } else {
@@ -104,22 +104,22 @@ impl Writer {
         match written {
             Ok(places) => {
                 for (record, place) in records.into_iter().zip(places) {
-                    directory.room.keep(record.room, record.blocks);
+                    directory.quota.keep(record.room, record.blocks);
                     let before = store.sets[set].table.put(record.id, place);
                     debug_assert!(before.is_none(), "{} was on its way twice", record.id);
-                    store.on_the_way().remove(&(set, record.id));
+                    store.pending_writes().remove(&(set, record.id));
                     store.counters.written(place.bytes());
-                    drop(record.behind);
+                    drop(record.write_behind);
                     let _ = record.done.send(Ok(())); // whoever stored it may not wait any more
                 }
             }
             Err(error) => {
                 for record in records {
-                    if let Some((_, outcome)) = store.on_the_way().remove(&(set, record.id)) {
+                    if let Some((_, outcome)) = store.pending_writes().remove(&(set, record.id)) {
                         let _ = outcome.set(error.clone()); // nobody else does
                     }
                     store.counters.failed();
-                    drop((record.room, record.behind));
+                    drop((record.room, record.write_behind));
                     let _ = record.done.send(Err(error.clone()));
                 }
             }
@@ -127,7 +127,7 @@ impl Writer {
     }
 
     fn closed(&self) -> TierError {
-        about(ErrorKind::Full, self.directory().path.display(), "writing to it has failed before")
+        error_about(ErrorKind::Full, self.directory().path.display(), "writing to it has failed before")
     }
 
     /// Writes and lists a block; where its records are, or, if there are none, why.
@@ -135,47 +135,47 @@ impl Writer {
         &mut self,
         set: usize,
         bytes: &Aligned,
-        records: &[super::pack::Pending],
-    ) -> Result<Vec<Place>, TierError> {
+        records: &[super::packer::PendingRecord],
+    ) -> Result<Vec<RecordPlace>, TierError> {
         let store = Arc::clone(&self.store);
         let directory = &store.directories[usize::from(self.number)];
-        let shelf = &directory.shelves[set];
-        let ledger = &mut self.ledgers[set];
+        let dataset_dir = &directory.dataset_dirs[set];
+        let writer = &mut self.segment_writers[set];
         let failed = |error: TierError| {
             directory.fail(&error);
             error
         };
-        let (segment, start) = ledger
-            .write(shelf, &directory.room, bytes.as_slice(), directory.bounds[set])
+        let (segment, start) = writer
+            .write(dataset_dir, &directory.quota, bytes.as_slice(), directory.limits[set])
             .map_err(|errno| match errno {
                 NO_ROOM => {
                     let why = "the room is taken by segments of which little is left";
-                    about(ErrorKind::Full, directory.path.display(), why)
+                    error_about(ErrorKind::Full, directory.path.display(), why)
                 }
                 errno => failed(from_errno(errno, directory.path.display())),
             })?;
         let mut at = (start / BLOCK) as u32;
-        let places: Vec<Place> = records
+        let places: Vec<RecordPlace> = records
             .iter()
             .map(|record| {
-                let place = Place { directory: self.number, segment, start: at, blocks: record.blocks };
+                let place = RecordPlace { directory: self.number, segment, start: at, blocks: record.blocks };
                 at += record.blocks;
                 place
             })
             .collect();
         let listed: Vec<_> = records.iter().zip(&places).map(|(record, &place)| (record.id, place)).collect();
-        if let Err(error) = ledger.list(self.number, &store.sets[set].table, &listed) {
-            ledger.unwrite(segment, start);
+        if let Err(error) = writer.list(self.number, &store.sets[set].table, &listed) {
+            writer.truncate_to(segment, start);
             return Err(failed(from_io(&error, directory.path.display())));
         }
         Ok(places)
     }
 
-    fn bury(&mut self, set: usize, records: &[(SampleId, Option<Place>)]) {
+    fn remove(&mut self, set: usize, records: &[(SampleId, Option<RecordPlace>)]) {
         let store = Arc::clone(&self.store);
         let directory = &store.directories[usize::from(self.number)];
         let table = &store.sets[set].table;
-        let dead: Vec<(SampleId, Place)> = records
+        let dead: Vec<(SampleId, RecordPlace)> = records
             .iter()
             .filter_map(|&(id, place)| {
                 let place = place.or_else(|| {
@@ -188,12 +188,14 @@ impl Writer {
         if dead.is_empty() {
             return;
         }
-        let ledger = &mut self.ledgers[set];
-        if let Err(error) = ledger.bury(&directory.shelves[set], self.number, table, &directory.room, &dead) {
+        let writer = &mut self.segment_writers[set];
+        if let Err(error) =
+            writer.remove_records(&directory.dataset_dirs[set], self.number, table, &directory.quota, &dead)
+        {
             directory.fail(&from_io(&error, directory.path.display()));
         }
         for (_, place) in dead {
-            directory.room.release(place.blocks);
+            directory.quota.release(place.blocks);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reading one sample: one read of its record, and every check that there is.
 //!
-//! A read has three parts: what has to be known before it ([`Reader::start`]), the bytes, and the checks
-//! ([`Reader::finish`]). Threads do one after the other; a ring has many at the second part at once.
+//! A read has three parts: what has to be known before it ([`RecordReader::prepare`]), the bytes, and the checks
+//! ([`RecordReader::finish`]). Threads do one after the other; a ring has many at the second part at once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,49 +10,49 @@ use bytes::Bytes;
 use foreread_tier::{Buffer, ErrorKind, ReadRequest, TierError};
 use rustix::io::Errno;
 
-use super::config::Access;
-use super::error::{NAME, about, from_errno};
+use super::config::DirectoryAccess;
+use super::error::{NAME, error_about, from_errno};
 use super::file::DirectFile;
-use super::format::{BLOCK, HEADER, Place, check_record};
-use super::pack::Job;
-use super::store::{Key, Store};
-use crate::pool::Read;
+use super::format::{BLOCK, HEADER, RecordPlace, check_record};
+use super::packer::PackJob;
+use super::state::{DiskKey, DiskState};
+use crate::pool::BlockingRead;
 
 /// What reads are done with.
 #[derive(Clone, Debug)]
-pub(super) struct Reader(pub(super) Arc<Store>);
+pub(super) struct RecordReader(pub(super) Arc<DiskState>);
 
 /// Counts a read as under way, so that writes give way to it.
 #[derive(Debug)]
-struct UnderWay(Arc<Store>);
+struct InFlightRead(Arc<DiskState>);
 
-impl UnderWay {
-    fn new(store: &Arc<Store>) -> Self {
-        store.reading.fetch_add(1, Ordering::Relaxed);
+impl InFlightRead {
+    fn new(store: &Arc<DiskState>) -> Self {
+        store.reads_in_flight.fetch_add(1, Ordering::Relaxed);
         store.counters.in_flight.increment(1.0);
         Self(Arc::clone(store))
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightRead {
     fn drop(&mut self) {
-        self.0.reading.fetch_sub(1, Ordering::Relaxed);
+        self.0.reads_in_flight.fetch_sub(1, Ordering::Relaxed);
         self.0.counters.in_flight.decrement(1.0);
     }
 }
 
 /// A record that is being read.
 #[derive(Debug)]
-pub(super) struct Record {
-    key: Key,
-    place: Place,
-    _under_way: UnderWay,
+pub(super) struct PendingRead {
+    key: DiskKey,
+    place: RecordPlace,
+    _in_flight: InFlightRead,
 }
 
 /// What to read, and into what.
 #[derive(Debug)]
-pub(super) struct Started {
-    pub(super) record: Record,
+pub(super) struct PreparedRead {
+    pub(super) record: PendingRead,
     pub(super) file: Arc<DirectFile>,
     /// As long as the record, and empty.
     pub(super) buffer: Buffer,
@@ -60,48 +60,50 @@ pub(super) struct Started {
     pub(super) offset: u64,
 }
 
-impl Read for Reader {
+impl BlockingRead for RecordReader {
     const NAME: &'static str = NAME;
     const THREAD: &'static str = "foreread-disk";
     const ALWAYS_WAITS: bool = true;
 
-    fn asked(request: &ReadRequest) -> String {
+    fn describe(request: &ReadRequest) -> String {
         request.key.to_string()
     }
 
     fn read(&self, request: &ReadRequest, _about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
-        let Started { record, file, mut buffer, offset } = self.start(request)?;
+        let PreparedRead { record, file, mut buffer, offset } = self.prepare(request)?;
         let read = file.read(&mut buffer, offset);
         self.finish(request, &record, buffer, read)
     }
 }
 
-impl Reader {
+impl RecordReader {
     /// Finds the record of a sample, and memory for it.
-    pub(super) fn start(&self, request: &ReadRequest) -> Result<Started, TierError> {
+    pub(super) fn prepare(&self, request: &ReadRequest) -> Result<PreparedRead, TierError> {
         let key = self.0.set(request.key.dataset).map(|set| (set, request.key.id));
         let Some((key, place)) = key.and_then(|key| Some((key, self.0.place(key)?))) else {
             return Err(error(request, ErrorKind::Absent));
         };
-        let shelf = &self.0.directories[usize::from(place.directory)].shelves[key.0];
-        let file = shelf.segment(place.segment).map_err(|errno| self.unread(request, key, place, errno))?;
+        let dataset_dir = &self.0.directories[usize::from(place.directory)].dataset_dirs[key.0];
+        let file = dataset_dir
+            .segment(place.segment)
+            .map_err(|errno| self.kernel_error(request, key, place, errno))?;
         let buffer = self.0.buffers.allocate(place.bytes() as usize, BLOCK as usize).ok_or_else(|| {
             let detail = format!("there is no memory for its {} bytes", place.bytes());
             error(request, ErrorKind::Other).with_detail(detail)
         })?;
-        let record = Record { key, place, _under_way: UnderWay::new(&self.0) };
-        Ok(Started { record, file, buffer, offset: place.offset() })
+        let record = PendingRead { key, place, _in_flight: InFlightRead::new(&self.0) };
+        Ok(PreparedRead { record, file, buffer, offset: place.offset() })
     }
 
     /// Checks what was read, as far as it was; the sample in it.
     pub(super) fn finish(
         &self,
         request: &ReadRequest,
-        &Record { key, place, .. }: &Record,
+        &PendingRead { key, place, .. }: &PendingRead,
         buffer: Buffer,
         read: Result<(), Errno>,
     ) -> Result<Bytes, TierError> {
-        read.map_err(|errno| self.unread(request, key, place, errno))?;
+        read.map_err(|errno| self.kernel_error(request, key, place, errno))?;
         let checked = if buffer.filled() < buffer.capacity() {
             Err("the file ends before the record does")
         } else {
@@ -115,22 +117,28 @@ impl Reader {
                 let detail = format!("{length} bytes are kept, {} were asked for", request.len());
                 Err(error(request, ErrorKind::Changed).with_detail(detail))
             }
-            Err(why) => Err(self.failed(request, key, place, why)),
+            Err(why) => Err(self.invalid_record(request, key, place, why)),
         }
     }
 
     /// What the kernel would not read. The record stays where it is, because the next read may succeed (a network disk
     /// answers `EIO` for a while, and descriptors run out and come back), unless there is no such file any more.
-    fn unread(&self, request: &ReadRequest, key: Key, place: Place, errno: Errno) -> TierError {
+    fn kernel_error(
+        &self,
+        request: &ReadRequest,
+        key: DiskKey,
+        place: RecordPlace,
+        errno: Errno,
+    ) -> TierError {
         if let Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NXIO | Errno::STALE = errno
         {
-            return self.failed(request, key, place, "its file is gone");
+            return self.invalid_record(request, key, place, "its file is gone");
         }
         if self.0.place(key) != Some(place) {
             return error(request, ErrorKind::Absent);
         }
         let failure = from_errno(errno, request.key);
-        if !self.0.unread.swap(true, Ordering::Relaxed) {
+        if !self.0.read_error_logged.swap(true, Ordering::Relaxed) {
             let directory = self.0.directories[usize::from(place.directory)].path.display();
             tracing::warn!(%directory, error = %failure, "a cached sample cannot be read now, and stays; more are not logged");
         }
@@ -138,7 +146,13 @@ impl Reader {
     }
 
     /// Forgets a record that is not what it should be.
-    fn failed(&self, request: &ReadRequest, key: Key, place: Place, why: &str) -> TierError {
+    fn invalid_record(
+        &self,
+        request: &ReadRequest,
+        key: DiskKey,
+        place: RecordPlace,
+        why: &str,
+    ) -> TierError {
         if self.0.place(key) != Some(place) {
             // Removed while it was read: what is in its place now means nothing.
             return error(request, ErrorKind::Absent);
@@ -148,19 +162,19 @@ impl Reader {
     }
 
     /// Forgets a record that is not what it should be, so that the sample is stored again.
-    fn drop_record(&self, (set, id): Key, place: Place, why: &str) {
+    fn drop_record(&self, (set, id): DiskKey, place: RecordPlace, why: &str) {
         if !self.0.sets[set].table.take_from(id, place) {
             return;
         }
         let directory = &self.0.directories[usize::from(place.directory)];
         if self.0.counters.corrupt() == 0 {
-            let error = about(ErrorKind::Corrupt, format_args!("sample {id}"), why);
+            let error = error_about(ErrorKind::Corrupt, format_args!("sample {id}"), why);
             let directory = directory.path.display();
             tracing::warn!(%directory, %error, "a cached sample is dropped; more are counted, not logged");
         }
-        if directory.access == Access::Owner {
+        if directory.access == DirectoryAccess::Owner {
             // A packer that is gone takes the directory's bookkeeping with it.
-            let _ = self.0.jobs.send(Job::Forget { keys: vec![((set, id), Some(place))], done: None });
+            let _ = self.0.jobs.send(PackJob::Remove { keys: vec![((set, id), Some(place))], done: None });
         }
     }
 }

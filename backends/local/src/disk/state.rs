@@ -10,41 +10,41 @@ use foreread_tier::{Budget, Buffers, TierError};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId};
 
 use super::closing;
-use super::config::Access;
-use super::counters::Counters;
+use super::config::DirectoryAccess;
+use super::counters::DiskCounters;
+use super::dataset_dir::{DatasetDir, SegmentLimits};
+use super::flock::{self, FileLock};
 use super::folder::{Folder, FolderId};
-use super::format::Place;
+use super::format::RecordPlace;
 use super::layout::LOCK;
-use super::lock::{self, Lock};
-use super::pack::Job;
-use super::room::Room;
-use super::shelf::{Bounds, Shelf};
-use super::table::Table;
+use super::packer::PackJob;
+use super::quota::Quota;
+use super::table::PlaceTable;
 use crate::jobs::lock;
 
 /// One dataset of the run; datasets with one identity are one.
 #[derive(Debug)]
-pub(super) struct Set {
+pub(super) struct CachedDataset {
     pub(super) identity: DatasetIdentity,
-    pub(super) table: Table,
+    pub(super) table: PlaceTable,
 }
 
 /// One directory of the tier.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct CacheDirectory {
     pub(super) path: PathBuf,
-    pub(super) access: Access,
-    pub(super) room: Room,
+    pub(super) access: DirectoryAccess,
+    pub(super) quota: Quota,
     /// By set; none where a reader has found nothing.
-    pub(super) shelves: Vec<Shelf>,
-    pub(super) bounds: Vec<Bounds>,
+    pub(super) dataset_dirs: Vec<DatasetDir>,
+    pub(super) limits: Vec<SegmentLimits>,
     /// Writing has failed; nothing is written here any more.
     pub(super) failed: AtomicBool,
 }
 
-impl Directory {
+impl CacheDirectory {
     pub(super) fn is_writable(&self) -> bool {
-        self.access == Access::Owner && !self.failed.load(Ordering::Relaxed)
+        self.access == DirectoryAccess::Owner && !self.failed.load(Ordering::Relaxed)
     }
 
     /// Stops writing here, and says so once.
@@ -58,10 +58,10 @@ impl Directory {
 
 /// The locks that a tier holds. Whoever may still write holds them too.
 #[derive(Debug)]
-pub(super) struct Locks {
-    locks: Vec<Lock>,
+pub(super) struct TierLocks {
+    locks: Vec<FileLock>,
     /// Of what others write, by directory and set.
-    followed: Mutex<BTreeMap<(usize, usize), Lock>>,
+    followed: Mutex<BTreeMap<(usize, usize), FileLock>>,
     /// By directory; none where a directory is not used.
     roots: Vec<Option<Folder>>,
     closing: Vec<FolderId>,
@@ -69,26 +69,27 @@ pub(super) struct Locks {
     let_go: AtomicBool,
 }
 
-impl Locks {
+impl TierLocks {
     /// The locks of the directories whose caches are in `roots`.
-    pub(super) fn new(locks: Vec<Lock>, roots: Vec<Option<Folder>>) -> Self {
+    pub(super) fn new(locks: Vec<FileLock>, roots: Vec<Option<Folder>>) -> Self {
         let closing = roots.iter().flatten().filter_map(|root| root.id().ok()).collect();
         Self { locks, followed: Mutex::default(), roots, closing, let_go: AtomicBool::new(false) }
     }
 
     /// Marks a cache that another process writes as in use; false if it is not there or being removed.
-    pub(super) fn follow(&self, key: (usize, usize), shelf: &Shelf) -> bool {
+    pub(super) fn follow(&self, key: (usize, usize), dataset_dir: &DatasetDir) -> bool {
         let mut followed = lock(&self.followed);
-        let is_there = |lock: &Lock| shelf.folder().is_ok_and(|folder| lock.is_at(&folder, LOCK));
+        let is_there = |lock: &FileLock| dataset_dir.folder().is_ok_and(|folder| lock.is_at(&folder, LOCK));
         if followed.get(&key).is_some_and(is_there) {
             return true;
         }
         followed.remove(&key);
         // Removed, and perhaps made again.
         let root = self.roots.get(key.0).and_then(Option::as_ref);
-        let folder = root.and_then(|root| root.folder(&shelf.identity().to_string()).ok()).map(Arc::new);
-        let lock = folder.as_ref().and_then(|folder| lock::try_share(folder).ok().flatten());
-        shelf.set_folder(folder);
+        let folder =
+            root.and_then(|root| root.folder(&dataset_dir.identity().to_string()).ok()).map(Arc::new);
+        let lock = folder.as_ref().and_then(|folder| flock::try_share(folder).ok().flatten());
+        dataset_dir.set_folder(folder);
         followed.extend(lock.map(|lock| (key, lock)));
         followed.contains_key(&key)
     }
@@ -101,7 +102,7 @@ impl Locks {
     }
 }
 
-impl Drop for Locks {
+impl Drop for TierLocks {
     fn drop(&mut self) {
         let followed = std::mem::take(self.followed.get_mut().unwrap_or_else(PoisonError::into_inner));
         for lock in self.locks.drain(..).chain(followed.into_values()) {
@@ -114,42 +115,42 @@ impl Drop for Locks {
 }
 
 /// A sample within a tier: which set, which sample.
-pub(super) type Key = (usize, SampleId);
+pub(super) type DiskKey = (usize, SampleId);
 
 /// Why a sample that was on its way was not written; empty as long as it may be, and if it was.
-pub(super) type Outcome = Arc<OnceLock<TierError>>;
+pub(super) type WriteOutcome = Arc<OnceLock<TierError>>;
 
 #[derive(Debug)]
-pub(super) struct Store {
-    pub(super) sets: Vec<Set>,
+pub(super) struct DiskState {
+    pub(super) sets: Vec<CachedDataset>,
     /// Which set each dataset of the run is.
     pub(super) numbers: Vec<usize>,
-    pub(super) directories: Vec<Directory>,
+    pub(super) directories: Vec<CacheDirectory>,
     pub(super) buffers: Arc<dyn Buffers>,
-    pub(super) behind: Budget,
+    pub(super) write_behind: Budget,
     /// Reads under way.
-    pub(super) reading: AtomicUsize,
+    pub(super) reads_in_flight: AtomicUsize,
     /// The tier was dropped: what is queued is written without waiting for anything.
     pub(super) closing: AtomicBool,
     /// A read has failed that may succeed another time, and that was said.
-    pub(super) unread: AtomicBool,
-    pub(super) counters: Counters,
-    pub(super) jobs: Sender<Job>,
+    pub(super) read_error_logged: AtomicBool,
+    pub(super) counters: DiskCounters,
+    pub(super) jobs: Sender<PackJob>,
     /// Samples on their way to the disk, to which directory, and what becomes of them.
-    pub(super) on_the_way: Mutex<HashMap<Key, (usize, Outcome)>>,
+    pub(super) pending_writes: Mutex<HashMap<DiskKey, (usize, WriteOutcome)>>,
 }
 
-impl Store {
+impl DiskState {
     /// The set that a dataset of the run is.
     pub(super) fn set(&self, dataset: DatasetId) -> Option<usize> {
         self.numbers.get(dataset.0 as usize).copied()
     }
 
-    pub(super) fn place(&self, (set, id): Key) -> Option<Place> {
+    pub(super) fn place(&self, (set, id): DiskKey) -> Option<RecordPlace> {
         self.sets.get(set)?.table.get(id)
     }
 
-    pub(super) fn on_the_way(&self) -> MutexGuard<'_, HashMap<Key, (usize, Outcome)>> {
-        lock(&self.on_the_way)
+    pub(super) fn pending_writes(&self) -> MutexGuard<'_, HashMap<DiskKey, (usize, WriteOutcome)>> {
+        lock(&self.pending_writes)
     }
 }

@@ -23,7 +23,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::error::{NAME, changed, from_errno, from_read, invalid};
-use crate::pool::Read;
+use crate::pool::BlockingRead;
 
 /// A length from which the file is looked at before memory is taken for it, so that a catalog that lies costs an
 /// error and not the process.
@@ -36,7 +36,7 @@ const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLO
 
 /// Reads files below one directory.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct FileReader {
     root: OwnedFd,
     buffers: Arc<dyn Buffers>,
     /// Whether this kernel and file system can answer from the cache alone; cleared at the first sign that not.
@@ -54,7 +54,7 @@ impl<F: FnOnce()> Notice<F> {
     }
 }
 
-impl Reader {
+impl FileReader {
     pub(crate) fn new(root: OwnedFd, buffers: Arc<dyn Buffers>) -> Self {
         Self { root, buffers, tries_cache: AtomicBool::new(true) }
     }
@@ -85,12 +85,12 @@ impl Reader {
     }
 }
 
-impl Read for Reader {
+impl BlockingRead for FileReader {
     const NAME: &'static str = NAME;
     const THREAD: &'static str = "foreread-local";
     const ALWAYS_WAITS: bool = false;
 
-    fn asked(request: &ReadRequest) -> String {
+    fn describe(request: &ReadRequest) -> String {
         request.object.path.to_string()
     }
 

@@ -1,8 +1,8 @@
-//! Directories that were let go by a tier of this process and are still being written to.
+//! Directories of dropped tiers that are still being written.
 //!
-//! Dropping a tier does not wait for the disk: the threads that write own the directory's locks until they are done. So
-//! that the next tier of the same process, in the next line of the program, finds the directory free and everything in
-//! it, opening waits for them, and so do listing and cleaning. Another process need not: the locks end with this one.
+//! Dropping a tier does not wait for the disk. Its writer threads hold the directory's locks until
+//! they are done. Opening, listing and cleaning in the same process wait for them, so the next tier
+//! finds everything. Another process does not wait: the locks end with this one.
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
@@ -10,19 +10,19 @@ use std::time::Duration;
 use super::folder::FolderId;
 use crate::jobs::lock;
 
-/// How long a tier that was dropped may hold up whoever comes next.
+/// How long the next user of a directory waits for a dropped tier.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One entry a tier and directory.
+/// One entry per dropped tier and directory.
 static CLOSING: Mutex<Vec<FolderId>> = Mutex::new(Vec::new());
 static ENDED: Condvar = Condvar::new();
 
-/// These are let go from now on.
+/// Marks the directories as closing.
 pub(super) fn begin(roots: &[FolderId]) {
     lock(&CLOSING).extend_from_slice(roots);
 }
 
-/// These are free.
+/// Marks the directories as free.
 pub(super) fn end(roots: &[FolderId]) {
     let mut closing = lock(&CLOSING);
     for root in roots {
@@ -33,9 +33,9 @@ pub(super) fn end(roots: &[FolderId]) {
     ENDED.notify_all();
 }
 
-/// Waits until `root` is free, or has held up for long enough.
+/// Waits until `root` is free or [`CLOSE_TIMEOUT`] is over.
 pub(super) fn wait(root: FolderId) {
     let closing = lock(&CLOSING);
-    // Free or not, the lock tells.
+    // The lock shows whether it is free.
     drop(ENDED.wait_timeout_while(closing, CLOSE_TIMEOUT, |closing| closing.contains(&root)));
 }

@@ -1,15 +1,15 @@
-//! What has happened in a tier, and what it holds: for reports, and for whatever recorder the program has installed.
+//! Counters of a tier, for reports and for the program's metrics recorder.
 //!
-//! As everywhere, the handles of the `metrics` facade are registered once, when the tier is opened; a recorder that is
-//! installed later sees nothing of it.
+//! The handles of the `metrics` facade are registered once, when the tier is opened. A recorder
+//! that is installed later sees nothing of this tier.
 //!
 //! | metric | kind | |
 //! |---|---|---|
 //! | `foreread_disk_written_samples_total` | counter | |
 //! | `foreread_disk_written_bytes_total` | counter | footprints |
-//! | `foreread_disk_skipped_samples_total` | counter | not stored: too much was on its way |
+//! | `foreread_disk_skipped_samples_total` | counter | not stored: the write queue was full |
 //! | `foreread_disk_failed_samples_total` | counter | not stored: the disk failed or was full |
-//! | `foreread_disk_corrupt_samples_total` | counter | dropped: the record was not what it should be |
+//! | `foreread_disk_corrupt_samples_total` | counter | dropped: the record was invalid |
 //! | `foreread_disk_held_bytes` | gauge | footprints, of the run's datasets |
 //! | `foreread_disk_capacity_bytes` | gauge | footprints that fit |
 //! | `foreread_disk_reads_in_flight` | gauge | |
@@ -21,7 +21,7 @@ use metrics::{Counter, Gauge, counter, gauge};
 
 use super::config::DiskCounts;
 
-/// A number that is kept twice.
+/// A counter that is kept here and in the metrics recorder.
 struct MirroredCounter {
     local: AtomicU64,
     exported: Counter,
@@ -32,7 +32,7 @@ impl MirroredCounter {
         Self { local: AtomicU64::new(0), exported }
     }
 
-    /// Adds; what it was before.
+    /// Adds `more` and returns the old value.
     fn add(&self, more: u64) -> u64 {
         self.exported.increment(more);
         self.local.fetch_add(more, Relaxed)
@@ -49,7 +49,7 @@ pub(super) struct DiskCounters {
     skipped: MirroredCounter,
     failed: MirroredCounter,
     corrupt: MirroredCounter,
-    /// Changed by the tables.
+    /// Updated by the tables.
     pub(super) held: Gauge,
     capacity: Gauge,
     pub(super) in_flight: Gauge,
@@ -92,7 +92,7 @@ impl DiskCounters {
         self.failed.add(1);
     }
 
-    /// Counts a record that is not what it should be; how many exported were before it.
+    /// Counts an invalid record and returns the number before it.
     pub(super) fn corrupt(&self) -> u64 {
         self.corrupt.add(1)
     }

@@ -1,11 +1,11 @@
-//! One dataset in one directory: its segments, and how they are found again.
+//! One dataset's files in one directory: segments, index and recovery.
 //!
 //! # Recovery
 //!
-//! The owner reads the index, checks the headers of the segments, and then makes the files agree with what it found,
-//! whatever had happened to them: entries without a whole record below them are dropped, what no entry claims is cut
-//! off or punched out, files without a live record are removed. Data is not read, so the time depends on the number
-//! of samples and not on their bytes.
+//! The owner reads the index and checks the headers of the segments. Then it makes the files agree
+//! with both. Entries without a whole record are dropped. Space without an entry is cut off or
+//! punched out. Files without a live record are removed. Data is not read, so the time depends on
+//! the number of samples and not on their bytes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,34 +24,34 @@ use super::layout::{self, INDEX, segment_name};
 use super::quota::Quota;
 use super::table::PlaceTable;
 
-/// What a segment takes beside its records at most, in bytes: its header and the file system's own list of its blocks.
+/// The bytes of a segment without its records: its header and the file system's block list.
 pub(super) const SEGMENT_OVERHEAD: u64 = 24 << 10;
 
-/// The error of a write for which there is no quota left within the capacity; the file system's is `NOSPC`.
+/// The error of a write beyond the capacity. A full file system returns `NOSPC`.
 pub(super) const NO_ROOM: Errno = Errno::NOBUFS;
 
-/// What file systems allocate beside a file's data, in bytes; less than this is not worth punching.
+/// File systems allocate more than a file's data. Smaller amounts are not worth punching.
 const MIN_RECLAIM: u64 = 64 << 10;
 
-/// The segments of one dataset in one directory, as readers see them.
+/// The segments of one dataset in one directory, for reading.
 #[derive(Debug)]
 pub(super) struct DatasetDir {
     identity: DatasetIdentity,
     /// Whether another process writes here.
     followed: bool,
-    /// The dataset's directory; none while another process has not made it.
+    /// The dataset's directory. `None` while another process has not created it.
     folder: RwLock<Option<Arc<Folder>>>,
     segments: RwLock<BTreeMap<u16, Arc<DirectFile>>>,
 }
 
 impl DatasetDir {
-    /// One that this tier owns.
+    /// A directory that this tier owns.
     pub(super) fn owned(identity: DatasetIdentity, folder: Folder) -> Self {
         let folder = RwLock::new(Some(Arc::new(folder)));
         Self { identity, followed: false, folder, segments: RwLock::default() }
     }
 
-    /// One that another process writes, and whose directory is found by whoever follows it.
+    /// A directory that another process writes. Its follower finds and sets the folder.
     pub(super) fn followed(identity: DatasetIdentity) -> Self {
         Self { identity, followed: true, folder: RwLock::default(), segments: RwLock::default() }
     }
@@ -63,7 +63,7 @@ impl DatasetDir {
     /// The dataset's directory.
     ///
     /// # Errors
-    /// [`Errno::NOENT`] while another process has not made it.
+    /// [`Errno::NOENT`] while another process has not created it.
     pub(super) fn folder(&self) -> Result<Arc<Folder>, Errno> {
         let folder = self.folder.read().unwrap_or_else(PoisonError::into_inner);
         folder.as_ref().map(Arc::clone).ok_or(Errno::NOENT)
@@ -73,13 +73,13 @@ impl DatasetDir {
         *self.folder.write().unwrap_or_else(PoisonError::into_inner) = folder;
     }
 
-    /// The segment `number`; a reader opens those that the owner has begun since.
+    /// The segment `number`. A reader opens segments that the owner has added.
     pub(super) fn segment(&self, number: u16) -> Result<Arc<DirectFile>, Errno> {
         if let Some(file) = self.segments.read().unwrap_or_else(PoisonError::into_inner).get(&number) {
             return Ok(Arc::clone(file));
         }
-        // The owner has all of its segments open. One that is missing has just been removed, and opening its file while
-        // it is unlinked would keep its blocks allocated.
+        // The owner has all of its segments open. A missing one was just removed. Opening its file
+        // while it is unlinked would keep its blocks allocated.
         if !self.followed {
             return Err(Errno::NOENT);
         }
@@ -88,8 +88,8 @@ impl DatasetDir {
         Ok(Arc::clone(segments.entry(number).or_insert(file)))
     }
 
-    /// Forgets open files whose names mean others, or nothing, by now: an owner that has emptied a segment removes its
-    /// file and uses its number again.
+    /// Closes files that were removed or replaced. An owner removes an emptied segment and reuses
+    /// its number.
     pub(super) fn forget_replaced(&self) {
         let folder = self.folder();
         let is_there = |number, file: &DirectFile| {
@@ -108,40 +108,41 @@ impl DatasetDir {
     }
 }
 
-/// A segment as its owner sees it.
+/// A segment that this process writes.
 #[derive(Debug)]
 struct OwnedSegment {
     file: Arc<DirectFile>,
-    /// Where the next record goes.
+    /// The offset of the next record.
     end: u64,
     live: u64,
 }
 
-/// The same dataset in the same directory as its owner sees it: what is written to.
+/// The writing half of [`DatasetDir`]: its index and segments.
 #[derive(Debug)]
 pub(super) struct SegmentWriter {
     folder: Arc<Folder>,
     index: IndexWriter,
     segments: BTreeMap<u16, OwnedSegment>,
-    /// The one that is appended to.
+    /// The segment that is appended to.
     active: Option<u16>,
-    /// Numbers of what can be neither used nor removed. Its quota is counted as wasted.
+    /// Numbers of files that can neither be used nor removed. Their space is written off.
     unusable: Vec<u16>,
 }
 
-/// What one dataset_dir may become.
+/// The limits of one dataset's files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentLimits {
     /// The length at which a segment is closed.
     pub(super) segment: u64,
-    /// The most samples that there can be.
+    /// The maximum number of samples.
     pub(super) samples: u64,
-    /// How many segments have their headers counted from the start.
+    /// The number of segments whose overhead is reserved from the start.
     pub(super) segments: usize,
 }
 
 impl SegmentWriter {
-    /// Finds again what `dataset_dir` holds and puts it into `table`, as far as there is quota.
+    /// Recovers the records of `dataset_dir` and puts them into `table`, as far as the quota
+    /// allows.
     pub(super) fn recover(
         dataset_dir: &DatasetDir,
         directory: u8,
@@ -155,7 +156,7 @@ impl SegmentWriter {
             .map_err(|error| from_io(&error, path.display()))?
         {
             IndexFile::Valid(listed) => listed,
-            // Segments without an index are of no use.
+            // Segments without an index are unused.
             other => {
                 if matches!(other, IndexFile::Invalid) {
                     warn_lost(
@@ -166,7 +167,7 @@ impl SegmentWriter {
                 }
                 let left = layout::remove_files(&folder);
                 for (left, errno) in left.map_err(|errno| from_errno(errno, folder.path().display()))? {
-                    // A segment that stays is counted below; an index that does leaves no place for ours.
+                    // A remaining segment is counted below. A remaining index blocks the new one.
                     if left == INDEX {
                         return Err(from_errno(errno, path.display()));
                     }
@@ -191,7 +192,8 @@ impl SegmentWriter {
             let end = place.offset() + place.bytes();
             let whole = segments.get(&place.segment).is_some_and(|segment| end <= segment.end);
             missing += u64::from(!whole);
-            // Not of this dataset, or in another directory as well, or more than may be kept now.
+            // The record may be of another dataset size, be present in another directory, or exceed
+            // the quota.
             if whole && table.knows(id) && table.get(id).is_none() && quota.try_keep(place.blocks) {
                 table.put(id, place);
                 kept.entry(place.segment).or_default().push(place);
@@ -205,7 +207,7 @@ impl SegmentWriter {
                 "their segments are gone, cut off or damaged",
             );
         }
-        // The index first: once a place is given up, nothing may name it any longer.
+        // The index first: no entry may name space that is given up.
         let dead = listed.length - live.len() as u64;
         let rewrite = live.len() < total || dead > live.len() as u64 + 1024 || listed.length == 0;
         let index = if rewrite || listed.damaged > 0 {
@@ -236,9 +238,9 @@ impl SegmentWriter {
         Ok(Self { folder, index, segments, active, unusable })
     }
 
-    /// Writes `bytes`, whole records, and answers where they are.
+    /// Writes `bytes`, whole records, and returns their segment and offset.
     ///
-    /// On an error nothing is kept of them.
+    /// On an error nothing of them is kept.
     pub(super) fn write(
         &mut self,
         dataset_dir: &DatasetDir,
@@ -252,7 +254,7 @@ impl SegmentWriter {
         let number = match self.active.filter(|number| self.segments.get(number).is_some_and(fits)) {
             Some(number) => number,
             None => {
-                // Many that are nearly empty: their headers are counted like samples.
+                // With many nearly empty segments, their overhead is charged like samples.
                 if self.segments.len() >= limits.segments && !quota.try_reserve(SEGMENT_OVERHEAD) {
                     return Err(NO_ROOM);
                 }
@@ -262,14 +264,14 @@ impl SegmentWriter {
         let segment = self.segments.get_mut(&number).ok_or(Errno::IO)?;
         let start = segment.end;
         if let Err(errno) = segment.file.write(bytes, start) {
-            let _ = segment.file.set_length(start); // gives its quota back; nothing names it
+            let _ = segment.file.set_length(start); // frees its space; no entry names it
             return Err(errno);
         }
         segment.end += bytes.len() as u64;
         Ok((number, start))
     }
 
-    /// Begins a segment.
+    /// Creates a segment and makes it the active one.
     fn begin(&mut self, dataset_dir: &DatasetDir, quota: &Quota) -> Result<u16, Errno> {
         let is_free = |number: &u16| !self.segments.contains_key(number) && !self.unusable.contains(number);
         let number = (0..MAX_SEGMENTS).find(is_free).ok_or(Errno::NOSPC)?;
@@ -278,20 +280,20 @@ impl SegmentWriter {
         let mut header = Aligned::new(BLOCK as usize);
         header.extend(&file_header(SEGMENT_MAGIC, dataset_dir.identity, number, BLOCK as usize));
         if let Err(errno) = file.write(header.as_slice(), 0) {
-            let _ = self.folder.remove(&*name); // gives its quota back
+            let _ = self.folder.remove(&*name); // frees its space
             return Err(errno);
         }
         dataset_dir.insert(number, Arc::clone(&file));
         self.segments.insert(number, OwnedSegment { file, end: BLOCK, live: 0 });
         let before = self.active.replace(number);
-        // What was full and is empty by now was kept for being appended to.
+        // An empty segment was kept only while it was the active one.
         if let Some(before) = before.filter(|before| self.segments.get(before).is_some_and(|s| s.live == 0)) {
             self.remove(dataset_dir, quota, before);
         }
         Ok(number)
     }
 
-    /// Takes back what [`write`](Self::write) wrote last.
+    /// Undoes the last [`write`](Self::write).
     pub(super) fn truncate_to(&mut self, number: u16, start: u64) {
         if let Some(segment) = self.segments.get_mut(&number) {
             let _ = segment.file.set_length(start);
@@ -299,7 +301,7 @@ impl SegmentWriter {
         }
     }
 
-    /// Lists records that have been written.
+    /// Adds written records to the index.
     pub(super) fn list(
         &mut self,
         directory: u8,
@@ -323,8 +325,8 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Lists records as dead and gives their blocks back. On an error they stay listed, and are found to be no records
-    /// when the cache is opened again and they are read.
+    /// Lists records as dead and frees their blocks. On an error they stay listed. Reading or
+    /// recovery then finds that they are invalid.
     pub(super) fn remove_records(
         &mut self,
         dataset_dir: &DatasetDir,
@@ -365,7 +367,8 @@ impl SegmentWriter {
     }
 }
 
-/// Opens the segments that are right and removes the others; the numbers of those for which neither can be done.
+/// Opens valid segments and removes the others. Also returns the numbers of those where neither is
+/// possible.
 fn open_segments(
     dataset_dir: &DatasetDir,
     folder: &Folder,
@@ -396,14 +399,14 @@ fn open_segments(
             }
             Err(error) => warn_lost(dataset_dir.identity, &name, error),
         }
-        // Perhaps it can be opened another time, so it stays; but it takes its quota.
+        // It may be possible to open it later, so it stays. Its space is counted.
         quota.write_off(folder.allocated(&*name));
         unusable.push(number);
     }
     Ok((segments, unusable))
 }
 
-/// Removes a segment; false if it stays, and then its quota is wasted.
+/// Removes a segment. `false` if it remains, and its space is then written off.
 fn remove_segment(folder: &Folder, number: u16, quota: &Quota) -> bool {
     let name = segment_name(number);
     match folder.remove(&*name) {
@@ -416,7 +419,7 @@ fn remove_segment(folder: &Folder, number: u16, quota: &Quota) -> bool {
     }
 }
 
-/// Cuts off and punches out what no record claims, so that the quota that it took is there.
+/// Frees the space that no record uses.
 fn reclaim(segment: &mut OwnedSegment, places: &mut [RecordPlace], quota: &Quota) {
     places.sort_unstable_by_key(|place| place.start);
     segment.end = places.iter().map(|place| place.offset() + place.bytes()).max().unwrap_or(BLOCK);
@@ -446,8 +449,8 @@ fn reclaim(segment: &mut OwnedSegment, places: &mut [RecordPlace], quota: &Quota
 mod tests {
     use super::*;
 
-    /// A read that has looked up the place of a record before its segment is removed. If it opened the file again, the
-    /// file would keep its blocks after it was unlinked.
+    /// A read has looked up a record before its segment is removed. If the read opened the file
+    /// again, the file would keep its blocks after it was unlinked.
     #[test]
     fn removed_segment_is_not_opened_again() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The tier's errors.
+//! Errors of the disk tier.
 
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetIdentity;
@@ -9,7 +9,7 @@ use super::folder::NOT_A_FILE;
 /// The tier's name in messages, metrics and reports.
 pub(super) const NAME: &str = "disk";
 
-/// The error of a system call about `object`, a path.
+/// The error of a system call on the path `object`.
 pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierError {
     let (kind, remedy) = match errno {
         Errno::NOSPC => (ErrorKind::Full, Some("the disk is full; free some of it or give --disk less")),
@@ -36,7 +36,7 @@ pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierEr
     TierError::new(kind, NAME).with_object(object.to_string()).with_detail(detail).with_source(source)
 }
 
-/// The same from the standard library's error, which need not be a system call's.
+/// Converts an error of the standard library, with or without an errno.
 pub(super) fn from_io(error: &std::io::Error, object: impl std::fmt::Display) -> TierError {
     match Errno::from_io_error(error) {
         Some(errno) => from_errno(errno, object),
@@ -44,7 +44,7 @@ pub(super) fn from_io(error: &std::io::Error, object: impl std::fmt::Display) ->
     }
 }
 
-/// An error about `object`: a path, or a sample.
+/// An error about `object`, a path or a sample.
 pub(super) fn error_about(
     kind: ErrorKind,
     object: impl std::fmt::Display,
@@ -53,7 +53,7 @@ pub(super) fn error_about(
     TierError::new(kind, NAME).with_object(object.to_string()).with_detail(detail)
 }
 
-/// One line for what was lost and why; the run goes on without it.
+/// Logs what was lost and why. The run continues without it.
 pub(super) fn warn_lost(
     identity: DatasetIdentity,
     what: impl std::fmt::Display,

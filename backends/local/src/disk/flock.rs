@@ -1,9 +1,10 @@
-//! Who uses a cache: advisory locks that end with the process, however it ends.
+//! Advisory locks of caches. They end with their process, however it ends.
 //!
-//! Two kinds. The *owner* of a directory's space holds `owner` alone, writes, and says in the file who it is. Everyone
-//! who uses a *dataset's* cache, owner or reader, shares that dataset's `lock`, and only who holds it alone may remove
-//! the cache. Both are `flock`s on open files: a killed process leaves none behind, and a process that was forked from
-//! a user keeps it in use until it has ended too.
+//! There are two kinds. The *owner* of a directory's space holds `owner` exclusively, writes, and
+//! stores its process id in the file. Every user of a *dataset's* cache, owner or reader, holds
+//! that dataset's `lock` shared. Removing the cache needs it exclusively. Both are `flock`s on open
+//! files: a killed process leaves none behind. A forked child keeps the cache in use until it has
+//! ended too.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,15 +20,15 @@ use super::file::retry;
 use super::folder::Folder;
 use super::layout::{LOCK, OWNER};
 
-/// A lock that is held until this is dropped.
+/// A lock that is held until it is dropped.
 #[derive(Debug)]
 pub(super) struct FileLock {
     file: fs::File,
 }
 
 impl FileLock {
-    /// Opens `name` in `folder`, makes it if need be and possible, and locks it; `None` if others hold it. `write`: it is
-    /// to be written to, and not only locked.
+    /// Opens `name` in `folder`, creates it if possible, and locks it. `None` if another process
+    /// holds it. `write` requires write access.
     fn take(
         folder: &Folder,
         name: &str,
@@ -35,7 +36,7 @@ impl FileLock {
         write: bool,
     ) -> Result<Option<Self>, Errno> {
         let file = match folder.open(name, OFlags::RDWR | OFlags::CREATE) {
-            // Somebody else's, or on a file system that is read-only: good enough to be locked.
+            // Another user's file, or a read-only file system: enough for locking.
             Err(errno) if !write && errno != Errno::NOENT => {
                 folder.open(name, OFlags::RDONLY).map_err(|_| errno)?
             }
@@ -48,40 +49,40 @@ impl FileLock {
         }
     }
 
-    /// Whether the file is still what `folder` has under `name`.
+    /// Whether `folder` has this file under `name`.
     pub(super) fn is_at(&self, folder: &Folder, name: &str) -> bool {
         folder.has_file(&self.file, name)
     }
 
-    /// Notes that the cache was used now.
+    /// Sets the time of last use to now.
     pub(super) fn touch(&self) {
-        // For the order of removal only.
+        // Only for the order of removal.
         let _ = self.file.set_modified(SystemTime::now());
     }
 }
 
-/// A process, told apart from those of other containers and nodes that have its number.
+/// A process, distinguished from those of other containers and nodes with the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessIdentity {
     pub(super) pid: u32,
-    /// The boot, the namespace of its number, and when it was started; what cannot be found out is empty.
+    /// Boot id, pid namespace and start time. Unknown parts are empty.
     pub(super) life: String,
 }
 
 impl ProcessIdentity {
-    /// This one.
+    /// The current process.
     pub(super) fn this() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The 22nd field; the second is a name in brackets that may hold anything.
+        // The 22nd field. The second is a name in brackets that may contain anything.
         let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19));
         let life = format!("{} {} {}", boot.trim(), namespace.display(), started.unwrap_or_default());
         Self { pid: std::process::id(), life }
     }
 }
 
-/// Who owns a directory's space.
+/// The owner of a directory's space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DirectoryOwner {
     pub(super) process: Option<ProcessIdentity>,
@@ -133,7 +134,7 @@ impl std::fmt::Display for DirectoryOwner {
     }
 }
 
-/// What the owner of the cache at `root` says of itself; it may have ended since.
+/// The owner file of the cache at `root`. Its process may have ended since.
 pub(super) fn owner(root: &Folder) -> DirectoryOwner {
     let mut text = String::new();
     let Ok(file) = root.open(OWNER, OFlags::RDONLY) else { return DirectoryOwner::default() };
@@ -143,16 +144,16 @@ pub(super) fn owner(root: &Folder) -> DirectoryOwner {
     }
 }
 
-/// Becomes the owner of the space at `root`, unless there is one.
+/// Becomes the owner of the space at `root`, unless it has one.
 pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Result<Option<FileLock>> {
     let mut taken = None;
     for again in 0..10 {
         if again > 0 {
-            // Perhaps somebody only looked whether there is an owner.
+            // Another process may only have tested whether there is an owner.
             std::thread::sleep(Duration::from_millis(2));
         }
         let lock = FileLock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, true)?;
-        // Removed between the opening and the locking: it owns nothing.
+        // A file that was removed between opening and locking counts for nothing.
         taken = lock.filter(|lock| lock.is_at(root, OWNER));
         if taken.is_some() {
             break;
@@ -167,13 +168,13 @@ pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Resul
     }
     lock.file.set_len(0)?;
     match lock.file.write_all(text.as_bytes()) {
-        // The lock is what counts. Without the text others do not know whose it is.
+        // Only the lock counts. Without the text, messages cannot name the owner.
         Err(error) if !is_full(&error) => Err(error),
         _ => Ok(Some(lock)),
     }
 }
 
-/// Whether an error says that there is no room, on the disk or in the user's quota.
+/// Whether the disk or the user's quota is full.
 fn is_full(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
 }
@@ -185,7 +186,7 @@ pub(super) fn is_owned(root: &Folder) -> bool {
             .is_ok_and(|lock| lock.is_none())
 }
 
-/// Removes the file that an owner of the space at `root` would lock, unless there is an owner.
+/// Removes the owner file at `root`, unless there is an owner.
 pub(super) fn remove_owner(root: &Folder) -> Result<(), Errno> {
     match FileLock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, false)? {
         Some(lock) if lock.is_at(root, OWNER) => root.remove(OWNER),
@@ -193,14 +194,14 @@ pub(super) fn remove_owner(root: &Folder) -> Result<(), Errno> {
     }
 }
 
-/// Marks a dataset's cache as in use, if it is there and nobody removes it just now.
+/// Marks a dataset's cache as in use, if it exists and is not being removed.
 pub(super) fn try_share(dataset: &Folder) -> Result<Option<FileLock>, Errno> {
-    // Removed between the opening and the locking: what is locked is nobody's any more.
+    // A file that was removed between opening and locking counts for nothing.
     let lock = FileLock::take(dataset, LOCK, FlockOperation::NonBlockingLockShared, false)?;
     Ok(lock.filter(|lock| lock.is_at(dataset, LOCK)))
 }
 
-/// Makes the cache of the dataset `name` in `root` if there is none, and marks it as in use.
+/// Creates the cache of the dataset `name` in `root` if it is missing, and marks it as in use.
 pub(super) fn share(root: &Folder, name: &str) -> std::io::Result<(Folder, FileLock)> {
     for _ in 0..500 {
         let shared = root.make_folder(name).and_then(|dataset| {
@@ -212,18 +213,18 @@ pub(super) fn share(root: &Folder, name: &str) -> std::io::Result<(Folder, FileL
             Ok(None) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
-        // Whoever holds it alone is about to remove the cache, or looks whether it could.
+        // The exclusive holder removes the cache, or tests whether it could.
         std::thread::sleep(Duration::from_millis(10));
     }
     Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it is being removed by another process"))
 }
 
-/// Whether a process uses a dataset's cache. What cannot be locked is not to be removed either.
+/// Whether a process uses a dataset's cache. A cache that cannot be locked counts as used.
 pub(super) fn is_shared(dataset: &Folder) -> bool {
     dataset.has(LOCK) && !matches!(hold(dataset), Ok(Some(_)))
 }
 
-/// Holds a dataset's cache alone, unless somebody uses it.
+/// Locks a dataset's cache exclusively, unless it is in use.
 pub(super) fn hold(dataset: &Folder) -> Result<Option<FileLock>, Errno> {
     let lock = FileLock::take(dataset, LOCK, FlockOperation::NonBlockingLockExclusive, false)?;
     Ok(lock.filter(|lock| lock.is_at(dataset, LOCK)))
@@ -244,7 +245,7 @@ mod tests {
         let owner = DirectoryOwner::parse(&elsewhere);
         assert_eq!(owner.pid(), Some(this.pid));
         assert_ne!(owner.process, Some(this.clone()));
-        // As earlier versions wrote it.
+        // The format of earlier versions.
         assert_ne!(DirectoryOwner::parse(&format!("pid {}\nsince 5\n", this.pid)).process, Some(this));
     }
 }

@@ -1,27 +1,29 @@
-//! The bytes of a cache on disk, and the one word that says where a sample is.
+//! The byte format of a cache on disk, and the word that locates a sample.
 //!
-//! Everything is little endian, begins with a magic number and a version, and ends with a crc32c of itself. A record
-//! says whose it is: the dataset's identity and the sample's id. So a file that was mixed up, a stale index, a hole
-//! or a block that was written over cannot deliver another sample; the worst is a miss.
+//! Everything is little endian, begins with a magic number and a version, and ends with its own
+//! crc32c. A record contains the dataset's identity and the sample's id. So a swapped file, a stale
+//! index, a hole or an overwritten block can never deliver another sample. The worst case is a
+//! miss.
 //!
 //! ```text
 //! segment   4096 bytes of header, then records
 //! record    64 bytes of header, the sample, zeros up to a multiple of 4096
-//! index     64 bytes of header, then entries of 32 bytes: a record was written, a record is dead
+//! index     64 bytes of header, then entries of 32 bytes: record written, or record dead
 //! ```
 
 use foreread_types::{DatasetIdentity, Footprint, SampleId};
 
-/// What offsets, lengths and memory of direct I/O are multiples of; the logical block of any device in use.
+/// Alignment of offsets, lengths and memory for direct I/O. No device in use has larger logical
+/// blocks.
 pub(super) const BLOCK: u64 = 4096;
 
-/// The header of a record, in bytes. A cache line, so that samples begin at one.
+/// The length of a record's header in bytes. One cache line, so that samples begin at one.
 pub(super) const HEADER: usize = 64;
 
-/// What a sample takes on disk.
+/// The space of a sample on disk.
 pub(super) const FOOTPRINT: Footprint = Footprint::new(HEADER as u64, BLOCK);
 
-/// The header of an index and each of its entries, in bytes.
+/// The lengths of an index header and of an entry in bytes.
 pub(super) const INDEX_HEADER: usize = 64;
 pub(super) const ENTRY: usize = 32;
 
@@ -30,16 +32,16 @@ pub(super) const SEGMENT_MAGIC: [u8; 8] = *b"FORESEG\n";
 pub(super) const INDEX_MAGIC: [u8; 8] = *b"FOREIDX\n";
 const RECORD_MAGIC: [u8; 4] = *b"FREC";
 
-/// Where a record is. One word, so that a table of them is read and changed without locks; never zero.
+/// The location of a record. It packs into one word that is never zero, so tables need no locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RecordPlace {
-    /// Which of the tier's directories, below [`MAX_DIRECTORIES`].
+    /// The tier's directory, below [`MAX_DIRECTORIES`].
     pub(super) directory: u8,
-    /// Which segment there, below [`MAX_SEGMENTS`].
+    /// The segment, below [`MAX_SEGMENTS`].
     pub(super) segment: u16,
     /// The first block within the segment, below [`MAX_START`].
     pub(super) start: u32,
-    /// How many blocks, 1 to [`MAX_BLOCKS`].
+    /// The number of blocks, 1 to [`MAX_BLOCKS`].
     pub(super) blocks: u32,
 }
 
@@ -56,7 +58,7 @@ impl RecordPlace {
             | u64::from(self.blocks)
     }
 
-    /// `None` for zero, which is no place.
+    /// `None` for zero.
     pub(super) fn unpack(word: u64) -> Option<Self> {
         let part = |shift: u32, bits: u32| (word >> shift) & ((1 << bits) - 1);
         (word != 0).then(|| Self {
@@ -83,7 +85,7 @@ impl RecordPlace {
     }
 }
 
-/// How many blocks a sample of `length` bytes takes, or `None` if it is too large to be kept.
+/// The number of blocks of a sample of `length` bytes. `None` if it is too large for the cache.
 pub(super) fn blocks_of(length: u64) -> Option<u32> {
     u32::try_from(FOOTPRINT.of(length) / BLOCK).ok().filter(|&blocks| blocks <= MAX_BLOCKS)
 }
@@ -100,7 +102,7 @@ fn u128_at(bytes: &[u8], at: usize) -> u128 {
     bytes.get(at..at + 16).and_then(|part| part.try_into().ok()).map_or(0, u128::from_le_bytes)
 }
 
-/// Puts the checksum of all before them into the last four bytes.
+/// Writes the checksum of the preceding bytes into the last four.
 fn write_checksum(bytes: &mut [u8]) {
     if let Some((text, sum)) = bytes.split_last_chunk_mut::<4>() {
         *sum = crc32c::crc32c(text).to_le_bytes();
@@ -124,8 +126,10 @@ pub(super) fn record_header(identity: DatasetIdentity, id: SampleId, data: &[u8]
     bytes
 }
 
-/// The length of the sample in `record`, a record's blocks, if that is what they are, whole and of this sample; else
-/// what is wrong with them.
+/// Checks that `record` holds the whole record of this sample, and returns the sample's length.
+///
+/// # Errors
+/// What is wrong with the record.
 pub(super) fn check_record(
     record: &[u8],
     identity: DatasetIdentity,
@@ -162,8 +166,7 @@ pub(super) fn file_header(magic: [u8; 8], identity: DatasetIdentity, number: u16
     bytes
 }
 
-/// Whether `bytes`, as many as its header has or all that the file has, begin the right file: neither damaged, nor of
-/// another version, dataset or number.
+/// Whether `bytes` are a valid header for this dataset and file number, of this version.
 pub(super) fn is_valid_header(bytes: &[u8], magic: [u8; 8], identity: DatasetIdentity, number: u16) -> bool {
     bytes.starts_with(&magic)
         && has_valid_checksum(bytes)
@@ -172,17 +175,17 @@ pub(super) fn is_valid_header(bytes: &[u8], magic: [u8; 8], identity: DatasetIde
         && u32_at(bytes, 28) == u32::from(number)
 }
 
-/// One entry of an index: a record was written, or is dead.
+/// One index entry: a record was written, or is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IndexEntry {
     pub(super) id: SampleId,
-    /// Its directory is the index's own.
+    /// Its directory is that of the index.
     pub(super) place: RecordPlace,
     pub(super) dead: bool,
 }
 
-/// Appends the entry as the `position`-th of the index of `identity`. Both are in its checksum, so that an entry
-/// counts nowhere else.
+/// Appends the entry at `position` in the index of `identity`. The checksum covers both, so that an
+/// entry is valid only there.
 pub(super) fn push_entry(out: &mut Vec<u8>, entry: IndexEntry, identity: DatasetIdentity, position: u64) {
     let mut bytes = [0; ENTRY];
     bytes[..8].copy_from_slice(&entry.id.0.to_le_bytes());
@@ -200,7 +203,7 @@ fn entry_sum(bytes: &[u8], identity: DatasetIdentity, position: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(sum, &position.to_le_bytes()), bytes)
 }
 
-/// The entry in these [`ENTRY`] bytes, if it is whole and makes sense.
+/// Decodes and validates an entry of [`ENTRY`] bytes.
 pub(super) fn read_entry(
     bytes: &[u8],
     directory: u8,

@@ -1,11 +1,14 @@
-//! The list of what a dataset's segments hold: appended to after the data, read instead of the data.
+//! The index of a dataset's segments. It is appended to after the data, and read instead of the
+//! data.
 //!
-//! An entry of 32 bytes says that a record was written or is dead; the last word on a place counts. Entries are of one
-//! size and carry a checksum of their own, so a torn tail is cut, and one that is damaged costs its own sample only.
-//! A list with more dead entries than live ones is written anew and renamed into place.
+//! An entry of 32 bytes records that a record was written or is dead. The last entry for a location
+//! counts. Entries have a fixed size and their own checksum. So a torn tail is cut off, and a
+//! damaged entry costs only its own sample. An index with more dead entries than live ones is
+//! rewritten and renamed into place.
 //!
-//! Not synced: a killed process loses nothing that was written, and what a power failure tears out of order is found
-//! when it is read. Syncing would cost a device flush a block to save reads of the origin after a power failure.
+//! Nothing is synced. A killed process loses nothing that was written. Records that a power failure
+//! has torn are detected when they are read. Syncing would cost a device flush per block, to save
+//! reads from the origin after a power failure.
 
 use std::collections::HashMap;
 use std::fs;
@@ -24,33 +27,33 @@ use super::format::{
 };
 use super::layout::{INDEX, NEXT_INDEX};
 
-/// Dead entries that are not worth a rewriting.
+/// Dead entries that do not justify a rewrite.
 const COMPACTION_SLACK: u64 = 1024;
 
-/// The most entries that an index has beside `most` live ones before it is rewritten, and then some.
+/// The maximum number of entries for `most` live ones before a rewrite.
 fn max_entries(most: u64) -> u64 {
     most.saturating_mul(2).saturating_add(COMPACTION_SLACK)
 }
 
-/// The bytes that an index of at most `most` samples takes at most, while it is rewritten, too.
+/// The maximum size in bytes of an index for `most` samples, including a rewrite.
 pub(super) fn max_bytes(most: u64) -> u64 {
     let entries = max_entries(most).saturating_add(most).saturating_add(COMPACTION_SLACK);
     entries.saturating_mul(ENTRY as u64).saturating_add(2 * 8192)
 }
 
-/// What an index lists.
+/// The entries of an index.
 #[derive(Debug, Default)]
 pub(super) struct IndexEntries {
-    /// In the order of their entries.
+    /// In file order.
     pub(super) entries: Vec<IndexEntry>,
-    /// How many entries were damaged.
+    /// The number of damaged entries.
     pub(super) damaged: u64,
-    /// How many entries of any kind there are up to the last whole one.
+    /// The number of entries up to the last valid one, damaged ones included.
     pub(super) length: u64,
 }
 
 impl IndexEntries {
-    /// What is alive at the end.
+    /// The records that are live at the end.
     pub(super) fn live(&self) -> Vec<(SampleId, RecordPlace)> {
         let mut last: HashMap<SampleId, (usize, RecordPlace)> = HashMap::with_capacity(self.entries.len());
         for (at, entry) in self.entries.iter().enumerate() {
@@ -66,7 +69,7 @@ impl IndexEntries {
     }
 }
 
-/// What is in an open index from its `from`-th entry on; `None` if it is no right one.
+/// The entries of an open index from entry `from` on. `None` if its header is invalid.
 fn scan(
     file: &fs::File,
     directory: u8,
@@ -115,16 +118,16 @@ fn scan(
     }
 }
 
-/// What is found in an index's place.
+/// The state of an index file.
 #[derive(Debug)]
 pub(super) enum IndexFile {
     Missing,
-    /// It is damaged, of another version or dataset, or no file.
+    /// Damaged, of another version or dataset, or not a file.
     Invalid,
     Valid(IndexEntries),
 }
 
-/// Everything in the index of a dataset's cache.
+/// Reads the whole index of a dataset's cache.
 pub(super) fn read(dataset: &Folder, directory: u8, identity: DatasetIdentity) -> std::io::Result<IndexFile> {
     match dataset.open(INDEX, OFlags::RDONLY) {
         Ok(file) => {
@@ -136,19 +139,19 @@ pub(super) fn read(dataset: &Folder, directory: u8, identity: DatasetIdentity) -
     }
 }
 
-/// An index as its owner has it: open at its end.
+/// An index that its owner appends to.
 #[derive(Debug)]
 pub(super) struct IndexWriter {
     dataset: Arc<Folder>,
     identity: DatasetIdentity,
     file: fs::File,
     entries: u64,
-    /// The most entries that it may have.
+    /// The limit before a rewrite.
     max_entries: u64,
 }
 
 impl IndexWriter {
-    /// Goes on with the index of `dataset` after its first `entries`; what comes after them is cut off.
+    /// Opens the index of `dataset` and cuts it off after `entries`.
     pub(super) fn resume(
         dataset: &Arc<Folder>,
         identity: DatasetIdentity,
@@ -160,7 +163,7 @@ impl IndexWriter {
         Ok(Self { dataset: Arc::clone(dataset), identity, file, entries, max_entries: max_entries(most) })
     }
 
-    /// Writes an index of `live` in the place of the one of `dataset`.
+    /// Replaces the index of `dataset` by one with `live` records.
     pub(super) fn rewrite(
         dataset: &Arc<Folder>,
         identity: DatasetIdentity,
@@ -178,7 +181,8 @@ impl IndexWriter {
         let written = dataset.open(NEXT_INDEX, new).map_err(Into::into).and_then(|file| {
             let file = fs::File::from(file);
             file.write_all_at(&bytes, 0)?;
-            // Renamed before its bytes were on the disk, it could be empty after a power failure.
+            // If it were renamed before its bytes were on the disk, it could be empty after a power
+            // failure.
             file.sync_data()?;
             dataset.rename(NEXT_INDEX, INDEX)?;
             Ok(file)
@@ -192,18 +196,18 @@ impl IndexWriter {
                 max_entries: max_entries(most),
             }),
             Err(error) => {
-                let _ = dataset.remove(NEXT_INDEX); // gives its max_bytes back; it counts for nothing
+                let _ = dataset.remove(NEXT_INDEX); // frees its space
                 Err(error)
             }
         }
     }
 
-    /// Whether so many entries more are too many, so that it is to be rewritten first.
+    /// Whether `more` entries require a rewrite first.
     pub(super) fn is_full(&self, more: u64) -> bool {
         self.entries + more > self.max_entries
     }
 
-    /// Replaces itself with an index of `live`.
+    /// Replaces itself by an index of `live` records.
     pub(super) fn compact(
         &mut self,
         live: impl Iterator<Item = (SampleId, RecordPlace)>,
@@ -213,7 +217,7 @@ impl IndexWriter {
         Ok(())
     }
 
-    /// Appends entries: all of them or, on an error, none.
+    /// Appends all entries, or none on an error.
     pub(super) fn append(&mut self, entries: impl Iterator<Item = IndexEntry>) -> std::io::Result<()> {
         let mut bytes = Vec::new();
         let mut length = self.entries;
@@ -228,7 +232,7 @@ impl IndexWriter {
                 Ok(())
             }
             Err(error) => {
-                // What was written of them is written over by the next, or cut when it is opened again.
+                // The next append overwrites partial entries, or opening cuts them off.
                 let _ = self.file.set_len(end);
                 Err(error)
             }
@@ -236,7 +240,7 @@ impl IndexWriter {
     }
 }
 
-/// An index as a reader follows it while its owner appends to it.
+/// A reader of an index that another process appends to.
 #[derive(Debug)]
 pub(super) struct IndexFollower {
     identity: DatasetIdentity,
@@ -244,10 +248,10 @@ pub(super) struct IndexFollower {
     open: Option<(fs::File, u64)>,
 }
 
-/// What a follower has found since it looked last.
+/// Changes since the last poll.
 #[derive(Debug)]
 pub(super) struct IndexUpdate {
-    /// The index was replaced: what was known before counts no longer.
+    /// The index was replaced: earlier entries are void.
     pub(super) replaced: bool,
     pub(super) entries: Vec<IndexEntry>,
 }
@@ -257,12 +261,12 @@ impl IndexFollower {
         Self { identity, directory, open: None }
     }
 
-    /// Forgets what it follows.
+    /// Stops following the file.
     pub(super) fn close(&mut self) -> IndexUpdate {
         IndexUpdate { replaced: self.open.take().is_some(), entries: Vec::new() }
     }
 
-    /// What is new in the index of `dataset`. One that is not there, or no right one, has no news.
+    /// Returns the new entries of the index of `dataset`. A missing or invalid index has none.
     pub(super) fn poll(&mut self, dataset: &Folder) -> std::io::Result<IndexUpdate> {
         let replaced = self.open.take_if(|(file, _)| !dataset.has_file(file, INDEX)).is_some();
         let none = IndexUpdate { replaced, entries: Vec::new() };

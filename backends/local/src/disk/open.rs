@@ -1,4 +1,4 @@
-//! Opening a directory: whose it is, what of it is ours to fill, and what is in it already.
+//! Opening a directory: ownership, available space, and recovery of its contents.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -20,26 +20,28 @@ use super::quota::Quota;
 use super::root::{self, CacheRoot};
 use super::state::{CacheDirectory, CachedDataset};
 
-/// The length of a segment where nobody says otherwise, in bytes, and how many there are at most.
+/// The default segment length in bytes, and the limit of segment files.
 const SEGMENT_BYTES: u64 = 256 << 20;
 const MAX_SEGMENT_FILES: u64 = 128;
 
-/// What directories and locks take, in bytes.
+/// Bytes of directories and locks.
 const FIXED: u64 = 64 << 10;
 
-/// A directory that was opened.
+/// An opened directory.
 #[derive(Debug)]
 pub(super) struct OpenedDirectory {
     pub(super) directory: CacheDirectory,
-    /// By set; none for a reader.
+    /// By set. Empty for a reader.
     pub(super) segment_writers: Vec<SegmentWriter>,
     pub(super) locks: Vec<FileLock>,
 }
 
-/// The caches of the directories, open; makes what is missing. None for a directory that cannot be used.
+/// Opens the caches of the directories and creates missing ones. `None` for a directory that cannot
+/// be used.
 ///
 /// # Errors
-/// If there is no directory or too many, or one cannot be used, leads to where another does, or has too little quota.
+/// If the number of directories is invalid, two lead to the same place, or one is unusable or too
+/// small.
 pub(super) fn open_roots(
     config: &DiskConfig,
     sets: &[CachedDataset],
@@ -62,7 +64,7 @@ pub(super) fn open_roots(
         let path = &directory.path;
         let opened = match root::open(directory)? {
             CacheRoot::Open(root) => match root::open_part(root, directory.part) {
-                // Made by fewer ranks, and read-only by now.
+                // It was made by fewer ranks and is read-only now.
                 Err(error) if error.kind() == ErrorKind::Denied && holds_any_part(path, sets) => {
                     CacheRoot::Unusable(error)
                 }
@@ -81,7 +83,7 @@ pub(super) fn open_roots(
                 continue;
             }
         };
-        // Only now: before it was there, nothing told where it would be.
+        // Two paths can be compared only once the directory exists.
         let id = root.id().map_err(|errno| from_errno(errno, path.display()))?;
         let same = |other: &Option<Folder>| other.as_ref().is_some_and(|other| other.id() == Ok(id));
         if let Some(before) = roots.iter().position(same) {
@@ -122,7 +124,7 @@ pub(super) fn open(
         Err(error) => Err(error),
     };
     match opened {
-        // What is there can be read all the same.
+        // Existing samples can still be read.
         Err(error) if error.kind() == ErrorKind::Full => {
             sets.iter().for_each(|set| set.table.clear(number));
             let directory = path.display();
@@ -141,7 +143,7 @@ pub(super) fn open(
     }
 }
 
-/// Whether another rank's part of a directory has what this rank's part lacks.
+/// Whether another rank's part of a directory holds one of the datasets.
 fn holds_any_part(directory: &Path, sets: &[CachedDataset]) -> bool {
     root::existing(directory).is_ok_and(|parts| parts.iter().any(|part| holds_any(part, 0, sets)))
 }
@@ -155,12 +157,12 @@ fn holds_any(root: &Folder, number: u8, sets: &[CachedDataset]) -> bool {
     })
 }
 
-/// Who owns the space of the directory `path`, and what the process `this` can do about it.
+/// Names the owner of the directory `path` and the remedy for the process `this`.
 fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessIdentity) -> String {
     let path = path.display();
     if owner.process.as_ref() == Some(this) {
         return format!(
-            "its space is owned by another loader of {owner}, which is this one; give each loader a directory of its open_owned, such as \
+            "its space is owned by another loader of {owner}, which is this one; give each loader a directory of its own, such as \
              val=20GB below the one that is named"
         );
     }
@@ -170,7 +172,7 @@ fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessIdent
     )
 }
 
-/// A directory that is not written. The cache of each of `sets` is locked when it is found, by whoever follows it.
+/// A directory that is only read. Each dataset's cache is locked when its follower finds it.
 fn read_only(path: &Path, access: DirectoryAccess, sets: &[CachedDataset]) -> OpenedDirectory {
     let dataset_dirs = sets.iter().map(|set| DatasetDir::followed(set.identity)).collect();
     let (path, quota, failed) = (path.to_owned(), Quota::new(0), AtomicBool::default());
@@ -226,7 +228,7 @@ fn open_owned(
     Ok(OpenedDirectory { directory, segment_writers, locks })
 }
 
-/// What each set may become in a directory of `capacity` bytes.
+/// The limits of each set in a directory of `capacity` bytes.
 fn limits(
     config: &DiskConfig,
     capacity: u64,
@@ -240,7 +242,7 @@ fn limits(
     sets.iter().map(|set| SegmentLimits { segment, samples: samples(set), segments }).collect()
 }
 
-/// What is set aside for everything but samples, in bytes.
+/// The bytes that are reserved for everything except samples.
 fn overhead(limits: &[SegmentLimits]) -> u64 {
     let one = |limits: &SegmentLimits| {
         index::max_bytes(limits.samples).saturating_add(limits.segments as u64 * SEGMENT_OVERHEAD)
@@ -248,12 +250,12 @@ fn overhead(limits: &[SegmentLimits]) -> u64 {
     limits.iter().map(one).fold(FIXED, u64::saturating_add)
 }
 
-/// The min_capacity capacity of a directory that leaves quota for a sample, in bytes.
+/// The smallest capacity of a directory with space for one sample, in bytes.
 fn min_capacity(config: &DiskConfig, sets: &[CachedDataset], datasets: &[DatasetOnDisk]) -> u64 {
     let mut least = 0;
     loop {
-        // More quota for samples needs more for the list of them. What is there anyhow is counted, too: the caches'
-        // directory, the owner's file, and a directory a set.
+        // More samples need a longer index. The cache's directory, the owner file and one directory
+        // per set count too.
         let there = BLOCK * (sets.len() as u64 + 2);
         let need = overhead(&limits(config, least, sets, datasets)).saturating_add(there + BLOCK);
         if need <= least {
@@ -268,7 +270,7 @@ fn samples_of(datasets: &[DatasetOnDisk], identity: DatasetIdentity) -> u64 {
     same.map(|dataset| dataset.samples).max().unwrap_or(0)
 }
 
-/// What of the run's datasets could come to lie in a directory of `capacity` bytes, at most.
+/// The share of the run's datasets that a directory of `capacity` bytes can receive.
 fn share_of(config: &DiskConfig, capacity: u64, datasets: &[DatasetOnDisk]) -> u64 {
     let rounding = FOOTPRINT.of(1);
     let most =
@@ -297,7 +299,7 @@ mod tests {
             "{ours}"
         );
         assert!(
-            ours.ends_with("a directory of its open_owned, such as val=20GB below the one that is named"),
+            ours.ends_with("a directory of its own, such as val=20GB below the one that is named"),
             "{ours}"
         );
         let theirs = said(Some(ProcessIdentity { life: "of another container".to_owned(), ..this.clone() }));

@@ -1,12 +1,14 @@
-//! Between whoever stores a sample and the disk: one thread that copies samples into aligned blocks.
+//! The packer thread copies samples into aligned blocks for the writers.
 //!
-//! Direct I/O needs aligned memory, so a sample has to be copied once. It is copied at once, and not when the disk is
-//! ready for it: so the queue before a slow or busy disk holds copies, which the write-write_behind budget counts, and no
-//! handles on samples, which would hold the look-ahead or the trainer's memory. (To charge the queued samples to the
-//! write-write_behind budget instead would not do: a sample is counted until the trainer lets go of it, so with a trainer
-//! that computes, the budget would be full of samples that were written long ago.)
+//! Direct I/O needs aligned memory, so each sample is copied once. It is copied at once, and not
+//! when the disk is ready. So the queue of a slow disk holds copies, which the write-behind budget
+//! counts. Handles on samples would hold the look-ahead or the trainer's memory.
 //!
-//! Samples that come while the disk writes share the next block, of 1 MiB at most: one write and one entry list.
+//! Charging queued samples to the write-behind budget would not work either. A sample is charged
+//! until the trainer drops it. The budget would be full of samples that were written long ago.
+//!
+//! Samples that arrive during a write share the next block of at most 1 MiB. A block costs one
+//! write and one index append.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,18 +25,19 @@ use super::format::{FOOTPRINT, RecordPlace, record_header};
 use super::state::{DiskKey, DiskState, WriteOutcome};
 use super::writer::WriteCommand;
 
-/// What is written at once, in bytes: enough for a device's full speed, little enough that a read does not wait long.
+/// Bytes per write: enough for a device's full speed, and little enough that reads do not wait
+/// long.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Blocks that a writer may have before more samples share one.
+/// Blocks queued at a writer before further samples share a block.
 const MAX_QUEUED_BLOCKS: usize = 2;
 
-/// How long samples wait for company while their writer has enough to do.
+/// How long samples wait for more samples while their writer is busy.
 const BATCH_DELAY: Duration = Duration::from_millis(1);
 
 pub(super) type StoreReply = oneshot::Sender<Result<(), TierError>>;
 
-/// Something for the packer. Jobs are carried out in the order in which they were given.
+/// A job of the packer. Jobs are executed in order.
 #[derive(Debug)]
 pub(super) enum PackJob {
     Store {
@@ -43,23 +46,23 @@ pub(super) enum PackJob {
         sample: Sample,
         pending: PendingRecord,
     },
-    /// Report `done` what has become of a sample that is on its way to `directory`, when it has had its turn.
+    /// Sends `done` the result of an earlier store of the same sample in `directory`.
     AwaitPrevious {
         directory: usize,
         outcome: WriteOutcome,
         done: StoreReply,
     },
-    /// These are to be forgotten; where they are, if they were somewhere. `done` is dropped at the end.
+    /// Removes samples, at their locations where these are known. `done` is dropped at the end.
     Remove {
         keys: Vec<(DiskKey, Option<RecordPlace>)>,
         done: Option<Arc<oneshot::Sender<()>>>,
     },
-    /// Drop this when everything that is on its way is there.
+    /// Dropped when everything queued before is written.
     Flush(Arc<oneshot::Sender<()>>),
     End,
 }
 
-/// What a sample on its way to the disk holds, and who waits for it.
+/// A queued sample: its charges, and its waiter.
 #[derive(Debug)]
 pub(super) struct PendingRecord {
     pub(super) id: SampleId,
@@ -77,19 +80,19 @@ pub(super) struct RecordBlock {
     pub(super) records: Vec<PendingRecord>,
 }
 
-/// The packer's way to one directory's writer.
+/// The packer's connection to one directory's writer.
 #[derive(Debug)]
 pub(super) struct WriterHandle {
     pub(super) commands: Sender<WriteCommand>,
-    /// Blocks that have been sent and not written.
+    /// Blocks sent and not yet written.
     pub(super) queued: Arc<AtomicUsize>,
-    /// Memory that comes back to be used again.
+    /// Buffers that the writer returns for reuse.
     pub(super) spare: Receiver<Aligned>,
 }
 
 impl WriterHandle {
     fn send(&self, command: WriteCommand) {
-        // A writer that is gone has panicked; what was for it is dropped, and so whoever waits for it is told.
+        // A missing writer has panicked. Dropping the command reports that to its waiter.
         let _ = self.commands.send(command);
     }
 
@@ -107,9 +110,9 @@ impl WriterHandle {
 pub(super) struct Packer {
     pub(super) store: Arc<DiskState>,
     pub(super) jobs: Receiver<PackJob>,
-    /// By directory; none where nothing is written.
+    /// By directory. `None` where nothing is written.
     pub(super) writers: Vec<Option<WriterHandle>>,
-    /// Blocks that may still grow, by directory and set.
+    /// Blocks with free space, by directory and set.
     pub(super) open: HashMap<(usize, usize), RecordBlock>,
 }
 
@@ -150,7 +153,7 @@ impl Packer {
                 }
                 PackJob::End => {
                     self.flush(|_| true);
-                    return; // the writers end when they have done what was sent
+                    return; // the writers end after their queued commands
                 }
             }
         }
@@ -180,7 +183,7 @@ impl Packer {
                 Some(place) => Some(usize::from(place.directory)),
                 None => self.store.pending_writes().get(&(set, id)).map(|(directory, _)| *directory),
             };
-            // Neither there nor on its way any more: it may have arrived just now.
+            // Neither stored nor queued: it may have been stored just now.
             let directory =
                 directory.or_else(|| self.store.place((set, id)).map(|place| usize::from(place.directory)));
             if let Some(directory) = directory {

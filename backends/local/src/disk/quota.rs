@@ -1,4 +1,4 @@
-//! The bytes of a directory that samples may try_reserve, and who has them.
+//! The bytes of a directory that samples may take.
 
 use std::sync::Mutex;
 
@@ -7,13 +7,12 @@ use foreread_tier::{Budget, Charge};
 use super::format::BLOCK;
 use crate::jobs::lock;
 
-/// The room of one directory. A charge is as good as any other of its size, so what is kept is one charge, and its price
-/// is one number however many samples there are.
+/// The quota of one directory. Charges are interchangeable, so all kept records share one charge.
+/// It is one number, however many samples there are.
 #[derive(Debug)]
 pub(super) struct Quota {
     budget: Budget,
-    /// What is not to be given back before the tier ends: records that are kept, and dead ones whose blocks the file
-    /// system did not try_reserve back.
+    /// Kept until the tier ends: stored records, and dead blocks that the file system did not free.
     held: Mutex<Charge>,
 }
 
@@ -33,23 +32,23 @@ impl Quota {
 
     fn hold(&self, charge: Charge) {
         let mut held = lock(&self.held);
-        // One of another budget ends here.
+        // A charge of another budget is dropped here.
         drop(held.merge(charge));
     }
 
-    /// Takes over the room of a record of `blocks` that is now on disk.
+    /// Takes over the charge of a record of `blocks` that was written.
     pub(super) fn keep(&self, charge: Charge, blocks: u32) {
         let bytes = u64::from(blocks) * BLOCK;
-        // More was set aside than is taken: exchanged for a charge that fits.
+        // A charge that is too large is exchanged for an exact one.
         self.hold(if charge.bytes() == bytes { charge } else { self.budget.charge(bytes) });
     }
 
-    /// Quota for a record of `blocks` that was found on disk, if there is any.
+    /// Charges a record of `blocks` that was found on disk, if there is space.
     pub(super) fn try_keep(&self, blocks: u32) -> bool {
         self.try_reserve(u64::from(blocks) * BLOCK)
     }
 
-    /// Counts `bytes` for good, if they are free.
+    /// Reserves `bytes` until the tier ends, if they are free.
     pub(super) fn try_reserve(&self, bytes: u64) -> bool {
         let charge = self.budget.try_charge(bytes);
         let taken = charge.is_some();
@@ -57,12 +56,12 @@ impl Quota {
         taken
     }
 
-    /// Counts `bytes` that nobody uses and nobody gets.
+    /// Counts `bytes` that are taken and cannot be used.
     pub(super) fn write_off(&self, bytes: u64) {
         self.hold(self.budget.charge(bytes));
     }
 
-    /// Gives the room of a record of `blocks` back.
+    /// Frees the space of a record of `blocks`.
     pub(super) fn release(&self, blocks: u32) {
         let mut held = lock(&self.held);
         drop(held.split(u64::from(blocks) * BLOCK));

@@ -1,11 +1,11 @@
-//! Who carries the reads out: threads that wait, or a ring.
+//! Selects threads or `io_uring` for reading.
 //!
-//! # Why [`DiskReader::Auto`] is what it is
+//! # What [`DiskReader::Auto`] chooses
 //!
-//! A ring where there can be one: it costs two thirds of the threads' CPU at the same speed (figures in the
-//! [module](super)). A thread waits for each read by itself, so each read puts one to sleep and wakes one, and then the
-//! consumer; a ring wakes one thread for several. Many containers refuse rings, and old kernels have none: there,
-//! threads read, and one line in the log of those who look for it says why.
+//! It uses a ring where possible, at two thirds of the threads' CPU time and the same speed (see
+//! the [module](super)). With threads, each read puts one thread to sleep, wakes it, and then wakes
+//! the consumer. A ring wakes one thread for several reads. Many containers refuse rings, and old
+//! kernels have none. Threads read there, and a debug log line names the reason.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ pub(super) enum DiskReaders {
 }
 
 impl DiskReaders {
-    /// As `wanted`, for `parallelism` reads at once.
+    /// Starts readers of the kind `wanted` for `parallelism` concurrent reads.
     ///
     /// # Errors
-    /// If a ring is asked for and refused.
+    /// If a ring is required and refused.
     pub(super) fn new(
         wanted: DiskReader,
         reader: RecordReader,
@@ -67,7 +67,7 @@ impl DiskReaders {
         }
     }
 
-    /// What it came to: never [`DiskReader::Auto`].
+    /// The kind in use, never [`DiskReader::Auto`].
     pub(super) fn kind(&self) -> DiskReader {
         match self {
             Self::Threads(_) => DiskReader::Threads,

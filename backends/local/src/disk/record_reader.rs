@@ -1,7 +1,8 @@
-//! Reading one sample: one read of its record, and every check that there is.
+//! Reading and checking one record.
 //!
-//! A read has three parts: what has to be known before it ([`RecordReader::prepare`]), the bytes, and the checks
-//! ([`RecordReader::finish`]). Threads do one after the other; a ring has many at the second part at once.
+//! A read has three steps: look up the record ([`RecordReader::prepare`]), read the bytes, and
+//! check them ([`RecordReader::finish`]). Threads execute them one after another. A ring has many
+//! reads in the second step.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,11 +19,11 @@ use super::packer::PackJob;
 use super::state::{DiskKey, DiskState};
 use crate::pool::BlockingRead;
 
-/// What reads are done with.
+/// Prepares and checks reads.
 #[derive(Clone, Debug)]
 pub(super) struct RecordReader(pub(super) Arc<DiskState>);
 
-/// Counts a read as under way, so that writes give way to it.
+/// Counts a read as in flight, so that writes wait for it.
 #[derive(Debug)]
 struct InFlightRead(Arc<DiskState>);
 
@@ -49,14 +50,14 @@ pub(super) struct PendingRead {
     _in_flight: InFlightRead,
 }
 
-/// What to read, and into what.
+/// A read that is ready to be executed.
 #[derive(Debug)]
 pub(super) struct PreparedRead {
     pub(super) record: PendingRead,
     pub(super) file: Arc<DirectFile>,
-    /// As long as the record, and empty.
+    /// Empty, with the record's length.
     pub(super) buffer: Buffer,
-    /// Where in the file.
+    /// The offset in the file.
     pub(super) offset: u64,
 }
 
@@ -77,7 +78,7 @@ impl BlockingRead for RecordReader {
 }
 
 impl RecordReader {
-    /// Finds the record of a sample, and memory for it.
+    /// Looks up a sample's record and allocates memory for it.
     pub(super) fn prepare(&self, request: &ReadRequest) -> Result<PreparedRead, TierError> {
         let key = self.0.set(request.key.dataset).map(|set| (set, request.key.id));
         let Some((key, place)) = key.and_then(|key| Some((key, self.0.place(key)?))) else {
@@ -95,7 +96,7 @@ impl RecordReader {
         Ok(PreparedRead { record, file, buffer, offset: place.offset() })
     }
 
-    /// Checks what was read, as far as it was; the sample in it.
+    /// Checks the record that was read, and returns its sample.
     pub(super) fn finish(
         &self,
         request: &ReadRequest,
@@ -121,8 +122,9 @@ impl RecordReader {
         }
     }
 
-    /// What the kernel would not read. The record stays where it is, because the next read may succeed (a network disk
-    /// answers `EIO` for a while, and descriptors run out and come back), unless there is no such file any more.
+    /// The error of a failed system call. The record stays unless its file is gone, because a later
+    /// read may succeed. A network disk may return `EIO` for a while, and file descriptors may run
+    /// out.
     fn kernel_error(
         &self,
         request: &ReadRequest,
@@ -145,7 +147,7 @@ impl RecordReader {
         failure
     }
 
-    /// Forgets a record that is not what it should be.
+    /// The error of an invalid record, which is dropped.
     fn invalid_record(
         &self,
         request: &ReadRequest,
@@ -154,14 +156,14 @@ impl RecordReader {
         why: &str,
     ) -> TierError {
         if self.0.place(key) != Some(place) {
-            // Removed while it was read: what is in its place now means nothing.
+            // The record was removed during the read, and its space may hold another one.
             return error(request, ErrorKind::Absent);
         }
         self.drop_record(key, place, why);
         error(request, ErrorKind::Corrupt).with_detail(why)
     }
 
-    /// Forgets a record that is not what it should be, so that the sample is stored again.
+    /// Drops an invalid record, so that the sample can be stored again.
     fn drop_record(&self, (set, id): DiskKey, place: RecordPlace, why: &str) {
         if !self.0.sets[set].table.take_from(id, place) {
             return;
@@ -173,7 +175,7 @@ impl RecordReader {
             tracing::warn!(%directory, %error, "a cached sample is dropped; more are counted, not logged");
         }
         if directory.access == DirectoryAccess::Owner {
-            // A packer that is gone takes the directory's bookkeeping with it.
+            // Without the packer the directory is no longer written.
             let _ = self.0.jobs.send(PackJob::Remove { keys: vec![((set, id), Some(place))], done: None });
         }
     }

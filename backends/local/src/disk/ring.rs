@@ -1,24 +1,26 @@
-//! QueuedRead by `io_uring`: one thread, or two, with many reads under way.
+//! Reading by `io_uring`: one or two threads with many reads in flight.
 //!
-//! A thread takes requests from the tier's queue for as long as its ring has room, and sleeps in the kernel until some
-//! have been answered. Then it first hands over the next ones, so that the device has run, checks what came, puts the
-//! answers where their consumers find them, and deferred each consumer once.
+//! A thread takes requests from the tier's queue while its ring has space, and sleeps in the kernel
+//! until some have completed. Then it first submits more requests, so that the device stays busy.
+//! It checks the completed reads, stores their results and wakes each consumer once.
 //!
-//! # How many answers at once
+//! # Batches of completions
 //!
-//! A device answers a read of 100 KB every 20 to 100 us, and waking this thread and then the consumer for each costs as
-//! much as checking it. With eight reads or more under way the thread therefore waits for a quarter of them, but never
-//! longer than [`BATCH_DELAY`]. So an answer is held behind others for a quarter of what it took itself, or for that long,
-//! and the device keeps three quarters of its queue. If none has come by then, the device is slow, and the next answer
-//! is waited for alone: there is no polling, and a device that never answers costs a sleeping thread.
+//! A device completes a read of 100 KB every 20 to 100 us. Waking this thread and the consumer for
+//! each costs as much as checking it. With eight or more reads in flight the thread waits for a
+//! quarter of them, and at most for [`BATCH_DELAY`]. A completed read is delayed by a quarter of
+//! its own time or by that delay, and the device keeps three quarters of its queue. If none has
+//! completed by then, the device is slow, and the thread waits for one alone. There is no polling.
+//! A device that never answers costs a sleeping thread.
 //!
-//! # What may go wrong
+//! # Failures
 //!
-//! A ring that cannot be made is an error when the tier is opened. A read that the kernel will not do in a ring, or not
-//! directly, is repeated in the ordinary way by this thread, and so is the opening of a segment that another process has
-//! begun: what is ready meanwhile waits for that one. When the tier is dropped, what had not begun is answered
-//! as closed and nobody waits for the thread: it ends when the kernel has answered what it was given, which on a dead
-//! device is never.
+//! A ring that cannot be created is an error at opening. The thread itself repeats a read that the
+//! kernel refuses in a ring or with `O_DIRECT`. It also opens segments that another process has
+//! added. Completed reads wait meanwhile.
+//!
+//! When the tier is dropped, queued reads end as closed. No caller waits for the thread: it ends
+//! when the kernel has completed its reads. On a dead device that is never.
 
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
@@ -33,21 +35,22 @@ use super::uring::{ReadRing, RingRead, RingWaker};
 use crate::jobs::{self, Burst, CLOSED, DeferredWakes, JobQueue, QueuedRead, ReadWorkers, WakeQueue, lock};
 use crate::pool::guarded;
 
-/// How long an answer waits for others to share its wake-ups.
+/// How long a completed read waits for others to share its wake-ups.
 const BATCH_DELAY: Duration = Duration::from_millis(1);
 
-/// The deepest that a ring is made, in reads.
+/// The maximum depth of a ring, in reads.
 const MAX_DEPTH: usize = 4096;
 
-/// From so many cores on, or above so many reads at once, there are two threads. One checks some 5 GB/s, which is more
-/// than fewer cores have to spare and fewer reads get from a device.
+/// Two threads are used from this number of cores, or above this number of reads. One thread checks
+/// some 5 GB/s. Fewer cores cannot spare more, and fewer reads do not get more from a device.
 const TWO_THREAD_CORES: usize = 8;
 const ONE_THREAD_READS: usize = 64;
 
-/// How long a thread leaves the kernel alone that takes nothing from it.
+/// The delay before the next system call after the kernel has refused one.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// The rings of one tier. Dropping them answers what is queued with [`ErrorKind::Closed`]; it does not wait.
+/// The rings of one tier. Dropping them ends queued reads with [`ErrorKind::Closed`] and does not
+/// wait.
 pub(super) struct RingReaders(Arc<RingShared>);
 
 struct RingShared {
@@ -61,21 +64,21 @@ struct RingShared {
 struct RingState {
     queue: JobQueue,
     closed: bool,
-    /// By thread: its waker, and whether it sleeps with room for more.
+    /// By thread: its waker, and whether it sleeps with a free slot.
     threads: Vec<(RingWaker, bool)>,
 }
 
-/// What goes with a read.
+/// The context of a read.
 struct RingJob {
     job: Arc<jobs::ReadJob>,
     record: PendingRead,
 }
 
 impl RingReaders {
-    /// Makes the rings, for `parallelism` reads at once in all, and starts their threads.
+    /// Creates the rings for `parallelism` concurrent reads in all, and starts their threads.
     ///
     /// # Errors
-    /// What the kernel refuses them with.
+    /// The kernel's, if it refuses a ring.
     pub(super) fn new(reader: RecordReader, parallelism: usize) -> io::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let threads = if cores < TWO_THREAD_CORES && parallelism <= ONE_THREAD_READS { 1 } else { 2 };
@@ -89,12 +92,12 @@ impl RingReaders {
         for number in 0..threads {
             let shared = Arc::clone(&rings.0);
             let (say, made) = mpsc::channel();
-            // A ring belongs to the thread that makes it.
+            // A ring belongs to the thread that creates it.
             std::thread::Builder::new().name("foreread-ring".into()).spawn(move || {
                 match ReadRing::new(depth) {
                     Ok(ring) => {
                         lock(&shared.state).threads.push((ring.waker(), false));
-                        let _ = say.send(Ok(())); // it is waited for
+                        let _ = say.send(Ok(())); // the caller waits for it
                         let deferred = DeferredWakes::new(Arc::clone(&shared.wakes));
                         RingWorker { shared, number, ring, deferred }.run();
                     }
@@ -111,7 +114,7 @@ impl RingReaders {
         Box::pin(QueuedRead::new(request, &self.0))
     }
 
-    /// Ends a burst: deferred a thread that sleeps, once.
+    /// Ends a burst and wakes one sleeping thread.
     pub(super) fn submit(&self) {
         self.0.submit();
     }
@@ -167,7 +170,7 @@ struct RingWorker {
 }
 
 impl RingWorker {
-    /// The thread's life.
+    /// The thread's main loop.
     fn run(mut self) {
         let mut jobs = Vec::new();
         let mut answered = Vec::new();
@@ -188,7 +191,7 @@ impl RingWorker {
             }
             self.ring.reap(&mut answered);
             slow = answered.is_empty();
-            // The device first; if this fails, the next wait does it.
+            // The device first. If this fails, the next wait repeats it.
             if !slow && self.fill(&mut jobs) {
                 let _ = self.ring.submit();
             }
@@ -199,7 +202,7 @@ impl RingWorker {
         self.deferred.wake_now();
     }
 
-    /// Pushes what is queued, as far as there is room; false when the thread is to end.
+    /// Pushes queued reads while there is space. `false` when the thread has to end.
     fn fill(&mut self, jobs: &mut Vec<Arc<jobs::ReadJob>>) -> bool {
         while self.ring.free() > 0 {
             let mut state = lock(&self.shared.state);
@@ -231,7 +234,7 @@ impl RingWorker {
         true
     }
 
-    /// Goes on with a read that was answered.
+    /// Continues or finishes a completed read.
     fn complete(&mut self, mut read: RingRead<RingJob>, answer: Result<usize, Errno>) {
         if read.context.job.is_dropped() {
             return;
@@ -239,7 +242,7 @@ impl RingWorker {
         let done = match read.file.needs_more(&read.buffer, answer) {
             Ok(true) => return push(&self.shared.reader, &mut self.ring, &mut self.deferred, read),
             Ok(false) => Ok(()),
-            // Not in a ring, or not directly: a thread that waits can do it.
+            // Refused in a ring or with `O_DIRECT`: this thread reads it.
             Err(Errno::AGAIN | Errno::INVAL | Errno::OPNOTSUPP) => {
                 read.file.read(&mut read.buffer, read.offset)
             }
@@ -249,7 +252,7 @@ impl RingWorker {
     }
 }
 
-/// Pushes a read; one for which there is no room is done at once.
+/// Pushes a read. Without a free slot it is executed at once.
 fn push(
     reader: &RecordReader,
     ring: &mut ReadRing<RingJob>,
@@ -262,7 +265,7 @@ fn push(
     }
 }
 
-/// Checks a read that has come to its end, and answers it.
+/// Checks a finished read and sends its result.
 fn finish(
     reader: &RecordReader,
     deferred: &mut DeferredWakes,

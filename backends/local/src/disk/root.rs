@@ -1,13 +1,14 @@
-//! Where the caches of one user lie in a directory, and whether that is really this user's place.
+//! The root directory of one user's caches, and whether it is safe to use.
 //!
-//! All users may be able to write to the directory, as to `/local/scratch`. So the root of the caches is named per
-//! user, is made with mode 0700, and is opened once. It is used only if the effective user owns it and no other user can
-//! write to it. Anything else of its name (another user's directory, a link, a pipe) is left unchanged, and the next of
-//! four candidate_names is tried. Another user who takes all four costs this user the cache and nothing else.
+//! All users may be able to write to the parent, as to `/local/scratch`. So the root is named per
+//! user, is created with mode 0700, and is opened once. It is used only if the effective user owns
+//! it and no other user can write to it. Any other object of that name (another user's directory, a
+//! link, a pipe) is left unchanged, and the next of four names is tried. Another user who takes all
+//! four costs this user the cache and nothing else.
 //!
-//! The check needs a file system that keeps owners and modes. CIFS mounts and NFS exports that map users do not. There
-//! the run continues without the directory, unless the user declares it shared. Then one root serves all users, and
-//! owners and modes are not checked.
+//! The check needs a file system that keeps owners and modes. CIFS mounts and NFS exports that map
+//! users do not. There the run continues without the directory, unless the user declares it shared.
+//! Then one root serves all users, and owners and modes are not checked.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,30 +26,30 @@ use super::folder::{Folder, FolderId, Permissions, make_folder, open_folder};
 use super::layout;
 use crate::jobs::lock;
 
-/// What all roots' candidate_names begin with. It is the whole name of roots that earlier versions made.
+/// The prefix of all roots' names. Earlier versions used it as the whole name.
 pub(crate) const PREFIX: &str = "foreread-cache";
 
-/// How many candidate_names there are.
+/// The number of names to try.
 const CANDIDATES: u32 = 4;
 
-/// A root, or why there is none. The run continues without it.
+/// A root, or the reason for its absence. The run continues without it.
 #[derive(Debug)]
 pub(super) enum CacheRoot {
     Open(Folder),
     Unusable(TierError),
 }
 
-/// What one name leads to.
+/// The object that has a candidate name.
 enum RootCandidate {
     Missing,
     Own(OwnedFd),
-    /// It is not this user's alone.
+    /// Not owned by this user alone, and why.
     Foreign(String),
-    /// It is this user's, and others can read it all the same.
+    /// This user's, but readable for others.
     Exposed(String),
 }
 
-/// The roots' candidate_names, in the order in which they are tried.
+/// The roots' names in the order in which they are tried.
 fn candidate_names(permissions: Permissions) -> impl Iterator<Item = String> {
     let whose = match permissions {
         Permissions::Private => rustix::process::geteuid().as_raw().to_string(),
@@ -60,13 +61,13 @@ fn candidate_names(permissions: Permissions) -> impl Iterator<Item = String> {
     })
 }
 
-/// Opens the directory that the user named; it may be a link.
+/// Opens the directory that the user named. It may be a link.
 fn open_parent(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::PATH;
     retry(|| rustix::fs::open(path, flags, Mode::empty()))
 }
 
-/// Why a directory is not this user's alone, if it is not.
+/// Why a directory is not this user's alone, or `None`.
 fn foreign(stat: &Stat) -> Option<String> {
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return Some(format!("belongs to user {}", stat.st_uid));
@@ -75,13 +76,13 @@ fn foreign(stat: &Stat) -> Option<String> {
     open.then(|| format!("can be written by others (mode {:04o})", stat.st_mode & 0o7777))
 }
 
-/// Looks at one name without changing what is not this user's.
+/// Inspects one name. Objects of other users are not changed.
 fn inspect(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<RootCandidate, Errno> {
     let descriptor = match open_folder(parent.as_fd(), name) {
         Ok(descriptor) => descriptor,
         Err(Errno::NOENT) => return Ok(RootCandidate::Missing),
         Err(Errno::NOTDIR | Errno::LOOP) => return Ok(RootCandidate::Foreign("is no directory".to_owned())),
-        // Another user's, or one that this user has closed.
+        // Another user's, or one without access for its owner.
         Err(Errno::ACCESS | Errno::PERM) => {
             let stat = retry(|| rustix::fs::statat(parent.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW))?;
             let why = foreign(&stat).unwrap_or_else(|| "cannot be read".to_owned());
@@ -100,7 +101,7 @@ fn inspect(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Ro
         return Ok(RootCandidate::Own(descriptor));
     }
     let closed = retry(|| rustix::fs::fchmod(&descriptor, Mode::from_raw_mode(stat.st_mode & 0o700)));
-    // Missing more can be written to a read-only file system, and its files were readable before.
+    // A read-only file system cannot be written, and its files were readable before.
     if closed == Err(Errno::ROFS) {
         return Ok(RootCandidate::Own(descriptor));
     }
@@ -113,11 +114,11 @@ fn inspect(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Ro
     })
 }
 
-/// Makes the root `name`, where there is nothing.
+/// Creates the root `name`, where nothing exists.
 fn create_root(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<RootCandidate, Errno> {
     let descriptor = match make_folder(parent.as_fd(), name, permissions) {
         Ok(descriptor) => descriptor,
-        // Another process was faster: another rank, or a stranger.
+        // Another process was faster: another rank, or another user.
         Err(Errno::EXIST | Errno::NOTDIR | Errno::LOOP) => return inspect(parent, name, permissions),
         Err(errno) => return Err(errno),
     };
@@ -133,15 +134,15 @@ fn create_root(parent: impl AsFd, name: &str, permissions: Permissions) -> Resul
     } else {
         return Ok(RootCandidate::Own(descriptor));
     };
-    // Just made, and of no use. If it is no longer empty it stays.
+    // Just created and useless. It stays if it is not empty.
     let _ = retry(|| rustix::fs::unlinkat(parent.as_fd(), name, AtFlags::REMOVEDIR));
     Ok(RootCandidate::Exposed(why))
 }
 
-/// Opens this user's root in `directory`, and makes it if there is none.
+/// Opens this user's root in `directory`, and creates it if there is none.
 ///
 /// # Errors
-/// If the directory cannot be opened, or nothing can be made in it, for another reason than a lack of room.
+/// If the directory cannot be opened or created, except for lack of space.
 pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
     let path = &directory.path;
     let failed = |errno| from_errno(errno, path.display());
@@ -184,7 +185,7 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
             }
             Ok(RootCandidate::Exposed(why)) => return Ok(not_kept(why)),
             Ok(RootCandidate::Foreign(why)) => taken.push((name, why)),
-            Ok(RootCandidate::Missing) => {} // made and removed by others; one more of the candidate_names
+            Ok(RootCandidate::Missing) => {} // created and removed by others; another name is tried
             Err(errno) => return full_or(failed(errno)),
         }
         let is_free =
@@ -200,7 +201,7 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
     ))
 }
 
-/// A run continues without a disk that is full.
+/// The run continues without a full disk.
 fn full_or(error: TierError) -> Result<CacheRoot, TierError> {
     match error.kind() {
         ErrorKind::Full => Ok(CacheRoot::Unusable(error)),
@@ -208,7 +209,7 @@ fn full_or(error: TierError) -> Result<CacheRoot, TierError> {
     }
 }
 
-/// The folder of one rank's part in a root: the root itself is the first.
+/// Opens one rank's part of a root. The root itself is the first part.
 pub(super) fn open_part(root: Folder, part: u32) -> Result<CacheRoot, TierError> {
     if part == 0 {
         return Ok(CacheRoot::Open(root));
@@ -220,7 +221,8 @@ pub(super) fn open_part(root: Folder, part: u32) -> Result<CacheRoot, TierError>
     }
 }
 
-/// Everything in `directory` that is this user's, or shared: roots, and the parts of ranks in them.
+/// All folders in `directory` that are this user's or shared: roots, and the parts of ranks in
+/// them.
 ///
 /// # Errors
 /// If the directory cannot be opened.
@@ -245,7 +247,7 @@ pub(super) fn existing(directory: &Path) -> Result<Vec<Folder>, TierError> {
     Ok(folders)
 }
 
-/// How many parts this user's root in a directory has; 1 where there is no root.
+/// The number of parts of this user's root in a directory. 1 where there is no root.
 pub(super) fn count_parts(directory: &DiskDirectory) -> u32 {
     let permissions = directory.permissions();
     let Ok(parent) = open_parent(&directory.path) else { return 1 };
@@ -256,8 +258,8 @@ pub(super) fn count_parts(directory: &DiskDirectory) -> u32 {
     own.and_then(|root| layout::parts(&root).into_iter().max()).map_or(1, |most| most + 1)
 }
 
-/// What earlier versions made in `directory`, if it is this user's. They did not inspect whose it was, so nothing in it is
-/// believed; it is listed and removed only.
+/// Roots of earlier versions in `directory` that are this user's. Those versions did not check the
+/// owner, so their contents are not trusted. They are only listed and removed.
 fn legacy(directory: &Path, parent: &OwnedFd) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut add = |parent: &OwnedFd, path: PathBuf| {
@@ -268,7 +270,7 @@ fn legacy(directory: &Path, parent: &OwnedFd) -> Vec<Folder> {
         }
     };
     add(parent, directory.to_owned());
-    // Ranks had directories of their own next to it.
+    // Ranks had their own directories next to it.
     let Ok(whole) = open_folder(parent, ".") else { return found };
     let whole = Folder::new(whole, directory.to_owned(), Permissions::Shared);
     for part in layout::parts(&whole) {
@@ -280,12 +282,12 @@ fn legacy(directory: &Path, parent: &OwnedFd) -> Vec<Folder> {
     found
 }
 
-/// Whether a folder is one that earlier versions made.
+/// Whether an earlier version created the folder.
 pub(super) fn is_legacy(folder: &Folder) -> bool {
     folder.path().file_name().is_some_and(|name| name == PREFIX)
 }
 
-/// Names what earlier versions have left in `directory`, once in this process.
+/// Warns about roots of earlier versions in `directory`, once per process.
 pub(super) fn warn_of_legacy(directory: &Path) {
     static NAMED: Mutex<BTreeSet<FolderId>> = Mutex::new(BTreeSet::new());
     let Ok(parent) = open_parent(directory) else { return };
@@ -302,7 +304,7 @@ pub(super) fn warn_of_legacy(directory: &Path) {
     }
 }
 
-/// Whether a directory entry of that name is a cache and no sample.
+/// Whether a directory entry of that name is a cache and not a sample.
 pub(crate) fn is_cache_name(name: &[u8]) -> bool {
     name.starts_with(PREFIX.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! What the tier's threads share.
+//! The state that the tier's threads share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use super::quota::Quota;
 use super::table::PlaceTable;
 use crate::jobs::lock;
 
-/// One dataset of the run; datasets with one identity are one.
+/// One dataset of the run. Datasets with the same identity share it.
 #[derive(Debug)]
 pub(super) struct CachedDataset {
     pub(super) identity: DatasetIdentity,
@@ -35,10 +35,10 @@ pub(super) struct CacheDirectory {
     pub(super) path: PathBuf,
     pub(super) access: DirectoryAccess,
     pub(super) quota: Quota,
-    /// By set; none where a reader has found nothing.
+    /// By set. Empty where the directory is not used.
     pub(super) dataset_dirs: Vec<DatasetDir>,
     pub(super) limits: Vec<SegmentLimits>,
-    /// Writing has failed; nothing is written here any more.
+    /// Writing has failed, and no more is written.
     pub(super) failed: AtomicBool,
 }
 
@@ -47,7 +47,7 @@ impl CacheDirectory {
         self.access == DirectoryAccess::Owner && !self.failed.load(Ordering::Relaxed)
     }
 
-    /// Stops writing here, and says so once.
+    /// Stops writing here and logs it once.
     pub(super) fn fail(&self, error: &dyn std::fmt::Display) {
         if !self.failed.swap(true, Ordering::Relaxed) {
             let directory = self.path.display();
@@ -56,13 +56,13 @@ impl CacheDirectory {
     }
 }
 
-/// The locks that a tier holds. Whoever may still write holds them too.
+/// The locks of a tier. The threads that write hold them too.
 #[derive(Debug)]
 pub(super) struct TierLocks {
     locks: Vec<FileLock>,
-    /// Of what others write, by directory and set.
+    /// Of datasets that other processes write, by directory and set.
     followed: Mutex<BTreeMap<(usize, usize), FileLock>>,
-    /// By directory; none where a directory is not used.
+    /// By directory. `None` where a directory is not used.
     roots: Vec<Option<Folder>>,
     closing: Vec<FolderId>,
     /// The tier was dropped.
@@ -76,7 +76,8 @@ impl TierLocks {
         Self { locks, followed: Mutex::default(), roots, closing, let_go: AtomicBool::new(false) }
     }
 
-    /// Marks a cache that another process writes as in use; false if it is not there or being removed.
+    /// Marks a cache that another process writes as in use. `false` if it is missing or being
+    /// removed.
     pub(super) fn follow(&self, key: (usize, usize), dataset_dir: &DatasetDir) -> bool {
         let mut followed = lock(&self.followed);
         let is_there = |lock: &FileLock| dataset_dir.folder().is_ok_and(|folder| lock.is_at(&folder, LOCK));
@@ -84,7 +85,7 @@ impl TierLocks {
             return true;
         }
         followed.remove(&key);
-        // Removed, and perhaps made again.
+        // It was removed, and perhaps created again.
         let root = self.roots.get(key.0).and_then(Option::as_ref);
         let folder =
             root.and_then(|root| root.folder(&dataset_dir.identity().to_string()).ok()).map(Arc::new);
@@ -94,7 +95,7 @@ impl TierLocks {
         followed.contains_key(&key)
     }
 
-    /// Says that they are held only until all is written.
+    /// From now on the locks are held only until queued writes are done.
     pub(super) fn let_go(&self) {
         if !self.let_go.swap(true, Ordering::Relaxed) {
             closing::begin(&self.closing);
@@ -114,34 +115,34 @@ impl Drop for TierLocks {
     }
 }
 
-/// A sample within a tier: which set, which sample.
+/// The set and the sample.
 pub(super) type DiskKey = (usize, SampleId);
 
-/// Why a sample that was on its way was not written; empty as long as it may be, and if it was.
+/// The error of a queued sample. Empty while it is queued, and after success.
 pub(super) type WriteOutcome = Arc<OnceLock<TierError>>;
 
 #[derive(Debug)]
 pub(super) struct DiskState {
     pub(super) sets: Vec<CachedDataset>,
-    /// Which set each dataset of the run is.
+    /// The set of each of the run's datasets.
     pub(super) numbers: Vec<usize>,
     pub(super) directories: Vec<CacheDirectory>,
     pub(super) buffers: Arc<dyn Buffers>,
     pub(super) write_behind: Budget,
-    /// Reads under way.
+    /// The number of reads in flight.
     pub(super) reads_in_flight: AtomicUsize,
-    /// The tier was dropped: what is queued is written without waiting for anything.
+    /// The tier was dropped: the queue is written without waiting for reads.
     pub(super) closing: AtomicBool,
-    /// A read has failed that may succeed another time, and that was said.
+    /// A read error that may pass was logged.
     pub(super) read_error_logged: AtomicBool,
     pub(super) counters: DiskCounters,
     pub(super) jobs: Sender<PackJob>,
-    /// Samples on their way to the disk, to which directory, and what becomes of them.
+    /// Queued samples: their directory and the result.
     pub(super) pending_writes: Mutex<HashMap<DiskKey, (usize, WriteOutcome)>>,
 }
 
 impl DiskState {
-    /// The set that a dataset of the run is.
+    /// The set of one of the run's datasets.
     pub(super) fn set(&self, dataset: DatasetId) -> Option<usize> {
         self.numbers.get(dataset.0 as usize).copied()
     }

@@ -1,7 +1,9 @@
-//! Which samples of a dataset are kept, and where: eight bytes a sample, looked up without a lock.
+//! The location of each cached sample of a dataset: eight bytes per sample, looked up without a
+//! lock.
 //!
-//! The table is as long as the dataset, so a lookup is one load and a removal one exchange. A map of what is kept
-//! would be smaller where little is, and six times as large where everything is, which is where memory counts.
+//! The table is as long as the dataset. A lookup is one load and a removal one exchange. A hash map
+//! would be smaller where few samples are cached. It would be six times as large where all are,
+//! which is where memory counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +23,7 @@ pub(super) struct PlaceTable {
 }
 
 impl PlaceTable {
-    /// A table for so many samples that says to `held` what it keeps.
+    /// A table for `samples` samples that reports its bytes to `held`.
     pub(super) fn new(samples: u64, held: Gauge) -> Self {
         let slots = (0..samples).map(|_| AtomicU64::new(0)).collect();
         Self { slots, samples: AtomicU64::new(0), bytes: AtomicU64::new(0), held }
@@ -40,7 +42,7 @@ impl PlaceTable {
         RecordPlace::unpack(self.slot(id)?.load(Ordering::Acquire))
     }
 
-    /// Puts a sample in; what was there before is returned.
+    /// Inserts a sample and returns its old location.
     pub(super) fn put(&self, id: SampleId, place: RecordPlace) -> Option<RecordPlace> {
         let before = RecordPlace::unpack(self.slot(id)?.swap(place.pack(), Ordering::AcqRel));
         self.samples.fetch_add(1, Ordering::Relaxed);
@@ -50,14 +52,14 @@ impl PlaceTable {
         before
     }
 
-    /// Takes a sample out, wherever it is.
+    /// Removes a sample from any location.
     pub(super) fn take(&self, id: SampleId) -> Option<RecordPlace> {
         let before = RecordPlace::unpack(self.slot(id)?.swap(0, Ordering::AcqRel));
         self.subtract(before);
         before
     }
 
-    /// Takes a sample out if it is at `place`.
+    /// Removes a sample if it is at `place`.
     pub(super) fn take_from(&self, id: SampleId, place: RecordPlace) -> bool {
         let exchanged = self.slot(id).is_some_and(|slot| {
             slot.compare_exchange(place.pack(), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -68,7 +70,7 @@ impl PlaceTable {
         exchanged
     }
 
-    /// Takes out all samples that are in a directory.
+    /// Removes all samples in a directory.
     pub(super) fn clear(&self, directory: u8) {
         self.of(directory).for_each(|(id, place)| _ = self.take_from(id, place));
     }
@@ -81,14 +83,14 @@ impl PlaceTable {
         }
     }
 
-    /// What is kept, in the order of the ids.
+    /// The cached samples in the order of their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (SampleId, RecordPlace)> {
         (0..)
             .zip(&self.slots)
             .filter_map(|(id, slot)| Some((SampleId(id), RecordPlace::unpack(slot.load(Ordering::Acquire))?)))
     }
 
-    /// What is kept in one directory, in the order of the ids.
+    /// The cached samples of one directory in the order of their ids.
     pub(super) fn of(&self, directory: u8) -> impl Iterator<Item = (SampleId, RecordPlace)> {
         self.iter().filter(move |(_, place)| place.directory == directory)
     }

@@ -1,8 +1,8 @@
-//! One directory's writer: the only thread that changes anything there.
+//! One directory's writer, the only thread that changes its files.
 //!
-//! A block is written, then listed in the index, then published in the table that lookups see. A process that is killed
-//! in between leaves bytes that nothing names. Between blocks the writer gives way to reads: it waits while any is
-//! under way, 20 ms at most, so that it still moves 50 MB/s under a load of reads that never pauses.
+//! A block is written, then listed in the index, then published in the table for lookups. A process
+//! that is killed in between leaves unlisted bytes. Before each block the writer waits while reads
+//! are in flight, at most 20 ms. So it still writes 50 MB/s under a constant load of reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,26 +20,26 @@ use super::format::{BLOCK, RecordPlace};
 use super::packer::{RecordBlock, StoreReply};
 use super::state::{CacheDirectory, DiskState, TierLocks, WriteOutcome};
 
-/// How long a write waits for reads at most, and how long it sleeps meanwhile.
+/// The longest wait of a write for reads, and the interval of polling.
 const MAX_READ_DELAY: Duration = Duration::from_millis(20);
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// Something for a writer, in order.
+/// A command for a writer. Commands are executed in order.
 #[derive(Debug)]
 pub(super) enum WriteCommand {
     Write(RecordBlock),
-    /// These records are dead; those without a place are looked up when their turn comes.
+    /// Marks records as dead. Missing locations are looked up at execution.
     Remove {
         set: usize,
         records: Vec<(SampleId, Option<RecordPlace>)>,
         done: Option<Arc<oneshot::Sender<()>>>,
     },
-    /// Say what has become of a sample that was on its way before.
+    /// Reports the result of an earlier store of the same sample.
     Report {
         outcome: WriteOutcome,
         done: StoreReply,
     },
-    /// Everything before this has been done; for somebody who waits for all directories: dropped when its turn comes.
+    /// All earlier commands are done. Dropped at its turn, for a waiter on all directories.
     Flushed(Arc<oneshot::Sender<()>>),
 }
 
@@ -50,7 +50,7 @@ pub(super) struct DirectoryWriter {
     pub(super) commands: Receiver<WriteCommand>,
     pub(super) queued: Arc<AtomicUsize>,
     pub(super) spare: SyncSender<Aligned>,
-    /// Kept until nothing is written any more.
+    /// Held until the last write.
     pub(super) _locks: Arc<TierLocks>,
 }
 
@@ -70,7 +70,7 @@ impl DirectoryWriter {
                 WriteCommand::Flushed(done) => drop(done),
                 WriteCommand::Report { outcome, done } => {
                     let stored = outcome.get().map_or(Ok(()), |error| Err(error.clone()));
-                    let _ = done.send(stored); // whoever asked may not wait any more
+                    let _ = done.send(stored); // the receiver may be gone
                 }
             }
         }
@@ -97,7 +97,7 @@ impl DirectoryWriter {
         } else {
             Err(self.closed())
         };
-        // A writer that is ahead of its packer has no use for more memory.
+        // A full channel means that the packer has enough buffers.
         let _ = self.spare.try_send(bytes);
         let store = Arc::clone(&self.store);
         let directory = &store.directories[usize::from(self.number)];
@@ -110,13 +110,13 @@ impl DirectoryWriter {
                     store.pending_writes().remove(&(set, record.id));
                     store.counters.written(place.bytes());
                     drop(record.write_behind);
-                    let _ = record.done.send(Ok(())); // whoever stored it may not wait any more
+                    let _ = record.done.send(Ok(())); // the receiver may be gone
                 }
             }
             Err(error) => {
                 for record in records {
                     if let Some((_, outcome)) = store.pending_writes().remove(&(set, record.id)) {
-                        let _ = outcome.set(error.clone()); // nobody else does
+                        let _ = outcome.set(error.clone()); // no other thread sets it
                     }
                     store.counters.failed();
                     drop((record.room, record.write_behind));
@@ -130,7 +130,7 @@ impl DirectoryWriter {
         error_about(ErrorKind::Full, self.directory().path.display(), "writing to it has failed before")
     }
 
-    /// Writes and lists a block; where its records are, or, if there are none, why.
+    /// Writes and lists a block, and returns the locations of its records.
     fn try_write(
         &mut self,
         set: usize,

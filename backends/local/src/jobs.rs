@@ -1,8 +1,8 @@
-//! Between those who ask for reads and the threads that read: what is queued, and what is answered.
+//! The queue between callers that read and the threads that execute reads.
 //!
-//! Each read is a [`ReadJob`], shared by the future that waits for it and the thread that carries it out. Putting an answer
-//! there and waking the future's task are two things: a wake-up costs more than a tenth of a cached read, so threads *owe*
-//! it ([`DeferredWakes`]) and wake_now when they know that nothing better comes at once.
+//! Each read is a [`ReadJob`], shared by its future and the thread that executes it. Storing an
+//! answer and waking the future's task are separate steps. A wake-up costs more than a tenth of a
+//! cached read, so threads defer it ([`DeferredWakes`]) until they have no more urgent work.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,15 +15,15 @@ use foreread_tier::{ErrorKind, ReadRequest, TierError};
 
 use crate::pool::BlockingRead;
 
-/// Why reads that had not begun are answered with an error.
+/// The detail of reads that had not started.
 pub(crate) const CLOSED: &str = "the tier was closed";
 
-/// How many answers may share one wake-up, and how many bytes: half a millisecond of copying.
+/// Limits of answers per wake-up, in number and bytes: half a millisecond of copying.
 const WAKE_EVERY: usize = 64;
 const WAKE_BYTES: u64 = 4 << 20;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing here panics while it holds a lock; the state is whole even if something did.
+    // No code here panics while it holds a lock, and the state would still be consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -31,14 +31,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct ReadJob {
     request: Arc<ReadRequest>,
-    /// Nobody will take the answer; what has not started need not.
+    /// The future was dropped. A read that has not started is skipped.
     dropped: AtomicBool,
     answer: Mutex<JobAnswer>,
 }
 
 #[derive(Debug)]
 enum JobAnswer {
-    /// Not there; whom to wake.
+    /// Not answered yet, with the task to wake.
     Waiting(Option<Waker>),
     Done(Result<Bytes, TierError>),
     Taken,
@@ -54,12 +54,12 @@ impl ReadJob {
         &self.request
     }
 
-    /// Whether nobody will take the answer.
+    /// Whether the future was dropped.
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Puts the answer where the future finds it when it is polled; whom to wake.
+    /// Stores the answer for the future's next poll. Returns the waker.
     fn put(&self, result: Result<Bytes, TierError>) -> Option<Waker> {
         let mut answer = lock(&self.answer);
         match std::mem::replace(&mut *answer, JobAnswer::Done(result)) {
@@ -68,7 +68,7 @@ impl ReadJob {
         }
     }
 
-    /// Answers it with an error.
+    /// Answers with an error.
     pub(crate) fn refuse<R: BlockingRead>(&self, kind: ErrorKind, why: &str) {
         let error = TierError::new(kind, R::NAME).with_object(R::describe(&self.request)).with_detail(why);
         if let Some(waker) = self.put(Err(error)) {
@@ -91,7 +91,7 @@ impl ReadJob {
     }
 }
 
-/// Reads that wait, first in, first out.
+/// Waiting reads, first in, first out.
 #[derive(Debug, Default)]
 pub(crate) struct JobQueue(VecDeque<Arc<ReadJob>>);
 
@@ -118,20 +118,21 @@ impl JobQueue {
         self.0.is_empty()
     }
 
-    /// Answers all that is left with an error.
+    /// Answers all remaining reads with an error.
     pub(crate) fn refuse<R: BlockingRead>(self, kind: ErrorKind, why: &str) {
         self.0.iter().for_each(|job| job.refuse::<R>(kind, why));
     }
 }
 
-/// Wake-ups of answers that are there. The thread that owes them calls them one by one, and the task that the first of them
-/// wakes calls the rest: it may run in that thread's place, and would find one answer at a time. So does whoever ends a burst,
-/// or an answer would wait for a threshold although its task is awake.
+/// Wake-ups of stored answers. The thread that has deferred them calls them one by one. The first
+/// woken task calls the rest, because it may run in that thread's place and would otherwise find
+/// one answer at a time. The end of a burst calls them too. Otherwise an answer would wait for a
+/// threshold although its task is awake.
 #[derive(Debug, Default)]
 pub(crate) struct WakeQueue(Mutex<VecDeque<Waker>>);
 
 impl WakeQueue {
-    /// Calls all.
+    /// Calls all wake-ups.
     fn wake_all(&self) {
         loop {
             let Some(waker) = lock(&self.0).pop_front() else { return };
@@ -140,7 +141,7 @@ impl WakeQueue {
     }
 }
 
-/// The wake-ups that a thread owes.
+/// The wake-ups that one thread has deferred.
 pub(crate) struct DeferredWakes {
     wakes: Arc<WakeQueue>,
     answers: usize,
@@ -156,7 +157,8 @@ impl DeferredWakes {
         self.answers > 0
     }
 
-    /// Answers a job and owes its wake-up; pays all after [`WAKE_EVERY`] answers or [`WAKE_BYTES`].
+    /// Answers a job and defers its wake-up. Wakes all after [`WAKE_EVERY`] answers or
+    /// [`WAKE_BYTES`].
     pub(crate) fn answer(&mut self, job: Arc<ReadJob>, result: Result<Bytes, TierError>) {
         if let Some(waker) = job.put(result) {
             lock(&self.wakes.0).push_back(waker);
@@ -176,8 +178,8 @@ impl DeferredWakes {
     }
 }
 
-/// Reads that were asked for since the last burst ended, in the order of the calls: one by one they would compete with the
-/// threads for the lock of their queue.
+/// Reads that were requested since the last burst ended, in order. Queued one by one they would
+/// compete with the threads for the queue's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
     count: AtomicUsize,
@@ -191,31 +193,31 @@ impl Burst {
         self.count.store(jobs.len(), Ordering::Release);
     }
 
-    /// All of them. A load of one number where there is none.
+    /// Takes all reads. Costs one load where there are none.
     pub(crate) fn take(&self) -> Vec<Arc<ReadJob>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
         let mut jobs = lock(&self.jobs);
         self.count.store(0, Ordering::Release);
-        // The next burst may be as long: growing to that would copy it several times.
+        // The next burst may be as long. Growing the list would copy it several times.
         let next = Vec::with_capacity(jobs.len());
         std::mem::replace(&mut jobs, next)
     }
 }
 
-/// Who carries reads out.
+/// The threads that execute reads.
 pub(crate) trait ReadWorkers: Send + Sync + 'static {
-    /// What was asked for since the last burst ended.
+    /// Reads since the last burst ended.
     fn burst(&self) -> &Burst;
 
-    /// What all threads owe.
+    /// The wake-ups that all threads have deferred.
     fn wakes(&self) -> &WakeQueue;
 
-    /// Queues these, and puts threads to work on them.
+    /// Queues the jobs and starts threads.
     fn begin(self: &Arc<Self>, jobs: Vec<Arc<ReadJob>>);
 
-    /// Ends a burst, and calls the wake-ups that are wakes. A load and a lock where there is nothing.
+    /// Ends a burst and calls deferred wake-ups. Costs a load and a lock where there is nothing.
     fn submit(self: &Arc<Self>) {
         self.wakes().wake_all();
         let jobs = self.burst().take();
@@ -225,7 +227,7 @@ pub(crate) trait ReadWorkers: Send + Sync + 'static {
     }
 }
 
-/// A read as a future. Dropping it cancels what has not started.
+/// The future of a read. Dropping it cancels a read that has not started.
 pub(crate) struct QueuedRead<W> {
     job: Arc<ReadJob>,
     workers: Arc<W>,
@@ -234,7 +236,7 @@ pub(crate) struct QueuedRead<W> {
 }
 
 impl<W: ReadWorkers> QueuedRead<W> {
-    /// A read of the burst.
+    /// Adds a read to the burst.
     pub(crate) fn new(request: Arc<ReadRequest>, workers: &Arc<W>) -> Self {
         let job = ReadJob::new(request);
         workers.burst().push(Arc::clone(&job));

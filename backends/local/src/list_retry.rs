@@ -1,8 +1,9 @@
-//! Repeating the system calls of a listing while a file server is away.
+//! Retries of a listing's system calls while a file server is away.
 //!
-//! The retry layer does not see listings, and one name that cannot be looked at would end an hour of work. So each call
-//! is repeated after growing waits, two minutes in all, which is what reads get, too. Where that did not help once, the
-//! server is taken for lost, and no other call of the listing waits. The price is two minutes until an error is reported.
+//! The retry layer does not cover listings, and one failed call would end an hour of work. So each
+//! call is repeated with growing waits of two minutes in all, the same as for reads. If that fails
+//! once, the server counts as lost, and no other call of the listing waits. The price is two
+//! minutes until an error is reported.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,19 +12,19 @@ use rustix::io::Errno;
 
 use crate::error::is_of_a_server;
 
-/// Before each further attempt, in milliseconds.
+/// The waits before further attempts, in milliseconds.
 const WAITS: [u64; 8] = [100, 300, 1_000, 3_000, 10_000, 20_000, 40_000, 45_000];
 
-/// What a listing knows of its file server.
+/// The retry state of a listing.
 #[derive(Debug, Default)]
 pub(crate) struct ListRetry {
-    /// Waiting did not help.
+    /// All retries of a call have failed.
     lost: AtomicBool,
 }
 
 impl ListRetry {
-    /// Calls until it succeeds or fails for good. `wait` returns false where nobody wants the listing any more.
-    /// `is_device` says whether `EIO` is that of a disk, which does not come back.
+    /// Calls until success or a permanent error. `wait` returns `false` once the listing was
+    /// dropped. `is_device` decides whether `EIO` comes from a disk, which does not recover.
     pub(crate) fn call<T>(
         &self,
         mut call: impl FnMut() -> Result<T, Errno>,
@@ -54,7 +55,8 @@ impl ListRetry {
 mod tests {
     use super::*;
 
-    /// Calls that answer `errnos`, one after another and then success, and what was waited for.
+    /// Makes calls that fail with `errnos` in order and then succeed. Returns the result and the
+    /// total wait.
     fn calls(retry: &ListRetry, errnos: &[Errno], is_device: bool) -> (Result<u32, Errno>, Duration) {
         let (mut errnos, mut waited) = (errnos.iter(), Duration::ZERO);
         let done = retry.call(

@@ -1,15 +1,17 @@
-//! Finding the files below a directory.
+//! Lists the files below a directory.
 //!
-//! Some threads of the listing's own share one stack of work: directories to be read, and lots of names to be looked
-//! at (size and modification time take a system call a name, on a file server a round trip). A directory of a million
-//! files is therefore looked at by all of them. The stack is last-in-first-out, and a thread that finds it full works
-//! its names off itself, and its directories, too, down to a depth of [`MAX_NESTED`]. So memory stays small for a directory
-//! of a million directories as for one of a million files; only a tree that is both wide and deep fills the stack. Results go through a bounded channel: a
-//! slow consumer holds the walk back, and dropping the stream ends it.
+//! Some threads share one stack of tasks: directories to read, and batches of names to `stat`. A
+//! `stat` costs a system call per name, on a file server a round trip. So all threads work on a
+//! directory of a million files.
 //!
-//! Symbolic links are followed, as `torchvision.datasets.ImageFolder` does. A directory that is one of its own
-//! ancestors (by device and inode) is an error rather than a walk without end; one that is reached by two ways is
-//! listed twice, because its samples have two paths.
+//! The stack is last in, first out. A thread that finds it full processes its names itself, and its
+//! directories down to a depth of [`MAX_NESTED`]. So memory stays small for a million directories
+//! as for a million files. Only a tree that is both wide and deep fills the stack. Results go
+//! through a bounded channel: a slow consumer slows the walk, and dropping the stream ends it.
+//!
+//! Symbolic links are followed, as by `torchvision.datasets.ImageFolder`. A directory that is its
+//! own ancestor (by device and inode) is an error. A directory with two paths is listed twice,
+//! because its samples have two paths.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,24 +30,25 @@ use crate::jobs::lock;
 use crate::list_retry::ListRetry;
 use crate::place::{self, ChangeTimes};
 
-/// Names that are looked at by one thread in one go.
+/// Names per task.
 const NAMES_PER_TASK: usize = 256;
 
-/// Lots on the stack, per thread, from which on nobody adds another.
+/// Tasks on the stack, per thread, above which no thread adds another.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Directories that one thread has open at once, each in the one before, while the stack is full.
+/// Nested directories that one thread has open while the stack is full.
 const MAX_NESTED: u32 = 16;
 
-/// The bytes of names that are read from a directory at once.
+/// Buffer size for reading directories, in bytes.
 const DIRENT_BYTES: usize = 64 << 10;
 
-/// Threads at most; more than this a file server's directory does not reward.
+/// Maximum number of threads. A file server's directory gains nothing from more.
 const MAX_THREADS: usize = 16;
 
 type ListResult = Result<Object, TierError>;
 
-/// The objects below `prefix`, a directory relative to `root`, whose paths are greater than `after`.
+/// The objects below `prefix`, a directory relative to `root`, whose paths are greater than
+/// `after`.
 pub(crate) fn list(
     root: OwnedFd,
     prefix: &str,
@@ -57,13 +60,13 @@ pub(crate) fn list(
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
     match if prefix.is_empty() { Ok(()) } else { check_path(prefix) } {
         Ok(()) => DirectoryWalk::start((root, times), prefix, after, parallelism, out),
-        // The channel is new and has room.
+        // The channel is new and has space.
         Err(error) => drop(out.try_send(vec![Err(error)])),
     }
     futures::stream::poll_fn(move |context| found.poll_recv(context)).flat_map(futures::stream::iter)
 }
 
-/// A directory on the way from the root, to find circles.
+/// An ancestor of a directory, for detecting cycles.
 struct Ancestor {
     device: u64,
     inode: u64,
@@ -92,7 +95,7 @@ struct DirectoryWalk {
 struct WalkState {
     work: Vec<WalkTask>,
     threads: usize,
-    /// Threads that have work in hand and may add more.
+    /// Threads with a task, which may add more.
     busy: usize,
     stopped: bool,
 }
@@ -117,7 +120,7 @@ impl DirectoryWalk {
         lock(&self.state)
     }
 
-    /// Puts work on the stack, for an idle thread or a new one.
+    /// Pushes a task for an idle thread or a new one.
     fn add(self: &Arc<Self>, work: WalkTask) {
         let mut state = self.lock();
         state.work.push(work);
@@ -140,13 +143,13 @@ impl DirectoryWalk {
                 drop(state);
                 let failed = TierError::new(ErrorKind::Transient, NAME).with_source(error);
                 let failed = failed.with_detail("no thread could be started; raise `ulimit -u`");
-                // The first work of the walk: the channel is empty.
+                // The first task of the walk: the channel is empty.
                 drop(self.out.try_send(vec![Err(failed)]));
             }
         }
     }
 
-    /// A thread's life.
+    /// The thread's main loop.
     fn run(self: Arc<Self>) {
         let mut room = Vec::with_capacity(DIRENT_BYTES);
         let mut state = self.lock();
@@ -170,7 +173,7 @@ impl DirectoryWalk {
                     state.work.clear();
                 }
             } else if state.busy == 0 {
-                break; // nobody is left who could add work
+                break; // no thread is left that could add tasks
             } else {
                 state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -179,7 +182,7 @@ impl DirectoryWalk {
         self.wanted.notify_all();
     }
 
-    /// Repeats a system call about something in `place` while its file server is away.
+    /// Repeats a system call on `place` while its file server is away.
     fn retry<T>(&self, place: BorrowedFd<'_>, call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
         let wait = |time| {
             std::thread::sleep(time);
@@ -188,12 +191,12 @@ impl DirectoryWalk {
         self.list_retry.call(call, || is_on_this_machine(place), wait)
     }
 
-    /// Sends results on; `false` if nobody wants them any more.
+    /// Sends results. `false` if the stream was dropped.
     fn send(&self, found: Vec<ListResult>) -> bool {
         found.is_empty() || self.out.blocking_send(found).is_ok()
     }
 
-    /// Reads a directory, as one of `nested` that this thread has open; `false` if the walk is over.
+    /// Reads a directory at the nesting depth `nested`. `false` if the walk is over.
     fn read_directory(
         self: &Arc<Self>,
         path: String,
@@ -210,7 +213,7 @@ impl DirectoryWalk {
         let opened = self.retry(root, || rustix::fs::openat(root, shown, flags, Mode::empty()));
         let directory = match opened {
             Ok(directory) => Arc::new(directory),
-            Err(Errno::NOENT | Errno::NOTDIR) if parent.is_some() => return true, // gone meanwhile
+            Err(Errno::NOENT | Errno::NOTDIR) if parent.is_some() => return true, // removed in the meantime
             Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
         };
         let stat = match self.retry(directory.as_fd(), || rustix::fs::fstat(&directory)) {
@@ -247,7 +250,7 @@ impl DirectoryWalk {
                     break;
                 }
             };
-            // `.`, `..` and what is hidden; and a disk tier that somebody has put into a dataset.
+            // Skips `.`, `..`, hidden entries, and a disk tier inside the dataset.
             if name.as_bytes().starts_with(b".") || crate::disk::is_cache_name(name.as_bytes()) {
                 continue;
             }
@@ -271,13 +274,13 @@ impl DirectoryWalk {
         self.stat_names(directory.as_fd(), &of, &names, nested)
     }
 
-    /// Whether others have enough to do; `None` if the walk is over.
+    /// Whether the stack is full. `None` if the walk is over.
     fn is_full(&self) -> Option<bool> {
         let state = self.lock();
         (!state.stopped).then(|| state.work.len() >= TASKS_PER_THREAD * self.bound)
     }
 
-    /// Leaves a directory to others, or reads it if they have enough; `false` if the walk is over.
+    /// Pushes a directory, or reads it if the stack is full. `false` if the walk is over.
     fn descend(self: &Arc<Self>, path: String, of: &Arc<Ancestor>, nested: u32) -> bool {
         let parent = Some(Arc::clone(of));
         match self.is_full() {
@@ -292,7 +295,7 @@ impl DirectoryWalk {
         }
     }
 
-    /// Leaves a lot of names to others, or works it off if they have enough; `false` if the walk is over.
+    /// Pushes a batch of names, or processes it if the stack is full. `false` if the walk is over.
     fn delegate(
         self: &Arc<Self>,
         directory: &Arc<OwnedFd>,
@@ -309,7 +312,7 @@ impl DirectoryWalk {
         true
     }
 
-    /// Looks at names of one directory; `false` if the walk is over.
+    /// Processes names of one directory. `false` if the walk is over.
     fn stat_names(
         self: &Arc<Self>,
         directory: BorrowedFd<'_>,
@@ -354,7 +357,7 @@ impl DirectoryWalk {
         self.send(found)
     }
 
-    /// The path of `name` in `of`, which must be UTF-8.
+    /// The path of `name` in `of`. It must be UTF-8.
     fn join(&self, of: &Ancestor, name: &CStr) -> Result<String, TierError> {
         let separator = if of.path.is_empty() { "" } else { "/" };
         match name.to_str() {
@@ -366,7 +369,7 @@ impl DirectoryWalk {
         }
     }
 
-    /// Whether all that lies in this directory comes before `after`.
+    /// Whether all paths in this directory come before `after`.
     fn is_before(&self, path: &str) -> bool {
         let Some(after) = self.after.as_deref() else { return false };
         if path.is_empty() || path == self.prefix {
@@ -377,7 +380,7 @@ impl DirectoryWalk {
     }
 }
 
-/// What it means that a name cannot be looked at; nothing if it has gone since the directory was read.
+/// The error of a name without metadata. `None` if it was removed since the directory was read.
 fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) -> Option<TierError> {
     let link = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
@@ -399,7 +402,7 @@ fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) 
 mod tests {
     use super::*;
 
-    /// A dataset of a directory a sample once had all of its directories' paths in memory.
+    /// With one directory per sample, all their paths were once in memory.
     #[test]
     // semantics: SAMPLE-13
     fn directory_of_many_directories_does_not_fill_the_stack() {

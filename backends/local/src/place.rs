@@ -1,18 +1,20 @@
-//! Where a directory lies: one name_of for it, whichever path, bind mount or second mount point leads there.
+//! The place of a directory: one name for every path, bind mount or second mount point that leads
+//! there.
 //!
-//! The name_of is the mount's source, the type of its file system and the path inside of that file system, as
-//! `/proc/self/mountinfo` has them. So containers and hosts that see the same data by different paths agree. Three kinds
-//! of sources name nothing by themselves:
-//! * a loop device is whatever image it was set up with, so its image stands in its place;
-//! * file systems without a source of their own (tmpfs, most of FUSE) and devices that anything may be attached to are told
-//!   apart by what the kernel numbers unique_name since its start, because another one may have the same path later;
-//! * an overlay is what it is made of.
+//! The name consists of the mount's source, the type of its file system and the path inside it,
+//! from `/proc/self/mountinfo`. So containers and hosts that see the same data by different paths
+//! agree. Three kinds of sources are ambiguous:
+//! * A loop device is replaced by its image.
+//! * File systems without a source (tmpfs, most of FUSE) and reusable devices are identified by a
+//!   number that the kernel assigns once per boot, because another one may get the same path later.
+//! * An overlay is replaced by its layers.
 //!
-//! The price is a cache that is not found again where such a file system is mounted anew; a name in the catalog
-//! (`foreread index --name`) is the remedy.
+//! The price is a cache that is not found again after such a file system is mounted again. A name
+//! in the catalog (`foreread index --name`) is the remedy.
 //!
-//! Beside the name_of stands whether the file system keeps change times that nobody can set: with those a listing can tell
-//! files from others that were put in their place with the same names, sizes and modification times.
+//! The module also determines whether the file system keeps change times that no program can set.
+//! With those a listing detects files that were replaced with the same names, sizes and
+//! modification times.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,29 +28,30 @@ use rustix::fs::{AtFlags, Statx, StatxFlags};
 
 use crate::file_reader::nanoseconds;
 
-/// Images may lie on file systems that are images themselves; deeper than this nobody looks.
+/// The limit for images on file systems that are images themselves.
 const MAX_DEPTH: u32 = 4;
 
 /// A directory's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryPlace {
-    /// The name_of.
+    /// The name.
     pub(crate) place: String,
-    /// Which files have change times that can be believed.
+    /// Which files have reliable change times.
     pub(crate) times: ChangeTimes,
 }
 
-/// What is known of the changes of files below a directory: of those on its own device as much as its file system tells,
-/// of what is mounted below it or linked to nothing.
+/// The change times of files below a directory. Files on its own device have those of its file
+/// system. Files on file systems mounted or linked below it have none.
 ///
-/// Made for a directory; the versions of the files below it come from here, as a listing of the directory has them.
+/// It is made for a directory and gives the versions of its files, as a listing of the directory
+/// has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeTimes {
     device: (u32, u32),
     trust: CtimeTrust,
 }
 
-/// What change times of a file system are worth.
+/// How reliable the change times of a file system are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum CtimeTrust {
     Kept,
@@ -57,12 +60,12 @@ enum CtimeTrust {
     None,
 }
 
-/// What has to be asked of a file for [`ChangeTimes::version`].
+/// The `statx` fields for [`ChangeTimes::version`].
 pub(crate) const WANTED: StatxFlags =
     StatxFlags::TYPE.union(StatxFlags::SIZE).union(StatxFlags::MTIME).union(StatxFlags::CTIME);
 
 impl ChangeTimes {
-    /// Those below `directory`; nothing where it cannot be opened.
+    /// The change times below `directory`. None if it cannot be opened.
     pub fn below(directory: &Path) -> Self {
         fs::File::open(directory).map_or_else(|_| Self::default(), |directory| times_of(directory.as_fd()))
     }
@@ -74,7 +77,7 @@ impl ChangeTimes {
         self.made(device, modified, nanoseconds(file.ctime(), file.ctime_nsec() as u32), file.ino())
     }
 
-    /// The same of what `statx` says, asked for [`WANTED`].
+    /// The version from `statx` with the fields [`WANTED`].
     pub(crate) fn version(self, stat: &Statx) -> Version {
         let modified = nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
         if stat.stx_mask & StatxFlags::CTIME.bits() == 0 {
@@ -85,7 +88,7 @@ impl ChangeTimes {
     }
 
     fn made(self, device: (u32, u32), modified: i64, changed: i64, inode: u64) -> Version {
-        // Files that change places keep their times, so the number is the file's, too.
+        // Two files that swap names keep their times, so the inode is included.
         let number = (changed as u64).rotate_left(32) ^ inode.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let changed = match self.trust {
             _ if device != self.device => Change::Elsewhere,
@@ -98,7 +101,7 @@ impl ChangeTimes {
 }
 
 impl DirectoryPlace {
-    /// The place of an open directory, which was opened as `path`.
+    /// The place of an open directory that was opened as `path`.
     pub(crate) fn of(directory: BorrowedFd<'_>, path: &Path) -> Self {
         Self { place: place_of(directory, path, MAX_DEPTH), times: times_of(directory) }
     }
@@ -117,12 +120,12 @@ fn times_of(directory: BorrowedFd<'_>) -> ChangeTimes {
     )
 }
 
-/// Overlays show the times of what they are made of.
+/// Overlays show the times of their layers.
 const OVERLAY: u64 = 0x794C_7630;
 
-/// Whether a file system of this magic number sets the change time itself, at every write, and keeps it. Not here: file
-/// systems that are made at unique_name and read only (squashfs, EROFS, ISO 9660), those that have no such time (FAT) and those
-/// whose servers may make it up (FUSE, SMB, 9p).
+/// Whether file systems with this magic number set the change time at every write and keep it. Not
+/// listed: read-only images (squashfs, EROFS, ISO 9660), file systems without it (FAT), and those
+/// whose servers may invent it (FUSE, SMB, 9p).
 fn keeps_change_times(magic: u64) -> bool {
     const KEEPING: [u64; 14] = [
         0xEF53,      // ext2, ext3, ext4
@@ -143,25 +146,25 @@ fn keeps_change_times(magic: u64) -> bool {
     KEEPING.contains(&magic)
 }
 
-/// One mount.
+/// A mount.
 #[derive(Debug, PartialEq, Eq)]
 struct MountEntry {
     id: u64,
     /// The file system's device, `major:minor`.
     device: String,
-    /// What of the file system is mounted.
+    /// The mounted path of the file system.
     root: PathBuf,
-    /// Where.
+    /// The mount point.
     at: PathBuf,
     kind: String,
     source: Vec<u8>,
     options: Vec<u8>,
-    /// The kernel's number of it that is never used again until the next start; newer kernels have it.
+    /// The kernel's number of the mount, unique until the next boot. Only newer kernels have it.
     unique: Option<u64>,
 }
 
 impl MountEntry {
-    /// A line of `/proc/self/mountinfo`; `None` if it is not one.
+    /// Parses a line of `/proc/self/mountinfo`. `None` if it is invalid.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
         let mut next = || fields.next();
@@ -177,7 +180,7 @@ impl MountEntry {
     }
 }
 
-/// The bytes that octal escapes stand for (`\040` is a space).
+/// Decodes octal escapes (`\040` is a space).
 fn unescape(text: &[u8]) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
     while let Some((&first, tail)) = rest.split_first() {
@@ -199,7 +202,7 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The mount that `directory`, whose path is `path`, lies in.
+/// The mount of `directory`, whose path is `path`.
 fn mount_of(directory: BorrowedFd<'_>, path: &Path) -> Option<MountEntry> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
     let mut mounts = table.split(|&byte| byte == b'\n').filter_map(MountEntry::parse);
@@ -209,7 +212,7 @@ fn mount_of(directory: BorrowedFd<'_>, path: &Path) -> Option<MountEntry> {
     };
     let found = match id_of(StatxFlags::MNT_ID) {
         Some(id) => mounts.find(|mount| mount.id == id),
-        // An old kernel: the longest mount point, and of those at one place the last.
+        // An old kernel: the longest mount point, and the last of several at one path.
         None => {
             let above = mounts.filter(|mount| path.starts_with(&mount.at));
             above.max_by_key(|mount| mount.at.as_os_str().len())
@@ -230,7 +233,7 @@ fn place_of(directory: BorrowedFd<'_>, path: &Path, depth: u32) -> String {
     name_of(&mount, &inside, depth)
 }
 
-/// A path or another name, as text that no two of them share.
+/// A unique text for a path or another name.
 fn shown(path: &Path) -> String {
     path.as_os_str().as_bytes().escape_ascii().to_string()
 }
@@ -246,7 +249,7 @@ fn name_of(mount: &MountEntry, inside: &Path, depth: u32) -> String {
         return format!("{kind} {layers} {inside}");
     }
     if matches!(kind, "tmpfs" | "ramfs") {
-        // What lies there has change times, by which a later one of the same number is told apart.
+        // Files there have change times, which distinguish later file systems with the same number.
         return format!("{kind} {} {} {inside}", boot(), mount.device);
     }
     if is_anonymous(mount) || is_attached(mount) {
@@ -261,13 +264,13 @@ fn name_of(mount: &MountEntry, inside: &Path, depth: u32) -> String {
     format!("{kind} {source} {inside}")
 }
 
-/// What tells this start of the machine from others.
+/// Identifies this boot of the machine.
 fn boot() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     boot.trim().to_owned()
 }
 
-/// The places of all that an overlay is made of, where they can be seen.
+/// The places of an overlay's layers, where they are visible.
 fn layers_of(mount: &MountEntry, depth: u32) -> Option<String> {
     let depth = depth.checked_sub(1)?;
     let mut layers = Vec::new();
@@ -286,7 +289,7 @@ fn layers_of(mount: &MountEntry, depth: u32) -> Option<String> {
     (!layers.is_empty()).then(|| format!("[{}]", layers.join("; ")))
 }
 
-/// Whether a mount's source says nothing of what is mounted.
+/// Whether a mount's source does not identify the file system.
 fn is_anonymous(mount: &MountEntry) -> bool {
     let names_something =
         mount.source.iter().any(|byte| b"/:".contains(byte)) && mount.source != b"/dev/fuse";
@@ -296,7 +299,7 @@ fn is_anonymous(mount: &MountEntry) -> bool {
     }
 }
 
-/// Whether the device is one that anything may be attached to, one after another: a loop device whose image cannot be seen,
+/// Whether the device can be attached to different data: a loop device without a visible image, or
 /// a network block device.
 fn is_attached(mount: &MountEntry) -> bool {
     const LOOP: &str = "7:";
@@ -305,8 +308,8 @@ fn is_attached(mount: &MountEntry) -> bool {
 }
 
 impl MountEntry {
-    /// What this mount, or the device below it, has alone since the machine's start; where that cannot be seen, something
-    /// that nothing has ever.
+    /// A name of this mount or its device that is unique since boot. If there is none, a random
+    /// one.
     fn unique_name(&self) -> String {
         let sequence = fs::read_to_string(format!("/sys/dev/block/{}/diskseq", self.device)).ok();
         let own = sequence.map(|sequence| format!("disk {}", sequence.trim()));
@@ -317,18 +320,18 @@ impl MountEntry {
     }
 }
 
-/// A number like no other.
+/// A random number.
 fn random() -> u128 {
     let mut bytes = [0; 16];
     if getrandom::fill(&mut bytes).is_err() {
-        // Where there are none, a time that passes only unique_name does.
+        // Without random bytes, the current time.
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         return now.map_or(0, |now| now.as_nanos()) ^ (u128::from(std::process::id()) << 96);
     }
     u128::from_le_bytes(bytes)
 }
 
-/// The file that the mount is an image in, where that can be seen: its own place, and which file there and in which state.
+/// The image file of a mount, where it is visible: its place, inode, size and times.
 fn image_of(mount: &MountEntry, depth: u32) -> Option<String> {
     let depth = depth.checked_sub(1)?;
     let backing = fs::read(format!("/sys/dev/block/{}/loop/backing_file", mount.device)).ok();
@@ -350,7 +353,7 @@ fn image_of(mount: &MountEntry, depth: u32) -> Option<String> {
     let mut image = place_of(directory.as_fd(), above, depth);
     let (modified, changed) =
         ((file.mtime(), file.mtime_nsec() as u32), (file.ctime(), file.ctime_nsec() as u32));
-    // Text takes everything.
+    // Writing to a string cannot fail.
     let _ = write!(
         image,
         " image {} {} {} {}",

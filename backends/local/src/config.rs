@@ -68,7 +68,7 @@ pub fn directory_of(url: &str) -> Result<PathBuf, TierError> {
     let rest = match url.split_once(':') {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") && rest.starts_with('/') => rest,
         Some((scheme, rest)) if rest.starts_with("//") && is_scheme(scheme) => {
-            return Err(invalid(url, format!("`{scheme}` is no directory's scheme")));
+            return Err(invalid(url, format!("`{scheme}` is not a scheme of directories")));
         }
         _ => return Ok(PathBuf::from(url)),
     };

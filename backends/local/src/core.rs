@@ -56,7 +56,7 @@ impl LocalOrigin {
             Errno::NOENT => from_errno(errno, &name).with_detail("there is no such directory"),
             Errno::NOTDIR if is_something_else(root) => TierError::new(ErrorKind::Invalid, NAME)
                 .with_object(&*name)
-                .with_detail("it is no directory")
+                .with_detail("it is not a directory")
                 .with_source(std::io::Error::from(errno)),
             errno => from_errno(errno, &name),
         })?;
@@ -189,7 +189,7 @@ fn stat(root: OwnedFd, path: Arc<str>, times: ChangeTimes) -> Result<Object, Tie
     let stat = rustix::fs::statx(&root, &*path, AtFlags::empty(), place::WANTED)
         .map_err(|errno| from_errno(errno, &path))?;
     if FileType::from_raw_mode(u32::from(stat.stx_mode)) != FileType::RegularFile {
-        return Err(from_errno(Errno::NOENT, &path).with_detail("it is no file"));
+        return Err(from_errno(Errno::NOENT, &path).with_detail("it is not a file"));
     }
     Ok(Object { path, size: stat.stx_size, version: Some(times.version(&stat)) })
 }

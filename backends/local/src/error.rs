@@ -27,9 +27,9 @@ fn classify(errno: Errno) -> (ErrorKind, Option<&'static str>) {
         Errno::NFILE => (ErrorKind::Transient, Some("too many open files on this machine")),
         errno if is_of_a_server(errno) => (ErrorKind::Transient, None),
         Errno::NAMETOOLONG => (ErrorKind::Invalid, Some("the name is too long for this file system")),
-        Errno::LOOP => (ErrorKind::Other, Some("symbolic links lead in a circle")),
+        Errno::LOOP => (ErrorKind::Other, Some("symbolic links form a cycle")),
         // The path leads to another object in the file's place.
-        Errno::ISDIR | Errno::SPIPE | Errno::NXIO => (ErrorKind::Changed, Some("not a file any more")),
+        Errno::ISDIR | Errno::SPIPE | Errno::NXIO => (ErrorKind::Changed, Some("no longer a file")),
         _ => (ErrorKind::Other, None),
     }
 }

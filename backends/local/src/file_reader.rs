@@ -166,7 +166,8 @@ fn extent(request: &ReadRequest) -> Result<(u64, usize), TierError> {
             (range.start, range.end - range.start)
         }
         Span::Range(range) => {
-            let why = format!("bytes {}..{} of {} are no range", range.start, range.end, object.size);
+            let why =
+                format!("bytes {}..{} of {} are not a valid range", range.start, range.end, object.size);
             return Err(invalid(&object.path, why));
         }
     };
@@ -203,7 +204,7 @@ pub(crate) fn nanoseconds(seconds: i64, nanoseconds: u32) -> i64 {
 fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
     let object = &request.object;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(changed(&object.path, "not a file any more"));
+        return Err(changed(&object.path, "no longer a file"));
     }
     let size = stat.st_size as u64;
     if size != object.size {

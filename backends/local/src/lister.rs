@@ -224,8 +224,7 @@ impl DirectoryWalk {
         while let Some(ancestor) = above {
             if (ancestor.device, ancestor.inode) == (stat.st_dev, stat.st_ino) {
                 let again = if ancestor.path.is_empty() { "the root" } else { &ancestor.path };
-                let why =
-                    format!("symbolic links lead in a circle: it is {again} again; remove or exclude it");
+                let why = format!("symbolic links form a cycle: it is {again} again; remove or exclude it");
                 return self.send(vec![Err(invalid(shown, why))]);
             }
             above = ancestor.parent.as_deref();
@@ -387,11 +386,11 @@ fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) 
     let error = from_errno(errno, path);
     match errno {
         Errno::NOENT | Errno::NOTDIR if link => {
-            Some(error.with_detail("a symbolic link that leads nowhere; remove it or exclude it"))
+            Some(error.with_detail("a dangling symbolic link; remove it or exclude it"))
         }
         Errno::NOENT => None,
         Errno::LOOP => Some(
-            invalid(path, "symbolic links lead in a circle; remove or exclude it")
+            invalid(path, "symbolic links form a cycle; remove or exclude it")
                 .with_source(std::io::Error::from(errno)),
         ),
         _ => Some(error),

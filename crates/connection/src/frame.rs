@@ -1,4 +1,4 @@
-//! Frames: a header of fixed length, then as many bytes as it says.
+//! Frames: a header of fixed length, then its payload.
 //!
 //! ```text
 //!  0  magic      u32     24  request  u64     all little endian
@@ -6,17 +6,18 @@
 //!  5  kind       u8      36  length   u32     of the payload
 //!  6  status     u8      40  check    u32     crc32c of the payload
 //!  7  flags      u8      44  seal     u32     crc32c of the header before it
-//!  8  job        u64        the run that samples are of; of a meeting, the job
+//!  8  job        u64        the run of samples; for a rendezvous, the job
 //! 16  sample id  u64
 //! ```
 //!
-//! The header has a check of its own. A payload that arrives damaged harms its sample alone; of a damaged header
-//! nothing can be believed, not even where the next one begins, so it ends the connection. What a header may say
-//! ([`Header::decode`]) does not depend on what was asked: who reads knows that and bounds the length before a byte of
-//! memory is taken for it. The dataset is not in the header: the request and the tag name the sample, and the asker knows
-//! which it is.
+//! The header has its own checksum. A damaged payload costs only its sample. A damaged header does
+//! not even say where the next one begins, so it ends the connection. The valid headers
+//! ([`Header::decode`]) do not depend on the request. The receiver knows the request and limits the
+//! length before it allocates memory. The dataset is not in the header: the request and the tag
+//! identify the sample.
 //!
-//! Samples are asked for by a list ([`Ask`]), whose places are the tags of the answers: a tag cannot be given twice.
+//! Samples are requested by a list ([`Ask`]). The position in the list is the tag of the answer, so
+//! no tag occurs twice.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use foreread_tier::ErrorKind;
@@ -24,40 +25,39 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 use crate::{WireError, WireErrorKind};
 
-/// The version that this program speaks: of handshakes, of frames, and of what ranks say when they meet. It is raised when one
-/// of these changes, so that programs which would not understand each other name the cause.
+/// The protocol version of handshakes, frames and rendezvous messages. It is raised when one of
+/// these changes, so that incompatible programs report the cause.
 pub const VERSION: u8 = 4;
 
-/// Bytes of a header.
+/// The length of a header in bytes.
 pub const HEADER: usize = 48;
 
-/// Samples that one frame may ask for.
+/// The maximum number of samples per request.
 pub const MOST_ASKED: usize = 4096;
 
-/// Bytes that each of them takes.
+/// The bytes per requested sample.
 const ASK: usize = 28;
 
-/// Bytes of a message that goes with an error.
+/// The maximum length of an error message in bytes.
 pub const MOST_WORDS: usize = 1024;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"frd\x01");
 
-/// What a frame says.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Asks for samples: an [`Ask`].
+    /// Requests samples: a list of [`Ask`].
     Ask = 1,
-    /// A sample, or why there is none.
+    /// A sample or an error.
     Answer = 2,
-    /// These samples are on their way: their tags, four bytes each. They are being read, or wait for their turn or for the
-    /// cable.
+    /// The owner is reading these samples, or has queued them: their tags, four bytes each.
     Reading = 3,
-    /// Nothing to say; the connection lives.
+    /// A heartbeat.
     Alive = 4,
-    /// No longer wanted: these tags of the request, four bytes each, or the whole request where there are none.
+    /// Cancels these tags of the request, four bytes each, or the whole request if there are none.
     Cancel = 5,
-    /// What ranks say when they meet.
+    /// A rendezvous message.
     Control = 6,
 }
 
@@ -68,7 +68,7 @@ impl Kind {
             .find(|kind| *kind as u8 == byte)
     }
 
-    /// How many bytes may follow, where nobody knows better.
+    /// The maximum payload length without knowledge of the request.
     fn longest(self) -> u32 {
         match self {
             Self::Ask => (MOST_ASKED * ASK) as u32,
@@ -79,24 +79,25 @@ impl Kind {
     }
 }
 
-/// What stands before the bytes of a frame.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame says.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// Of an answer: 0, or why there is none ([`status_of`]).
+    /// For answers: 0, or the kind of error ([`status_of`]).
     pub status: u8,
-    /// Of samples: half of the run's id ([`RunId::tag`](crate::RunId::tag)). Of a meeting: the job, as in the handshake.
+    /// For samples: half of the run's id ([`RunId::tag`](crate::RunId::tag)). For a rendezvous: the
+    /// job, as in the handshake.
     pub job: u64,
-    /// Of an answer: the sample's id, so that an answer to another question shows.
+    /// For answers: the sample's id, so that an answer to another request is detected.
     pub sample: u64,
-    /// The batch that it belongs to; free where there is none.
+    /// The request it belongs to. Unused elsewhere.
     pub request: u64,
-    /// The place in the batch; free where there is none.
+    /// The position in the request. Unused elsewhere.
     pub tag: u32,
-    /// How many bytes follow.
+    /// The length of the payload.
     pub length: u32,
-    /// Their crc32c.
+    /// The crc32c of the payload.
     pub check: u32,
 }
 
@@ -106,8 +107,8 @@ impl Header {
         Self { kind, status: 0, job, sample: 0, request, tag: 0, length: 0, check: 0 }
     }
 
-    /// The same for `payload`. What is longer than a frame can be is cut in its length, which the other end refuses:
-    /// senders hold themselves to what may follow.
+    /// The same for `payload`. A length above the limit of frames is clamped, and the receiver
+    /// refuses it: senders obey the limits.
     #[must_use]
     pub fn over(self, payload: &[u8]) -> Self {
         self.over_checked(payload, crc32c::crc32c(payload))
@@ -120,7 +121,7 @@ impl Header {
         Self { length, check, ..self }
     }
 
-    /// As it is sent.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let mut out = &mut bytes[..];
@@ -137,14 +138,14 @@ impl Header {
         bytes
     }
 
-    /// Takes a header apart.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// If it is none, is damaged, of another version, or says a length that its kind cannot have.
+    /// If it is invalid, damaged, of another version, or too long for its kind.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, WireError> {
         let mut rest = &bytes[..];
         if rest.get_u32_le() != MAGIC {
-            return Err(WireError::malformed("what came is no frame"));
+            return Err(WireError::malformed("the received bytes are not a frame"));
         }
         if crc32c::crc32c(&bytes[..HEADER - 4]) != (&bytes[HEADER - 4..]).get_u32_le() {
             return Err(WireError::malformed("a frame's header arrived damaged"));
@@ -172,25 +173,25 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether `payload` is what was sent with it.
+    /// Whether `payload` matches the header.
     pub fn fits(&self, payload: &[u8]) -> bool {
         payload.len() == self.length as usize && crc32c::crc32c(payload) == self.check
     }
 }
 
-/// One sample of a list that is asked for; its place in the list is its tag.
+/// One requested sample. Its position in the list is its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// The sample.
     pub key: SampleKey,
-    /// When the asker needs it.
+    /// When the requester needs it.
     pub due: Tick,
-    /// How long it is, so that another state of it is found before it is sent.
+    /// Its expected length, so that another version is detected before it is sent.
     pub length: u64,
 }
 
 impl Ask {
-    /// The list as it is sent.
+    /// Encodes a list.
     pub fn encode(asks: impl Iterator<Item = Self>) -> Bytes {
         let mut bytes = BytesMut::with_capacity(asks.size_hint().0 * ASK);
         for ask in asks {
@@ -202,10 +203,10 @@ impl Ask {
         bytes.freeze()
     }
 
-    /// Takes a list apart.
+    /// Decodes a list.
     ///
     /// # Errors
-    /// If it is no list, empty, or too long.
+    /// If it is empty, too long, or has an invalid length.
     pub fn decode(bytes: &[u8]) -> Result<Vec<Self>, WireError> {
         let (asks, rest) = bytes.as_chunks::<ASK>();
         if asks.is_empty() || !rest.is_empty() || asks.len() > MOST_ASKED {
@@ -220,17 +221,17 @@ impl Ask {
     }
 }
 
-/// A list of tags as it is sent.
+/// Encodes a list of tags.
 pub fn encode_tags(tags: &[u32]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(tags.len() * 4);
     tags.iter().for_each(|tag| bytes.put_u32_le(*tag));
     bytes.freeze()
 }
 
-/// Takes a list of tags apart.
+/// Decodes a list of tags.
 ///
 /// # Errors
-/// If its length is no multiple of four.
+/// If its length is not a multiple of four.
 pub fn decode_tags(bytes: &[u8]) -> Result<impl Iterator<Item = u32>, WireError> {
     let (tags, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
@@ -239,7 +240,7 @@ pub fn decode_tags(bytes: &[u8]) -> Result<impl Iterator<Item = u32>, WireError>
     Ok(tags.iter().map(|tag| u32::from_le_bytes(*tag)))
 }
 
-/// Kinds of failure by their number on the wire, from 1 on: new ones are added at the end.
+/// Error kinds by their number on the wire, from 1. New ones are added at the end.
 const KINDS: [ErrorKind; 13] = [
     ErrorKind::Other,
     ErrorKind::NotFound,
@@ -256,12 +257,12 @@ const KINDS: [ErrorKind; 13] = [
     ErrorKind::Closed,
 ];
 
-/// The number of a kind of failure in [`Header::status`].
+/// The number of an error kind in [`Header::status`].
 pub fn status_of(kind: ErrorKind) -> u8 {
     KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u8 + 1
 }
 
-/// The kind of failure that a status says; `None` where it says success. Numbers of later versions are
+/// The error kind of a status. `None` for success. Unknown numbers of later versions are
 /// [`ErrorKind::Other`].
 pub fn kind_of(status: u8) -> Option<ErrorKind> {
     let place = status.checked_sub(1)?;

@@ -1,9 +1,9 @@
-//! Frames as they arrive.
+//! Receiving frames.
 //!
-//! Headers and short payloads are taken from a buffer of a few kilobytes, so that many small frames cost one system call;
-//! what is long goes from the socket into the memory that it will stay in. A sample of 100 KB takes two reads and one
-//! copy of less than 4 KiB. All state is here and none in a future: whoever polls may stop at any time and go on
-//! later.
+//! Headers and short payloads are read through a buffer of a few kilobytes, so that many small
+//! frames cost one system call. Long payloads go from the socket directly to their final memory. A
+//! sample of 100 KB takes two reads and one copy of less than 4 KiB. All state is in this type and
+//! none in a future, so polling may stop at any time and resume later.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -15,35 +15,36 @@ use foreread_types::SampleKey;
 
 use crate::WireError;
 use crate::frame::{HEADER, Header};
-use crate::tags::{Incoming, TAGGED};
+use crate::tags::{FrameVerifier, TAGGED};
 
-/// Bytes read ahead of what is wanted.
+/// The size of the buffer in bytes.
 const STAGING: usize = 4096;
 
-/// What has come and was not taken yet.
+/// Bytes that were received and not consumed.
 pub struct Input {
-    /// Only there while something is expected: a rank has connections to all others, and few of them are busy.
+    /// Allocated only while data is expected: a rank has connections to all others, and few are
+    /// busy.
     staging: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Bytes that ever came.
+    /// The total of received bytes.
     came: u64,
-    /// On authenticated connections.
-    tags: Option<Incoming>,
+    /// On connections with tags.
+    tags: Option<FrameVerifier>,
 }
 
 impl Input {
-    /// Of frames that have tags, or of such that have none.
-    pub fn new(tags: Option<Incoming>) -> Self {
+    /// An input for frames with tags, or without.
+    pub fn new(tags: Option<FrameVerifier>) -> Self {
         Self { staging: Box::default(), start: 0, end: 0, came: 0, tags }
     }
 
-    /// How many bytes ever came: whoever sees it grow knows that the other end lives.
+    /// The total of received bytes. It grows while the other end is alive.
     pub fn came(&self) -> u64 {
         self.came
     }
 
-    /// Lets go of the buffer where nothing is in it: nothing is expected soon.
+    /// Frees the buffer if it is empty and nothing is expected soon.
     pub fn rest(&mut self) {
         if self.start == self.end {
             (self.staging, self.start, self.end) = (Box::default(), 0, 0);
@@ -54,7 +55,7 @@ impl Input {
         &self.staging[self.start..self.end]
     }
 
-    /// Reads more behind what is there; `false` at the end.
+    /// Reads more into the buffer. `false` at the end of the stream.
     fn poll_more(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -73,7 +74,7 @@ impl Input {
         Poll::Ready(Ok(count > 0))
     }
 
-    /// A header that has come whole. Nothing of it is believed before its tag was found right.
+    /// Takes a complete header. Nothing in it is trusted before its tag is verified.
     fn take_header(&mut self) -> Result<Option<Header>, WireError> {
         let there = &self.staging[self.start..self.end];
         let (header, length) = match &mut self.tags {
@@ -90,7 +91,8 @@ impl Input {
         Ok(header)
     }
 
-    /// Whether `payload` is what was sent with `header`, which came last; `sample` says which sample it is, where it is one.
+    /// Whether `payload` belongs to `header`, which was the last one. `sample` is the key of a
+    /// sample's payload.
     pub fn fits(&self, header: &Header, sample: Option<SampleKey>, payload: &[u8]) -> bool {
         match &self.tags {
             None => header.fits(payload),
@@ -98,7 +100,7 @@ impl Input {
         }
     }
 
-    /// The next header; `None` where the stream ends before one.
+    /// The next header. `None` where the stream ends before one.
     pub fn poll_header(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -115,7 +117,7 @@ impl Input {
         }
     }
 
-    /// Fills all room that `into` has.
+    /// Fills all free space of `into`.
     pub fn poll_body(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -145,7 +147,7 @@ impl Input {
         Poll::Ready(Ok(()))
     }
 
-    /// Passes over `left` bytes.
+    /// Skips `left` bytes.
     pub fn poll_skip(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -183,7 +185,7 @@ mod tests {
     use crate::output::Output;
     use crate::tags::ends;
 
-    /// Takes and gives as many bytes at a time as it is told, and between two times none.
+    /// A stream that transfers the given numbers of bytes, with a pause between any two.
     struct Parts {
         bytes: VecDeque<u8>,
         parts: Vec<usize>,
@@ -272,7 +274,7 @@ mod tests {
             runtime.block_on(async {
                 let mut stream = Parts { bytes: VecDeque::new(), parts: written, at: 0, pause: false };
                 let ends = tagged.then(ends);
-                let (sends, takes) = ends.map(|(one, other)| (one.ours, Incoming::new(other))).unzip();
+                let (sends, takes) = ends.map(|(one, other)| (one.ours, FrameVerifier::new(other))).unzip();
                 let mut output = Output::new(sends);
                 let mut expected = frames.clone();
                 for (request, payload) in &frames {

@@ -1,12 +1,13 @@
-//! The machine's own sockets.
+//! The operating system's sockets.
 //!
-//! A dead machine says nothing, and a connection on which nobody speaks would stay for ever; keepalive by the kernel ends
-//! it within half a minute, at the price of a packet now and then. Small frames leave at once (`TCP_NODELAY`): what is worth
-//! sending together is put together before.
+//! A dead machine sends nothing, and an idle connection to it would stay for ever. The kernel's
+//! keepalive ends it within half a minute, at the price of an occasional packet. Small frames are
+//! sent at once (`TCP_NODELAY`), because the sender has already batched them.
 //!
-//! A Unix socket is abstract: a name of the kernel's, without a file that could be left over, in every process's reach. So
-//! both ends ask the kernel whose process the other end is, and take their own user's alone. The kernel shows users that it
-//! cannot name (of other containers) as one, which is nobody's.
+//! Unix sockets are abstract: a name in the kernel without a file, which every process can reach.
+//! So both ends ask the kernel for the user of the other process, and accept only their own. The
+//! kernel maps users that it cannot name (of other containers) to one overflow user, which is
+//! refused.
 
 use std::fs;
 use std::io;
@@ -20,23 +21,24 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lo
 
 use crate::{Address, Listener, Network, Stream};
 
-/// Silence after which the kernel asks whether the other end is there.
+/// Idle time before the first keepalive probe.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// How often it asks, this long apart.
+/// The number of probes and the interval between them.
 const PROBES: (u32, Duration) = (3, Duration::from_secs(5));
 
-/// What was sent and is not taken by then ends the connection: keepalive asks only where nothing is under way.
+/// Unacknowledged data ends the connection after this time. Keepalive works only on idle
+/// connections.
 const UNTAKEN: Duration = Duration::from_secs(25);
 
-/// Connections that the kernel takes for us before we do. A burst of strangers must fit: a rank whose first packet finds
-/// no place sends it again after a second.
+/// The kernel's queue of new connections. A burst of strangers must fit: a rank whose first packet
+/// is dropped sends it again after a second.
 const BACKLOG: u32 = 4096;
 
-/// The user that the kernel shows for those it cannot name.
+/// The overflow user, which the kernel shows for users that it cannot name.
 const NOBODY: &str = "/proc/sys/kernel/overflowuid";
 
-/// The machine's own sockets: TCP and Unix.
+/// TCP and Unix sockets of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 
@@ -72,7 +74,7 @@ impl Network for System {
     }
 }
 
-/// Listens at the first of a host's addresses that can be listened at.
+/// Listens at the first usable address of a host.
 async fn bind(host: &str, port: u16) -> io::Result<TcpListener> {
     let mut last = None;
     for address in lookup_host((host, port)).await? {
@@ -88,14 +90,14 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     if address.is_ipv6() {
-        // One socket for both families, whatever the machine's default is.
+        // One socket for both families, whatever the machine's default.
         sockopt::set_ipv6_v6only(socket.as_fd(), false)?;
     }
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// A child that was forked meanwhile has the socket, too: it is not to go on listening where nobody answers.
+/// A forked child may hold the socket. It must not keep listening.
 fn end(listener: impl AsFd) {
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
 }
@@ -142,18 +144,18 @@ impl Listener for Tcp {
     }
 }
 
-/// The name of an abstract socket, as paths name it.
+/// The path form of an abstract socket's name.
 fn abstract_path(name: &str) -> String {
     format!("\0{name}")
 }
 
-/// Whether this process's user is the one that the kernel shows for those it cannot name: nobody can tell them apart.
+/// Whether this process runs as the overflow user, which stands for several users.
 pub fn is_nobody() -> bool {
     let nobody = fs::read_to_string(NOBODY).ok().and_then(|text| text.trim().parse().ok());
     nobody == Some(rustix::process::geteuid().as_raw())
 }
 
-/// Sees to it that the other end is a process of this user.
+/// Checks that the other end is a process of this user.
 fn own_user(stream: &UnixStream) -> io::Result<Option<i32>> {
     let (theirs, ours) = (stream.peer_cred()?, rustix::process::geteuid().as_raw());
     if theirs.uid() == ours && !is_nobody() {
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(long.kind(), io::ErrorKind::InvalidInput, "{long}");
     }
 
-    /// As a forked child has it.
+    /// As a forked child holds it.
     #[tokio::test]
     async fn socket_that_a_child_holds_listens_no_more_when_it_is_dropped() {
         for address in [

@@ -1,18 +1,18 @@
-//! SLURM's way to write many host names: `node[001-004,7],login1`, `rack[1-2]n[0-3]`.
+//! Parses SLURM's host lists: `node[001-004,7],login1`, `rack[1-2]n[0-3]`.
 //!
-//! An own parser, because asking `scontrol show hostnames` needs SLURM's tools in the container that the job runs in. What
-//! comes from the environment is bounded: no list has more than [`MOST`] hosts.
+//! The alternative, `scontrol show hostnames`, needs SLURM's tools in the job's container. The
+//! input is untrusted: no list has more than [`MOST`] hosts.
 
 use super::LaunchError;
 
-/// More hosts than any machine has; a longer list is a mistake.
+/// More hosts than any machine has. A longer list is a mistake.
 const MOST: usize = 100_000;
 
-/// All hosts of a list, in its order; of several brackets in a name, the last counts fastest.
+/// All hosts of a list in order. The last bracket of a name varies fastest.
 ///
 /// # Errors
 ///
-/// A bracket that does not close, a range that runs backwards, an empty name, more than 100,000 hosts.
+/// An unclosed bracket, a descending range, an empty name, or more than 100,000 hosts.
 pub(crate) fn expand(list: &str) -> Result<Vec<String>, LaunchError> {
     let wrong = |why: &str| {
         let text: String = list.chars().take(80).collect();
@@ -49,7 +49,7 @@ pub(crate) fn expand(list: &str) -> Result<Vec<String>, LaunchError> {
     if hosts.is_empty() { Err(wrong("it is empty")) } else { Ok(hosts) }
 }
 
-/// The parts between the commas that are outside of brackets.
+/// The parts between commas outside of brackets.
 fn entries(list: &str) -> impl Iterator<Item = Result<&str, &'static str>> {
     let mut rest = Some(list.trim());
     std::iter::from_fn(move || {
@@ -71,7 +71,7 @@ fn entries(list: &str) -> impl Iterator<Item = Result<&str, &'static str>> {
     })
 }
 
-/// `001-004,7` as numbers with the zeros that they are written with.
+/// The numbers of `001-004,7` with their leading zeros.
 fn ranges(inside: &str) -> Result<Vec<String>, &'static str> {
     let mut numbers = Vec::new();
     for range in inside.split(',') {
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// A name with up to two brackets, and what it stands for.
+    /// A name with up to two brackets, and its expansion.
     fn entry() -> impl Strategy<Value = (String, Vec<String>)> {
         let bracket = prop::collection::vec((0_u64..200, 0_u64..5, 0_usize..4), 1..4);
         ("[a-z][a-z.-]{0,5}", prop::collection::vec((bracket, "[a-z-]{0,3}"), 0..3)).prop_map(

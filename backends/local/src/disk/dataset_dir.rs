@@ -439,7 +439,7 @@ fn reclaim(segment: &mut OwnedSegment, places: &mut [RecordPlace], quota: &Quota
         Ok(())
     })();
     if let Err(errno) = tidied {
-        tracing::debug!(%errno, "a segment's dead records keep their quota");
+        tracing::debug!(%errno, "a segment's dead records keep their space");
     }
     let taken = segment.file.size().map_or(segment.end, |(_, allocated)| allocated);
     quota.write_off(taken.saturating_sub(live + MIN_RECLAIM));

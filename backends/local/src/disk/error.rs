@@ -23,7 +23,7 @@ pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierEr
             (ErrorKind::Denied, Some("make the directory writable for this user, or choose another"))
         }
         Errno::NOENT => (ErrorKind::NotFound, Some("create the directory, or choose another")),
-        Errno::NOTDIR => (ErrorKind::Invalid, Some("it is no directory; choose one that is")),
+        Errno::NOTDIR => (ErrorKind::Invalid, Some("it is not a directory; choose one that is")),
         Errno::ISDIR | Errno::NOTEMPTY => {
             (ErrorKind::Invalid, Some("there is a directory where a file of the cache belongs; move it away"))
         }
@@ -59,5 +59,5 @@ pub(super) fn warn_lost(
     what: impl std::fmt::Display,
     why: impl std::fmt::Display,
 ) {
-    tracing::warn!(%identity, "the disk cache goes on without {what}: {why}");
+    tracing::warn!(%identity, "the disk cache continues without {what}: {why}");
 }

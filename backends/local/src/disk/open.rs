@@ -88,7 +88,7 @@ pub(super) fn open_roots(
         let same = |other: &Option<Folder>| other.as_ref().is_some_and(|other| other.id() == Ok(id));
         if let Some(before) = roots.iter().position(same) {
             let other = config.directories[before].path.display();
-            let why = format!("it leads to the same place as {other}, which is named before; name it once");
+            let why = format!("it is the same directory as {other}, which is also given; name it once");
             return Err(error_about(ErrorKind::Invalid, path.display(), why));
         }
         roots.push(Some(root));
@@ -128,7 +128,7 @@ pub(super) fn open(
         Err(error) if error.kind() == ErrorKind::Full => {
             sets.iter().for_each(|set| set.table.clear(number));
             let directory = path.display();
-            tracing::warn!(%directory, "the disk cache takes nothing; what it holds is read: {error}");
+            tracing::warn!(%directory, "the disk cache is only read: {error}");
             Ok(read_only(path, DirectoryAccess::ReadOnly, sets))
         }
         Err(error) if error.kind() == ErrorKind::Denied && holds_any(root, number, sets) => {
@@ -210,7 +210,7 @@ fn open_owned(
     if quota.budget().limit() == 0 {
         tracing::warn!(
             directory = %path.display(), capacity, others,
-            "the disk cache has no quota: give it more, or clean what else is there (`foreread cache clean`)"
+            "the disk cache has no space: give it more, or clean other caches there (`foreread cache clean`)"
         );
     }
     let dataset_dirs: Vec<DatasetDir> =

@@ -81,7 +81,9 @@ fn inspect(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Ro
     let descriptor = match open_folder(parent.as_fd(), name) {
         Ok(descriptor) => descriptor,
         Err(Errno::NOENT) => return Ok(RootCandidate::Missing),
-        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(RootCandidate::Foreign("is no directory".to_owned())),
+        Err(Errno::NOTDIR | Errno::LOOP) => {
+            return Ok(RootCandidate::Foreign("is not a directory".to_owned()));
+        }
         // Another user's, or one without access for its owner.
         Err(Errno::ACCESS | Errno::PERM) => {
             let stat = retry(|| rustix::fs::statat(parent.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW))?;
@@ -128,9 +130,9 @@ fn create_root(parent: impl AsFd, name: &str, permissions: Permissions) -> Resul
     let stat = rustix::fs::fstat(&descriptor)?;
     let mode = stat.st_mode & 0o7777;
     let why = if stat.st_uid != rustix::process::geteuid().as_raw() {
-        format!("what this user makes there belongs to user {}", stat.st_uid)
+        format!("files that this user creates there belong to user {}", stat.st_uid)
     } else if mode & 0o077 != 0 {
-        format!("what is made there with mode 0700 has mode {mode:04o}")
+        format!("a directory created there with mode 0700 has mode {mode:04o}")
     } else {
         return Ok(RootCandidate::Own(descriptor));
     };
@@ -179,7 +181,7 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
             Ok(RootCandidate::Own(descriptor)) => {
                 for (name, why) in &taken {
                     let path = path.join(name);
-                    tracing::warn!("{}: {why}; it is left alone, another name is used", path.display());
+                    tracing::warn!("{}: {why}; it is left unchanged, another name is used", path.display());
                 }
                 return Ok(root(&name, descriptor));
             }
@@ -196,7 +198,7 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
     }
     let list: Vec<String> = taken.into_iter().map(|(name, why)| format!("{name} {why}")).collect();
     Ok(unusable(
-        format!("this user's cache has no place there: {}", list.join(", ")),
+        format!("all names of this user's cache are taken: {}", list.join(", ")),
         "remove these, or choose another directory",
     ))
 }

@@ -51,7 +51,7 @@ impl CacheDirectory {
     pub(super) fn fail(&self, error: &dyn std::fmt::Display) {
         if !self.failed.swap(true, Ordering::Relaxed) {
             let directory = self.path.display();
-            tracing::warn!(%directory, "the disk cache takes nothing more; what it holds is read on: {error}");
+            tracing::warn!(%directory, "the disk cache is only read from now on: {error}");
         }
     }
 }

@@ -415,7 +415,7 @@ impl CacheTier for DiskTier {
         };
         let known = |(set, id): &DiskKey| self.store.sets[*set].table.knows(*id);
         let Some(own) = self.key(key).filter(known) else {
-            return Err(error(ErrorKind::Invalid).with_detail("it is no sample of the run's datasets"));
+            return Err(error(ErrorKind::Invalid).with_detail("it is not a sample of the run's datasets"));
         };
         let Some(blocks) = blocks_of(sample.len() as u64) else {
             return Err(
@@ -435,9 +435,7 @@ impl CacheTier for DiskTier {
                 let Some(write_behind) = self.write_behind(bytes) else {
                     drop(pending_writes);
                     self.store.counters.skipped();
-                    return Err(
-                        error(ErrorKind::Full).with_detail("too much is on its way to the disk already")
-                    );
+                    return Err(error(ErrorKind::Full).with_detail("the write queue is full"));
                 };
                 pending_writes.insert(own, (directory, Arc::default()));
                 let pending = PendingRecord { id: key.id, blocks, room, write_behind, done };

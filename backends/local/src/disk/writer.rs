@@ -149,7 +149,7 @@ impl DirectoryWriter {
             .write(dataset_dir, &directory.quota, bytes.as_slice(), directory.limits[set])
             .map_err(|errno| match errno {
                 NO_ROOM => {
-                    let why = "the room is taken by segments of which little is left";
+                    let why = "the space is taken by fragmented segments";
                     error_about(ErrorKind::Full, directory.path.display(), why)
                 }
                 errno => failed(from_errno(errno, directory.path.display())),

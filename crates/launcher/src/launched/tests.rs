@@ -1,4 +1,4 @@
-//! Launchers' environments, as they were seen (Open MPI 4.1, hydra 4.0) or as their documents say.
+//! Launchers' environments as observed (Open MPI 4.1, hydra 4.0) or documented.
 
 use std::collections::HashMap;
 
@@ -54,7 +54,7 @@ fn torchrun_gives_a_host_and_never_its_own_port() {
     let (name, ports) = host(&it);
     assert_eq!((name, ports.len()), ("node7", 4));
     assert!(ports.iter().all(|port| (20_000..28_000).contains(port)), "{ports:?}");
-    // Every rank computes the same, whatever its own name for rank 0 is.
+    // Every rank computes the same, whatever its own name for rank 0.
     let mut other = TORCHRUN.to_vec();
     other[0] = ("RANK", "0");
     other[5] = ("MASTER_ADDR", "node7.cluster");
@@ -75,10 +75,10 @@ fn torchrun_on_one_node_meets_at_a_socket_of_it() {
     let mut variables = TORCHRUN.to_vec();
     variables[3] = ("LOCAL_WORLD_SIZE", "8");
     let it = found(&variables);
-    // Containers that do not see each other's sockets have the host.
+    // Containers that do not see each other's sockets use the host.
     let Some(Rendezvous::Node { or: Some((host, ports)), .. }) = &it.rendezvous else { panic!("{it:?}") };
     assert_eq!((&host[..], ports.len()), ("node7", 4));
-    // Another run of the same user at the same time has another one.
+    // A concurrent run of the same user has another one.
     variables[6] = ("MASTER_PORT", "29501");
     assert_ne!(one_node(&found(&variables)), one_node(&it));
 }
@@ -231,7 +231,7 @@ fn mpirun_within_a_batch_job_does_not_make_every_process_rank_0() {
     let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2"), ("MPI_LOCALRANKID", "1")];
     let it = found(&[&batch[..], &hydra].concat());
     assert_eq!((it.rank, it.launcher), (Rank(1), "MPICH"));
-    // srun --mpi=pmi2 sets PMI's variables, too, and SLURM knows more.
+    // srun --mpi=pmi2 sets PMI's variables too, and SLURM's are more complete.
     assert_eq!(found(&[&batch[..], &hydra[..2]].concat()).launcher, "SLURM");
 }
 
@@ -292,7 +292,7 @@ fn half_a_pair_or_a_rank_beyond_the_last_is_an_error() {
         (&[("RANK", "1")][..], "RANK is set and WORLD_SIZE is not"),
         (&[("WORLD_SIZE", "2")], "WORLD_SIZE is set and RANK is not"),
         (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK is 2 and WORLD_SIZE is 2"),
-        (&[("RANK", "one"), ("WORLD_SIZE", "2")], "no number"),
+        (&[("RANK", "one"), ("WORLD_SIZE", "2")], "expected a number"),
         (&[("SLURM_PROCID", "4"), ("SLURM_NTASKS", "4")], "SLURM_PROCID is 4"),
     ] {
         let error = launched(variables).unwrap_err();

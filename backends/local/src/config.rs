@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_and_paths() {
+    fn directory_of_parses_paths_and_file_urls() {
         for (url, path) in [
             ("data", "data"),
             ("/data/train", "/data/train"),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_settings_and_absurd_parallelism_are_refused() {
+    fn unknown_settings_and_invalid_parallelism_are_refused() {
         let mut options = OpenOptions::default();
         assert_eq!(LocalConfig::from_options(&options).unwrap(), LocalConfig::default());
         options.parallelism = Some(3);

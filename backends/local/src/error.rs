@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_retryable_and_the_rest_is_not() {
+    fn passing_errors_are_retryable_and_others_are_not() {
         for errno in [Errno::IO, Errno::STALE, Errno::INTR, Errno::MFILE, Errno::NFILE, Errno::TIMEDOUT] {
             assert!(from_errno(errno, "a").is_retryable(), "{errno}");
         }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_names_the_object_and_the_remedy() {
+    fn error_names_the_object_and_the_remedy() {
         let text = from_errno(Errno::MFILE, "a/b.jpg").to_string();
         assert!(text.starts_with("local: a/b.jpg: ") && text.ends_with("raise `ulimit -n`"), "{text}");
         assert!(from_errno(Errno::NOENT, "x").to_string().starts_with("local: x: "));

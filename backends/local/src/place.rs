@@ -380,8 +380,8 @@ mod tests {
     }
 
     #[test]
-    fn mounts_are_read_as_the_kernel_writes_them() {
-        let line = r"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 shared:2 - ext3 /dev/root\134x rw,errors=continue";
+    fn mountinfo_lines_are_parsed() {
+        let line = r"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 - ext3 /dev/root\134x rw,errors=continue";
         let mount = mount(line);
         assert_eq!((mount.id, mount.device.as_str(), mount.kind.as_str()), (36, "98:0", "ext3"));
         assert_eq!((mount.root.as_path(), mount.at.as_path()), (Path::new("/mnt1"), Path::new("/mnt 2")));
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     // semantics: DISK-4
-    fn file_systems_without_a_source_are_told_apart() {
+    fn file_systems_without_a_source_are_distinguished() {
         let one = place("1 0 0:40 / /a rw - tmpfs tmpfs rw", "/a/x");
         assert_ne!(one, place("2 0 0:41 / /b rw - tmpfs tmpfs rw", "/b/x"));
         assert_eq!(one, place("3 0 0:40 / /c rw - tmpfs tmpfs rw", "/c/x"));
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn place_does_not_depend_on_how_the_path_is_written() {
+    fn place_does_not_depend_on_the_spelling_of_the_path() {
         let made = tempfile::tempdir().unwrap();
         fs::create_dir_all(made.path().join("a/b")).unwrap();
         std::os::unix::fs::symlink("a", made.path().join("link")).unwrap();

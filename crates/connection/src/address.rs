@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_back() {
+    fn address_round_trips_as_text() {
         for text in ["node-3:7001", "10.0.0.1:0", "[fe80::1]:65535", "unix:@foreread rank 3"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_named() {
+    fn invalid_address_is_named() {
         for text in [
             "",
             "host",

@@ -285,19 +285,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_and_back(header in header()) {
+        fn header_round_trips(header in header()) {
             prop_assert_eq!(Header::decode(&header.encode()).unwrap(), header);
         }
 
         #[test]
-        fn one_wrong_bit_is_found(header in header(), at in 0..HEADER, bit in 0u8..8) {
+        fn header_with_a_flipped_bit_is_invalid(header in header(), at in 0..HEADER, bit in 0u8..8) {
             let mut bytes = header.encode();
             bytes[at] ^= 1u8 << bit;
             prop_assert!(Header::decode(&bytes).is_err());
         }
 
         #[test]
-        fn lists_and_back(asks in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
+        fn request_list_round_trips(asks in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
             let ask = |(dataset, id, due, length)| {
                 Ask { key: SampleKey::new(DatasetId(dataset), SampleId(id)), due: Tick(due), length }
             };
@@ -306,13 +306,13 @@ mod tests {
         }
 
         #[test]
-        fn tags_and_back(tags in prop::collection::vec(any::<u32>(), 0..50)) {
+        fn tag_list_round_trips(tags in prop::collection::vec(any::<u32>(), 0..50)) {
             prop_assert_eq!(decode_tags(&encode_tags(&tags)).unwrap().collect::<Vec<_>>(), tags);
         }
     }
 
     #[test]
-    fn each_kind_has_its_bound() {
+    fn frame_length_is_limited_by_its_kind() {
         for (kind, longest) in
             [(Kind::Alive, 0), (Kind::Ask, 4096 * 28), (Kind::Reading, 4096 * 4), (Kind::Cancel, 4096 * 4)]
         {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_are_none() {
+    fn lists_of_invalid_length_are_refused() {
         for length in [0, 1, 27, 29, (MOST_ASKED + 1) * 28] {
             assert!(Ask::decode(&vec![0; length]).is_err(), "{length}");
         }
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_failure_travels() {
+    fn error_kinds_round_trip_as_a_status() {
         for kind in KINDS {
             assert_eq!(kind_of(status_of(kind)), Some(kind));
         }
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_are_said_to_be_so() {
+    fn frame_of_another_version_is_named() {
         let mut bytes = Header::new(Kind::Alive, 0, 0).encode();
         bytes[4] = 9;
         let seal = crc32c::crc32c(&bytes[..HEADER - 4]);

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_ranks_of_a_job_know_each_other() {
+    async fn handshake_authenticates_two_ranks_of_a_job() {
         let (asked, answered) =
             meet(identity(3, 7, TOKEN), Some(Rank(5)), Wire::Authenticated, samples()).await;
         assert_eq!(asked.unwrap(), Rank(5));
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_token_proves_nothing_to_either() {
+    async fn handshake_fails_with_another_token() {
         let (asked, answered) = meet(identity(3, 7, OTHER), None, Wire::Authenticated, samples()).await;
         let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
         assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::Stranger, WireErrorKind::Stranger));
@@ -503,7 +503,7 @@ mod tests {
     /// A rank of the same job at a rendezvous is told about its other token and nothing else.
     #[tokio::test]
     // semantics: RANK-15
-    async fn a_rank_with_another_token_is_told_so_and_a_stranger_is_not() {
+    async fn rank_with_another_token_gets_a_reply_and_strangers_do_not() {
         let tried = |job: u64, purpose: Purpose, wanted: Purpose| async move {
             let (mut ours, theirs) = duplex(1024);
             let mut hello = [0; PREAMBLE + FIRST];
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_knows_the_token_is_told_what_is_wrong() {
+    async fn peer_with_the_token_gets_the_reason_of_a_refusal() {
         let (wire, wanted) = (Wire::Authenticated, samples());
         let (asked, answered) = meet(identity(3, 8, TOKEN), None, wire, wanted).await;
         assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is of another job");
@@ -555,7 +555,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: RANK-36
-    async fn ranks_that_protect_samples_otherwise_name_the_setting() {
+    async fn ranks_with_another_wire_protection_name_the_setting() {
         let (asked, answered) = meet(identity(3, 7, TOKEN), None, Wire::Sealed, samples()).await;
         let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
         assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::OtherWire, WireErrorKind::OtherWire));
@@ -575,7 +575,7 @@ mod tests {
 
     /// An impostor gets a proof that opens nothing, and cannot make one.
     #[tokio::test]
-    async fn who_answers_without_the_token_is_found_out() {
+    async fn impostor_without_the_token_is_detected() {
         let (one, mut other) = duplex(64);
         let asker = identity(3, 7, TOKEN);
         let impostor = async {
@@ -593,7 +593,7 @@ mod tests {
     /// A recorded hello, or one with a changed preamble, does not authenticate a rank.
     #[tokio::test]
     // semantics: RANK-35
-    async fn a_hello_that_is_repeated_or_changed_makes_no_rank() {
+    async fn replayed_or_changed_hello_authenticates_no_rank() {
         let asker = identity(3, 7, TOKEN);
         let (one, mut between) = duplex(1024);
         let record = async {
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_versions_are_named_on_both_sides() {
+    async fn other_version_is_named_on_both_sides() {
         let (mut ours, theirs) = duplex(1024);
         let mut hello = [0; PREAMBLE];
         hello[..4].copy_from_slice(&MAGIC);

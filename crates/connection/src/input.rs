@@ -263,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_arrive_as_they_left_however_they_are_cut(
+        fn frames_round_trip_over_any_split_of_the_stream(
             frames in frames(),
             written in parts(),
             read in parts(),
@@ -315,7 +315,10 @@ mod tests {
         }
 
         #[test]
-        fn a_stream_that_ends_within_a_frame_is_an_error(length in 1..5000usize, cut in any::<prop::sample::Index>()) {
+        fn stream_that_ends_within_a_frame_is_an_error(
+            length in 1..5000usize,
+            cut in any::<prop::sample::Index>(),
+        ) {
             let payload = vec![7; length];
             let header = Header::new(Kind::Control, 5, 1).over(&payload);
             let whole = [&header.encode()[..], &payload].concat();

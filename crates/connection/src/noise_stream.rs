@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_arrive_as_they_left_and_cannot_be_read_on_the_way() {
+    async fn stream_round_trips_and_is_encrypted() {
         let (one, other) = noise();
         let text: Vec<u8> = (0..200_000u32).map(|at| (at / 64) as u8).collect();
         let bytes = sealed(one, &[&text[..1], &text[1..100_000], &text[100_000..]]).await;
@@ -246,7 +246,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: RANK-35
-    async fn changed_repeated_swapped_and_cut_records_are_errors() {
+    async fn changed_replayed_swapped_and_cut_records_are_errors() {
         let attack = |change: fn(&mut Vec<u8>)| async move {
             let (one, other) = noise();
             let mut bytes = sealed(one, &[b"first", b"after"]).await;
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_sent_back_are_an_error() {
+    async fn reflected_bytes_are_an_error() {
         let (one, _other) = noise();
         let (ours, theirs) = duplex(1 << 16);
         let mut records = NoiseStream::new(Box::new(ours), one);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_are_renewed_at_both_ends_alike() {
+    async fn both_ends_rekey_at_the_same_record() {
         let (mut one, mut other) = noise();
         while one.sending_nonce() < REKEY - 1 {
             one.write_message(&[], &mut [0; 16]).unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn socket_that_takes_little_at_a_time_makes_nothing_grow() {
+    async fn slow_socket_does_not_grow_the_buffers() {
         let mut records = NoiseStream::new(Box::new(Slow(false)), noise().0);
         let (mut context, part) = (Context::from_waker(Waker::noop()), vec![7; 100_000]);
         let mut taken = 0;

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nonce_is_read_as_it_was_written() {
+    fn nonce_round_trips_as_text() {
         let nonce = Nonce::new([7; 16]);
         assert_eq!(Nonce::parse(&nonce.to_string()), Some(nonce));
         for other in ["", "7", &"g".repeat(32), &"7".repeat(33)] {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn run_id_survives_the_wire_and_names_itself_in_frames() {
+    fn run_id_round_trips_and_gives_its_tag() {
         let id = RunId::new(Nonce::new([3; 16]), &[Fingerprint(9)]);
         assert_eq!(RunId::from_bytes(*id.as_bytes()), id);
         assert_eq!(id.tag().to_le_bytes(), id.as_bytes()[..8]);

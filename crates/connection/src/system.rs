@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_kinds_of_sockets_carry_words() {
+    async fn tcp_and_unix_sockets_carry_bytes() {
         let tcp = talk(&Address::tcp("127.0.0.1", 0)).await;
         assert!(matches!(tcp.address(), Address::Tcp(_, 1..)));
         let name = Address::local(format!("foreread test {}", std::process::id()));
@@ -226,7 +226,7 @@ mod tests {
 
     /// As a forked child holds it.
     #[tokio::test]
-    async fn socket_that_a_child_holds_listens_no_more_when_it_is_dropped() {
+    async fn dropped_listener_ends_even_if_a_child_holds_it() {
         for address in [
             Address::tcp("127.0.0.1", 0),
             Address::local(format!("foreread test child {}", std::process::id())),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_socket_takes_both_families() {
+    async fn one_socket_accepts_both_address_families() {
         let listener = System.listen(&Address::tcp("::", 0)).await.unwrap();
         let Address::Tcp(_, port) = *listener.address() else { panic!("no port") };
         for host in ["127.0.0.1", "::1"] {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_machine_is_noticed_by_the_kernel() {
+    async fn keepalive_detects_a_dead_machine() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         tune(&stream).unwrap();

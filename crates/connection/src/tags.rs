@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-35
-    fn frame_is_taken_once_in_its_turn_by_its_direction() {
+    fn frame_is_accepted_once_in_order_in_its_direction() {
         let (keys, header) = (keys(1), Header::new(Kind::Ask, 7, 1).encode());
         let frames: Vec<_> = (0..3).map(|number| keys.theirs.seal(number, &header, b"asks", None)).collect();
         let mut incoming = FrameVerifier::new(keys.clone());
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wrong_bit_is_found_before_the_header_is_read() {
+    fn tagged_header_with_a_flipped_bit_is_refused() {
         let (keys, header) = (keys(1), Header::new(Kind::Ask, 7, 1).encode());
         let sealed = keys.theirs.seal(0, &header, b"asks", None);
         for at in 0..TAGGED * 8 {
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-34
-    fn sample_fits_under_its_own_key_id_and_length_alone() {
+    fn sample_tag_fits_only_its_key_id_and_length() {
         let (keys, other) = (keys(1), keys(5));
         let bytes = vec![7; 1000];
         let trailer = Trailer::from(keys.samples.of_bytes(sample(3), &bytes));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn tag_of_a_kept_sample_is_made_once_for_each_key() {
+    fn tag_of_a_cached_sample_is_computed_once_per_key() {
         let (tags, others) = (SampleTags::new([1; KEY]), SampleTags::new([2; KEY]));
         let kept = Sample::uncharged(Bytes::from_static(b"bytes"));
         let first = tags.of(sample(1), &kept);

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_a_weak_token_names_its_bits_and_no_token() {
+    fn error_of_a_weak_token_names_bits_and_not_the_token() {
         let line = refusal(" hunter2\n");
         let expected =
             "a token needs 128 random bits and this one has at most 36: `foreread token` prints a new one";
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_around_a_token_are_removed() {
+    fn white_space_around_a_token_is_removed() {
         assert_eq!(Token::new(format!(" {STRONG}\n")).unwrap().expose(), STRONG.as_bytes());
         assert!(Token::new(format!("{}{}", " ".repeat(40), &STRONG[..31])).is_err());
     }

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wire_is_read_as_it_was_written() {
+    fn wire_round_trips_as_text_and_number() {
         for wire in [Wire::Authenticated, Wire::Sealed, Wire::Checksummed] {
             assert_eq!(wire.to_string().parse(), Ok(wire));
             assert_eq!(Wire::numbered(wire.number()), Some(wire));

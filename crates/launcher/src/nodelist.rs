@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_expanded_as_scontrol_does() {
+    fn host_lists_expand_as_by_scontrol() {
         for (list, hosts) in [
             ("vm", "vm"),
             ("node[001-004,7]", "node001 node002 node003 node004 node7"),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_and_nothing_grows() {
+    fn invalid_host_list_is_refused_with_bounded_memory() {
         for (list, why) in [
             ("", "a name is empty"),
             ("a,,b", "a name is empty"),
@@ -166,13 +166,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_list_stands_for_what_it_was_written_from(entries in prop::collection::vec(entry(), 1..4)) {
+        fn host_list_round_trips(entries in prop::collection::vec(entry(), 1..4)) {
             let (texts, names): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
             prop_assert_eq!(expand(&texts.join(",")).unwrap(), names.concat());
         }
 
         #[test]
-        fn no_text_is_too_strange(text in "[\\[\\]a-c0-9,-]{0,40}") {
+        fn random_text_expands_to_valid_hosts_or_fails(text in "[\\[\\]a-c0-9,-]{0,40}") {
             if let Ok(hosts) = expand(&text) {
                 prop_assert!(!hosts.is_empty() && hosts.len() <= MOST);
                 prop_assert!(hosts.iter().all(|host| !host.is_empty() && !host.contains(['[', ']', ','])));

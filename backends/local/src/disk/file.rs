@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_cannot_be_direct_waits_all_the_same() {
+    fn file_without_direct_io_is_blocking() {
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
         let file = DirectFile::configure(socket.into()).unwrap();
@@ -165,7 +165,7 @@ mod tests {
 
     /// A device with larger blocks refuses unaligned bytes with `EINVAL`.
     #[test]
-    fn a_write_that_is_refused_just_after_a_read_gave_up_is_repeated() {
+    fn write_refused_after_direct_io_was_disabled_is_repeated() {
         let directory = tempfile::tempdir().unwrap();
         let folder = Folder::for_test(directory.path());
         for round in 0..200 {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_one_word() {
+    fn record_location_packs_into_one_word() {
         for place in [
             RecordPlace {
                 directory: 31,
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_a_record_shows() {
+    fn record_with_a_flipped_bit_is_invalid() {
         let whole = record(7, b"some bytes of a sample");
         assert_eq!(check_record(&whole, PRINT, SampleId(7)), Ok(22));
         assert!(check_record(&whole, PRINT, SampleId(8)).is_err());
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_an_entry_shows_and_it_counts_in_one_place_only() {
+    fn index_entry_is_valid_only_whole_and_at_its_position() {
         let place = RecordPlace { directory: 2, segment: 7, start: 99, blocks: 28 };
         let entry = IndexEntry { id: SampleId(5), place, dead: false };
         let mut bytes = Vec::new();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damaged_byte_of_a_header_shows() {
+    fn header_with_a_damaged_byte_is_invalid() {
         let header = file_header(SEGMENT_MAGIC, PRINT, 3, 4096);
         let check = |bytes: &[u8]| is_valid_header(bytes, SEGMENT_MAGIC, PRINT, 3);
         assert!(check(&header));

@@ -78,7 +78,8 @@ pub(super) fn open_roots(
         let root = match opened {
             CacheRoot::Open(root) => root,
             CacheRoot::Unusable(error) => {
-                tracing::warn!(directory = %path.display(), "the run continues without this disk cache: {error}");
+                let directory = path.display();
+                tracing::warn!(%directory, "the run continues without this disk cache: {error}");
                 roots.push(None);
                 continue;
             }
@@ -162,13 +163,13 @@ fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessIdent
     let path = path.display();
     if owner.process.as_ref() == Some(this) {
         return format!(
-            "its space is owned by another loader of {owner}, which is this one; give each loader a directory of its own, such as \
-             val=20GB below the one that is named"
+            "its space is owned by another loader of {owner}, which is this one; give each loader \
+             a directory of its own, such as val=20GB below the one that is named"
         );
     }
     format!(
-        "its space is owned by {owner}; wait for it to end, or choose another directory (where it is another rank of this \
-         job: one for each rank, as in {path}/$LOCAL_RANK)"
+        "its space is owned by {owner}; wait for it to end, or choose another directory \
+         (where it is another rank of this job: one for each rank, as in {path}/$LOCAL_RANK)"
     )
 }
 
@@ -286,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whose_the_space_is_says_what_to_do_about_it() {
+    fn owner_message_names_the_remedy() {
         let this = ProcessIdentity::this();
         let owner = |process| flock::DirectoryOwner { process, ..flock::DirectoryOwner::default() };
         let said = |process| owned_message(&owner(process), Path::new("/scratch"), &this);

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_of_records_is_one_number() {
+    fn quota_of_records_is_one_number() {
         let room = Quota::new(100 * BLOCK);
         for _ in 0..10 {
             let more = room.budget().try_charge(4 * BLOCK).unwrap();

@@ -44,8 +44,8 @@ impl DiskReaders {
             Err(error) => Err(TierError::new(ErrorKind::Unsupported, NAME)
                 .with_object("io_uring")
                 .with_detail(format!(
-                    "{error}; allow it (sysctl kernel.io_uring_disabled, the container's seccomp profile), or let \
-                     threads read"
+                    "{error}; allow it (sysctl kernel.io_uring_disabled, the container's seccomp \
+                     profile), or let threads read"
                 ))
                 .with_source(error)),
         }

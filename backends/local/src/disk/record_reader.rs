@@ -142,7 +142,10 @@ impl RecordReader {
         let failure = from_errno(errno, request.key);
         if !self.0.read_error_logged.swap(true, Ordering::Relaxed) {
             let directory = self.0.directories[usize::from(place.directory)].path.display();
-            tracing::warn!(%directory, error = %failure, "a cached sample cannot be read now, and stays; more are not logged");
+            tracing::warn!(
+                %directory, error = %failure,
+                "a cached sample cannot be read now, and stays; more are not logged"
+            );
         }
         failure
     }

@@ -164,8 +164,8 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
     let root =
         |name: &str, descriptor| CacheRoot::Open(Folder::new(descriptor, path.join(name), permissions));
     let not_kept = |why: String| {
-        let remedy = "a cache there could be read or replaced by other users. If all who can write to it may be trusted, \
-                      give it as --disk DIR=SIZE,shared";
+        let remedy = "a cache there could be read or replaced by other users. If all who can write to it \
+                      may be trusted, give it as --disk DIR=SIZE,shared";
         unusable(why, remedy)
     };
     for name in candidate_names(permissions) {
@@ -298,8 +298,8 @@ pub(super) fn warn_of_legacy(directory: &Path) {
         if lock(&NAMED).insert(id) {
             let (path, bytes) = (folder.path().display(), folder.allocated("."));
             tracing::warn!(
-                "{path}: a cache of an earlier version takes {bytes} bytes and is not used any more; `foreread cache \
-                 clean {}` removes it",
+                "{path}: a cache of an earlier version takes {bytes} bytes and is not used any more; \
+                 `foreread cache clean {}` removes it",
                 directory.display()
             );
         }

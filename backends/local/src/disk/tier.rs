@@ -498,7 +498,7 @@ mod tests {
     /// A passing error once emptied the cache for good.
     #[test]
     // semantics: DISK-17
-    fn record_that_the_kernel_does_not_read_is_kept() {
+    fn record_with_a_passing_read_error_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let config = DiskConfig::new([(directory.path().to_owned(), 4 << 20)]);
         let dataset = DatasetOnDisk { identity: DatasetIdentity(1), samples: 10, bytes: 1 << 20 };

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn short_reads_are_continued_to_the_end_of_the_buffer_or_the_file() {
+    fn short_reads_continue_to_the_end_of_buffer_or_file() {
         let (_directory, file, content) = file();
         let Some(mut ring) = ring(4) else { return };
         ring.push(read(&file, 5, 0, 0)).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_full_gives_the_read_back() {
+    fn full_ring_returns_the_read() {
         let (_directory, file, _) = file();
         let Some(mut ring) = ring(2) else { return };
         ring.push(read(&file, 1, 0, 7)).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_ends_a_wait_each_time() {
+    fn waker_ends_each_wait() {
         let Some(mut ring) = ring::<()>(2) else { return };
         let waker = ring.waker();
         for _ in 0..3 {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_the_kernel_may_still_write_to_is_never_freed() {
+    fn memory_of_reads_in_flight_is_never_freed() {
         let (_directory, file, _) = file();
         let Some(mut ring) = ring(2) else { return };
         let context = Arc::new(());

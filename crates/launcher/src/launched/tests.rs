@@ -41,7 +41,7 @@ const TORCHRUN: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn no_launcher_says_nothing() {
+fn environment_without_a_launcher_gives_none() {
     assert_eq!(launched(&[]).unwrap(), None);
     assert_eq!(launched(&[("RANK", ""), ("WORLD_SIZE", " "), ("SLURM_PROCID", "0")]).unwrap(), None);
 }
@@ -71,7 +71,7 @@ fn address_of_the_master_may_stand_in_brackets() {
 }
 
 #[test]
-fn torchrun_on_one_node_meets_at_a_socket_of_it() {
+fn torchrun_on_one_node_meets_at_a_unix_socket() {
     let mut variables = TORCHRUN.to_vec();
     variables[3] = ("LOCAL_WORLD_SIZE", "8");
     let it = found(&variables);
@@ -84,7 +84,7 @@ fn torchrun_on_one_node_meets_at_a_socket_of_it() {
 }
 
 #[test]
-fn ranks_started_by_hand_on_this_host_meet_there() {
+fn ranks_started_by_hand_meet_on_this_host() {
     for address in ["localhost", "127.0.0.1", "::1"] {
         let it = found(&[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", address)]);
         assert_eq!(it.launcher, "RANK and WORLD_SIZE");
@@ -111,7 +111,7 @@ fn ray_train_gives_a_host() {
 }
 
 #[test]
-fn a_pytorchjobs_rank_0_does_not_take_its_localhost_for_one_node() {
+fn pytorchjob_with_localhost_is_not_one_node() {
     let job = [("WORLD_SIZE", "2"), ("MASTER_PORT", "23456"), ("KUBERNETES_SERVICE_HOST", "10.96.0.1")];
     let with = |rank, address| found(&[&job[..], &[("RANK", rank), ("MASTER_ADDR", address)]].concat());
     let (first, second) = (with("0", "localhost"), with("1", "train-master-0"));
@@ -123,7 +123,7 @@ fn a_pytorchjobs_rank_0_does_not_take_its_localhost_for_one_node() {
 }
 
 #[test]
-fn slurm_on_several_nodes_meets_at_the_steps_first() {
+fn slurm_on_several_nodes_meets_at_the_first_of_the_step() {
     let it = found(&[
         ("SLURM_PROCID", "6"),
         ("SLURM_NTASKS", "8"),
@@ -141,7 +141,7 @@ fn slurm_on_several_nodes_meets_at_the_steps_first() {
 }
 
 #[test]
-fn a_master_address_counts_before_slurms_first_node() {
+fn master_address_precedes_slurms_first_node() {
     let it = found(&[
         ("SLURM_PROCID", "6"),
         ("SLURM_NTASKS", "8"),
@@ -152,7 +152,7 @@ fn a_master_address_counts_before_slurms_first_node() {
 }
 
 #[test]
-fn slurm_on_one_node_meets_at_a_socket_of_it() {
+fn slurm_on_one_node_meets_at_a_unix_socket() {
     let base =
         [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "4711"), ("SLURM_STEP_ID", "2")];
     for more in [("SLURM_NNODES", "1"), ("SLURM_STEP_NODELIST", "vm"), ("SLURM_JOB_NODELIST", "n[3]")] {
@@ -162,7 +162,7 @@ fn slurm_on_one_node_meets_at_a_socket_of_it() {
 }
 
 #[test]
-fn slurms_tasks_are_those_of_this_node() {
+fn slurm_tasks_are_counted_for_this_node() {
     let all = |text: &str| (0..5).map(|node| tasks_of(text, node)).collect::<Vec<_>>();
     assert_eq!(all("4(x2),3"), [Some(4), Some(4), Some(3), None, None]);
     assert_eq!(all("2,1(x3)"), [Some(2), Some(1), Some(1), Some(1), None]);
@@ -174,7 +174,7 @@ fn slurms_tasks_are_those_of_this_node() {
 }
 
 #[test]
-fn ranks_that_meet_on_one_node_are_all_on_it() {
+fn ranks_with_a_node_rendezvous_are_all_on_the_node() {
     let it = found(&[("RANK", "1"), ("WORLD_SIZE", "3"), ("MASTER_ADDR", "localhost")]);
     assert_eq!(it.on_node(), Some(3));
     assert_eq!(found(TORCHRUN).on_node(), Some(4));
@@ -194,14 +194,14 @@ const OPEN_MPI_4: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn open_mpi_on_one_node_meets_at_a_socket_of_it() {
+fn open_mpi_on_one_node_meets_at_a_unix_socket() {
     let it = found(OPEN_MPI_4);
     assert_eq!((it.rank, it.world_size, it.local_rank, it.launcher), (Rank(1), 2, Some(1), "Open MPI"));
     assert!(one_node(&it).starts_with("Open MPI "), "{it:?}");
 }
 
 #[test]
-fn open_mpi_5_is_known_by_pmix() {
+fn open_mpi_5_is_detected_by_pmix() {
     let it = found(&[
         ("OMPI_COMM_WORLD_SIZE", "4"),
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
@@ -214,7 +214,7 @@ fn open_mpi_5_is_known_by_pmix() {
 }
 
 #[test]
-fn open_mpi_on_several_nodes_asks_for_a_place() {
+fn open_mpi_on_several_nodes_requires_foreread_meet() {
     let mut variables = OPEN_MPI_4.to_vec();
     variables[1] = ("OMPI_COMM_WORLD_SIZE", "4");
     let error = found(&variables).meet().unwrap_err();
@@ -224,7 +224,7 @@ fn open_mpi_on_several_nodes_asks_for_a_place() {
 }
 
 #[test]
-fn mpirun_within_a_batch_job_does_not_make_every_process_rank_0() {
+fn mpirun_in_a_batch_job_precedes_slurms_variables() {
     let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_ID", "9"), ("SLURM_NNODES", "1")];
     let it = found(&[&batch[..], OPEN_MPI_4].concat());
     assert_eq!((it.rank, it.launcher), (Rank(1), "Open MPI"));
@@ -236,7 +236,7 @@ fn mpirun_within_a_batch_job_does_not_make_every_process_rank_0() {
 }
 
 #[test]
-fn mpich_on_one_node_meets_by_its_parents_name() {
+fn mpich_on_one_node_meets_by_its_parent_process() {
     let it = found(&[
         ("PMI_RANK", "1"),
         ("PMI_SIZE", "2"),
@@ -251,7 +251,7 @@ fn mpich_on_one_node_meets_by_its_parents_name() {
 }
 
 #[test]
-fn foreread_meet_wins_and_says_what_is_wrong_with_it() {
+fn foreread_meet_takes_precedence_and_names_mistakes() {
     let with = |text| launched(&[TORCHRUN, &[("FOREREAD_MEET", text)]].concat());
     let ok = |text| with(text).unwrap().unwrap();
     assert_eq!(host(&ok("node1:7000")), ("node1", &[7000][..]));
@@ -287,7 +287,7 @@ fn foreread_meet_wins_and_says_what_is_wrong_with_it() {
 }
 
 #[test]
-fn half_a_pair_or_a_rank_beyond_the_last_is_an_error() {
+fn incomplete_pair_or_rank_above_world_size_is_an_error() {
     for (variables, why) in [
         (&[("RANK", "1")][..], "RANK is set and WORLD_SIZE is not"),
         (&[("WORLD_SIZE", "2")], "WORLD_SIZE is set and RANK is not"),
@@ -305,7 +305,7 @@ fn half_a_pair_or_a_rank_beyond_the_last_is_an_error() {
 
 proptest! {
     #[test]
-    fn computed_ports_keep_away_from_torchs(job in "[a-z0-9.]{0,20}", master in any::<u16>()) {
+    fn computed_ports_are_not_near_master_port(job in "[a-z0-9.]{0,20}", master in any::<u16>()) {
         let ports = ports(&job, Some(master));
         prop_assert_eq!(ports.len(), usize::from(TRIES));
         for port in ports {

@@ -381,7 +381,10 @@ mod tests {
 
     #[test]
     fn mountinfo_lines_are_parsed() {
-        let line = r"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 - ext3 /dev/root\134x rw,errors=continue";
+        let line = concat!(
+            r"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 shared:2 ",
+            r"- ext3 /dev/root\134x rw,errors=continue"
+        );
         let mount = mount(line);
         assert_eq!((mount.id, mount.device.as_str(), mount.kind.as_str()), (36, "98:0", "ext3"));
         assert_eq!((mount.root.as_path(), mount.at.as_path()), (Path::new("/mnt1"), Path::new("/mnt 2")));

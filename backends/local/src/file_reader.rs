@@ -28,7 +28,7 @@ use crate::pool::BlockingRead;
 
 /// From this length the file is checked before memory is allocated. So a wrong catalog costs an
 /// error and not the process.
-const LOOK_FIRST: usize = 16 << 20;
+const CHECK_FIRST: usize = 16 << 20;
 
 /// The longest path below the root in bytes: `PATH_MAX` with its terminating zero.
 const MAX_PATH: usize = 4095;
@@ -102,7 +102,7 @@ impl BlockingRead for FileReader {
         let mut notice = Notice(Some(about_to_wait));
         let file = self.open(path, &mut notice).map_err(|errno| from_errno(errno, path))?;
         let failed = |errno| from_read(errno, path, file.as_fd());
-        if length >= LOOK_FIRST {
+        if length >= CHECK_FIRST {
             compare(request, &rustix::fs::fstat(&file).map_err(failed)?)?;
         }
         let mut buffer = self.buffers.allocate(length, 1).ok_or_else(|| {

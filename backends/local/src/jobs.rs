@@ -19,8 +19,8 @@ use crate::pool::BlockingRead;
 pub(crate) const CLOSED: &str = "the tier was closed";
 
 /// Limits of answers per wake-up, in number and bytes: half a millisecond of copying.
-const WAKE_EVERY: usize = 64;
-const WAKE_BYTES: u64 = 4 << 20;
+const MAX_DEFERRED_WAKES: usize = 64;
+const MAX_DEFERRED_BYTES: u64 = 4 << 20;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code here panics while it holds a lock, and the state would still be consistent.
@@ -157,15 +157,15 @@ impl DeferredWakes {
         self.answers > 0
     }
 
-    /// Answers a job and defers its wake-up. Wakes all after [`WAKE_EVERY`] answers or
-    /// [`WAKE_BYTES`].
+    /// Answers a job and defers its wake-up. Wakes all after [`MAX_DEFERRED_WAKES`] answers or
+    /// [`MAX_DEFERRED_BYTES`].
     pub(crate) fn answer(&mut self, job: Arc<ReadJob>, result: Result<Bytes, TierError>) {
         if let Some(waker) = job.put(result) {
             lock(&self.wakes.0).push_back(waker);
         }
         self.answers += 1;
         self.bytes = self.bytes.saturating_add(job.request.len());
-        if self.answers >= WAKE_EVERY || self.bytes >= WAKE_BYTES {
+        if self.answers >= MAX_DEFERRED_WAKES || self.bytes >= MAX_DEFERRED_BYTES {
             self.wake_now();
         }
     }

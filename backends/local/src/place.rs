@@ -74,7 +74,7 @@ impl ChangeTimes {
     pub fn version_of(self, file: &fs::Metadata) -> Version {
         let device = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
         let modified = nanoseconds(file.mtime(), file.mtime_nsec() as u32);
-        self.made(device, modified, nanoseconds(file.ctime(), file.ctime_nsec() as u32), file.ino())
+        self.version_with(device, modified, nanoseconds(file.ctime(), file.ctime_nsec() as u32), file.ino())
     }
 
     /// The version from `statx` with the fields [`WANTED`].
@@ -84,10 +84,10 @@ impl ChangeTimes {
             return Version::Modified(modified);
         }
         let changed = nanoseconds(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
-        self.made((stat.stx_dev_major, stat.stx_dev_minor), modified, changed, stat.stx_ino)
+        self.version_with((stat.stx_dev_major, stat.stx_dev_minor), modified, changed, stat.stx_ino)
     }
 
-    fn made(self, device: (u32, u32), modified: i64, changed: i64, inode: u64) -> Version {
+    fn version_with(self, device: (u32, u32), modified: i64, changed: i64, inode: u64) -> Version {
         // Two files that swap names keep their times, so the inode is included.
         let number = (changed as u64).rotate_left(32) ^ inode.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let changed = match self.trust {
@@ -227,20 +227,20 @@ const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 fn place_of(directory: BorrowedFd<'_>, path: &Path, depth: u32) -> String {
     let link = fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let real = link.or_else(|_| path.canonicalize()).unwrap_or_else(|_| path.to_owned());
-    let Some(mount) = mount_of(directory, &real) else { return format!("path {}", shown(&real)) };
+    let Some(mount) = mount_of(directory, &real) else { return format!("path {}", escaped(&real)) };
     let inside = real.strip_prefix(&mount.at).unwrap_or(&real);
     let inside = if inside.as_os_str().is_empty() { mount.root.clone() } else { mount.root.join(inside) };
     name_of(&mount, &inside, depth)
 }
 
 /// A unique text for a path or another name.
-fn shown(path: &Path) -> String {
+fn escaped(path: &Path) -> String {
     path.as_os_str().as_bytes().escape_ascii().to_string()
 }
 
 fn name_of(mount: &MountEntry, inside: &Path, depth: u32) -> String {
     let (kind, source) = (mount.kind.as_str(), mount.source.escape_ascii().to_string());
-    let inside = shown(inside);
+    let inside = escaped(inside);
     if let Some(image) = image_of(mount, depth) {
         return format!("{kind} {image} {inside}");
     }

@@ -41,7 +41,7 @@ impl Connection {
     }
 
     /// Connects to rank `to` (`None` for any rank) at `address` for a rendezvous, with the timeout
-    /// `patience`. Also returns the rank at the other end.
+    /// `timeout`. Also returns the rank at the other end.
     ///
     /// # Errors
     /// If no rank answers in time, or the other end is not of this job.
@@ -53,14 +53,14 @@ impl Connection {
         address: &Address,
         identity: &Identity,
         to: Option<Rank>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<(Self, Rank), WireError> {
         let open = async {
             let stream =
                 network.connect(address).await.map_err(|error| WireError::io("cannot connect", error))?;
             handshake::ask(stream, identity, Purpose::Meeting, Wire::Sealed, to).await
         };
-        let (channel, rank) = within(patience, address, open).await?;
+        let (channel, rank) = within(timeout, address, open).await?;
         Ok((Self::new(channel, identity.job), rank))
     }
 
@@ -71,8 +71,8 @@ impl Connection {
     ///
     /// # Cancel safety
     /// A message whose future was dropped is sent before the next one.
-    pub async fn send(&mut self, what: u32, payload: Bytes) -> Result<(), WireError> {
-        self.sender.send(what, payload).await
+    pub async fn send(&mut self, kind: u32, payload: Bytes) -> Result<(), WireError> {
+        self.sender.send(kind, payload).await
     }
 
     /// The next message of at most `most` bytes. `None` after the other end has closed the
@@ -105,11 +105,11 @@ impl Sender {
     ///
     /// # Errors
     /// As there.
-    pub async fn send(&mut self, what: u32, payload: Bytes) -> Result<(), WireError> {
+    pub async fn send(&mut self, kind: u32, payload: Bytes) -> Result<(), WireError> {
         if u32::try_from(payload.len()).is_err() {
             return Err(WireError::malformed(format!("a message of {} bytes", payload.len())));
         }
-        let header = Header { tag: what, ..Header::new(Kind::Control, self.job, 0) };
+        let header = Header { tag: kind, ..Header::new(Kind::Control, self.job, 0) };
         self.output.push(header.over(&payload), payload, None, ());
         poll_fn(|cx| self.output.poll_write(&mut self.stream, cx)).await
     }
@@ -170,16 +170,16 @@ impl fmt::Debug for Receiver {
     }
 }
 
-/// The output of `future`, or a timeout error after `patience`.
+/// The output of `future`, or a timeout error after `timeout`.
 pub async fn within<T>(
-    patience: Duration,
-    whom: &(impl fmt::Display + ?Sized),
+    timeout: Duration,
+    peer: &(impl fmt::Display + ?Sized),
     future: impl Future<Output = Result<T, WireError>>,
 ) -> Result<T, WireError> {
-    match timeout_at(Instant::now() + patience, future).await {
-        Ok(result) => result.map_err(|error| error.with(whom)),
+    match timeout_at(Instant::now() + timeout, future).await {
+        Ok(result) => result.map_err(|error| error.with(peer)),
         Err(_) => {
-            let detail = format!("{whom}: no answer in {:.1} s", patience.as_secs_f64());
+            let detail = format!("{peer}: no answer in {:.1} s", timeout.as_secs_f64());
             Err(WireError::new(WireErrorKind::Late, detail))
         }
     }

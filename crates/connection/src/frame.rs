@@ -36,7 +36,7 @@ pub const HEADER: usize = 48;
 pub const MOST_ASKED: usize = 4096;
 
 /// The bytes per requested sample.
-const ASK: usize = 28;
+const REQUEST_BYTES: usize = 28;
 
 /// The maximum length of an error message in bytes.
 pub const MOST_WORDS: usize = 1024;
@@ -69,9 +69,9 @@ impl Kind {
     }
 
     /// The maximum payload length without knowledge of the request.
-    fn longest(self) -> u32 {
+    fn max_length(self) -> u32 {
         match self {
-            Self::Ask => (MOST_ASKED * ASK) as u32,
+            Self::Ask => (MOST_ASKED * REQUEST_BYTES) as u32,
             Self::Reading | Self::Cancel => (MOST_ASKED * 4) as u32,
             Self::Alive => 0,
             Self::Answer | Self::Control => u32::MAX,
@@ -167,7 +167,7 @@ impl Header {
             length: rest.get_u32_le(),
             check: rest.get_u32_le(),
         };
-        if header.length > kind.longest() {
+        if header.length > kind.max_length() {
             return Err(WireError::malformed(format!("a frame {kind:?} of {} bytes", header.length)));
         }
         Ok(header)
@@ -193,7 +193,7 @@ pub struct Ask {
 impl Ask {
     /// Encodes a list.
     pub fn encode(asks: impl Iterator<Item = Self>) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(asks.size_hint().0 * ASK);
+        let mut bytes = BytesMut::with_capacity(asks.size_hint().0 * REQUEST_BYTES);
         for ask in asks {
             bytes.put_u32_le(ask.key.dataset.0);
             bytes.put_u64_le(ask.key.id.0);
@@ -208,11 +208,11 @@ impl Ask {
     /// # Errors
     /// If it is empty, too long, or has an invalid length.
     pub fn decode(bytes: &[u8]) -> Result<Vec<Self>, WireError> {
-        let (asks, rest) = bytes.as_chunks::<ASK>();
+        let (asks, rest) = bytes.as_chunks::<REQUEST_BYTES>();
         if asks.is_empty() || !rest.is_empty() || asks.len() > MOST_ASKED {
             return Err(WireError::malformed(format!("a list of samples of {} bytes", bytes.len())));
         }
-        let ask = |bytes: &[u8; ASK]| {
+        let ask = |bytes: &[u8; REQUEST_BYTES]| {
             let mut rest = &bytes[..];
             let (dataset, id) = (DatasetId(rest.get_u32_le()), SampleId(rest.get_u64_le()));
             Self { key: SampleKey::new(dataset, id), due: Tick(rest.get_u64_le()), length: rest.get_u64_le() }
@@ -241,7 +241,7 @@ pub fn decode_tags(bytes: &[u8]) -> Result<impl Iterator<Item = u32>, WireError>
 }
 
 /// Error kinds by their number on the wire, from 1. New ones are added at the end.
-const KINDS: [ErrorKind; 13] = [
+const ERROR_KINDS: [ErrorKind; 13] = [
     ErrorKind::Other,
     ErrorKind::NotFound,
     ErrorKind::Denied,
@@ -259,14 +259,14 @@ const KINDS: [ErrorKind; 13] = [
 
 /// The number of an error kind in [`Header::status`].
 pub fn status_of(kind: ErrorKind) -> u8 {
-    KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u8 + 1
+    ERROR_KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u8 + 1
 }
 
 /// The error kind of a status. `None` for success. Unknown numbers of later versions are
 /// [`ErrorKind::Other`].
 pub fn kind_of(status: u8) -> Option<ErrorKind> {
     let place = status.checked_sub(1)?;
-    Some(KINDS.get(usize::from(place)).copied().unwrap_or(ErrorKind::Other))
+    Some(ERROR_KINDS.get(usize::from(place)).copied().unwrap_or(ErrorKind::Other))
 }
 
 #[cfg(test)]
@@ -313,15 +313,15 @@ mod tests {
 
     #[test]
     fn frame_length_is_limited_by_its_kind() {
-        for (kind, longest) in
+        for (kind, max_length) in
             [(Kind::Alive, 0), (Kind::Ask, 4096 * 28), (Kind::Reading, 4096 * 4), (Kind::Cancel, 4096 * 4)]
         {
             let mut header = Header::new(kind, 1, 2);
-            header.length = longest;
+            header.length = max_length;
             assert!(Header::decode(&header.encode()).is_ok());
             header.length += 1;
             let error = Header::decode(&header.encode()).unwrap_err();
-            assert_eq!(error.to_string(), format!("a frame {kind:?} of {} bytes", longest + 1));
+            assert_eq!(error.to_string(), format!("a frame {kind:?} of {} bytes", max_length + 1));
         }
     }
 
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn error_kinds_round_trip_as_a_status() {
-        for kind in KINDS {
+        for kind in ERROR_KINDS {
             assert_eq!(kind_of(status_of(kind)), Some(kind));
         }
         assert_eq!((kind_of(0), kind_of(200)), (None, Some(ErrorKind::Other)));

@@ -53,17 +53,17 @@ use crate::{Address, RunId, Stream, Token, Wire, WireError, WireErrorKind};
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The most bytes that are read from an unauthenticated peer.
-pub const MOST_BYTES: usize = PREAMBLE + FIRST + CONFIRMATION;
+pub const MOST_BYTES: usize = PREAMBLE + MESSAGE_1 + CONFIRMATION;
 
 const PREAMBLE: usize = 20;
 const REPLY: usize = 8;
 /// The overhead of Noise messages: an ephemeral key and a tag.
 const EPHEMERAL: usize = 32;
 const TAG: usize = 16;
-const ASKED: usize = 24;
-const FIRST: usize = EPHEMERAL + ASKED + TAG;
-const ANSWERED: usize = 8 + 3 * KEY;
-const SECOND: usize = EPHEMERAL + ANSWERED + TAG;
+const REQUEST: usize = 24;
+const MESSAGE_1: usize = EPHEMERAL + REQUEST + TAG;
+const RESPONSE: usize = 8 + 3 * KEY;
+const MESSAGE_2: usize = EPHEMERAL + RESPONSE + TAG;
 const CONFIRMATION: usize = TAG;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
@@ -199,7 +199,7 @@ fn stranger(detail: &str) -> WireError {
 }
 
 /// A local failure: no random bytes from the kernel, or an unsupported pattern.
-fn broken(error: snow::Error) -> WireError {
+fn local_failure(error: snow::Error) -> WireError {
     WireError::io("the handshake cannot be computed", std::io::Error::other(error))
 }
 
@@ -208,15 +208,15 @@ fn noise(token: &Token, preamble: &[u8; PREAMBLE], initiates: bool) -> Result<Ha
     let mut key = [0; 32];
     let derived = Hkdf::<Sha256>::new(Some(b"foreread handshake"), token.expose()).expand(b"psk0", &mut key);
     derived.map_err(|error| WireError::io("no key of the token", std::io::Error::other(error)))?;
-    let params = PATTERN.parse().map_err(broken)?;
+    let params = PATTERN.parse().map_err(local_failure)?;
     let builder = Builder::new(params).psk(0, &key).and_then(|builder| builder.prologue(preamble));
     let state = builder
         .and_then(|builder| if initiates { builder.build_initiator() } else { builder.build_responder() });
-    state.map_err(broken)
+    state.map_err(local_failure)
 }
 
 /// The rank and the job in a preamble.
-fn named(preamble: &[u8; PREAMBLE]) -> (Rank, u64) {
+fn parse_preamble(preamble: &[u8; PREAMBLE]) -> (Rank, u64) {
     let (mut rank, mut job) = ([0; 4], [0; 8]);
     rank.copy_from_slice(&preamble[8..12]);
     job.copy_from_slice(&preamble[12..]);
@@ -262,20 +262,20 @@ pub async fn ask(
     to: Option<Rank>,
 ) -> Result<(Channel, Rank), WireError> {
     let (number, run) = purpose.to_wire();
-    let mut hello = [0; PREAMBLE + FIRST];
+    let mut hello = [0; PREAMBLE + MESSAGE_1];
     let (preamble, first) = hello.split_at_mut(PREAMBLE);
     preamble[..4].copy_from_slice(&MAGIC);
     preamble[4..6].copy_from_slice(&[VERSION, number]);
     preamble[8..12].copy_from_slice(&identity.rank.0.to_le_bytes());
     preamble[12..].copy_from_slice(&identity.job.to_le_bytes());
-    let mut named = [0; PREAMBLE];
-    named.copy_from_slice(preamble);
-    let mut noise = noise(&identity.token, &named, true)?;
-    let mut asked = [0; ASKED];
-    asked[0] = wire.number();
-    asked[4..8].copy_from_slice(&identity.rank.0.to_le_bytes());
-    asked[8..].copy_from_slice(&run);
-    noise.write_message(&asked, first).map_err(broken)?;
+    let mut parse_preamble = [0; PREAMBLE];
+    parse_preamble.copy_from_slice(preamble);
+    let mut noise = noise(&identity.token, &parse_preamble, true)?;
+    let mut request = [0; REQUEST];
+    request[0] = wire.number();
+    request[4..8].copy_from_slice(&identity.rank.0.to_le_bytes());
+    request[8..].copy_from_slice(&run);
+    noise.write_message(&request, first).map_err(local_failure)?;
     write(&mut stream, &hello).await?;
 
     let refused = |error: WireError| match error.kind() {
@@ -294,13 +294,13 @@ pub async fn ask(
     if reply[5] == OTHER_TOKEN {
         return Err(WireError::new(WireErrorKind::OtherToken, "the other end has another token"));
     }
-    let second: [u8; SECOND] = read(&mut stream).await.map_err(refused)?;
-    let mut answered = [0; SECOND];
+    let second: [u8; MESSAGE_2] = read(&mut stream).await.map_err(refused)?;
+    let mut response = [0; MESSAGE_2];
     let unknown = |_| stranger("the other end does not know this job's token");
-    noise.read_message(&second, &mut answered).map_err(unknown)?;
-    let mut noise = noise.into_transport_mode().map_err(broken)?;
-    let rank = Rank(u32::from_le_bytes([answered[4], answered[5], answered[6], answered[7]]));
-    match answered[0] {
+    noise.read_message(&second, &mut response).map_err(unknown)?;
+    let mut noise = noise.into_transport_mode().map_err(local_failure)?;
+    let rank = Rank(u32::from_le_bytes([response[4], response[5], response[6], response[7]]));
+    match response[0] {
         0 if to.is_none_or(|to| to == rank) => {}
         0 => {
             return Err(stranger(&format!(
@@ -318,7 +318,7 @@ pub async fn ask(
         }
         6 => {
             let theirs =
-                Wire::numbered(answered[1]).map_or_else(|| "unknown".to_owned(), |is| is.to_string());
+                Wire::numbered(response[1]).map_or_else(|| "unknown".to_owned(), |is| is.to_string());
             return Err(other_wire(&format!("rank {rank} there"), &theirs, wire));
         }
         _ => {
@@ -327,11 +327,11 @@ pub async fn ask(
         }
     }
     let mut confirmation = [0; CONFIRMATION];
-    noise.write_message(&[], &mut confirmation).map_err(broken)?;
+    noise.write_message(&[], &mut confirmation).map_err(local_failure)?;
     write(&mut stream, &confirmation).await?;
     let (mut secret, mut samples) = ([0; 2 * KEY], [0; KEY]);
-    secret.copy_from_slice(&answered[8..8 + 2 * KEY]);
-    samples.copy_from_slice(&answered[8 + 2 * KEY..ANSWERED]);
+    secret.copy_from_slice(&response[8..8 + 2 * KEY]);
+    samples.copy_from_slice(&response[8 + 2 * KEY..RESPONSE]);
     Ok((channel(stream, noise, purpose, wire, &secret, SampleTags::new(samples)), rank))
 }
 
@@ -365,7 +365,7 @@ pub async fn answer(
     let mut preamble = [0; PREAMBLE];
     preamble[..4].copy_from_slice(&magic);
     preamble[4..].copy_from_slice(&read::<{ PREAMBLE - 4 }>(&mut stream).await?);
-    let (rank, job) = named(&preamble);
+    let (rank, job) = parse_preamble(&preamble);
     let is_ours = job == identity.job;
     spoke.store(is_ours, Relaxed);
     let mut reply = [0; REPLY];
@@ -375,10 +375,10 @@ pub async fn answer(
         write(&mut stream, &reply).await?;
         return Err(other_version(preamble[4]));
     }
-    let first: [u8; FIRST] = read(&mut stream).await?;
+    let first: [u8; MESSAGE_1] = read(&mut stream).await?;
     let mut noise = noise(&identity.token, &preamble, false)?;
-    let mut asked = [0; FIRST];
-    if noise.read_message(&first, &mut asked).is_err() {
+    let mut request = [0; MESSAGE_1];
+    if noise.read_message(&first, &mut request).is_err() {
         if !is_ours || preamble[5] != Purpose::MEETING || !wanted(Purpose::Meeting) {
             return Err(stranger("it does not know this job's token"));
         }
@@ -390,9 +390,9 @@ pub async fn answer(
 
     // From here on the peer knows the token, or replays a message of a rank that does.
     let mut run = [0; 16];
-    run.copy_from_slice(&asked[8..ASKED]);
+    run.copy_from_slice(&request[8..REQUEST]);
     let purpose = Purpose::of(preamble[5], run);
-    let wire = Wire::numbered(asked[0]);
+    let wire = Wire::numbered(request[0]);
     let verdict = match purpose {
         _ if !is_ours => HandshakeStatus::OtherJob,
         Some(Purpose::Samples(_)) if wire != Some(offer.wire) => HandshakeStatus::OtherWire,
@@ -402,16 +402,16 @@ pub async fn answer(
     };
     let random = random().map_err(no_random)?;
     let (secret, samples) = (&random, offer.samples()?);
-    let mut answered = [0; ANSWERED];
-    answered[..2].copy_from_slice(&[verdict as u8, offer.wire.number()]);
-    answered[4..8].copy_from_slice(&identity.rank.0.to_le_bytes());
+    let mut response = [0; RESPONSE];
+    response[..2].copy_from_slice(&[verdict as u8, offer.wire.number()]);
+    response[4..8].copy_from_slice(&identity.rank.0.to_le_bytes());
     if verdict == HandshakeStatus::Welcome {
-        answered[8..8 + 2 * KEY].copy_from_slice(secret);
-        answered[8 + 2 * KEY..].copy_from_slice(samples.expose());
+        response[8..8 + 2 * KEY].copy_from_slice(secret);
+        response[8 + 2 * KEY..].copy_from_slice(samples.expose());
     }
-    let mut last = [0; REPLY + SECOND];
+    let mut last = [0; REPLY + MESSAGE_2];
     last[..REPLY].copy_from_slice(&reply);
-    noise.write_message(&answered, &mut last[REPLY..]).map_err(broken)?;
+    noise.write_message(&response, &mut last[REPLY..]).map_err(local_failure)?;
     write(&mut stream, &last).await?;
     let purpose = match (verdict, purpose) {
         (HandshakeStatus::Welcome, Some(purpose)) => purpose,
@@ -432,7 +432,7 @@ pub async fn answer(
         }
     };
     let confirmation: [u8; CONFIRMATION] = read(&mut stream).await?;
-    let mut noise = noise.into_transport_mode().map_err(broken)?;
+    let mut noise = noise.into_transport_mode().map_err(local_failure)?;
     let repeated = |_| stranger("it replayed an earlier handshake");
     noise.read_message(&confirmation, &mut [0; TAG]).map_err(repeated)?;
     Ok((channel(stream, noise, purpose, offer.wire, secret, samples), Greeting { rank, purpose, from }))
@@ -484,20 +484,20 @@ mod tests {
 
     #[tokio::test]
     async fn handshake_authenticates_two_ranks_of_a_job() {
-        let (asked, answered) =
+        let (request, response) =
             meet(identity(3, 7, TOKEN), Some(Rank(5)), Wire::Authenticated, samples()).await;
-        assert_eq!(asked.unwrap(), Rank(5));
+        assert_eq!(request.unwrap(), Rank(5));
         let greeting = Greeting { rank: Rank(3), purpose: samples(), from: "there".into() };
-        assert_eq!(answered.unwrap(), greeting);
+        assert_eq!(response.unwrap(), greeting);
     }
 
     #[tokio::test]
     async fn handshake_fails_with_another_token() {
-        let (asked, answered) = meet(identity(3, 7, OTHER), None, Wire::Authenticated, samples()).await;
-        let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
-        assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::Stranger, WireErrorKind::Stranger));
-        assert!(asked.to_string().contains("another token"), "{asked}");
-        assert_eq!(answered.to_string(), "it does not know this job's token");
+        let (request, response) = meet(identity(3, 7, OTHER), None, Wire::Authenticated, samples()).await;
+        let (request, response) = (request.unwrap_err(), response.unwrap_err());
+        assert_eq!((request.kind(), response.kind()), (WireErrorKind::Stranger, WireErrorKind::Stranger));
+        assert!(request.to_string().contains("another token"), "{request}");
+        assert_eq!(response.to_string(), "it does not know this job's token");
     }
 
     /// A rank of the same job at a rendezvous is told about its other token and nothing else.
@@ -506,16 +506,16 @@ mod tests {
     async fn rank_with_another_token_gets_a_reply_and_strangers_do_not() {
         let tried = |job: u64, purpose: Purpose, wanted: Purpose| async move {
             let (mut ours, theirs) = duplex(1024);
-            let mut hello = [0; PREAMBLE + FIRST];
+            let mut hello = [0; PREAMBLE + MESSAGE_1];
             hello[..4].copy_from_slice(&MAGIC);
             hello[4..6].copy_from_slice(&[VERSION, purpose.to_wire().0]);
             hello[8] = 3;
             hello[12..20].copy_from_slice(&job.to_le_bytes());
             ours.write_all(&hello).await.unwrap();
-            let answered = answers(theirs, Wire::Authenticated, wanted).await;
+            let response = answers(theirs, Wire::Authenticated, wanted).await;
             let mut reply = Vec::new();
             ours.read_to_end(&mut reply).await.unwrap();
-            (answered.unwrap_err(), reply)
+            (response.unwrap_err(), reply)
         };
         let (error, reply) = tried(7, Purpose::Meeting, Purpose::Meeting).await;
         assert_eq!(
@@ -534,41 +534,41 @@ mod tests {
         let (one, other) = duplex(64);
         let asker = identity(3, 7, OTHER);
         let ask = ask(Box::new(one), &asker, Purpose::Meeting, Wire::Sealed, None);
-        let (asked, _) = tokio::join!(ask, answers(other, Wire::Authenticated, Purpose::Meeting));
-        assert_eq!(asked.err().unwrap().kind(), WireErrorKind::OtherToken);
+        let (request, _) = tokio::join!(ask, answers(other, Wire::Authenticated, Purpose::Meeting));
+        assert_eq!(request.err().unwrap().kind(), WireErrorKind::OtherToken);
     }
 
     #[tokio::test]
     async fn peer_with_the_token_gets_the_reason_of_a_refusal() {
         let (wire, wanted) = (Wire::Authenticated, samples());
-        let (asked, answered) = meet(identity(3, 8, TOKEN), None, wire, wanted).await;
-        assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is of another job");
-        assert_eq!(answered.unwrap_err().kind(), WireErrorKind::OtherJob);
-        let (asked, answered) = meet(identity(3, 7, TOKEN), None, wire, Purpose::Samples(run(2))).await;
-        assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is in another run, or in none yet");
-        let answered = answered.unwrap_err();
-        assert_eq!(answered.kind(), WireErrorKind::OtherRun);
-        assert_eq!(answered.to_string(), "rank 3 asks for samples of another run");
-        let (asked, _) = meet(identity(3, 7, TOKEN), Some(Rank(4)), wire, wanted).await;
-        assert_eq!(asked.unwrap_err().to_string(), "rank 5 answers there and not rank 4");
+        let (request, response) = meet(identity(3, 8, TOKEN), None, wire, wanted).await;
+        assert_eq!(request.unwrap_err().to_string(), "rank 5 there is of another job");
+        assert_eq!(response.unwrap_err().kind(), WireErrorKind::OtherJob);
+        let (request, response) = meet(identity(3, 7, TOKEN), None, wire, Purpose::Samples(run(2))).await;
+        assert_eq!(request.unwrap_err().to_string(), "rank 5 there is in another run, or in none yet");
+        let response = response.unwrap_err();
+        assert_eq!(response.kind(), WireErrorKind::OtherRun);
+        assert_eq!(response.to_string(), "rank 3 asks for samples of another run");
+        let (request, _) = meet(identity(3, 7, TOKEN), Some(Rank(4)), wire, wanted).await;
+        assert_eq!(request.unwrap_err().to_string(), "rank 5 answers there and not rank 4");
     }
 
     #[tokio::test]
     // semantics: RANK-36
     async fn ranks_with_another_wire_protection_name_the_setting() {
-        let (asked, answered) = meet(identity(3, 7, TOKEN), None, Wire::Sealed, samples()).await;
-        let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
-        assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::OtherWire, WireErrorKind::OtherWire));
+        let (request, response) = meet(identity(3, 7, TOKEN), None, Wire::Sealed, samples()).await;
+        let (request, response) = (request.unwrap_err(), response.unwrap_err());
+        assert_eq!((request.kind(), response.kind()), (WireErrorKind::OtherWire, WireErrorKind::OtherWire));
         let remedy = "set one FOREREAD_PEER_WIRE on all ranks";
         let said = format!("rank 5 there has FOREREAD_PEER_WIRE=sealed, this rank authenticated: {remedy}");
-        assert_eq!(asked.to_string(), said);
+        assert_eq!(request.to_string(), said);
         let said = format!("rank 3 has FOREREAD_PEER_WIRE=authenticated, this rank sealed: {remedy}");
-        assert_eq!(answered.to_string(), said);
+        assert_eq!(response.to_string(), said);
     }
 
     /// Reads a hello without knowing the token.
-    async fn hello(stream: &mut DuplexStream) -> [u8; PREAMBLE + FIRST] {
-        let mut hello = [0; PREAMBLE + FIRST];
+    async fn hello(stream: &mut DuplexStream) -> [u8; PREAMBLE + MESSAGE_1] {
+        let mut hello = [0; PREAMBLE + MESSAGE_1];
         stream.read_exact(&mut hello).await.unwrap();
         hello
     }
@@ -581,13 +581,13 @@ mod tests {
         let impostor = async {
             let hello = hello(&mut other).await;
             // It reflects the bytes that it received.
-            let mut answer = vec![0; REPLY + SECOND];
+            let mut answer = vec![0; REPLY + MESSAGE_2];
             answer[..REPLY].copy_from_slice(&[b'F', b'R', b'D', b'H', VERSION, FOLLOWS, 0, 0]);
-            answer[REPLY..REPLY + FIRST].copy_from_slice(&hello[PREAMBLE..]);
+            answer[REPLY..REPLY + MESSAGE_1].copy_from_slice(&hello[PREAMBLE..]);
             other.write_all(&answer).await.unwrap();
         };
-        let (asked, ()) = tokio::join!(asks(one, &asker, None), impostor);
-        assert_eq!(asked.unwrap_err().to_string(), "the other end does not know this job's token");
+        let (request, ()) = tokio::join!(asks(one, &asker, None), impostor);
+        assert_eq!(request.unwrap_err().to_string(), "the other end does not know this job's token");
     }
 
     /// A recorded hello, or one with a changed preamble, does not authenticate a rank.
@@ -613,8 +613,8 @@ mod tests {
             change.into_iter().for_each(|at: usize| bytes[at] ^= 3);
             bytes.extend([0; CONFIRMATION]);
             ours.write_all(&bytes).await.unwrap();
-            let answered = answers(theirs, Wire::Authenticated, samples()).await;
-            assert_eq!(answered.unwrap_err().to_string(), expected, "{change:?}");
+            let response = answers(theirs, Wire::Authenticated, samples()).await;
+            assert_eq!(response.unwrap_err().to_string(), expected, "{change:?}");
         }
     }
 
@@ -628,14 +628,14 @@ mod tests {
         ours.write_all(&hello).await.unwrap();
         let (spoke, answerer) = (AtomicBool::new(false), identity(5, 7, TOKEN));
         let offer = Offer::new(Wire::default());
-        let answered = answer(Box::new(theirs), "there".into(), &answerer, &offer, |_| true, &spoke).await;
-        assert_eq!(answered.err().unwrap().kind(), WireErrorKind::OtherVersion);
+        let response = answer(Box::new(theirs), "there".into(), &answerer, &offer, |_| true, &spoke).await;
+        assert_eq!(response.err().unwrap().kind(), WireErrorKind::OtherVersion);
         let mut reply = [0; REPLY];
         ours.read_exact(&mut reply).await.unwrap();
         assert_eq!((reply[4], spoke.load(Relaxed)), (VERSION, true));
         let (one, mut other) = duplex(1024);
         other.write_all(b"FRDH\x02\0\0\0").await.unwrap();
-        let asked = asks(one, &answerer, None).await.unwrap_err();
-        assert_eq!(asked.kind(), WireErrorKind::OtherVersion);
+        let request = asks(one, &answerer, None).await.unwrap_err();
+        assert_eq!(request.kind(), WireErrorKind::OtherVersion);
     }
 }

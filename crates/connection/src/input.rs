@@ -18,13 +18,13 @@ use crate::frame::{HEADER, Header};
 use crate::tags::{FrameVerifier, TAGGED};
 
 /// The size of the buffer in bytes.
-const STAGING: usize = 4096;
+const BUFFER_BYTES: usize = 4096;
 
 /// Bytes that were received and not consumed.
 pub struct Input {
     /// Allocated only while data is expected: a rank has connections to all others, and few are
     /// busy.
-    staging: Box<[u8]>,
+    buffer: Box<[u8]>,
     start: usize,
     end: usize,
     /// The total of received bytes.
@@ -36,7 +36,7 @@ pub struct Input {
 impl Input {
     /// An input for frames with tags, or without.
     pub fn new(tags: Option<FrameVerifier>) -> Self {
-        Self { staging: Box::default(), start: 0, end: 0, came: 0, tags }
+        Self { buffer: Box::default(), start: 0, end: 0, came: 0, tags }
     }
 
     /// The total of received bytes. It grows while the other end is alive.
@@ -47,12 +47,12 @@ impl Input {
     /// Frees the buffer if it is empty and nothing is expected soon.
     pub fn rest(&mut self) {
         if self.start == self.end {
-            (self.staging, self.start, self.end) = (Box::default(), 0, 0);
+            (self.buffer, self.start, self.end) = (Box::default(), 0, 0);
         }
     }
 
     fn ready(&self) -> &[u8] {
-        &self.staging[self.start..self.end]
+        &self.buffer[self.start..self.end]
     }
 
     /// Reads more into the buffer. `false` at the end of the stream.
@@ -61,12 +61,12 @@ impl Input {
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, WireError>> {
-        if self.staging.is_empty() {
-            self.staging = vec![0; STAGING].into_boxed_slice();
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
         }
-        self.staging.copy_within(self.start..self.end, 0);
+        self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        let mut room = ReadBuf::new(&mut self.staging[self.end..]);
+        let mut room = ReadBuf::new(&mut self.buffer[self.end..]);
         ready!(Pin::new(stream).poll_read(cx, &mut room)).map_err(|error| WireError::io("reading", error))?;
         let count = room.filled().len();
         self.end += count;
@@ -76,11 +76,11 @@ impl Input {
 
     /// Takes a complete header. Nothing in it is trusted before its tag is verified.
     fn take_header(&mut self) -> Result<Option<Header>, WireError> {
-        let there = &self.staging[self.start..self.end];
+        let received = &self.buffer[self.start..self.end];
         let (header, length) = match &mut self.tags {
-            None => (there.first_chunk::<HEADER>(), HEADER),
+            None => (received.first_chunk::<HEADER>(), HEADER),
             Some(tags) => {
-                let sealed = there.first_chunk::<TAGGED>();
+                let sealed = received.first_chunk::<TAGGED>();
                 (sealed.map(|sealed| tags.open(sealed)).transpose()?, TAGGED)
             }
         };
@@ -112,7 +112,7 @@ impl Input {
             }
             if !ready!(self.poll_more(stream, cx))? {
                 let whole = self.start == self.end;
-                return Poll::Ready(if whole { Ok(None) } else { Err(cut_short()) });
+                return Poll::Ready(if whole { Ok(None) } else { Err(truncated()) });
             }
         }
     }
@@ -125,14 +125,14 @@ impl Input {
         into: &mut impl BufMut,
     ) -> Poll<Result<(), WireError>> {
         while into.has_remaining_mut() {
-            let there = self.ready();
-            if !there.is_empty() {
-                let count = there.len().min(into.remaining_mut());
-                into.put_slice(&there[..count]);
+            let received = self.ready();
+            if !received.is_empty() {
+                let count = received.len().min(into.remaining_mut());
+                into.put_slice(&received[..count]);
                 self.start += count;
                 continue;
             }
-            let more = if into.remaining_mut() < STAGING {
+            let more = if into.remaining_mut() < BUFFER_BYTES {
                 ready!(self.poll_more(stream, cx))?
             } else {
                 let count = ready!(pin!(stream.read_buf(into)).poll(cx));
@@ -141,7 +141,7 @@ impl Input {
                 count > 0
             };
             if !more {
-                return Poll::Ready(Err(cut_short()));
+                return Poll::Ready(Err(truncated()));
             }
         }
         Poll::Ready(Ok(()))
@@ -156,7 +156,7 @@ impl Input {
     ) -> Poll<Result<(), WireError>> {
         while *left > 0 {
             if self.start == self.end && !ready!(self.poll_more(stream, cx))? {
-                return Poll::Ready(Err(cut_short()));
+                return Poll::Ready(Err(truncated()));
             }
             let count = (self.end - self.start).min(usize::try_from(*left).unwrap_or(usize::MAX));
             self.start += count;
@@ -166,7 +166,7 @@ impl Input {
     }
 }
 
-fn cut_short() -> WireError {
+fn truncated() -> WireError {
     WireError::new(crate::WireErrorKind::Gone, "the connection ended within a frame")
 }
 

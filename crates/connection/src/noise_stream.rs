@@ -7,7 +7,7 @@
 //!
 //! Both ends count records, and the count is the nonce. So a record that was changed, replayed,
 //! dropped or moved from another connection or direction fails authentication, which ends the
-//! stream. Each direction is rekeyed every [`REKEY`] records, which keeps the data per AES-GCM key
+//! stream. Each direction is rekeyed every [`REKEY_INTERVAL`] records, which keeps the data per AES-GCM key
 //! far below its limit. All state is in this type and none in a future, so reads and writes may be
 //! dropped at any time. The price is one more copy at each end, in addition to the encryption.
 
@@ -22,17 +22,17 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use crate::Stream;
 
 /// The maximum payload of a record.
-const MOST: usize = 16 << 10;
+const MAX_RECORD: usize = 16 << 10;
 
 /// The overhead of a record: its length and its tag.
-const LENGTH: usize = 2;
+const LENGTH_BYTES: usize = 2;
 const TAG: usize = 16;
 
 /// The maximum number of buffered bytes.
-const BUFFER: usize = 64 << 10;
+const MAX_BUFFERED: usize = 64 << 10;
 
 /// The number of records between two rekeyings.
-const REKEY: u64 = 1 << 20;
+const REKEY_INTERVAL: u64 = 1 << 20;
 
 /// The encrypted stream.
 pub(crate) struct NoiseStream {
@@ -59,16 +59,16 @@ impl NoiseStream {
         Self { stream, noise, outgoing: Vec::new(), left: 0, incoming, plain: Vec::new(), taken: 0 }
     }
 
-    /// Appends a record with `part`, at most [`MOST`] bytes.
+    /// Appends a record with `part`, at most [`MAX_RECORD`] bytes.
     fn seal(&mut self, part: &[u8]) -> io::Result<()> {
         let sealed = part.len() + TAG;
         let start = self.outgoing.len();
         let length = u16::try_from(sealed).map_err(io::Error::other)?;
         self.outgoing.extend_from_slice(&length.to_le_bytes());
-        self.outgoing.resize(start + LENGTH + sealed, 0);
-        let into = self.outgoing.get_mut(start + LENGTH..).unwrap_or_default();
+        self.outgoing.resize(start + LENGTH_BYTES + sealed, 0);
+        let into = self.outgoing.get_mut(start + LENGTH_BYTES..).unwrap_or_default();
         self.noise.write_message(part, into).map_err(io::Error::other)?;
-        if self.noise.sending_nonce().is_multiple_of(REKEY) {
+        if self.noise.sending_nonce().is_multiple_of(REKEY_INTERVAL) {
             self.noise.rekey_outgoing();
         }
         Ok(())
@@ -76,19 +76,19 @@ impl NoiseStream {
 
     /// Decrypts the next record. `false` if it is incomplete.
     fn open(&mut self) -> io::Result<bool> {
-        let Some(length) = self.incoming.first_chunk::<LENGTH>() else { return Ok(false) };
+        let Some(length) = self.incoming.first_chunk::<LENGTH_BYTES>() else { return Ok(false) };
         let length = usize::from(u16::from_le_bytes(*length));
-        if !(TAG..=MOST + TAG).contains(&length) {
+        if !(TAG..=MAX_RECORD + TAG).contains(&length) {
             return Err(damaged());
         }
-        let Some(record) = self.incoming.get(LENGTH..LENGTH + length) else { return Ok(false) };
+        let Some(record) = self.incoming.get(LENGTH_BYTES..LENGTH_BYTES + length) else { return Ok(false) };
         // Long enough for decryption in place.
         self.plain.resize(length, 0);
         let opened = self.noise.read_message(record, &mut self.plain).map_err(|_| damaged())?;
         self.plain.truncate(opened);
         self.taken = 0;
-        self.incoming.advance(LENGTH + length);
-        if self.noise.receiving_nonce().is_multiple_of(REKEY) {
+        self.incoming.advance(LENGTH_BYTES + length);
+        if self.noise.receiving_nonce().is_multiple_of(REKEY_INTERVAL) {
             self.noise.rekey_incoming();
         }
         Ok(true)
@@ -97,7 +97,7 @@ impl NoiseStream {
     /// Writes until at most `rest` bytes are left.
     fn poll_drain(&mut self, cx: &mut Context<'_>, rest: usize) -> Poll<io::Result<()>> {
         while self.outgoing.len() - self.left > rest {
-            if self.left >= BUFFER {
+            if self.left >= MAX_BUFFERED {
                 // Removes written bytes even if the queue never becomes empty.
                 self.outgoing.drain(..self.left);
                 self.left = 0;
@@ -133,7 +133,7 @@ impl AsyncRead for NoiseStream {
             if this.open()? {
                 continue;
             }
-            this.incoming.reserve(BUFFER);
+            this.incoming.reserve(MAX_BUFFERED);
             match pin!(this.stream.read_buf(&mut this.incoming)).poll(cx)? {
                 Poll::Ready(0) if this.incoming.is_empty() => return Poll::Ready(Ok(())),
                 Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
@@ -161,10 +161,10 @@ impl AsyncWrite for NoiseStream {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        ready!(this.poll_drain(cx, BUFFER))?;
+        ready!(this.poll_drain(cx, MAX_BUFFERED))?;
         let mut count = 0;
-        for part in parts.iter().flat_map(|part| part.chunks(MOST)) {
-            if this.outgoing.len() - this.left > BUFFER {
+        for part in parts.iter().flat_map(|part| part.chunks(MAX_RECORD)) {
+            if this.outgoing.len() - this.left > MAX_BUFFERED {
                 break;
             }
             this.seal(part)?;
@@ -291,10 +291,10 @@ mod tests {
     #[tokio::test]
     async fn both_ends_rekey_at_the_same_record() {
         let (mut one, mut other) = noise();
-        while one.sending_nonce() < REKEY - 1 {
+        while one.sending_nonce() < REKEY_INTERVAL - 1 {
             one.write_message(&[], &mut [0; 16]).unwrap();
         }
-        other.set_receiving_nonce(REKEY - 1);
+        other.set_receiving_nonce(REKEY_INTERVAL - 1);
         let bytes = sealed(one, &[b"before", b"and after"]).await;
         let (arrived, ended) = opened(other, &bytes).await;
         assert_eq!(arrived, b"beforeand after");

@@ -21,7 +21,7 @@ use crate::frame::{HEADER, Header};
 use crate::tags::{FrameMac, TAGGED, Trailer};
 
 /// The maximum number of buffers per call.
-const PARTS: usize = 32;
+const MAX_BUFFERS: usize = 32;
 
 struct QueuedFrame<T> {
     header: [u8; HEADER],
@@ -57,13 +57,13 @@ pub struct Output<T = ()> {
     /// On connections with tags.
     tags: Option<FrameMac>,
     /// The number of sent frames, which is the number of the first in the queue.
-    gone: u64,
+    sent_frames: u64,
     /// Sent bytes of the first frame.
-    left: usize,
+    sent_of_first: usize,
     /// Bytes of the queued frames.
     waiting: usize,
     /// The total of sent bytes.
-    ever: u64,
+    total_sent: u64,
     /// Written bytes have not been flushed.
     dirty: bool,
 }
@@ -71,7 +71,15 @@ pub struct Output<T = ()> {
 impl<T> Output<T> {
     /// A queue for frames with tags, or without.
     pub fn new(tags: Option<FrameMac>) -> Self {
-        Self { frames: VecDeque::new(), tags, gone: 0, left: 0, waiting: 0, ever: 0, dirty: false }
+        Self {
+            frames: VecDeque::new(),
+            tags,
+            sent_frames: 0,
+            sent_of_first: 0,
+            waiting: 0,
+            total_sent: 0,
+            dirty: false,
+        }
     }
 
     /// The queued bytes. A frame's bytes count until all of them were sent.
@@ -81,7 +89,7 @@ impl<T> Output<T> {
 
     /// The total of sent bytes. It grows while the other end receives.
     pub fn left_ever(&self) -> u64 {
-        self.ever
+        self.total_sent
     }
 
     /// Whether the queue is empty.
@@ -100,7 +108,7 @@ impl<T> Output<T> {
     /// Inserts a frame before all frames that have not started.
     pub fn push_early(&mut self, header: Header, payload: Bytes, held: T) {
         self.push(header, payload, None, held);
-        let begun = usize::from(self.left > 0);
+        let begun = usize::from(self.sent_of_first > 0);
         if let Some(last) = self.frames.pop_back() {
             self.frames.insert(begun.min(self.frames.len()), last);
         }
@@ -108,7 +116,7 @@ impl<T> Output<T> {
 
     /// Discards the frames that have not started and whose held value is `unwanted`.
     pub fn discard(&mut self, mut unwanted: impl FnMut(&T) -> bool) {
-        let mut begun = self.left > 0;
+        let mut begun = self.sent_of_first > 0;
         let (waiting, tags) = (&mut self.waiting, self.tags.as_ref());
         self.frames.retain(|frame| {
             let keep = std::mem::take(&mut begun) || !unwanted(&frame.held);
@@ -124,19 +132,19 @@ impl<T> Output<T> {
         self.frames.iter_mut().map(|frame| &mut frame.held)
     }
 
-    fn took(&mut self, mut count: usize) {
-        self.ever += count as u64;
+    fn advance(&mut self, mut count: usize) {
+        self.total_sent += count as u64;
         while let Some(first) = self.frames.front() {
             let length = first.length(self.tags.as_ref());
-            let rest = length - self.left;
+            let rest = length - self.sent_of_first;
             if count < rest {
-                self.left += count;
+                self.sent_of_first += count;
                 return;
             }
             count -= rest;
-            self.left = 0;
+            self.sent_of_first = 0;
             self.waiting -= length;
-            self.gone += 1;
+            self.sent_frames += 1;
             self.frames.pop_front();
         }
     }
@@ -149,17 +157,17 @@ impl<T> Output<T> {
     ) -> Poll<Result<(), WireError>> {
         while !self.frames.is_empty() {
             if let Some(tags) = &self.tags {
-                let numbers = self.gone..;
+                let numbers = self.sent_frames..;
                 self.frames
                     .iter_mut()
-                    .take(PARTS / 2)
+                    .take(MAX_BUFFERS / 2)
                     .zip(numbers)
                     .for_each(|(frame, number)| frame.seal(tags, number));
             }
-            let mut parts = [IoSlice::new(&[]); PARTS];
+            let mut parts = [IoSlice::new(&[]); MAX_BUFFERS];
             let mut used = 0;
-            let mut skip = self.left;
-            for frame in self.frames.iter().take(PARTS / 2) {
+            let mut skip = self.sent_of_first;
+            for frame in self.frames.iter().take(MAX_BUFFERS / 2) {
                 for part in [frame.head(), &frame.payload[..]] {
                     let passed = skip.min(part.len());
                     skip -= passed;
@@ -175,7 +183,7 @@ impl<T> Output<T> {
                 return Poll::Ready(Err(writing(io::ErrorKind::WriteZero.into())));
             }
             self.dirty = true;
-            self.took(count);
+            self.advance(count);
         }
         if self.dirty {
             ready!(Pin::new(stream).poll_flush(cx)).map_err(writing)?;

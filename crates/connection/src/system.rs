@@ -29,14 +29,14 @@ const PROBES: (u32, Duration) = (3, Duration::from_secs(5));
 
 /// Unacknowledged data ends the connection after this time. Keepalive works only on idle
 /// connections.
-const UNTAKEN: Duration = Duration::from_secs(25);
+const USER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// The kernel's queue of new connections. A burst of strangers must fit: a rank whose first packet
 /// is dropped sends it again after a second.
 const BACKLOG: u32 = 4096;
 
 /// The overflow user, which the kernel shows for users that it cannot name.
-const NOBODY: &str = "/proc/sys/kernel/overflowuid";
+const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
 
 /// TCP and Unix sockets of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,7 +67,7 @@ impl Network for System {
             }
             Address::Local(name) => {
                 let stream = UnixStream::connect(abstract_path(name)).await?;
-                own_user(&stream)?;
+                check_user(&stream)?;
                 Ok(Box::new(stream))
             }
         }
@@ -98,19 +98,19 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// A forked child may hold the socket. It must not keep listening.
-fn end(listener: impl AsFd) {
+fn shut_down(listener: impl AsFd) {
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
 }
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        end(&self.listener);
+        shut_down(&self.listener);
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        end(&self.listener);
+        shut_down(&self.listener);
     }
 }
 
@@ -121,7 +121,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
     sockopt::set_tcp_keepintvl(socket, PROBES.1)?;
     sockopt::set_tcp_keepcnt(socket, PROBES.0)?;
-    sockopt::set_tcp_user_timeout(socket, UNTAKEN.as_millis() as u32)?;
+    sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT.as_millis() as u32)?;
     Ok(())
 }
 
@@ -151,12 +151,12 @@ fn abstract_path(name: &str) -> String {
 
 /// Whether this process runs as the overflow user, which stands for several users.
 pub fn is_nobody() -> bool {
-    let nobody = fs::read_to_string(NOBODY).ok().and_then(|text| text.trim().parse().ok());
+    let nobody = fs::read_to_string(OVERFLOW_UID).ok().and_then(|text| text.trim().parse().ok());
     nobody == Some(rustix::process::geteuid().as_raw())
 }
 
 /// Checks that the other end is a process of this user.
-fn own_user(stream: &UnixStream) -> io::Result<Option<i32>> {
+fn check_user(stream: &UnixStream) -> io::Result<Option<i32>> {
     let (theirs, ours) = (stream.peer_cred()?, rustix::process::geteuid().as_raw());
     if theirs.uid() == ours && !is_nobody() {
         return Ok(theirs.pid());
@@ -176,7 +176,7 @@ impl Listener for Local {
     async fn accept(&mut self) -> io::Result<(Stream, String)> {
         loop {
             let (stream, _) = self.listener.accept().await?;
-            match own_user(&stream) {
+            match check_user(&stream) {
                 Ok(process) => {
                     let from = process.map_or_else(|| "this node".to_owned(), |pid| format!("process {pid}"));
                     return Ok((Box::new(stream), from));
@@ -197,29 +197,29 @@ mod tests {
 
     use super::*;
 
-    async fn talk(address: &Address) -> Box<dyn Listener> {
+    async fn exchange(address: &Address) -> Box<dyn Listener> {
         let mut listener = System.listen(address).await.unwrap();
         let connected = System.connect(listener.address()).await;
         let mut ours = connected.unwrap();
         let (mut theirs, from) = listener.accept().await.unwrap();
         assert!(!from.is_empty());
         ours.write_all(b"words").await.unwrap();
-        let mut heard = [0; 5];
-        theirs.read_exact(&mut heard).await.unwrap();
-        assert_eq!(&heard, b"words");
+        let mut received = [0; 5];
+        theirs.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"words");
         listener
     }
 
     #[tokio::test]
     async fn tcp_and_unix_sockets_carry_bytes() {
-        let tcp = talk(&Address::tcp("127.0.0.1", 0)).await;
+        let tcp = exchange(&Address::tcp("127.0.0.1", 0)).await;
         assert!(matches!(tcp.address(), Address::Tcp(_, 1..)));
         let name = Address::local(format!("foreread test {}", std::process::id()));
-        let local = talk(&name).await;
+        let local = exchange(&name).await;
         let taken = System.listen(&name).await.unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         drop(local);
-        drop(talk(&name).await);
+        drop(exchange(&name).await);
         let long = System.listen(&Address::local("n".repeat(108))).await.unwrap_err();
         assert_eq!(long.kind(), io::ErrorKind::InvalidInput, "{long}");
     }

@@ -66,7 +66,7 @@ impl Token {
     /// than [`LEAST_DIFFERENT`](Self::LEAST_DIFFERENT).
     pub fn new(text: impl AsRef<[u8]>) -> Result<Self, WeakTokenError> {
         let text = text.as_ref().trim_ascii();
-        let weak = WeakTokenError { bits: most_bits(text), different: different(text) };
+        let weak = WeakTokenError { bits: max_bits(text), different: distinct(text) };
         let enough = weak.bits >= Self::LEAST_BITS && weak.different >= Self::LEAST_DIFFERENT;
         if enough { Ok(Self(text.into())) } else { Err(weak) }
     }
@@ -117,20 +117,20 @@ const ALPHABETS: [(Contains, usize); 9] = [
 ];
 /// One of the 94 printable characters. A character beyond ASCII counts the same, because a person
 /// typed it.
-const PRINTABLE: usize = 6_554;
+const PRINTABLE_BITS: usize = 6_554;
 /// A byte that is not text.
-const BYTE: usize = 8_000;
+const BYTE_BITS: usize = 8_000;
 
 /// The upper bound of the entropy of `text` in bits.
-fn most_bits(text: &[u8]) -> u32 {
+fn max_bits(text: &[u8]) -> u32 {
     // The padding of base64 is not random.
     let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
     let text = &text[..period(&text[..end])];
     let alphabet = ALPHABETS.iter().find(|(holds, _)| text.iter().all(holds));
     let (length, each) = match (alphabet, std::str::from_utf8(text)) {
         (Some((_, each)), _) => (text.len(), *each),
-        (None, Ok(text)) => (text.chars().count(), PRINTABLE),
-        (None, Err(_)) => (text.len(), BYTE),
+        (None, Ok(text)) => (text.chars().count(), PRINTABLE_BITS),
+        (None, Err(_)) => (text.len(), BYTE_BITS),
     };
     u32::try_from(length.saturating_mul(each) / 1000).unwrap_or(u32::MAX)
 }
@@ -142,7 +142,7 @@ fn period(text: &[u8]) -> usize {
 }
 
 /// The number of different bytes.
-fn different(text: &[u8]) -> usize {
+fn distinct(text: &[u8]) -> usize {
     text.iter().collect::<BTreeSet<_>>().len()
 }
 

@@ -37,9 +37,9 @@ pub const MEET: &str = "FOREREAD_MEET";
 /// The range of computed ports, below the ephemeral ports of the system.
 const PORTS: std::ops::Range<u16> = 20_000..28_000;
 /// The number of ports that rank 0 may try.
-const TRIES: u16 = 4;
+const MAX_PORTS: u16 = 4;
 /// Torch's services use ports near `MASTER_PORT`.
-const NEAR: u16 = 16;
+const TORCH_PORTS: u16 = 16;
 
 /// The inputs of launcher detection.
 #[derive(Clone, Copy)]
@@ -75,7 +75,7 @@ impl<'a> Surroundings<'a> {
     fn number(&self, name: &str) -> Result<Option<u32>, LaunchError> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let number = text.parse();
-        number.map(Some).map_err(|_| setting(format!("invalid {name} {text:?}: expected a number")))
+        number.map(Some).map_err(|_| invalid(format!("invalid {name} {text:?}: expected a number")))
     }
 
     /// An optional number. `None` if it is invalid.
@@ -89,7 +89,7 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-fn setting(line: String) -> LaunchError {
+fn invalid(line: String) -> LaunchError {
     LaunchError::new(line)
 }
 
@@ -164,9 +164,9 @@ impl Launched {
     ///
     /// One variable of a pair is missing, a number is invalid, the rank is not below the world
     /// size, or `FOREREAD_MEET` is invalid.
-    pub fn by(surroundings: &Surroundings<'_>) -> Result<Option<Self>, LaunchError> {
+    pub fn by(env: &Surroundings<'_>) -> Result<Option<Self>, LaunchError> {
         for launcher in LAUNCHERS {
-            let (rank, size) = (surroundings.number(launcher.rank)?, surroundings.number(launcher.size)?);
+            let (rank, size) = (env.number(launcher.rank)?, env.number(launcher.size)?);
             let (rank, size) = match (rank, size) {
                 (Some(rank), Some(size)) => (rank, size),
                 (None, None) => continue,
@@ -178,17 +178,17 @@ impl Launched {
                         Some(_) => (launcher.rank, launcher.size),
                         None => (launcher.size, launcher.rank),
                     };
-                    return Err(setting(format!("{is} is set and {not} is not: set both, or neither")));
+                    return Err(invalid(format!("{is} is set and {not} is not: set both, or neither")));
                 }
             };
-            if launcher.needs.is_some_and(|needed| surroundings.get(needed).is_none()) {
+            if launcher.needs.is_some_and(|needed| env.get(needed).is_none()) {
                 continue;
             }
             if rank >= size {
                 let (name, of) = (launcher.rank, launcher.size);
-                return Err(setting(format!("{name} is {rank} and {of} is {size}: ranks count from 0")));
+                return Err(invalid(format!("{name} is {rank} and {of} is {size}: ranks count from 0")));
             }
-            return launcher.describe(surroundings, rank, size).map(Some);
+            return launcher.describe(env, rank, size).map(Some);
         }
         Ok(None)
     }
@@ -199,16 +199,12 @@ impl Launched {
     /// # Errors
     ///
     /// The rank is not below the world size, or `FOREREAD_MEET` is invalid.
-    pub fn explicit(
-        rank: Rank,
-        world_size: u32,
-        surroundings: &Surroundings<'_>,
-    ) -> Result<Self, LaunchError> {
+    pub fn explicit(rank: Rank, world_size: u32, env: &Surroundings<'_>) -> Result<Self, LaunchError> {
         if rank.0 >= world_size {
-            return Err(setting(format!("rank {rank} of {world_size}: ranks count from 0")));
+            return Err(invalid(format!("rank {rank} of {world_size}: ranks count from 0")));
         }
-        let job = surroundings.job(&["SLURM_JOB_ID"]);
-        let rendezvous = given(surroundings, &job, world_size)?;
+        let job = env.job(&["SLURM_JOB_ID"]);
+        let rendezvous = parse_meet(env, &job, world_size)?;
         let (local_rank, local_size, node) = (None, None, None);
         Ok(Self {
             rank,
@@ -235,7 +231,7 @@ impl Launched {
     /// If it is unknown, with the remedy.
     pub fn meet(&self) -> Result<&Rendezvous, LaunchError> {
         self.rendezvous.as_ref().ok_or_else(|| {
-            setting(format!(
+            invalid(format!(
                 "{} started {} ranks and does not say where they can meet: set {MEET} on all of them, \
                  to host:port of rank 0 or to a directory that all see",
                 self.launcher, self.world_size
@@ -320,40 +316,39 @@ const PMI: Launcher = Launcher {
 };
 
 impl Launcher {
-    fn describe(&self, around: &Surroundings<'_>, rank: u32, size: u32) -> Result<Launched, LaunchError> {
+    fn describe(&self, env: &Surroundings<'_>, rank: u32, size: u32) -> Result<Launched, LaunchError> {
         let by_hand = self.rank == "RANK";
         let launcher = match by_hand {
-            true if around.get("TORCHELASTIC_RUN_ID").is_some() => self.name,
-            true if around.get("KUBERNETES_SERVICE_HOST").is_some() => "Kubernetes",
+            true if env.get("TORCHELASTIC_RUN_ID").is_some() => self.name,
+            true if env.get("KUBERNETES_SERVICE_HOST").is_some() => "Kubernetes",
             true => "RANK and WORLD_SIZE",
             false => self.name,
         };
         let local_size = match self.name {
-            "SLURM" => slurm_tasks(around),
-            _ => around.hint(self.local_size),
+            "SLURM" => slurm_tasks(env),
+            _ => env.hint(self.local_size),
         };
-        let mut job = around.job(self.job);
+        let mut job = env.job(self.job);
         if job.is_empty() && matches!(self.name, "Open MPI" | "MPICH" | "PMI") {
             // Processes of one node have the same parent, the launcher's daemon.
-            job =
-                around.get("OMPI_MCA_ess_base_jobid").unwrap_or_else(|| format!("parent-{}", around.parent));
+            job = env.get("OMPI_MCA_ess_base_jobid").unwrap_or_else(|| format!("parent-{}", env.parent));
         }
         let mut launched = Launched {
             rank: Rank(rank),
             world_size: size,
-            local_rank: around.hint(self.local_rank),
+            local_rank: env.hint(self.local_rank),
             local_size,
-            node: around.hint(self.node),
-            rendezvous: given(around, &job, size)?,
+            node: env.hint(self.node),
+            rendezvous: parse_meet(env, &job, size)?,
             job,
             launcher,
         };
         if launched.rendezvous.is_some() {
             return Ok(launched);
         }
-        let master = around.get("MASTER_ADDR").map(|host| bare(&host).to_owned());
+        let master = env.get("MASTER_ADDR").map(|host| strip_brackets(&host).to_owned());
         let nodes = match self.name {
-            "SLURM" => nodes(around)?,
+            "SLURM" => nodes(env)?,
             _ => None,
         };
         let one_node = match (&nodes, local_size) {
@@ -364,11 +359,11 @@ impl Launcher {
             (None, None) => {
                 by_hand
                     && master.as_deref().is_some_and(is_loopback)
-                    && around.get("KUBERNETES_SERVICE_HOST").is_none()
+                    && env.get("KUBERNETES_SERVICE_HOST").is_none()
             }
         };
         let first = nodes.and_then(|nodes| nodes.first);
-        let avoid = around.get("MASTER_PORT").and_then(|port| port.parse().ok()).filter(|_| master.is_some());
+        let avoid = env.get("MASTER_PORT").and_then(|port| port.parse().ok()).filter(|_| master.is_some());
         let host = master.or(first).map(|host| (host, ports(&launched.job, avoid)));
         launched.rendezvous = match host {
             or if one_node => Some(Rendezvous::Node { words: format!("{launcher} {}", launched.job), or }),
@@ -385,8 +380,8 @@ struct Nodes {
     first: Option<String>,
 }
 
-fn nodes(around: &Surroundings<'_>) -> Result<Option<Nodes>, LaunchError> {
-    let first_of = |names: &[&str]| names.iter().find_map(|name| around.get(name));
+fn nodes(env: &Surroundings<'_>) -> Result<Option<Nodes>, LaunchError> {
+    let first_of = |names: &[&str]| names.iter().find_map(|name| env.get(name));
     let list = first_of(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
     let count = first_of(&["SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"]);
     let hosts = list.map(|list| expand(&list)).transpose()?;
@@ -396,10 +391,10 @@ fn nodes(around: &Surroundings<'_>) -> Result<Option<Nodes>, LaunchError> {
 }
 
 /// The number of tasks of a SLURM step on this node.
-fn slurm_tasks(around: &Surroundings<'_>) -> Option<u32> {
+fn slurm_tasks(env: &Surroundings<'_>) -> Option<u32> {
     let names = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
-    let text = names.iter().find_map(|name| around.get(name))?;
-    tasks_of(&text, around.hint("SLURM_NODEID").unwrap_or(0))
+    let text = names.iter().find_map(|name| env.get(name))?;
+    tasks_of(&text, env.hint("SLURM_NODEID").unwrap_or(0))
 }
 
 /// The tasks of the node at a position. `4(x2),3` is four on each of two nodes and three on the
@@ -420,22 +415,22 @@ fn tasks_of(text: &str, node: u32) -> Option<u32> {
 }
 
 /// A host without the brackets of an IPv6 address.
-fn bare(host: &str) -> &str {
+fn strip_brackets(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// Whether a host name means the local machine everywhere.
 fn is_loopback(host: &str) -> bool {
-    let address = bare(host);
+    let address = strip_brackets(host);
     address == "localhost" || address.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
 /// Parses `FOREREAD_MEET`.
-fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rendezvous>, LaunchError> {
-    let Some(text) = around.get(MEET) else { return Ok(None) };
+fn parse_meet(env: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rendezvous>, LaunchError> {
+    let Some(text) = env.get(MEET) else { return Ok(None) };
     let wrong = |why: &str| {
         let may = "it is host:port of rank 0, a directory with its full path, or each rank's host:port";
-        setting(format!("{MEET} is {text:?}: {why}; {may}"))
+        invalid(format!("{MEET} is {text:?}: {why}; {may}"))
     };
     let path = match text.strip_prefix("file:") {
         // `file:///shared/meet`, `file:/shared/meet`.
@@ -454,7 +449,7 @@ fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rende
         let (host, port) = entry.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
         let port = port.parse().ok().filter(|port| *port != 0);
         let port = port.ok_or_else(|| wrong("a port is a number from 1 to 65535"))?;
-        let host = bare(host);
+        let host = strip_brackets(host);
         if host.is_empty() || host.contains(['/', '[', ']']) || host.contains(char::is_whitespace) {
             return Err(wrong("there is no host"));
         }
@@ -462,7 +457,7 @@ fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rende
     }
     match all.len() {
         // Other nodes cannot mean this one by that name, so no external token is needed.
-        1 if is_loopback(&all[0].0) && around.get(TOKEN).is_none() => {
+        1 if is_loopback(&all[0].0) && env.get(TOKEN).is_none() => {
             Ok(Some(Rendezvous::Node { words: format!("{MEET} {text}"), or: None }))
         }
         1 => Ok(all.pop().map(|(host, port)| Rendezvous::Host { host, ports: vec![port] })),
@@ -491,13 +486,14 @@ fn hash(text: &str) -> u64 {
 
 /// The ports that a job may use, none near `avoid`.
 fn ports(job: &str, avoid: Option<u16>) -> Vec<u16> {
-    let room = u64::from(PORTS.end - PORTS.start - 4 * NEAR);
+    let room = u64::from(PORTS.end - PORTS.start - 4 * TORCH_PORTS);
     let mut first = PORTS.start + (hash(job) % room) as u16;
-    let near = |first: u16, avoid: u16| avoid + NEAR >= first && avoid <= first + TRIES + NEAR;
-    if avoid.is_some_and(|avoid| near(first, avoid.min(u16::MAX - NEAR))) {
-        first += 2 * NEAR + TRIES + 1;
+    let near =
+        |first: u16, avoid: u16| avoid + TORCH_PORTS >= first && avoid <= first + MAX_PORTS + TORCH_PORTS;
+    if avoid.is_some_and(|avoid| near(first, avoid.min(u16::MAX - TORCH_PORTS))) {
+        first += 2 * TORCH_PORTS + MAX_PORTS + 1;
     }
-    (first..first + TRIES).collect()
+    (first..first + MAX_PORTS).collect()
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Parses SLURM's host lists: `node[001-004,7],login1`, `rack[1-2]n[0-3]`.
 //!
 //! The alternative, `scontrol show hostnames`, needs SLURM's tools in the job's container. The
-//! input is untrusted: no list has more than [`MOST`] hosts.
+//! input is untrusted: no list has more than [`MAX_HOSTS`] hosts.
 
 use super::LaunchError;
 
 /// More hosts than any machine has. A longer list is a mistake.
-const MOST: usize = 100_000;
+const MAX_HOSTS: usize = 100_000;
 
 /// All hosts of a list in order. The last bracket of a name varies fastest.
 ///
@@ -28,7 +28,7 @@ pub(crate) fn expand(list: &str) -> Result<Vec<String>, LaunchError> {
             }
             let (inside, after) = bracket.split_once(']').ok_or_else(|| wrong("a bracket does not close"))?;
             let numbers = ranges(inside).map_err(wrong)?;
-            if hosts.len() + names.len().saturating_mul(numbers.len()) > MOST {
+            if hosts.len() + names.len().saturating_mul(numbers.len()) > MAX_HOSTS {
                 return Err(wrong("it has more than 100,000 hosts"));
             }
             names = names
@@ -41,7 +41,7 @@ pub(crate) fn expand(list: &str) -> Result<Vec<String>, LaunchError> {
             return Err(wrong("a bracket closes that was not opened"));
         }
         names.iter_mut().for_each(|name| name.push_str(rest));
-        if names.iter().any(String::is_empty) || hosts.len() + names.len() > MOST {
+        if names.iter().any(String::is_empty) || hosts.len() + names.len() > MAX_HOSTS {
             return Err(wrong("a name is empty"));
         }
         hosts.append(&mut names);
@@ -84,7 +84,7 @@ fn ranges(inside: &str) -> Result<Vec<String>, &'static str> {
         if to < from {
             return Err("a range runs backwards");
         }
-        if to - from >= MOST as u64 || numbers.len() > MOST {
+        if to - from >= MAX_HOSTS as u64 || numbers.len() > MAX_HOSTS {
             return Err("it has more than 100,000 hosts");
         }
         let width = first.len();
@@ -174,7 +174,7 @@ mod tests {
         #[test]
         fn random_text_expands_to_valid_hosts_or_fails(text in "[\\[\\]a-c0-9,-]{0,40}") {
             if let Ok(hosts) = expand(&text) {
-                prop_assert!(!hosts.is_empty() && hosts.len() <= MOST);
+                prop_assert!(!hosts.is_empty() && hosts.len() <= MAX_HOSTS);
                 prop_assert!(hosts.iter().all(|host| !host.is_empty() && !host.contains(['[', ']', ','])));
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Dropping a tier does not wait for the disk. Its writer threads hold the directory's locks until
 //! they are done. Opening, listing and cleaning in the same process wait for them, so the next tier
-//! finds everything. Another process does not wait: the locks end with this one.
+//! finds everything. Another process does not wait: the locks mark_free with this one.
 
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
@@ -18,12 +18,12 @@ static CLOSING: Mutex<Vec<FolderId>> = Mutex::new(Vec::new());
 static ENDED: Condvar = Condvar::new();
 
 /// Marks the directories as closing.
-pub(super) fn begin(roots: &[FolderId]) {
+pub(super) fn mark_closing(roots: &[FolderId]) {
     lock(&CLOSING).extend_from_slice(roots);
 }
 
 /// Marks the directories as free.
-pub(super) fn end(roots: &[FolderId]) {
+pub(super) fn mark_free(roots: &[FolderId]) {
     let mut closing = lock(&CLOSING);
     for root in roots {
         if let Some(at) = closing.iter().position(|other| other == root) {

@@ -228,10 +228,10 @@ pub(super) fn read_entry(
 mod tests {
     use super::*;
 
-    const PRINT: DatasetIdentity = DatasetIdentity(0x1234_5678_9abc_def0_1122_3344_5566_7788);
+    const IDENTITY: DatasetIdentity = DatasetIdentity(0x1234_5678_9abc_def0_1122_3344_5566_7788);
 
     fn record(id: u64, data: &[u8]) -> Vec<u8> {
-        let mut record = record_header(PRINT, SampleId(id), data).to_vec();
+        let mut record = record_header(IDENTITY, SampleId(id), data).to_vec();
         record.extend_from_slice(data);
         record.resize(FOOTPRINT.of(data.len() as u64) as usize, 0);
         record
@@ -260,16 +260,16 @@ mod tests {
     #[test]
     fn record_with_a_flipped_bit_is_invalid() {
         let whole = record(7, b"some bytes of a sample");
-        assert_eq!(check_record(&whole, PRINT, SampleId(7)), Ok(22));
-        assert!(check_record(&whole, PRINT, SampleId(8)).is_err());
+        assert_eq!(check_record(&whole, IDENTITY, SampleId(7)), Ok(22));
+        assert!(check_record(&whole, IDENTITY, SampleId(8)).is_err());
         assert!(check_record(&whole, DatasetIdentity(1), SampleId(7)).is_err());
         for bit in 0..(HEADER + 22) * 8 {
             let mut bad = whole.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(check_record(&bad, PRINT, SampleId(7)).is_err(), "bit {bit}");
+            assert!(check_record(&bad, IDENTITY, SampleId(7)).is_err(), "bit {bit}");
         }
         for length in 0..whole.len() {
-            assert!(check_record(&whole[..length], PRINT, SampleId(7)).is_err(), "{length} bytes");
+            assert!(check_record(&whole[..length], IDENTITY, SampleId(7)).is_err(), "{length} bytes");
         }
     }
 
@@ -278,25 +278,25 @@ mod tests {
         let place = RecordPlace { directory: 2, segment: 7, start: 99, blocks: 28 };
         let entry = IndexEntry { id: SampleId(5), place, dead: false };
         let mut bytes = Vec::new();
-        push_entry(&mut bytes, entry, PRINT, 3);
-        assert_eq!(read_entry(&bytes, 2, PRINT, 3), Some(entry));
-        assert_eq!(read_entry(&bytes, 2, PRINT, 4), None);
+        push_entry(&mut bytes, entry, IDENTITY, 3);
+        assert_eq!(read_entry(&bytes, 2, IDENTITY, 3), Some(entry));
+        assert_eq!(read_entry(&bytes, 2, IDENTITY, 4), None);
         assert_eq!(read_entry(&bytes, 2, DatasetIdentity(9), 3), None);
         for bit in 0..ENTRY * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(read_entry(&bytes, 2, PRINT, 3), None, "bit {bit}");
+            assert_eq!(read_entry(&bytes, 2, IDENTITY, 3), None, "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
 
     #[test]
     fn header_with_a_damaged_byte_is_invalid() {
-        let header = file_header(SEGMENT_MAGIC, PRINT, 3, 4096);
-        let check = |bytes: &[u8]| is_valid_header(bytes, SEGMENT_MAGIC, PRINT, 3);
+        let header = file_header(SEGMENT_MAGIC, IDENTITY, 3, 4096);
+        let check = |bytes: &[u8]| is_valid_header(bytes, SEGMENT_MAGIC, IDENTITY, 3);
         assert!(check(&header));
-        assert!(!is_valid_header(&header, SEGMENT_MAGIC, PRINT, 4));
+        assert!(!is_valid_header(&header, SEGMENT_MAGIC, IDENTITY, 4));
         assert!(!is_valid_header(&header, SEGMENT_MAGIC, DatasetIdentity(0), 3));
-        assert!(!is_valid_header(&header, INDEX_MAGIC, PRINT, 3));
+        assert!(!is_valid_header(&header, INDEX_MAGIC, IDENTITY, 3));
         assert!(!check(&[]) && !check(b"hello world") && !check(&[0; 4096]));
         for byte in 0..4096 {
             let mut bad = header.clone();

@@ -30,20 +30,20 @@ pub(super) const INDEX: &str = "index";
 pub(super) const NEXT_INDEX: &str = "index.next";
 
 /// Name prefix of the parts of ranks.
-const PART: &str = "rank-";
+const PART_PREFIX: &str = "rank-";
 
 /// More parts than ranks on any node.
-const MOST_PARTS: u32 = 1024;
+const MAX_PARTS: u32 = 1024;
 
 pub(super) fn part_name(part: u32) -> String {
-    format!("{PART}{part}")
+    format!("{PART_PREFIX}{part}")
 }
 
 /// The parts in a root, except the root itself, ascending.
 pub(super) fn parts(root: &Folder) -> Vec<u32> {
     let number = |name: std::ffi::OsString| {
-        let number = name.to_str()?.strip_prefix(PART)?.parse::<u32>().ok()?;
-        let is_part = (1..MOST_PARTS).contains(&number) && part_name(number).as_str() == name;
+        let number = name.to_str()?.strip_prefix(PART_PREFIX)?.parse::<u32>().ok()?;
+        let is_part = (1..MAX_PARTS).contains(&number) && part_name(number).as_str() == name;
         (is_part && root.stat(&name).is_ok_and(|stat| is_folder(&stat))).then_some(number)
     };
     let mut parts: Vec<u32> = root.names().unwrap_or_default().into_iter().filter_map(number).collect();

@@ -66,14 +66,14 @@ pub(super) struct TierLocks {
     roots: Vec<Option<Folder>>,
     closing: Vec<FolderId>,
     /// The tier was dropped.
-    let_go: AtomicBool,
+    close: AtomicBool,
 }
 
 impl TierLocks {
     /// The locks of the directories whose caches are in `roots`.
     pub(super) fn new(locks: Vec<FileLock>, roots: Vec<Option<Folder>>) -> Self {
         let closing = roots.iter().flatten().filter_map(|root| root.id().ok()).collect();
-        Self { locks, followed: Mutex::default(), roots, closing, let_go: AtomicBool::new(false) }
+        Self { locks, followed: Mutex::default(), roots, closing, close: AtomicBool::new(false) }
     }
 
     /// Marks a cache that another process writes as in use. `false` if it is missing or being
@@ -96,9 +96,9 @@ impl TierLocks {
     }
 
     /// From now on the locks are held only until queued writes are done.
-    pub(super) fn let_go(&self) {
-        if !self.let_go.swap(true, Ordering::Relaxed) {
-            closing::begin(&self.closing);
+    pub(super) fn close(&self) {
+        if !self.close.swap(true, Ordering::Relaxed) {
+            closing::mark_closing(&self.closing);
         }
     }
 }
@@ -109,8 +109,8 @@ impl Drop for TierLocks {
         for lock in self.locks.drain(..).chain(followed.into_values()) {
             lock.touch();
         }
-        if *self.let_go.get_mut() {
-            closing::end(&self.closing);
+        if *self.close.get_mut() {
+            closing::mark_free(&self.closing);
         }
     }
 }

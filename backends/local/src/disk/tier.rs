@@ -269,7 +269,7 @@ impl DiskTier {
 impl Drop for DiskTier {
     fn drop(&mut self) {
         self.store.closing.store(true, Ordering::Relaxed);
-        self.locks.let_go();
+        self.locks.close();
         // A missing packer has already ended.
         let _ = self.store.jobs.send(PackJob::End);
     }

@@ -142,7 +142,7 @@ fn full_disk_costs_only_samples_that_do_not_fit() {
         assert!((1..=refused).contains(&counts.failed), "{kind}: {counts:?}, {refused} refused");
         let said = warnings(&mount.path());
         assert_eq!(said.len(), 1, "{kind}: one line for it: {said:?}");
-        assert!(said[0].contains("takes nothing more") && said[0].contains("free some"), "{said:?}");
+        assert!(said[0].contains("only read from now on") && said[0].contains("free some"), "{said:?}");
         drop(tier);
         let tier = open();
         run(async {

@@ -307,10 +307,10 @@ proptest! {
     #[test]
     fn computed_ports_are_not_near_master_port(job in "[a-z0-9.]{0,20}", master in any::<u16>()) {
         let ports = ports(&job, Some(master));
-        prop_assert_eq!(ports.len(), usize::from(TRIES));
+        prop_assert_eq!(ports.len(), usize::from(MAX_PORTS));
         for port in ports {
             prop_assert!(PORTS.contains(&port));
-            prop_assert!(port.abs_diff(master) > NEAR, "{} is near {}", port, master);
+            prop_assert!(port.abs_diff(master) > TORCH_PORTS, "{} is near {}", port, master);
         }
     }
 }

@@ -106,7 +106,7 @@ const LONG: &[Long] = &[
     Long {
         name: "500 kills of a disk tier",
         file: "backends/local/tests/disk/kill.rs",
-        test: "a_killed_process_leaves_only_whole_samples",
+        test: "killed_process_leaves_only_whole_samples",
     },
     Long {
         name: "500 kills of a run with a disk tier",

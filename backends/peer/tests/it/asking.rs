@@ -383,7 +383,7 @@ async fn frames_that_no_rank_sends_end_the_connection_at_once() {
 
 /// What ends a connection, and what is said of it.
 fn nonsense(key: SampleKey, wire: Wire) -> [(&'static str, Frames); 6] {
-    let no_frame = if wire == Wire::Authenticated { "arrived damaged" } else { "no frame" };
+    let no_frame = if wire == Wire::Authenticated { "arrived damaged" } else { "not a frame" };
     let damaged = move |raw: &mut RawFrames, request| {
         let mut bytes = answer(raw, request, 0, key, &[7; 1000]);
         bytes[20] ^= 1;

@@ -1,14 +1,15 @@
-//! A stream of bytes, encrypted and authenticated: records of the Noise protocol over another stream.
+//! An encrypted and authenticated byte stream: Noise transport messages over another stream.
 //!
 //! ```text
-//! 0  length  u16  of what follows, little endian
+//! 0  length  u16  of the rest, little endian
 //! 2  a transport message of Noise: up to 16 KiB of the stream, and 16 bytes of tag
 //! ```
 //!
-//! A record that was changed, repeated, left out or moved from another connection or direction does not open: both ends count
-//! records, and the count is the nonce. Such a stream is at its end. Keys are renewed every [`REKEY`] records, which keeps the
-//! data under one key of AES-GCM far below its limit. All state is here and none in a future, so reads and writes may be
-//! dropped at any time. The price is a copy more at each end, beside the encryption.
+//! Both ends count records, and the count is the nonce. So a record that was changed, replayed,
+//! dropped or moved from another connection or direction fails authentication, which ends the
+//! stream. Each direction is rekeyed every [`REKEY_INTERVAL`] records, which keeps the data per AES-GCM key
+//! far below its limit. All state is in this type and none in a future, so reads and writes may be
+//! dropped at any time. The price is one more copy at each end, in addition to the encryption.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -20,30 +21,30 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use crate::Stream;
 
-/// Bytes of the stream in one record.
-const MOST: usize = 16 << 10;
+/// The maximum payload of a record.
+const MAX_RECORD: usize = 16 << 10;
 
-/// Bytes that a record has beside them: its length and its tag.
-const LENGTH: usize = 2;
+/// The overhead of a record: its length and its tag.
+const LENGTH_BYTES: usize = 2;
 const TAG: usize = 16;
 
-/// Bytes that are read or wait to be written at a time.
-const BUFFER: usize = 64 << 10;
+/// The maximum number of buffered bytes.
+const MAX_BUFFERED: usize = 64 << 10;
 
-/// Records after which a direction's key is renewed.
-const REKEY: u64 = 1 << 20;
+/// The number of records between two rekeyings.
+const REKEY_INTERVAL: u64 = 1 << 20;
 
-/// The stream.
-pub(crate) struct Records {
+/// The encrypted stream.
+pub(crate) struct NoiseStream {
     stream: Stream,
     noise: TransportState,
-    /// Records that wait to be written, from `left` on. Buffers are only there while something is in them: rank 0 has a
+    /// NoiseStream to be written, from `left` on. Buffers are allocated only while in use: rank 0 has a
     /// connection to each rank.
     outgoing: Vec<u8>,
     left: usize,
-    /// Records that came, as far as they came.
+    /// Received bytes of incomplete records.
     incoming: BytesMut,
-    /// What the last one held, from `taken` on.
+    /// The last record's plaintext, from `taken` on.
     plain: Vec<u8>,
     taken: usize,
 }
@@ -52,52 +53,52 @@ fn damaged() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a record arrived damaged")
 }
 
-impl Records {
+impl NoiseStream {
     pub(crate) fn new(stream: Stream, noise: TransportState) -> Self {
         let incoming = BytesMut::new();
         Self { stream, noise, outgoing: Vec::new(), left: 0, incoming, plain: Vec::new(), taken: 0 }
     }
 
-    /// Appends a record that holds `part`, at most [`MOST`] bytes.
+    /// Appends a record with `part`, at most [`MAX_RECORD`] bytes.
     fn seal(&mut self, part: &[u8]) -> io::Result<()> {
         let sealed = part.len() + TAG;
         let start = self.outgoing.len();
         let length = u16::try_from(sealed).map_err(io::Error::other)?;
         self.outgoing.extend_from_slice(&length.to_le_bytes());
-        self.outgoing.resize(start + LENGTH + sealed, 0);
-        let into = self.outgoing.get_mut(start + LENGTH..).unwrap_or_default();
+        self.outgoing.resize(start + LENGTH_BYTES + sealed, 0);
+        let into = self.outgoing.get_mut(start + LENGTH_BYTES..).unwrap_or_default();
         self.noise.write_message(part, into).map_err(io::Error::other)?;
-        if self.noise.sending_nonce().is_multiple_of(REKEY) {
+        if self.noise.sending_nonce().is_multiple_of(REKEY_INTERVAL) {
             self.noise.rekey_outgoing();
         }
         Ok(())
     }
 
-    /// Opens the next record; `false` where it has not come whole.
+    /// Decrypts the next record. `false` if it is incomplete.
     fn open(&mut self) -> io::Result<bool> {
-        let Some(length) = self.incoming.first_chunk::<LENGTH>() else { return Ok(false) };
+        let Some(length) = self.incoming.first_chunk::<LENGTH_BYTES>() else { return Ok(false) };
         let length = usize::from(u16::from_le_bytes(*length));
-        if !(TAG..=MOST + TAG).contains(&length) {
+        if !(TAG..=MAX_RECORD + TAG).contains(&length) {
             return Err(damaged());
         }
-        let Some(record) = self.incoming.get(LENGTH..LENGTH + length) else { return Ok(false) };
-        // As long as the record: it is opened where it will lie.
+        let Some(record) = self.incoming.get(LENGTH_BYTES..LENGTH_BYTES + length) else { return Ok(false) };
+        // Long enough for decryption in place.
         self.plain.resize(length, 0);
         let opened = self.noise.read_message(record, &mut self.plain).map_err(|_| damaged())?;
         self.plain.truncate(opened);
         self.taken = 0;
-        self.incoming.advance(LENGTH + length);
-        if self.noise.receiving_nonce().is_multiple_of(REKEY) {
+        self.incoming.advance(LENGTH_BYTES + length);
+        if self.noise.receiving_nonce().is_multiple_of(REKEY_INTERVAL) {
             self.noise.rekey_incoming();
         }
         Ok(true)
     }
 
-    /// Writes until at most `rest` bytes wait.
+    /// Writes until at most `rest` bytes are left.
     fn poll_drain(&mut self, cx: &mut Context<'_>, rest: usize) -> Poll<io::Result<()>> {
         while self.outgoing.len() - self.left > rest {
-            if self.left >= BUFFER {
-                // What has left goes, also where something always waits.
+            if self.left >= MAX_BUFFERED {
+                // Removes written bytes even if the queue never becomes empty.
                 self.outgoing.drain(..self.left);
                 self.left = 0;
             }
@@ -115,7 +116,7 @@ impl Records {
     }
 }
 
-impl AsyncRead for Records {
+impl AsyncRead for NoiseStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -132,7 +133,7 @@ impl AsyncRead for Records {
             if this.open()? {
                 continue;
             }
-            this.incoming.reserve(BUFFER);
+            this.incoming.reserve(MAX_BUFFERED);
             match pin!(this.stream.read_buf(&mut this.incoming)).poll(cx)? {
                 Poll::Ready(0) if this.incoming.is_empty() => return Poll::Ready(Ok(())),
                 Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
@@ -149,7 +150,7 @@ impl AsyncRead for Records {
     }
 }
 
-impl AsyncWrite for Records {
+impl AsyncWrite for NoiseStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
@@ -160,10 +161,10 @@ impl AsyncWrite for Records {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        ready!(this.poll_drain(cx, BUFFER))?;
+        ready!(this.poll_drain(cx, MAX_BUFFERED))?;
         let mut count = 0;
-        for part in parts.iter().flat_map(|part| part.chunks(MOST)) {
-            if this.outgoing.len() - this.left > BUFFER {
+        for part in parts.iter().flat_map(|part| part.chunks(MAX_RECORD)) {
+            if this.outgoing.len() - this.left > MAX_BUFFERED {
                 break;
             }
             this.seal(part)?;
@@ -208,10 +209,10 @@ mod tests {
         (one.into_transport_mode().unwrap(), other.into_transport_mode().unwrap())
     }
 
-    /// The bytes that `text` is sent as, in one flush for each part.
+    /// The encrypted bytes of `parts`, each flushed.
     async fn sealed(noise: TransportState, parts: &[&[u8]]) -> Vec<u8> {
         let (ours, mut theirs) = duplex(1 << 20);
-        let mut records = Records::new(Box::new(ours), noise);
+        let mut records = NoiseStream::new(Box::new(ours), noise);
         for part in parts {
             records.write_all(part).await.unwrap();
             records.flush().await.unwrap();
@@ -226,14 +227,14 @@ mod tests {
         let (ours, mut theirs) = duplex(1 << 20);
         theirs.write_all(bytes).await.unwrap();
         drop(theirs);
-        let mut records = Records::new(Box::new(ours), noise);
+        let mut records = NoiseStream::new(Box::new(ours), noise);
         let mut text = Vec::new();
         let ended = records.read_to_end(&mut text).await;
         (text, ended.map(drop))
     }
 
     #[tokio::test]
-    async fn bytes_arrive_as_they_left_and_cannot_be_read_on_the_way() {
+    async fn stream_round_trips_and_is_encrypted() {
         let (one, other) = noise();
         let text: Vec<u8> = (0..200_000u32).map(|at| (at / 64) as u8).collect();
         let bytes = sealed(one, &[&text[..1], &text[1..100_000], &text[100_000..]]).await;
@@ -245,7 +246,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: RANK-35
-    async fn changed_repeated_swapped_and_cut_records_are_errors() {
+    async fn changed_replayed_swapped_and_cut_records_are_errors() {
         let attack = |change: fn(&mut Vec<u8>)| async move {
             let (one, other) = noise();
             let mut bytes = sealed(one, &[b"first", b"after"]).await;
@@ -273,10 +274,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_sent_back_are_an_error() {
+    async fn reflected_bytes_are_an_error() {
         let (one, _other) = noise();
         let (ours, theirs) = duplex(1 << 16);
-        let mut records = Records::new(Box::new(ours), one);
+        let mut records = NoiseStream::new(Box::new(ours), one);
         let (mut read, mut write): (_, tokio::io::WriteHalf<DuplexStream>) = tokio::io::split(theirs);
         records.write_all(b"question").await.unwrap();
         records.flush().await.unwrap();
@@ -288,19 +289,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keys_are_renewed_at_both_ends_alike() {
+    async fn both_ends_rekey_at_the_same_record() {
         let (mut one, mut other) = noise();
-        while one.sending_nonce() < REKEY - 1 {
+        while one.sending_nonce() < REKEY_INTERVAL - 1 {
             one.write_message(&[], &mut [0; 16]).unwrap();
         }
-        other.set_receiving_nonce(REKEY - 1);
+        other.set_receiving_nonce(REKEY_INTERVAL - 1);
         let bytes = sealed(one, &[b"before", b"and after"]).await;
         let (arrived, ended) = opened(other, &bytes).await;
         assert_eq!(arrived, b"beforeand after");
         ended.unwrap();
     }
 
-    /// Takes ten kilobytes and then nothing, again and again.
+    /// A writer that alternately accepts ten kilobytes and nothing.
     struct Slow(bool);
 
     impl AsyncRead for Slow {
@@ -329,8 +330,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn socket_that_takes_little_at_a_time_makes_nothing_grow() {
-        let mut records = Records::new(Box::new(Slow(false)), noise().0);
+    async fn slow_socket_does_not_grow_the_buffers() {
+        let mut records = NoiseStream::new(Box::new(Slow(false)), noise().0);
         let (mut context, part) = (Context::from_waker(Waker::noop()), vec![7; 100_000]);
         let mut taken = 0;
         while taken < 50 << 20 {

@@ -1,15 +1,15 @@
-//! Who uses a cache: advisory locks that end with the process, however it ends.
+//! Advisory locks of caches. They end with their process, however it ends.
 //!
-//! Two kinds. The *owner* of a directory's space holds `owner` alone, writes, and says in the file who it is. Everyone
-//! who uses a *dataset's* cache, owner or reader, shares that dataset's `lock`, and only who holds it alone may remove
-//! the cache. Both are `flock`s on open files: a killed process leaves none behind, and a process that was forked from
-//! a user keeps it in use until it has ended too.
+//! There are two kinds. The *owner* of a directory's space holds `owner` exclusively, writes, and
+//! stores its process id in the file. Every user of a *dataset's* cache, owner or reader, holds
+//! that dataset's `lock` shared. Removing the cache needs it exclusively. Both are `flock`s on open
+//! files: a killed process leaves none behind. A forked child keeps the cache in use until it has
+//! ended too.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
 use foreread_types::DatasetIdentity;
@@ -20,15 +20,15 @@ use super::file::retry;
 use super::folder::Folder;
 use super::layout::{LOCK, OWNER};
 
-/// A lock that is held until this is dropped.
+/// A lock that is held until it is dropped.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct FileLock {
     file: fs::File,
 }
 
-impl Lock {
-    /// Opens `name` in `folder`, makes it if need be and possible, and locks it; `None` if others hold it. `write`: it is
-    /// to be written to, and not only locked.
+impl FileLock {
+    /// Opens `name` in `folder`, creates it if possible, and locks it. `None` if another process
+    /// holds it. `write` requires write access.
     fn take(
         folder: &Folder,
         name: &str,
@@ -36,7 +36,7 @@ impl Lock {
         write: bool,
     ) -> Result<Option<Self>, Errno> {
         let file = match folder.open(name, OFlags::RDWR | OFlags::CREATE) {
-            // Somebody else's, or on a file system that is read-only: good enough to be locked.
+            // Another user's file, or a read-only file system: enough for locking.
             Err(errno) if !write && errno != Errno::NOENT => {
                 folder.open(name, OFlags::RDONLY).map_err(|_| errno)?
             }
@@ -49,51 +49,48 @@ impl Lock {
         }
     }
 
-    /// Whether the file is still what `folder` has under `name`.
+    /// Whether `folder` has this file under `name`.
     pub(super) fn is_at(&self, folder: &Folder, name: &str) -> bool {
-        match (self.file.metadata(), folder.stat(name)) {
-            (Ok(own), Ok(there)) => (own.dev(), own.ino()) == (there.st_dev, there.st_ino),
-            _ => false,
-        }
+        folder.has_file(&self.file, name)
     }
 
-    /// Notes that the cache was used now.
+    /// Sets the time of last use to now.
     pub(super) fn touch(&self) {
-        // For the order of removal only.
+        // Only for the order of removal.
         let _ = self.file.set_modified(SystemTime::now());
     }
 }
 
-/// A process, told apart from those of other containers and nodes that have its number.
+/// A process, distinguished from those of other containers and nodes with the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Process {
+pub(super) struct ProcessIdentity {
     pub(super) pid: u32,
-    /// The boot, the namespace of its number, and when it was started; what cannot be found out is empty.
+    /// Boot id, pid namespace and start time. Unknown parts are empty.
     pub(super) life: String,
 }
 
-impl Process {
-    /// This one.
+impl ProcessIdentity {
+    /// The current process.
     pub(super) fn this() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The 22nd field; the second is a name in brackets that may hold anything.
+        // The 22nd field. The second is a name in brackets that may contain anything.
         let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19));
         let life = format!("{} {} {}", boot.trim(), namespace.display(), started.unwrap_or_default());
         Self { pid: std::process::id(), life }
     }
 }
 
-/// Who owns a directory's space.
+/// The owner of a directory's space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) process: Option<Process>,
+pub(super) struct DirectoryOwner {
+    pub(super) process: Option<ProcessIdentity>,
     pub(super) since: Option<SystemTime>,
     pub(super) datasets: Vec<DatasetIdentity>,
 }
 
-impl Owner {
+impl DirectoryOwner {
     pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(|process| process.pid)
     }
@@ -103,7 +100,7 @@ impl Owner {
         for line in text.lines() {
             match line.split_once(' ') {
                 Some(("pid", pid)) => {
-                    owner.process = pid.parse().ok().map(|pid| Process { pid, life: String::new() });
+                    owner.process = pid.parse().ok().map(|pid| ProcessIdentity { pid, life: String::new() });
                 }
                 Some(("life", life)) => {
                     if let Some(process) = &mut owner.process {
@@ -124,7 +121,7 @@ impl Owner {
     }
 }
 
-impl std::fmt::Display for Owner {
+impl std::fmt::Display for DirectoryOwner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.pid() {
             Some(pid) => write!(f, "process {pid}")?,
@@ -137,26 +134,26 @@ impl std::fmt::Display for Owner {
     }
 }
 
-/// What the owner of the cache at `root` says of itself; it may have ended since.
-pub(super) fn owner(root: &Folder) -> Owner {
+/// The owner file of the cache at `root`. Its process may have ended since.
+pub(super) fn owner(root: &Folder) -> DirectoryOwner {
     let mut text = String::new();
-    let Ok(file) = root.open(OWNER, OFlags::RDONLY) else { return Owner::default() };
+    let Ok(file) = root.open(OWNER, OFlags::RDONLY) else { return DirectoryOwner::default() };
     match fs::File::from(file).take(1 << 16).read_to_string(&mut text) {
-        Ok(_) => Owner::parse(&text),
-        Err(_) => Owner::default(),
+        Ok(_) => DirectoryOwner::parse(&text),
+        Err(_) => DirectoryOwner::default(),
     }
 }
 
-/// Becomes the owner of the space at `root`, unless there is one.
-pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Result<Option<Lock>> {
+/// Becomes the owner of the space at `root`, unless it has one.
+pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Result<Option<FileLock>> {
     let mut taken = None;
     for again in 0..10 {
         if again > 0 {
-            // Perhaps somebody only looked whether there is an owner.
+            // Another process may only have tested whether there is an owner.
             std::thread::sleep(Duration::from_millis(2));
         }
-        let lock = Lock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, true)?;
-        // Removed between the opening and the locking: it owns nothing.
+        let lock = FileLock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, true)?;
+        // A file that was removed between opening and locking counts for nothing.
         taken = lock.filter(|lock| lock.is_at(root, OWNER));
         if taken.is_some() {
             break;
@@ -164,20 +161,20 @@ pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Resul
     }
     let Some(mut lock) = taken else { return Ok(None) };
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let this = Process::this();
+    let this = ProcessIdentity::this();
     let mut text = format!("pid {}\nlife {}\nsince {since}\n", this.pid, this.life);
     for dataset in datasets {
         let _ = writeln!(text, "dataset {dataset}"); // a string takes everything
     }
     lock.file.set_len(0)?;
     match lock.file.write_all(text.as_bytes()) {
-        // The lock is what counts. Without the text others do not know whose it is.
+        // Only the lock counts. Without the text, messages cannot name the owner.
         Err(error) if !is_full(&error) => Err(error),
         _ => Ok(Some(lock)),
     }
 }
 
-/// Whether an error says that there is no room, on the disk or in the user's quota.
+/// Whether the disk or the user's quota is full.
 fn is_full(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
 }
@@ -185,27 +182,27 @@ fn is_full(error: &std::io::Error) -> bool {
 /// Whether the space at `root` has an owner now.
 pub(super) fn is_owned(root: &Folder) -> bool {
     root.has(OWNER)
-        && Lock::take(root, OWNER, FlockOperation::NonBlockingLockShared, false)
+        && FileLock::take(root, OWNER, FlockOperation::NonBlockingLockShared, false)
             .is_ok_and(|lock| lock.is_none())
 }
 
-/// Removes the file that an owner of the space at `root` would lock, unless there is an owner.
+/// Removes the owner file at `root`, unless there is an owner.
 pub(super) fn remove_owner(root: &Folder) -> Result<(), Errno> {
-    match Lock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, false)? {
+    match FileLock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, false)? {
         Some(lock) if lock.is_at(root, OWNER) => root.remove(OWNER),
         _ => Ok(()),
     }
 }
 
-/// Marks a dataset's cache as in use, if it is there and nobody removes it just now.
-pub(super) fn try_share(dataset: &Folder) -> Result<Option<Lock>, Errno> {
-    // Removed between the opening and the locking: what is locked is nobody's any more.
-    let lock = Lock::take(dataset, LOCK, FlockOperation::NonBlockingLockShared, false)?;
+/// Marks a dataset's cache as in use, if it exists and is not being removed.
+pub(super) fn try_share(dataset: &Folder) -> Result<Option<FileLock>, Errno> {
+    // A file that was removed between opening and locking counts for nothing.
+    let lock = FileLock::take(dataset, LOCK, FlockOperation::NonBlockingLockShared, false)?;
     Ok(lock.filter(|lock| lock.is_at(dataset, LOCK)))
 }
 
-/// Makes the cache of the dataset `name` in `root` if there is none, and marks it as in use.
-pub(super) fn share(root: &Folder, name: &str) -> std::io::Result<(Folder, Lock)> {
+/// Creates the cache of the dataset `name` in `root` if it is missing, and marks it as in use.
+pub(super) fn share(root: &Folder, name: &str) -> std::io::Result<(Folder, FileLock)> {
     for _ in 0..500 {
         let shared = root.make_folder(name).and_then(|dataset| {
             let lock = try_share(&dataset)?;
@@ -216,20 +213,20 @@ pub(super) fn share(root: &Folder, name: &str) -> std::io::Result<(Folder, Lock)
             Ok(None) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
-        // Whoever holds it alone is about to remove the cache, or looks whether it could.
+        // The exclusive holder removes the cache, or tests whether it could.
         std::thread::sleep(Duration::from_millis(10));
     }
     Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it is being removed by another process"))
 }
 
-/// Whether a process uses a dataset's cache. What cannot be locked is not to be removed either.
+/// Whether a process uses a dataset's cache. A cache that cannot be locked counts as used.
 pub(super) fn is_shared(dataset: &Folder) -> bool {
     dataset.has(LOCK) && !matches!(hold(dataset), Ok(Some(_)))
 }
 
-/// Holds a dataset's cache alone, unless somebody uses it.
-pub(super) fn hold(dataset: &Folder) -> Result<Option<Lock>, Errno> {
-    let lock = Lock::take(dataset, LOCK, FlockOperation::NonBlockingLockExclusive, false)?;
+/// Locks a dataset's cache exclusively, unless it is in use.
+pub(super) fn hold(dataset: &Folder) -> Result<Option<FileLock>, Errno> {
+    let lock = FileLock::take(dataset, LOCK, FlockOperation::NonBlockingLockExclusive, false)?;
     Ok(lock.filter(|lock| lock.is_at(dataset, LOCK)))
 }
 
@@ -239,16 +236,16 @@ mod tests {
 
     #[test]
     fn pid_1_of_another_container_is_another_process() {
-        let this = Process::this();
+        let this = ProcessIdentity::this();
         assert_eq!(this.life.split(' ').count(), 3, "{}", this.life);
         assert!(this.life.contains("pid:[") && !this.life.ends_with(' '), "{}", this.life);
         let text = format!("pid {}\nlife {}\nsince 5\n", this.pid, this.life);
-        assert_eq!(Owner::parse(&text).process.as_ref(), Some(&this));
+        assert_eq!(DirectoryOwner::parse(&text).process.as_ref(), Some(&this));
         let elsewhere = text.replace("pid:[", "pid:[9");
-        let owner = Owner::parse(&elsewhere);
+        let owner = DirectoryOwner::parse(&elsewhere);
         assert_eq!(owner.pid(), Some(this.pid));
         assert_ne!(owner.process, Some(this.clone()));
-        // As earlier versions wrote it.
-        assert_ne!(Owner::parse(&format!("pid {}\nsince 5\n", this.pid)).process, Some(this));
+        // The format of earlier versions.
+        assert_ne!(DirectoryOwner::parse(&format!("pid {}\nsince 5\n", this.pid)).process, Some(this));
     }
 }

@@ -1,8 +1,9 @@
-//! Repeating the system calls of a listing while a file server is away.
+//! Retries of a listing's system calls while a file server is away.
 //!
-//! The retry layer does not see listings, and one name that cannot be looked at would end an hour of work. So each call
-//! is repeated after growing waits, two minutes in all, which is what reads get, too. Where that did not help once, the
-//! server is taken for lost, and no other call of the listing waits. The price is two minutes until an error is reported.
+//! The retry layer does not cover listings, and one failed call would end an hour of work. So each
+//! call is repeated with growing waits of two minutes in all, the same as for reads. If that fails
+//! once, the server counts as lost, and no other call of the listing waits. The price is two
+//! minutes until an error is reported.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,19 +12,19 @@ use rustix::io::Errno;
 
 use crate::error::is_of_a_server;
 
-/// Before each further attempt, in milliseconds.
+/// The waits before further attempts, in milliseconds.
 const WAITS: [u64; 8] = [100, 300, 1_000, 3_000, 10_000, 20_000, 40_000, 45_000];
 
-/// What a listing knows of its file server.
+/// The retry state of a listing.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
-    /// Waiting did not help.
+pub(crate) struct ListRetry {
+    /// All retries of a call have failed.
     lost: AtomicBool,
 }
 
-impl Patience {
-    /// Calls until it succeeds or fails for good. `wait` returns false where nobody wants the listing any more.
-    /// `is_device` says whether `EIO` is that of a disk, which does not come back.
+impl ListRetry {
+    /// Calls until success or a permanent error. `wait` returns `false` once the listing was
+    /// dropped. `is_device` decides whether `EIO` comes from a disk, which does not recover.
     pub(crate) fn call<T>(
         &self,
         mut call: impl FnMut() -> Result<T, Errno>,
@@ -54,10 +55,11 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// Calls that answer `errnos`, one after another and then success, and what was waited for.
-    fn calls(patience: &Patience, errnos: &[Errno], is_device: bool) -> (Result<u32, Errno>, Duration) {
+    /// Makes calls that fail with `errnos` in order and then succeed. Returns the result and the
+    /// total wait.
+    fn calls(retry: &ListRetry, errnos: &[Errno], is_device: bool) -> (Result<u32, Errno>, Duration) {
         let (mut errnos, mut waited) = (errnos.iter(), Duration::ZERO);
-        let done = patience.call(
+        let done = retry.call(
             || errnos.next().map_or(Ok(7), |errno| Err(*errno)),
             || is_device,
             |time| {
@@ -71,29 +73,29 @@ mod tests {
     #[test]
     // semantics: FAIL-5
     fn listing_outlives_a_file_server_that_restarts() {
-        let patience = Patience::default();
+        let retry = ListRetry::default();
         let errnos = [Errno::SHUTDOWN, Errno::NOTCONN, Errno::STALE, Errno::INTR, Errno::IO];
-        let (done, waited) = calls(&patience, &errnos, false);
+        let (done, waited) = calls(&retry, &errnos, false);
         assert_eq!((done, waited), (Ok(7), Duration::from_millis(4_400)));
-        assert_eq!(calls(&patience, &[Errno::NOENT], false), (Err(Errno::NOENT), Duration::ZERO));
-        assert_eq!(calls(&patience, &[Errno::IO], true), (Err(Errno::IO), Duration::ZERO));
+        assert_eq!(calls(&retry, &[Errno::NOENT], false), (Err(Errno::NOENT), Duration::ZERO));
+        assert_eq!(calls(&retry, &[Errno::IO], true), (Err(Errno::IO), Duration::ZERO));
     }
 
     #[test]
     // semantics: FAIL-5
     fn file_server_that_stays_away_costs_two_minutes_once() {
-        let patience = Patience::default();
-        let (done, waited) = calls(&patience, &[Errno::NOTCONN; 100], false);
+        let retry = ListRetry::default();
+        let (done, waited) = calls(&retry, &[Errno::NOTCONN; 100], false);
         assert_eq!(done, Err(Errno::NOTCONN));
         assert!((100..=120).contains(&waited.as_secs()), "{waited:?}");
-        assert_eq!(calls(&patience, &[Errno::NOTCONN; 100], false), (Err(Errno::NOTCONN), Duration::ZERO));
+        assert_eq!(calls(&retry, &[Errno::NOTCONN; 100], false), (Err(Errno::NOTCONN), Duration::ZERO));
     }
 
     #[test]
     fn abandoned_listing_does_not_wait() {
-        let patience = Patience::default();
+        let retry = ListRetry::default();
         let mut waits = 0;
-        let done = patience.call(
+        let done = retry.call(
             || Err::<(), _>(Errno::STALE),
             || false,
             |_| {

@@ -1,16 +1,17 @@
-//! Reading one sample: one open, one positioned read, one look at the descriptor afterwards.
+//! Reading one sample: one open, one positioned read, one `fstat` afterwards.
 //!
-//! * The file is opened relative to the root's descriptor, so that the kernel walks only the part of the path below
-//!   it, and never blocks on a FIFO that took the file's place (`O_NONBLOCK` means nothing to a file).
-//! * The memory is exactly as long as the catalog says the sample is, and not cleared. A file that became shorter
-//!   ends the read early; one that grew or was overwritten in place shows in its length or modification time, which
-//!   are asked for *after* the bytes were read, on the same descriptor. The price is a window: a writer that writes
-//!   between the read and the look makes good bytes an error, and one that restores the modification time is not
-//!   seen at all.
-//! * Each step is tried without waiting first (`RESOLVE_CACHED`, `RWF_NOWAIT`), and the caller is told before the
-//!   first step that may wait. That costs nothing when the kernel has everything cached, 1 us when not, and it lets
-//!   the pool tell work that needs a core from work that needs the device (see `pool.rs`). File systems that cannot
-//!   say (NFS, FUSE, Lustre) count as waiting always.
+//! * The file is opened relative to the root's descriptor, so the kernel walks only the path below
+//!   it. It never blocks on a FIFO in the file's place (`O_NONBLOCK` has no effect on files).
+//! * The memory has exactly the length of the catalog and is not cleared. A file that became
+//!   shorter ends the read early. A file that grew or was overwritten in place has another length
+//!   or modification time. Both are checked *after* the read, on the same descriptor. The price is
+//!   a window: a write between read and check makes correct bytes an error. A writer that restores
+//!   the modification time is not detected.
+//! * Each step is first tried without blocking (`RESOLVE_CACHED`, `RWF_NOWAIT`), and the caller is
+//!   notified before the first step that may block. That is free when the kernel has everything
+//!   cached, and costs 1 us otherwise. It lets the pool distinguish work that needs a core from
+//!   work that needs the device (see `pool.rs`). File systems without this information (NFS, FUSE,
+//!   Lustre) always count as blocking.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,27 +24,27 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::error::{NAME, changed, from_errno, from_read, invalid};
-use crate::pool::Read;
+use crate::pool::BlockingRead;
 
-/// A length from which the file is looked at before memory is taken for it, so that a catalog that lies costs an
+/// From this length the file is checked before memory is allocated. So a wrong catalog costs an
 /// error and not the process.
-const LOOK_FIRST: usize = 16 << 20;
+const CHECK_FIRST: usize = 16 << 20;
 
-/// The longest path below the root, in bytes: `PATH_MAX` with its terminating zero.
+/// The longest path below the root in bytes: `PATH_MAX` with its terminating zero.
 const MAX_PATH: usize = 4095;
 
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Reads files below one directory.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct FileReader {
     root: OwnedFd,
     buffers: Arc<dyn Buffers>,
-    /// Whether this kernel and file system can answer from the cache alone; cleared at the first sign that not.
+    /// Whether kernel and file system support cached-only calls. Cleared at the first refusal.
     tries_cache: AtomicBool,
 }
 
-/// Told once, before the first step that may wait.
+/// Called once, before the first step that may block.
 struct Notice<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Notice<F> {
@@ -54,7 +55,7 @@ impl<F: FnOnce()> Notice<F> {
     }
 }
 
-impl Reader {
+impl FileReader {
     pub(crate) fn new(root: OwnedFd, buffers: Arc<dyn Buffers>) -> Self {
         Self { root, buffers, tries_cache: AtomicBool::new(true) }
     }
@@ -67,11 +68,11 @@ impl Reader {
         if self.tries_cache.load(Ordering::Relaxed) {
             match rustix::fs::openat2(&self.root, path, FLAGS, Mode::empty(), ResolveFlags::CACHED) {
                 Ok(file) => return Ok(file),
-                // An old kernel (before 5.12), or a sandbox that knows no `openat2`.
+                // A kernel before 5.12, or a sandbox without `openat2`.
                 Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
                     self.tries_cache.store(false, Ordering::Relaxed)
                 }
-                // `AGAIN`: not cached. Anything else is left to the open that may wait to say.
+                // `AGAIN`: not cached. The blocking open reports any other error.
                 Err(_) => {}
             }
         }
@@ -85,12 +86,12 @@ impl Reader {
     }
 }
 
-impl Read for Reader {
+impl BlockingRead for FileReader {
     const NAME: &'static str = NAME;
     const THREAD: &'static str = "foreread-local";
     const ALWAYS_WAITS: bool = false;
 
-    fn asked(request: &ReadRequest) -> String {
+    fn describe(request: &ReadRequest) -> String {
         request.object.path.to_string()
     }
 
@@ -101,7 +102,7 @@ impl Read for Reader {
         let mut notice = Notice(Some(about_to_wait));
         let file = self.open(path, &mut notice).map_err(|errno| from_errno(errno, path))?;
         let failed = |errno| from_read(errno, path, file.as_fd());
-        if length >= LOOK_FIRST {
+        if length >= CHECK_FIRST {
             compare(request, &rustix::fs::fstat(&file).map_err(failed)?)?;
         }
         let mut buffer = self.buffers.allocate(length, 1).ok_or_else(|| {
@@ -117,7 +118,7 @@ impl Read for Reader {
                 Err(errno) => return Err(failed(errno)),
             }
         }
-        // Not in the cache, or not all of it; also what the kernel leaves of a read of more than 2 GiB.
+        // Bytes that are not cached, and the rest of a read of more than 2 GiB.
         while buffer.filled() < length {
             notice.give();
             let from = offset + buffer.filled() as u64;
@@ -135,9 +136,9 @@ impl Read for Reader {
     }
 }
 
-/// Reads what the page cache holds of the bytes at `offset`, and nothing else.
+/// Reads the bytes at `offset` that are in the page cache.
 ///
-/// `rustix` has this call for initialised memory only, and clearing 100 KB first costs a third of reading it.
+/// `rustix` has this call only for initialised memory. Clearing 100 KB costs a third of reading it.
 fn read_cached<'a>(
     file: BorrowedFd<'_>,
     empty: &'a mut [MaybeUninit<u8>],
@@ -145,17 +146,18 @@ fn read_cached<'a>(
 ) -> Result<&'a mut [u8], Errno> {
     let part = libc::iovec { iov_base: empty.as_mut_ptr().cast(), iov_len: empty.len() };
     let offset = libc::off_t::try_from(offset).map_err(|_| Errno::INVAL)?;
-    // SAFETY: the descriptor is open for the call's duration, `part` describes memory that is ours to write, exactly
-    // as long as it says, and borrowed mutably until the result is dropped; the kernel writes nothing else.
+    // SAFETY: the descriptor is open during the call. `part` describes exactly `empty`, which is
+    // writable and mutably borrowed until the result is dropped. The kernel writes nothing else.
     let done = unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset, libc::RWF_NOWAIT) };
     match usize::try_from(done) {
-        // SAFETY: the kernel says that it has written the first `done` bytes, which is at most the length it was given.
+        // SAFETY: the kernel reports that it has written the first `done` bytes, at most the given
+        // length.
         Ok(done) => Ok(unsafe { empty[..done].assume_init_mut() }),
         Err(_) => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 
-/// Where the wanted bytes begin in the file, and how many they are.
+/// The offset and length of the requested bytes.
 fn extent(request: &ReadRequest) -> Result<(u64, usize), TierError> {
     let object = &request.object;
     let range = request.range().map_err(|why| invalid(&object.path, why))?;
@@ -168,7 +170,7 @@ fn extent(request: &ReadRequest) -> Result<(u64, usize), TierError> {
     }
 }
 
-/// Refuses paths that could lead out of the root by themselves (a symbolic link inside it may).
+/// Refuses paths that could lead out of the root. A symbolic link inside it may still do so.
 pub(crate) fn check_path(path: &str) -> Result<(), TierError> {
     if path.len() > MAX_PATH {
         return Err(invalid(path, format!("the path is longer than {MAX_PATH} bytes")));
@@ -176,11 +178,11 @@ pub(crate) fn check_path(path: &str) -> Result<(), TierError> {
     foreread_tier::check_path(path).map_err(|why| invalid(&path.replace('\0', "\\0"), why))
 }
 
-/// Whether the file is still the one that was indexed.
+/// Checks that the file is still the indexed one.
 fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
     let object = &request.object;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(changed(&object.path, "not a file any more"));
+        return Err(changed(&object.path, "no longer a file"));
     }
     let size = stat.st_size as u64;
     if size != object.size {

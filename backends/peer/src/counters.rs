@@ -1,6 +1,8 @@
 //! What a process did for others and others for it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::lock;
 
 /// Sums of one process, kept as it goes.
 #[derive(Debug, Default)]
@@ -46,16 +48,16 @@ impl Counters {
 
     /// The sums, to be added to.
     pub(crate) fn now(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tally)
     }
 
     /// A process named this job and has another token or version.
     pub(crate) fn note_mistaken(&self, who: String) {
-        *self.mistaken.lock().unwrap_or_else(PoisonError::into_inner) = Some(who);
+        *lock(&self.mistaken) = Some(who);
     }
 
     /// The last process that named this job and has another token or version, if there was one. It may be a lie.
     pub(crate) fn mistaken(&self) -> Option<String> {
-        self.mistaken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.mistaken).clone()
     }
 }

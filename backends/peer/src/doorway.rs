@@ -9,13 +9,13 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::WireError;
+use crate::{WireError, lock};
 
 /// How often strangers are written of.
 pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -57,13 +57,9 @@ impl Doorway {
         Self { most: most.max(1), inside: Mutex::default() }
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A place, another's if need be.
     pub(crate) fn enter(self: &Arc<Self>) -> Place {
-        let mut inside = self.inside();
+        let mut inside = lock(&self.inside);
         if inside.waiting.len() >= self.most {
             inside.push_out();
         }
@@ -78,12 +74,12 @@ impl Doorway {
 
     /// Makes one of them leave, where there is one.
     pub(crate) fn push_out(&self) {
-        self.inside().push_out();
+        lock(&self.inside).push_out();
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.inside().waiting.len()
+        lock(&self.inside).waiting.len()
     }
 }
 
@@ -96,7 +92,7 @@ impl Inside {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.doorway.inside().waiting.retain(|waiting| waiting.number != self.number);
+        lock(&self.doorway.inside).waiting.retain(|waiting| waiting.number != self.number);
     }
 }
 
@@ -123,7 +119,7 @@ impl StrangerLog {
 
     /// How many to write of now, if any.
     fn count(&self, one_more: bool, now: Instant) -> Option<u64> {
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = lock(&self.since);
         let (count, last) = &mut *since;
         *count += u64::from(one_more);
         let early = last.is_some_and(|last| now.duration_since(last) < LOG_EVERY);

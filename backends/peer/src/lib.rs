@@ -51,6 +51,13 @@ pub use foreread_connection::{
 };
 use foreread_connection::{channel, connection, input, output, system, tags, token};
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use counters::{Counters, Tally};
 pub use remote::{Asker, Remote};
 pub use server::{Server, Settings};
+
+/// Locks a mutex. A panic of another holder is not passed on.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

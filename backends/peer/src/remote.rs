@@ -15,7 +15,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{AcqRel, Relaxed},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context as Task, Poll, ready};
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use crate::batch::{Batch, Slot};
 use crate::channel::Channel;
 use crate::frame::MOST_ASKED;
 use crate::handshake::{self, Identity, Purpose};
-use crate::{Address, Counters, Network, RunId, Wire, WireError, WireErrorKind};
+use crate::{Address, Counters, Network, RunId, Wire, WireError, WireErrorKind, lock};
 
 /// The most that connecting and proving may take together.
 pub const CONNECT: Duration = Duration::from_secs(1);
@@ -132,7 +132,7 @@ enum Link {
 
 impl fmt::Debug for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.0.state();
+        let state = lock(&self.0.state);
         let link = match &state.link {
             Link::None => "none",
             Link::Some(..) => "open",
@@ -149,7 +149,7 @@ impl fmt::Debug for Remote {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.state().link = Link::None;
+        lock(&self.state).link = Link::None;
     }
 }
 
@@ -162,7 +162,7 @@ impl Remote {
     /// It listens elsewhere from now on: it was started again. An open connection stays until it breaks.
     pub fn moved(&self, mut addresses: Vec<Address>) {
         addresses.sort();
-        let mut state = self.0.state();
+        let mut state = lock(&self.0.state);
         if state.addresses != addresses {
             (state.addresses, state.failures) = (addresses, 0);
             if matches!(state.link, Link::Down { .. }) {
@@ -174,7 +174,7 @@ impl Remote {
     /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
     pub fn cancel(&self, key: SampleKey) {
         self.0.submit(); // it may not have left
-        if let Link::Some(_, link) = &self.0.state().link {
+        if let Link::Some(_, link) = &lock(&self.0.state).link {
             let _ = link.send(Command::Forget(key)); // nothing is asked where the task is gone
         }
     }
@@ -198,7 +198,7 @@ impl Tier for Remote {
             return Box::pin(future::ready(Err(error)));
         }
         let (answer, incoming) = oneshot::channel();
-        self.0.burst().push(Slot { request, answer: Some(answer) });
+        lock(&self.0.burst).push(Slot { request, answer: Some(answer) });
         Box::pin(Asked { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
     }
 
@@ -209,16 +209,8 @@ impl Tier for Remote {
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn burst(&self) -> MutexGuard<'_, Vec<Slot>> {
-        self.burst.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn submit(self: &Arc<Self>) {
-        let mut burst = std::mem::take(&mut *self.burst());
+        let mut burst = std::mem::take(&mut *lock(&self.burst));
         burst.retain(|slot| !slot.is_dropped());
         while !burst.is_empty() {
             let rest = burst.split_off(burst.len().min(MOST_ASKED));
@@ -229,7 +221,7 @@ impl Inner {
 
     /// A read was dropped: the connection's task looks which, unless it is about to do so.
     fn dropped(&self) {
-        if let Link::Some(_, link) = &self.state().link
+        if let Link::Some(_, link) = &lock(&self.state).link
             && !self.sweeps.swap(true, AcqRel)
         {
             let _ = link.send(Command::Sweep); // nothing is asked where the task is gone
@@ -238,7 +230,7 @@ impl Inner {
 
     /// Hands a part to the connection's task, which is started if there is none.
     fn send(self: &Arc<Self>, number: u64, batch: Batch) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let mut command = Command::Ask(number, batch);
         match &state.link {
             Link::Down { until, why } if Instant::now() < *until => {
@@ -271,7 +263,7 @@ impl Inner {
         open.fail(&self, &error);
         tracing::debug!(rank = %self.rank, %error, "a connection to a rank ended");
         {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.failures = if useful == Some(true) { 1 } else { state.failures.saturating_add(1) };
             // A connection that ends while nobody waits for anything was put down, not broken.
             // Still this one: it may have been given up.
@@ -351,7 +343,7 @@ impl Inner {
     }
 
     async fn open(&self) -> Result<Channel, WireError> {
-        let addresses = self.state().addresses.clone();
+        let addresses = lock(&self.state).addresses.clone();
         let until = Instant::now() + CONNECT;
         let mut last: Option<WireError> = None;
         for (address, after) in addresses.iter().zip((0..addresses.len() as u32).rev()) {

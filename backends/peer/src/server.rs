@@ -13,11 +13,12 @@ use std::time::Duration;
 use foreread_tier::Serve;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::doorway::{Doorway, LOG_EVERY, Place, StrangerLog};
 use crate::handshake::{self, Identity, Offer, PATIENCE, Purpose};
+use crate::lock;
 use crate::serving::Serving;
 use crate::{
     Address, Connection, Counters, Greeting, Listener, RunId, Stream, Wire, WireError, WireErrorKind,
@@ -106,7 +107,7 @@ pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<Address>,
     meetings: Mutex<Option<mpsc::Receiver<(Greeting, Connection)>>>,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: JoinSet<()>,
 }
 
 impl Server {
@@ -138,8 +139,10 @@ impl Server {
         if between_nodes && settings.wire == Wire::Checksummed {
             tracing::warn!("samples between nodes are not authenticated ({}=checksummed)", Wire::VARIABLE);
         }
-        let take = |listener| runtime.spawn(take(listener, Arc::clone(&shared)));
-        let tasks = listeners.into_iter().map(take).collect();
+        let mut tasks = JoinSet::new();
+        for listener in listeners {
+            tasks.spawn_on(take(listener, Arc::clone(&shared)), runtime);
+        }
         Self { shared, addresses, meetings: Mutex::new(Some(meetings)), tasks }
     }
 
@@ -167,7 +170,7 @@ impl Server {
     /// The connections of ranks that want to meet, for whoever takes them first. They wait until somebody does; when the
     /// receiver is dropped, such connections are refused.
     pub fn meetings(&self) -> Option<mpsc::Receiver<(Greeting, Connection)>> {
-        self.meetings.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.meetings).take()
     }
 
     /// Ends all connections and listens no longer when it returns: the addresses are free.
@@ -175,10 +178,7 @@ impl Server {
     /// # Cancel safety
     /// Dropping the future ends them as well, a little later.
     pub async fn close(mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-        for task in self.tasks.drain(..) {
-            let _ = task.await; // it was aborted
-        }
+        self.tasks.shutdown().await;
     }
 
     /// What was done.
@@ -190,13 +190,6 @@ impl Server {
     pub fn in_use(&self) -> u64 {
         let free = self.shared.room.available_permits() as u64;
         (u64::from(self.shared.settings.permits()) - free) * PIECE
-    }
-}
-
-impl Drop for Server {
-    /// Ends all connections.
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 

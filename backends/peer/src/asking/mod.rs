@@ -143,6 +143,17 @@ impl Request {
         let all = (0..).zip(&self.asks).map(|(tag, (ask, state))| (tag, ask, *state));
         all.filter(|(.., state)| *state != State::Done)
     }
+
+    fn open_mut(&mut self, tag: u32) -> Option<&mut (Ask, State)> {
+        self.asks.get_mut(tag as usize).filter(|(_, state)| *state != State::Done)
+    }
+
+    /// Closes a sample. `false` if it is not open.
+    fn close(&mut self, tag: u32) -> bool {
+        let was_open = self.open_mut(tag).map(|(_, state)| *state = State::Done).is_some();
+        self.left -= usize::from(was_open);
+        was_open
+    }
 }
 
 /// The state of one rank's open requests to another, beyond the end of a connection.
@@ -245,14 +256,7 @@ impl Machine {
     /// Nobody waits for these samples of a request any longer.
     fn drop_asks(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
         let Some(known) = self.requests.get_mut(&request) else { return };
-        let mut dropped = Vec::new();
-        for &tag in tags {
-            if let Some((_, state)) = known.asks.get_mut(tag as usize).filter(|slot| slot.1 != State::Done) {
-                *state = State::Done;
-                dropped.push(tag);
-            }
-        }
-        known.left -= dropped.len();
+        let mut dropped: Vec<u32> = tags.iter().copied().filter(|tag| known.close(*tag)).collect();
         self.open -= dropped.len();
         if known.left == 0 {
             self.requests.remove(&request);
@@ -332,8 +336,7 @@ impl Machine {
         }
         let Some(request) = self.requests.get_mut(&header.request) else { return Ok(()) };
         for tag in decode_tags(bytes)? {
-            if let Some((_, state)) = request.asks.get_mut(tag as usize).filter(|slot| slot.1 != State::Done)
-            {
+            if let Some((_, state)) = request.open_mut(tag) {
                 *state = State::Coming;
             }
         }
@@ -348,11 +351,9 @@ impl Machine {
         actions: &mut Vec<Action>,
     ) {
         let Some(known) = self.requests.get_mut(&request) else { return };
-        let Some((_, state)) = known.asks.get_mut(tag as usize).filter(|slot| slot.1 != State::Done) else {
+        if !known.close(tag) {
             return;
-        };
-        *state = State::Done;
-        known.left -= 1;
+        }
         self.open -= 1;
         if known.left == 0 {
             self.requests.remove(&request);

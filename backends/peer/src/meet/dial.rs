@@ -115,14 +115,10 @@ impl Dial {
         job: u64,
         loader: u16,
         token: Option<Token>,
+        fallback: Vec<Address>,
     ) -> Self {
-        let (fallback, redirected, began) = (Vec::new(), Vec::new(), Instant::now());
+        let (redirected, began) = (Vec::new(), Instant::now());
         Self { network, place, fallback, rank, job, loader, token, began, redirected }
-    }
-
-    /// The same, and after a while these addresses are tried, too.
-    pub(super) fn with_fallback(self, fallback: Vec<Address>) -> Self {
-        Self { fallback, ..self }
     }
 
     /// Rank 0's process, reached at `at`, has this loader at these addresses.
@@ -240,7 +236,8 @@ mod tests {
     #[test]
     fn rank_0_that_is_gone_is_looked_for_once_a_minute_in_the_end() {
         let place = Place::Addresses(Vec::new());
-        let dial = |rank| Dial::new(Arc::new(crate::System), place.clone(), Rank(rank), 1, 0, None);
+        let dial =
+            |rank| Dial::new(Arc::new(crate::System), place.clone(), Rank(rank), 1, 0, None, Vec::new());
         let second = Duration::from_secs(1);
         assert!(dial(3).pause(1, true) < second / 5);
         assert!((7..1000).all(|attempts| dial(3).pause(attempts, false) < second * 2));

@@ -3,7 +3,6 @@
 //! One line each, naming the rank or the variable, the cause and the remedy: the same failure is printed by a thousand
 //! ranks, and each must say enough by itself.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -33,11 +32,14 @@ pub enum MeetErrorKind {
 }
 
 /// Why ranks did not meet.
-#[derive(Clone, Debug)]
-pub struct MeetError(Arc<Inner>);
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct MeetError(Arc<Failure>);
 
-#[derive(Debug)]
-struct Inner {
+/// Displays as one line: the rank or variable, the cause, the remedy. The source is not in it.
+#[derive(Debug, thiserror::Error)]
+#[error("{line}")]
+struct Failure {
     kind: MeetErrorKind,
     line: String,
     source: Option<BoxError>,
@@ -46,12 +48,12 @@ struct Inner {
 impl MeetError {
     /// An error whose message is `line`.
     pub(crate) fn new(kind: MeetErrorKind, line: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, line: line.into(), source: None }))
+        Self(Arc::new(Failure { kind, line: line.into(), source: None }))
     }
 
     /// The same, with the error that caused it.
     pub(crate) fn caused(kind: MeetErrorKind, line: impl Into<String>, source: impl Into<BoxError>) -> Self {
-        Self(Arc::new(Inner { kind, line: line.into(), source: Some(source.into()) }))
+        Self(Arc::new(Failure { kind, line: line.into(), source: Some(source.into()) }))
     }
 
     /// That there are no random bytes, as an error of this kind.
@@ -68,18 +70,5 @@ impl MeetError {
 impl From<LaunchError> for MeetError {
     fn from(error: LaunchError) -> Self {
         Self::new(MeetErrorKind::Setting, error.to_string())
-    }
-}
-
-impl fmt::Display for MeetError {
-    /// One line: who, what, what to do. The source is left to the reader of the chain.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.line)
-    }
-}
-
-impl std::error::Error for MeetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static))
     }
 }

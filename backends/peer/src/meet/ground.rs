@@ -14,7 +14,7 @@
 //! who comes where that is ([`super::board`]).
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sha2::{Digest, Sha256};
 
@@ -29,7 +29,7 @@ use super::settings::Settings;
 use super::{MeetError, MeetErrorKind};
 use crate::system::is_nobody;
 use crate::token::hexadecimal;
-use crate::{Address, Listener, Network, Token, token};
+use crate::{Address, Listener, Network, Token, lock, token};
 
 /// All addresses of this host, of both families and of the older one.
 const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
@@ -142,7 +142,7 @@ impl Ground {
             (None, Rendezvous::Directory(_)) => Place::Addresses(Vec::new()),
         };
         let (rank, job) = (self.launched.rank, self.launched.job_number());
-        Dial::new(Arc::clone(&self.network), place, rank, job, self.loader, token).with_fallback(fallback)
+        Dial::new(Arc::clone(&self.network), place, rank, job, self.loader, token, fallback)
     }
 
     /// A name of rank 0's socket on this node.
@@ -362,10 +362,6 @@ fn cannot(address: &Address, error: io::Error) -> MeetError {
         _ => "",
     };
     MeetError::caused(MeetErrorKind::Network, format!("cannot listen at {address}: {error}{remedy}"), error)
-}
-
-fn lock(mutex: &Mutex<bool>) -> MutexGuard<'_, bool> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The names under which rank 0's address may be reached from other hosts: those of the interfaces that were `chosen`, or

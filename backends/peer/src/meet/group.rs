@@ -4,7 +4,7 @@
 //! reports, when all are done, who comes back. When rank 0 dies, that ends and the rest goes on: whatever waits for it has a
 //! deadline. A rank that is gone is read around by the layers above; here it is only said.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use super::members::RECONNECT;
 use super::messages::key;
 use super::roster::Roster;
 use super::run::{Heard, Outbox, run};
-use crate::{Asker, Counters, Remote, RunId, Server};
+use crate::{Asker, Counters, Remote, RunId, Server, lock};
 
 /// How long the last words may take.
 const LAST: Duration = Duration::from_secs(2);
@@ -35,10 +35,6 @@ pub enum Left {
     Without(Vec<Rank>),
     /// Rank 0 said nothing before the deadline: it waits for others, or is gone.
     Unheard,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The connections to the other ranks that a run needs beside those for samples.

@@ -1,12 +1,13 @@
 //! Rank 0's [`Leader`] behind a lock, for the tasks that serve the other ranks ([`super::sessions`]) and for rank 0's own
 //! steps ([`super::first`]), which wait for its changes. What is done under the lock is short.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
 use super::leader::Leader;
 use super::link::Traffic;
+use crate::lock;
 
 #[derive(Debug)]
 pub(super) struct Hub {
@@ -26,7 +27,7 @@ impl Hub {
 
     /// Calls the leader, and wakes whoever waits for what has changed.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Leader) -> T) -> T {
-        let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leader = lock(&self.leader);
         let done = act(&mut leader);
         let (changes, lowest) = (leader.take_changes(), leader.lowest());
         // Under the lock, or an older position could be told after a newer one.

@@ -36,7 +36,7 @@ pub(super) struct Changes {
     pub(super) published: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Leader {
     /// Which process rank 0 is.
     process: u64,
@@ -95,28 +95,7 @@ impl Leader {
         store.put(key::REPORT, Bytes::new());
         // There is room for it whatever comes.
         store.want(key::DONE);
-        Self {
-            process,
-            nonce,
-            world,
-            loader: 0,
-            board: Arc::default(),
-            members,
-            store,
-            bulks: Vec::new(),
-            bulk_to: BTreeSet::new(),
-            bulk_bytes: 0,
-            failed: None,
-            told: BTreeSet::new(),
-            waiting: None,
-            works: (0, None),
-            roster: None,
-            started: false,
-            ended: false,
-            moves: 0,
-            lowest: 0,
-            changes: Changes::default(),
-        }
+        Self { process, nonce, world, members, store, ..Self::default() }
     }
 
     /// The same for the process's loader of this number, which knows from `board` where others meet.

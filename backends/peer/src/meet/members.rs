@@ -70,7 +70,7 @@ pub(super) struct Strays {
 }
 
 /// All ranks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Members {
     version: String,
     pub(super) all: Vec<Member>,

@@ -1,11 +1,11 @@
 //! Who is where, as one rank sees it; changes while the run goes on.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use foreread_types::Rank;
 
 use super::messages::Person;
-use crate::{Address, Asker, Remote};
+use crate::{Address, Asker, Remote, lock};
 
 /// The ranks of a run.
 #[derive(Debug)]
@@ -36,17 +36,13 @@ impl Roster {
         roster
     }
 
-    fn ranks(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A rank is where `person` says from now on. One that there is none of is passed over.
     pub(super) fn place(&self, person: &Person) {
         let mut addresses: Vec<_> =
             person.addresses.iter().filter_map(|text| self.reached(person, text)).collect();
         // Unix sockets first.
         addresses.sort();
-        if let Some(entry) = self.ranks().get_mut(person.rank as usize) {
+        if let Some(entry) = lock(&self.ranks).get_mut(person.rank as usize) {
             entry.addresses.clone_from(&addresses);
             if let Some(remote) = &entry.remote {
                 remote.moved(addresses);
@@ -67,7 +63,7 @@ impl Roster {
 
     /// A rank, as `asker` asks it, wherever it is.
     pub(super) fn remote(&self, rank: Rank, asker: &Asker) -> Arc<Remote> {
-        let mut ranks = self.ranks();
+        let mut ranks = lock(&self.ranks);
         let make = |addresses: &[Address]| asker.remote(rank, addresses.to_vec());
         match ranks.get_mut(rank.0 as usize) {
             Some(Entry { addresses, remote, .. }) => {
@@ -79,7 +75,7 @@ impl Roster {
 
     /// Where a rank serves samples, the best way first.
     pub(super) fn addresses(&self, rank: Rank) -> Vec<Address> {
-        self.ranks().get(rank.0 as usize).map(|entry| entry.addresses.clone()).unwrap_or_default()
+        lock(&self.ranks).get(rank.0 as usize).map(|entry| entry.addresses.clone()).unwrap_or_default()
     }
 }
 
@@ -125,6 +121,6 @@ mod tests {
     fn rank_beyond_the_world_takes_no_memory() {
         let roster = Roster::new(&[person(0, "a", &[]), person(1, "a", &["h:1"])], "a".into(), None);
         roster.place(&person(u32::MAX, "a", &["h:2"]));
-        assert_eq!(roster.ranks().len(), 2);
+        assert_eq!(lock(&roster.ranks).len(), 2);
     }
 }

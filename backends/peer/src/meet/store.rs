@@ -27,7 +27,7 @@ struct Entry {
 }
 
 /// Values and parts by key.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Store {
     /// Ranks that a key has parts of.
     world: usize,

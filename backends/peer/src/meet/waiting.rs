@@ -1,7 +1,6 @@
 //! What is being waited for, to be shown while it lasts and to be said when it did not come.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_types::Rank;
@@ -79,8 +78,7 @@ pub(super) struct Patience {
     shown: Instant,
     /// Something is to be shown at the next look.
     is_due: bool,
-    /// Never locked; it makes this usable from several threads, one at a time.
-    progress: Mutex<Progress>,
+    progress: Progress,
 }
 
 impl fmt::Debug for Patience {
@@ -91,7 +89,7 @@ impl fmt::Debug for Patience {
 
 impl Patience {
     pub(super) fn new(deadline: Duration, progress: Progress, now: Instant) -> Self {
-        Self { began: now, deadline, shown: now, is_due: false, progress: Mutex::new(progress) }
+        Self { began: now, deadline, shown: now, is_due: false, progress }
     }
 
     /// Something new is waited for, or somebody works.
@@ -136,7 +134,7 @@ impl Patience {
         (self.shown, self.is_due) = (now, false);
         let (missing, waited) = (missing.to_vec(), now.duration_since(self.began));
         let waiting = Waiting { missing, more, on, waited, deadline: self.deadline };
-        (self.progress.get_mut().unwrap_or_else(PoisonError::into_inner))(&waiting);
+        (self.progress)(&waiting);
     }
 }
 

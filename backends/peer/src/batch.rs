@@ -1,4 +1,4 @@
-//! Samples that another rank is asked for together, until all are answered.
+//! Samples of one request frame, until all are complete.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::asking::NAME;
 use crate::frame::Ask;
 use crate::remote::error_of;
 
-/// One sample that is asked for. Nobody waits for it where the other end of `answer` was dropped.
+/// A requested sample. Its caller is gone if the other end of `answer` was dropped.
 pub(crate) struct Slot {
     pub(crate) request: Arc<ReadRequest>,
-    /// Until it is answered.
+    /// Until it is complete.
     pub(crate) answer: Option<oneshot::Sender<Result<Bytes, TierError>>>,
 }
 
@@ -25,12 +25,12 @@ impl Slot {
     }
 }
 
-/// Samples that are asked for in one frame: the place in `slots` is the tag on the wire. What is not answered when it is
-/// dropped is answered then, so that no read is ever left open.
+/// Samples of one request frame. The position in `samples` is the tag on the wire. Dropping it
+/// fails the open samples, so that no read stays open.
 pub(crate) struct Batch {
     rank: Rank,
     slots: Vec<Slot>,
-    /// Of them, those that are not answered.
+    /// Samples that are not complete.
     left: usize,
 }
 
@@ -39,7 +39,7 @@ impl Batch {
         Self { rank, left: slots.len(), slots }
     }
 
-    /// Samples that are not answered.
+    /// Samples that are not complete.
     pub(crate) fn left(&self) -> usize {
         self.left
     }
@@ -48,7 +48,7 @@ impl Batch {
         self.left == 0
     }
 
-    /// Answers a sample, unless it was answered.
+    /// Completes a sample, unless it is complete.
     pub(crate) fn answer(&mut self, place: usize, result: Result<Bytes, TierError>) {
         let Some(slot) = self.slots.get_mut(place) else { return };
         let Some(answer) = slot.answer.take() else { return };
@@ -56,7 +56,7 @@ impl Batch {
         let _ = answer.send(result.map_err(|error| error.with_object(&*slot.request.object.path))); // or nobody waits
     }
 
-    /// Takes out the samples that nobody waits for any longer.
+    /// Takes out the samples whose caller is gone.
     pub(crate) fn take_dropped(&mut self) -> Vec<u32> {
         let mut dropped = Vec::new();
         for (slot, tag) in self.slots.iter_mut().zip(0..) {
@@ -75,12 +75,12 @@ impl Batch {
         }
     }
 
-    /// Answers all that is open.
+    /// Fails all open samples.
     pub(crate) fn fail(mut self, why: &WireError) {
         self.answer_all(&error_of(self.rank, why));
     }
 
-    /// As it is asked on the wire.
+    /// The samples as they are encoded on the wire.
     pub(crate) fn asks(&self) -> impl Iterator<Item = Ask> {
         let ask = |request: &ReadRequest| Ask { key: request.key, due: request.due, length: request.len() };
         self.slots.iter().map(move |slot| ask(&slot.request))

@@ -1,11 +1,12 @@
-//! Those who have connected and not yet proved who they are.
+//! Connections that have not authenticated yet.
 //!
-//! They are few at any time, whoever they are: who comes when the doorway is full takes the place of another, of one that has
-//! not named this job if there is such a one, and else of the one that has been there longest. A rank says at once what it has to
-//! say and is through in two round trips; ten thousand strangers who hold connections and say nothing push out each other.
-//! Turning newcomers away instead would let the first strangers lock all ranks out for as long as a handshake may take.
+//! Their number is bounded. A new connection evicts another one when the limit is reached: first
+//! one that has not named this job, otherwise the oldest. A rank names the job at once and
+//! completes its handshake in two round trips. Ten thousand silent connections therefore evict each
+//! other. Refusing new connections instead would let the first attackers lock all ranks out for the
+//! duration of the handshake timeout.
 //!
-//! Strangers are written of once a minute, in one line with their number.
+//! Refused connections are logged once a minute, in one line with their number.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,10 +18,10 @@ use tokio::time::Instant;
 
 use crate::{WireError, lock};
 
-/// How often strangers are written of.
+/// How often refused connections are logged.
 pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// The places of those who have not proved themselves.
+/// The connections of one listener that have not authenticated.
 #[derive(Debug)]
 pub(crate) struct Doorway {
     most: usize,
@@ -37,18 +38,18 @@ struct Inside {
 struct Waiting {
     number: u64,
     spoke: Arc<AtomicBool>,
-    /// Dropping it tells who waits to leave.
+    /// Dropping it notifies the connection's task.
     _out: oneshot::Sender<()>,
 }
 
-/// A place in the doorway, given back when dropped.
+/// A place among the pending connections, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     doorway: Arc<Doorway>,
     number: u64,
-    /// Set when this job was named.
+    /// Set once the connection has named this job.
     pub(crate) spoke: Arc<AtomicBool>,
-    /// Ends when another takes the place.
+    /// Resolves when another connection evicts this one.
     pub(crate) out: oneshot::Receiver<()>,
 }
 
@@ -57,7 +58,7 @@ impl Doorway {
         Self { most: most.max(1), inside: Mutex::default() }
     }
 
-    /// A place, another's if need be.
+    /// Adds a connection. Evicts another one if necessary.
     pub(crate) fn enter(self: &Arc<Self>) -> Place {
         let mut inside = lock(&self.inside);
         if inside.waiting.len() >= self.most {
@@ -72,7 +73,7 @@ impl Doorway {
         Place { doorway: Arc::clone(self), number, spoke, out }
     }
 
-    /// Makes one of them leave, where there is one.
+    /// Evicts one connection, if there is any.
     pub(crate) fn push_out(&self) {
         lock(&self.inside).push_out();
     }
@@ -96,11 +97,11 @@ impl Drop for Place {
     }
 }
 
-/// Connections that were refused to somebody, of which a line is written once a minute.
+/// Counts refused connections and logs them once a minute.
 #[derive(Debug)]
 pub(crate) struct StrangerLog {
     whom: &'static str,
-    /// Those of which nothing was written, and when that was done last.
+    /// Connections that are not logged yet, and when the last line was written.
     since: Mutex<(u64, Option<Instant>)>,
 }
 
@@ -109,7 +110,7 @@ impl StrangerLog {
         Self { whom, since: Mutex::default() }
     }
 
-    /// Writes a line where it is time, with who was refused `last`, if there is one more.
+    /// Writes a line if it is due. `last` is the connection that was refused just now.
     pub(crate) fn note(&self, last: Option<(&str, &WireError)>) {
         let Some(count) = self.count(last.is_some(), Instant::now()) else { return };
         let (from, error) = last.unzip();
@@ -117,7 +118,7 @@ impl StrangerLog {
         tracing::warn!(count, last = from, error, "refused connections of {}", self.whom);
     }
 
-    /// How many to write of now, if any.
+    /// The number to log now, if any.
     fn count(&self, one_more: bool, now: Instant) -> Option<u64> {
         let mut since = lock(&self.since);
         let (count, last) = &mut *since;

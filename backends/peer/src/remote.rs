@@ -1,12 +1,14 @@
-//! Another rank as a tier, to one that asks it.
+//! Another rank as a tier: the client of its samples.
 //!
-//! The connection is opened when something is asked for the first time, and stays. When it breaks, all that was asked on it
-//! fails at once (the sample is worth reading elsewhere more than waiting for). When it falls silent, one second connection
-//! gets the open questions first: the rank may have been paused. After a failure the next question opens another, after
-//! a wait that doubles with each failure in a row. Questions that come during the wait fail at once as well. How often
-//! that may happen before nobody asks any more is the breaker's matter (`foreread-layers`), not this module's.
+//! The connection is opened by the first request and stays open. When it breaks, all open requests
+//! fail at once, because the samples are sooner read elsewhere. When it falls silent, the client
+//! first reconnects once and sends the open requests again, because the rank may have been paused.
+//! After a failure, the next request reconnects after a backoff that doubles with each failure in a
+//! row. Requests during the backoff fail at once. The circuit breaker (`foreread-layers`) decides
+//! when the rank is no longer used, not this module.
 //!
-//! No question waits longer than [`CONNECT`] for the connection and then as `asking/mod.rs` says.
+//! A request waits at most [`CONNECT_TIMEOUT`] for the connection, and then as the `client` module
+//! defines.
 
 use std::fmt;
 use std::future;
@@ -33,13 +35,13 @@ use crate::frame::MOST_ASKED;
 use crate::handshake::{self, Identity, Purpose};
 use crate::{Address, Counters, Network, RunId, Wire, WireError, WireErrorKind, lock};
 
-/// The most that connecting and proving may take together.
+/// Timeout of connect and handshake together.
 pub const CONNECT: Duration = Duration::from_secs(1);
 
-/// The longest wait after a first failure, and what it does not grow beyond.
+/// The first and the longest backoff after failed connections.
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// What all questions of a process have in common.
+/// What all peer clients of a process share.
 #[derive(Clone, Debug)]
 pub struct Asker {
     pub(crate) identity: Identity,
@@ -53,8 +55,8 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Asks as `identity` for samples of `run` over `network`, with the memory, the runtime and the seed of `context`.
-    /// Between nodes samples are authenticated.
+    /// Requests samples of `run` as `identity` over `network`, with the memory, the runtime and the
+    /// seed of `context`. Samples between nodes are authenticated.
     pub fn new(
         identity: Identity,
         run: RunId,
@@ -66,13 +68,14 @@ impl Asker {
         Self { identity, run, wire: Wire::default(), network, buffers, runtime, seed: context.seed, counters }
     }
 
-    /// The same with samples between nodes protected so.
+    /// Sets how samples between nodes are protected.
     #[must_use]
     pub fn with_wire(self, wire: Wire) -> Self {
         Self { wire, ..self }
     }
 
-    /// The rank `rank`, which listens at any of `addresses`. Sockets of this node are tried first.
+    /// A client of `rank`, which listens at any of `addresses`. Sockets of this node are tried
+    /// first.
     pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<Remote> {
         let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, tasks: 0, failures: 0 });
         let (requests, burst, sweeps) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
@@ -83,12 +86,13 @@ impl Asker {
     }
 }
 
-/// Another rank. Requests need their key, and nothing of the object but its length and a name for errors.
+/// A client of another rank. Read requests need their key, and of the object only its length and a
+/// name for errors.
 ///
-/// Dropping it closes the connection when nobody waits for answers any more.
+/// Dropping it closes the connection once no caller waits for samples.
 pub struct Remote(Arc<Shared>);
 
-/// What keeps the connection: the [`Remote`], and whoever waits for an answer.
+/// Keeps the connection open. Held by the [`PeerClient`] and by pending reads.
 struct Shared(Arc<Inner>);
 
 impl std::ops::Deref for Shared {
@@ -99,15 +103,15 @@ impl std::ops::Deref for Shared {
     }
 }
 
-/// What the connection's task knows too.
+/// State that the connection's task shares.
 pub(crate) struct Inner {
     pub(crate) asker: Asker,
     pub(crate) rank: Rank,
-    /// How many requests were made: their numbers.
+    /// The number of requests so far, from which they are numbered.
     requests: AtomicU64,
-    /// Samples that were asked for since the last request.
+    /// Samples that were requested since the last frame.
     burst: Mutex<Vec<Slot>>,
-    /// The connection's task was told that reads were dropped, and has not looked yet.
+    /// The connection's task has been sent a sweep that it has not handled.
     pub(crate) sweeps: AtomicBool,
     state: Mutex<State>,
 }
@@ -115,18 +119,18 @@ pub(crate) struct Inner {
 struct State {
     addresses: Vec<Address>,
     link: Link,
-    /// How many tasks there were: their numbers.
+    /// The number of tasks so far, from which they are numbered.
     tasks: u64,
-    /// In a row.
+    /// Failed connections in a row.
     failures: u32,
 }
 
 enum Link {
-    /// Nothing is known against it.
+    /// No task, and no recent failure.
     None,
-    /// There is a task of this number, which has a connection or is opening one.
+    /// A task of this number has a connection or opens one.
     Some(u64, mpsc::UnboundedSender<Command>),
-    /// It failed, and is not tried until then.
+    /// The last connection failed. Retried after this time.
     Down { until: Instant, why: WireError },
 }
 
@@ -154,12 +158,12 @@ impl Drop for Shared {
 }
 
 impl Remote {
-    /// Which rank it is.
+    /// The rank.
     pub fn rank(&self) -> Rank {
         self.0.rank
     }
 
-    /// It listens elsewhere from now on: it was started again. An open connection stays until it breaks.
+    /// Replaces the rank's addresses after its restart. An open connection stays until it breaks.
     pub fn moved(&self, mut addresses: Vec<Address>) {
         addresses.sort();
         let mut state = lock(&self.0.state);
@@ -189,7 +193,7 @@ impl Tier for Remote {
         const { &TierProfile::new(64) }
     }
 
-    /// Asks for a sample, together with the others of the burst.
+    /// Requests a sample, together with the others of the burst.
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         if u32::try_from(request.len()).is_err() {
             let error = TierError::new(ErrorKind::Unsupported, NAME)
@@ -202,7 +206,7 @@ impl Tier for Remote {
         Box::pin(Asked { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
     }
 
-    /// Sends what was asked for in one frame.
+    /// Sends the burst in one frame.
     fn submit(&self) {
         self.0.submit();
     }
@@ -219,7 +223,7 @@ impl Inner {
         }
     }
 
-    /// A read was dropped: the connection's task looks which, unless it is about to do so.
+    /// A read was dropped: sends the connection's task a sweep, unless one is pending.
     fn dropped(&self) {
         if let Link::Some(_, link) = &lock(&self.state).link
             && !self.sweeps.swap(true, AcqRel)
@@ -228,7 +232,7 @@ impl Inner {
         }
     }
 
-    /// Hands a part to the connection's task, which is started if there is none.
+    /// Passes a batch to the connection's task, which is started if there is none.
     fn send(self: &Arc<Self>, number: u64, batch: Batch) {
         let mut state = lock(&self.state);
         let mut command = Command::Ask(number, batch);
@@ -240,7 +244,7 @@ impl Inner {
             }
             Link::Some(_, link) => match link.send(command) {
                 Ok(()) => return,
-                // The task was ended with its runtime, or has panicked.
+                // The task ended with its runtime, or panicked.
                 Err(unsent) => command = unsent.0,
             },
             Link::None | Link::Down { .. } => {}
@@ -265,8 +269,8 @@ impl Inner {
         {
             let mut state = lock(&self.state);
             state.failures = if useful == Some(true) { 1 } else { state.failures.saturating_add(1) };
-            // A connection that ends while nobody waits for anything was put down, not broken.
-            // Still this one: it may have been given up.
+            // A connection that ends without open requests was closed, not lost. The task may have
+            // been replaced meanwhile.
             if matches!(state.link, Link::Some(current, _) if current == task) {
                 state.link = if lost {
                     let until = Instant::now() + self.backoff(state.failures);
@@ -282,8 +286,8 @@ impl Inner {
         }
     }
 
-    /// Asks on a connection, and on a second one where it falls silent; why that ended, and whether anything ever
-    /// came; `None` if no connection could be opened.
+    /// Sends requests on a connection, and on a second one if the first falls silent. Returns why
+    /// it ended, and whether any byte arrived. `None` if no connection could be opened.
     async fn ask(
         &self,
         commands: &mut mpsc::UnboundedReceiver<Command>,
@@ -298,7 +302,7 @@ impl Inner {
             let error = (&mut asking).await;
             let useful = asking.was_useful();
             was_useful = Some(useful || was_useful == Some(true));
-            // Only one on which something came is followed by a second.
+            // Only a connection that delivered bytes is followed by a second one.
             if !useful || error.kind() != WireErrorKind::Late {
                 return (error, was_useful);
             }
@@ -313,8 +317,8 @@ impl Inner {
         (drawn >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Connects within `patience`. Whoever takes the connection is there: a rank that is busy, most of the time, which gets
-    /// the time until `until` to say who it is.
+    /// Connects within `timeout`. A rank that accepts the connection is alive but may be busy: it
+    /// gets until `until` for the handshake.
     async fn open_at(
         &self,
         address: &Address,
@@ -338,7 +342,7 @@ impl Inner {
     fn backoff(&self, failures: u32) -> Duration {
         let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         let bound = BACKOFF.0.saturating_mul(doubled).min(BACKOFF.1);
-        // Between half of it and all: never at once.
+        // Between half of the bound and all of it, never 0.
         bound.mul_f64(0.5 + 0.5 * self.draw(u64::from(failures)))
     }
 
@@ -351,7 +355,8 @@ impl Inner {
             if let Some(last) = last.take_if(|_| left.is_zero()) {
                 return Err(last);
             }
-            // An address that takes no connection leaves time for the others; a socket of this node takes it at once or never.
+            // An unresponsive TCP address leaves time for the others. A Unix socket accepts at once
+            // or never.
             let halved = after > 0 && matches!(address, Address::Tcp(..));
             let patience = if halved { left / 2 } else { left };
             match self.open_at(address, patience, until).await {
@@ -363,7 +368,7 @@ impl Inner {
     }
 }
 
-/// A sample that is asked for. Dropping it cancels the question.
+/// A pending sample. Dropping it cancels the request.
 struct Asked {
     incoming: oneshot::Receiver<Result<Bytes, TierError>>,
     remote: Arc<Shared>,
@@ -393,7 +398,7 @@ impl Drop for Asked {
     }
 }
 
-/// What a failed connection means for a sample.
+/// The error of a sample when its connection fails.
 pub(crate) fn error_of(rank: Rank, why: &WireError) -> TierError {
     TierError::new(ErrorKind::Transient, NAME).with_detail(format!("rank {rank}: {why}"))
 }

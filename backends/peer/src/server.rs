@@ -1,9 +1,9 @@
-//! Who answers other ranks.
+//! Serves samples to other ranks.
 //!
-//! One task for each listener takes connections, and one for each connection proves who is there and then serves it. Those
-//! who have not proved themselves stand in the doorway (`doorway.rs`), which has few places; those of other ranks are handed
-//! to the meeting or served (`serving/`). Nothing that a stranger sends is kept, and nothing of his is written to a log but
-//! one line a minute.
+//! Each listener has a task that accepts connections. Each connection has a task that authenticates
+//! it and then serves it. The number of unauthenticated connections is bounded (`pending_auth.rs`).
+//! Authenticated ones are passed to the rendezvous or served (`serving/`). Nothing that an
+//! unauthenticated peer sends is kept. It is logged at most once a minute, in one line.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,31 +24,33 @@ use crate::{
     Address, Connection, Counters, Greeting, Listener, RunId, Stream, Wire, WireError, WireErrorKind,
 };
 
-/// Connections of one listener that have not proved themselves, at one time.
+/// Unauthenticated connections of one listener at a time.
 const DOORWAY: usize = 64;
 
-/// Meetings that wait to be taken.
+/// Rendezvous connections that wait to be taken.
 const MEETINGS: usize = 1024;
 
-/// How long to wait before the next connection is taken after one could not be.
+/// Delay before the next connection is accepted after an error.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Bytes in one permit of the budget: permits are counted in 32 bits.
+/// Bytes of one permit of the budget, because permits are counted in 32 bits.
 const PIECE: u64 = 1024;
 
-/// How much others may be given at a time.
+/// Limits of serving samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes of answers that may wait to be written, over all connections; beside it one answer on each.
+    /// Bytes of responses that wait to be written, over all connections. In addition, each
+    /// connection may have one response.
     pub budget: u64,
-    /// Bytes of one connection that may be asked of the engine or wait to be written; one sample always may.
+    /// Bytes of one connection that the engine reads or that wait to be written. One sample is
+    /// always allowed.
     pub share: u64,
-    /// How samples are protected on connections between nodes, alike on all ranks.
+    /// How samples between nodes are protected. Equal on all ranks.
     pub wire: Wire,
 }
 
 impl Default for Settings {
-    /// 32 MiB, of which one connection gets 4 MiB; authenticated.
+    /// 32 MiB, of which one connection gets 4 MiB. Authenticated.
     fn default() -> Self {
         Self { budget: 32 << 20, share: 4 << 20, wire: Wire::default() }
     }
@@ -59,13 +61,13 @@ impl Settings {
         (self.budget / PIECE).clamp(1, u64::from(u32::MAX >> 3)) as u32
     }
 
-    /// The permits that so many bytes take; never more than there are.
+    /// The permits for this many bytes, at most all there are.
     pub(crate) fn pieces(&self, bytes: u64) -> u32 {
         bytes.div_ceil(PIECE).clamp(1, u64::from(self.permits())) as u32
     }
 }
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) identity: Identity,
@@ -74,7 +76,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     /// The budget.
     pub(crate) room: Arc<Semaphore>,
-    /// The run whose samples are served; none before it is known.
+    /// The run whose samples are served, once known.
     run: OnceLock<RunId>,
     source: RwLock<Option<Weak<dyn Serve>>>,
     meetings: mpsc::Sender<(Greeting, Connection)>,
@@ -84,24 +86,24 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Whether anybody was named who has the samples: until then questions wait.
+    /// Whether [`serve`](Server::serve) was called. Until then, requests wait.
     pub(crate) fn has_source(&self) -> bool {
         self.source.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Who has the samples, where there is somebody (still).
+    /// The source of samples, unless it was dropped.
     pub(crate) fn source(&self) -> Option<Arc<dyn Serve>> {
         self.source.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
     }
 
-    /// Somebody did not prove to be of this job.
+    /// Counts and logs a connection that failed authentication.
     fn stranger(&self, from: &str, error: &WireError) {
         self.counters.now().strangers += 1;
         self.strangers.note(Some((from, error)));
     }
 }
 
-/// Answers other ranks for as long as it lives.
+/// Serves samples to other ranks until it is dropped.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -111,8 +113,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers on all `listeners`, by tasks of `runtime`. Nobody is served samples before [`enter`](Self::enter) names
-    /// the run; what its ranks ask for waits until [`serve`](Self::serve) says who has it.
+    /// Serves on all `listeners`, with tasks of `runtime`. Samples are refused until
+    /// [`enter`](Self::enter) names the run. Requests of its ranks wait until
+    /// [`serve`](Self::serve) names the source.
     pub fn start(
         runtime: &Handle,
         identity: Identity,
@@ -146,42 +149,42 @@ impl Server {
         Self { shared, addresses, meetings: Mutex::new(Some(meetings)), tasks }
     }
 
-    /// How it protects samples between nodes.
+    /// How samples between nodes are protected.
     pub fn wire(&self) -> Wire {
         self.shared.settings.wire
     }
 
-    /// Where it listens.
+    /// The addresses of its listeners.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// Serves samples to ranks of `run` from now on, and to no others; before, to nobody. A server is in one run for as
-    /// long as it lives: a second call changes nothing.
+    /// Serves samples to ranks of `run` from now on, and to no others. A server is in one run as
+    /// long as it lives: a second call has no effect.
     pub fn enter(&self, run: RunId) {
         let _ = self.shared.run.set(run); // the first one stays
     }
 
-    /// Has `source` answer from now on.
+    /// Sets the source of the samples.
     pub fn serve(&self, source: Weak<dyn Serve>) {
         *self.shared.source.write().unwrap_or_else(PoisonError::into_inner) = Some(source);
     }
 
-    /// The connections of ranks that want to meet, for whoever takes them first. They wait until somebody does; when the
-    /// receiver is dropped, such connections are refused.
+    /// The rendezvous connections of other ranks, for the first caller. They wait until it takes
+    /// them. Once the receiver is dropped, such connections are refused.
     pub fn meetings(&self) -> Option<mpsc::Receiver<(Greeting, Connection)>> {
         lock(&self.meetings).take()
     }
 
-    /// Ends all connections and listens no longer when it returns: the addresses are free.
+    /// Closes all connections and listeners. On return, the addresses are free.
     ///
     /// # Cancel safety
-    /// Dropping the future ends them as well, a little later.
+    /// If the future is dropped, they are closed a little later.
     pub async fn close(mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// What was done.
+    /// The counters.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.shared.counters
     }
@@ -193,11 +196,11 @@ impl Server {
     }
 }
 
-/// Takes the connections of one listener. Their tasks end with it.
+/// Accepts connections of one listener. Their tasks end with it.
 async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     let offer = Arc::new(shared.offer.over(listener.address()));
-    // One for each listener: strangers on a port do not stand in the way of ranks at the node's own socket.
+    // One per listener: a flood of a port does not displace ranks at the node's own socket.
     let doorway = Arc::new(Doorway::new(DOORWAY));
     let mut minute = interval(LOG_EVERY);
     minute.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -219,13 +222,13 @@ async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
     }
 }
 
-/// No connection could be taken; somebody has given up what he held.
+/// A connection could not be accepted. One pending connection was evicted to free its descriptor.
 async fn pause(shared: &Shared, address: &Address, error: io::Error) {
     shared.stranger("nobody", &WireError::io(&format!("{address}: cannot take a connection"), error));
     sleep(PAUSE).await;
 }
 
-/// Most likely a rank that was started wrong; its own end is told of it as well.
+/// Most likely a rank with a wrong configuration. Its own end reports it as well.
 fn is_mix_up(kind: WireErrorKind) -> bool {
     matches!(kind, WireErrorKind::OtherJob | WireErrorKind::Unwanted | WireErrorKind::OtherWire)
 }
@@ -254,11 +257,12 @@ async fn attend(stream: Stream, from: String, mut place: Place, offer: Arc<Offer
         Err(error) if error.kind() == WireErrorKind::OtherRun && shared.run.get().is_none() => {
             return tracing::debug!(from, %error, "refused samples before the run has started");
         }
-        // One that an earlier run left over asks every few seconds.
+        // A rank of an earlier run retries every few seconds.
         Err(error) if error.kind() == WireErrorKind::OtherRun => {
             return shared.other_runs.note(Some((&from, &error)));
         }
-        // Most likely a rank that has died or is cut off; it is no news that somebody's handshake broke off.
+        // Most likely a rank that died or was cut off. An interrupted handshake is not worth a
+        // warning.
         Err(error) if spoke && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
             tracing::debug!(from, %error, "a handshake was not finished");
             return;
@@ -279,7 +283,7 @@ async fn attend(stream: Stream, from: String, mut place: Place, offer: Arc<Offer
         }
         Purpose::Meeting => {
             let connection = Connection::new(channel, shared.identity.job);
-            // Refused by then: the connection closes, which its other end sees.
+            // If the receiver is gone, the connection closes, which its other end detects.
             let _ = shared.meetings.send((greeting, connection)).await;
         }
     }

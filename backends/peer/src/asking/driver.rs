@@ -1,8 +1,8 @@
-//! The task that drives [`Machine`](super::Machine) over one connection.
+//! The task that drives [`ClientMachine`](super::ClientMachine) over one connection.
 //!
-//! Answers are read into memory of their exact length and handed on at once, to a queue that never makes this task wait:
-//! what may come is what was asked for, which its askers have counted already. So a slow asker holds up nobody, and this
-//! end always reads.
+//! Samples are read into memory of their exact length and passed to a queue that never blocks this
+//! task. The amount is bounded, because only requested samples arrive, and their requesters have
+//! counted them. A slow caller therefore delays no other, and this end always reads.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -27,18 +27,18 @@ use crate::remote::Inner;
 use crate::timer::Timer;
 use crate::{Stream, WireError, WireErrorKind};
 
-/// What the connection's task is told.
+/// A command to the connection's task.
 pub(crate) enum Command {
-    /// A request of this number.
+    /// A new request with its number.
     Ask(u64, Batch),
     /// Reads were dropped.
     Sweep,
-    /// This sample is no longer wanted.
+    /// The sample is no longer wanted.
     Forget(SampleKey),
 }
 
 impl Command {
-    /// Answers what it asks for.
+    /// Fails its samples.
     pub(crate) fn fail(self, why: &WireError) {
         if let Self::Ask(_, batch) = self {
             batch.fail(why);
@@ -46,15 +46,15 @@ impl Command {
     }
 }
 
-/// What follows a header.
+/// The payload that follows a header.
 enum Body {
     Sample(Header, SampleKey, Buffer),
     Small(Header, Limit<BytesMut>),
-    /// So many bytes are left.
+    /// The bytes that are left.
     Skipped(u64),
 }
 
-/// What is open, beyond the end of a connection.
+/// Open requests and their callers. Outlives connections.
 pub(crate) struct Open {
     machine: Machine,
     batches: BTreeMap<u64, Batch>,
@@ -67,12 +67,11 @@ impl Open {
         Self { machine, batches: BTreeMap::new(), clock: Instant::now() }
     }
 
-    /// Samples that were asked for and not answered.
     pub(crate) fn len(&self) -> usize {
         self.machine.open()
     }
 
-    /// Answers all that is open.
+    /// Fails all open samples.
     pub(crate) fn fail(self, remote: &Inner, why: &WireError) {
         remote.asker.counters.now().lost += self.len() as u64;
         self.batches.into_values().for_each(|batch| batch.fail(why));
@@ -85,7 +84,7 @@ pub(crate) struct Asking<'a> {
     stream: Stream,
     commands: &'a mut mpsc::UnboundedReceiver<Command>,
     open: &'a mut Open,
-    /// Taken from the machine and carried out; empty between events.
+    /// Output of the machine that is carried out next. Empty between events.
     actions: Vec<Action>,
     input: Input,
     body: Option<Body>,
@@ -95,7 +94,7 @@ pub(crate) struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    /// Goes on with what is `open`.
+    /// Resumes the `open` requests on a new connection.
     pub(crate) fn new(
         remote: &'a Inner,
         channel: Channel,
@@ -121,7 +120,7 @@ impl<'a> Asking<'a> {
         this
     }
 
-    /// Whether anything ever came.
+    /// Whether any byte arrived.
     pub(crate) fn was_useful(&self) -> bool {
         self.input.came() > 0
     }
@@ -132,7 +131,7 @@ impl<'a> Asking<'a> {
         Ok(())
     }
 
-    /// Carries out what the machine wants; whether frames are to be sent.
+    /// Carries out the machine's actions. Returns whether frames are to be sent.
     fn act(&mut self) -> bool {
         let (mut sends, mut got, mut got_bytes) = (false, 0, 0);
         for action in self.actions.drain(..) {
@@ -161,7 +160,7 @@ impl<'a> Asking<'a> {
             tally.got += got;
             tally.got_bytes += got_bytes;
         }
-        // What still comes of a sample that was given up takes no memory.
+        // The rest of a sample that was given up takes no memory.
         if let Some(Body::Sample(header, _, buffer)) = &self.body
             && !self.open.machine.is_open(header.request, header.tag)
         {
@@ -177,7 +176,8 @@ impl<'a> Asking<'a> {
                 let asks = batch.asks().collect();
                 self.open.batches.insert(request, batch);
                 self.on(Event::Ask { request, asks })?;
-                // What was dropped on its way here: a sweep that looked for it has found nothing.
+                // Reads that were dropped before this command arrived: an earlier sweep did not
+                // find them.
                 self.cancel_dropped(request)
             }
             Command::Sweep => self.sweep(),
@@ -185,7 +185,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// Cancels what nobody waits for any longer.
+    /// Cancels samples without a caller.
     fn sweep(&mut self) -> Result<(), WireError> {
         self.remote.sweeps.swap(false, AcqRel);
         let requests: Vec<u64> = self.open.batches.keys().copied().collect();
@@ -201,7 +201,7 @@ impl<'a> Asking<'a> {
         if tags.is_empty() { Ok(()) } else { self.on(Event::Cancel { request, tags }) }
     }
 
-    /// Reads a frame and does what it says; `false` at the end of the stream.
+    /// Reads and handles a frame. `false` at the end of the stream.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, WireError>> {
         if self.body.is_none() {
             let Some(header) = ready!(self.input.poll_header(&mut self.stream, cx))? else {
@@ -260,7 +260,7 @@ impl<'a> Asking<'a> {
         })
     }
 
-    /// When to look again.
+    /// When to check the timeouts next.
     fn look(&mut self) -> Result<Option<Duration>, WireError> {
         loop {
             let busy = self.body.is_some();
@@ -271,7 +271,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// All that can be done without waiting; the connection's end is an error.
+    /// Does all that is possible without waiting. The end of the connection is an error.
     fn go_on(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         while let Poll::Ready(frame) = self.poll_frame(cx) {
             if !frame? {

@@ -1,28 +1,32 @@
-//! The asking end of a connection between ranks, as a state machine.
+//! The requesting end of a connection between ranks, as a state machine.
 //!
-//! Events and the time go in, actions come out: frames to send, answers to give, when to look again. There is no clock,
-//! no I/O, no channel and no hash order, so a simulation drives it through any interleaving. [`Asking`] is the task that
-//! owns stream, timer and channels.
+//! Input is events and the time. Output is actions: frames to send, samples to complete, and when
+//! to check the timeouts next. There is no clock, I/O, channel or hash order, so a simulation can
+//! play any interleaving. [`ClientTask`] owns the stream, the timer and the channels.
 //!
 //! # When a request fails
 //!
-//! | what happens | after | what fails |
+//! | event | after | what fails |
 //! |---|---|---|
-//! | no byte comes while something is open | [`SILENT`] and [`LOOK_AGAIN`] | the connection; see below |
-//! | bytes come, and nothing is said of a sample | [`UNSEEN`] | that sample |
-//! | it was said to be on its way, and does not come | [`LONGEST`] after it was asked for | that sample |
-//! | the engine has it from the origin by now | at once | that sample |
+//! | no byte arrives while a request is open | [`HEARTBEAT_TIMEOUT`] and [`CONFIRM_DELAY`] | the connection, see below |
+//! | bytes arrive, and a sample is not acknowledged | [`ACK_TIMEOUT`] | that sample |
+//! | an acknowledged sample does not arrive | [`RESPONSE_TIMEOUT`] after its request | that sample |
+//! | the engine got the sample from the origin (hedge) | at once | that sample |
 //!
-//! When a connection falls silent on which bytes had come, everything open is asked for once more on a second connection
-//! ([`Machine::resume`]). It is opened after a jitter of at most [`JITTER`], so that the askers of a rank that was paused
-//! do not return together. If the second connection cannot be opened, or falls silent before anything comes, everything
-//! open fails. So a silent rank is known after [`SILENT`] + [`LOOK_AGAIN`] + [`JITTER`], the time to connect
-//! ([`CONNECT`](crate::remote::CONNECT)), and [`SILENT`] + [`LOOK_AGAIN`] again: 2.5 s. A trainer does not wait for that: its
-//! engine reads from the origin what it waits for.
+//! When a connection that has delivered bytes falls silent, all open requests are sent again on a
+//! second connection ([`ClientMachine::resume`]). It is opened after a jitter of at most
+//! [`RECONNECT_JITTER`], so that the clients of a paused rank do not return together. If the second
+//! connection cannot be opened, or falls silent before it delivers a byte, all open requests fail.
+//! A dead rank is therefore detected after [`HEARTBEAT_TIMEOUT`] + [`CONFIRM_DELAY`] +
+//! [`RECONNECT_JITTER`], the time to connect
+//! ([`CONNECT_TIMEOUT`](crate::peer_client::CONNECT_TIMEOUT)), and [`HEARTBEAT_TIMEOUT`] +
+//! [`CONFIRM_DELAY`] again: 2.5 s. A trainer does not wait for that: its engine reads the samples
+//! from the origin.
 //!
-//! The other end sends a heartbeat every 100 ms. A process that was itself stopped finds the bytes that came meanwhile when
-//! it resumes, which is why silence is looked at twice. While a long sample arrives nothing else can be said, so a sample
-//! that waits after it is not counted as unseen, up to [`LONGEST`].
+//! The server sends a heartbeat every 100 ms. A client process that was itself stopped finds the
+//! bytes of the meantime when it resumes. This is why silence is checked twice. While a long sample
+//! arrives, no acknowledgement can be sent. A sample that waits after it is not timed out for that,
+//! up to [`RESPONSE_TIMEOUT`].
 
 mod driver;
 
@@ -37,96 +41,97 @@ pub(crate) use self::driver::{Asking, Command, Open};
 use crate::frame::{Ask, Header, Kind, MOST_WORDS, decode_tags, encode_tags, kind_of};
 use crate::{WireError, WireErrorKind};
 
-/// Silence after which a rank counts as gone, while something is open.
+/// Heartbeat timeout: a rank that sends no byte for this long, while a request is open, counts as
+/// dead.
 pub const SILENT: Duration = Duration::from_millis(600);
 
-/// How much later silence is looked at again before it counts.
+/// How much later silence is checked again before it counts.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The longest wait before the second connection to a rank that fell silent.
+/// The longest wait before the second connection to a silent rank.
 pub const JITTER: Duration = Duration::from_millis(200);
 
-/// How long a rank may say nothing of a sample.
+/// How long a sample may stay unacknowledged.
 pub const UNSEEN: Duration = Duration::from_secs(1);
 
-/// How long a sample may be on its way.
+/// How long an acknowledged sample may take.
 pub const LONGEST: Duration = Duration::from_secs(30);
 
 /// The tier's name.
 pub(crate) const NAME: &str = "peer";
 
-/// Something that happened.
+/// Input of the state machine.
 #[derive(Debug)]
 pub enum Event {
-    /// A request of this number is made.
+    /// A new request.
     Ask {
-        /// Larger than all before it.
+        /// Its number, larger than all earlier ones.
         request: u64,
-        /// What is asked for; the position is the tag on the wire.
+        /// The samples. The position is the tag on the wire.
         asks: Vec<Ask>,
     },
     /// Samples of a request are no longer wanted.
     Cancel {
-        /// Which request.
+        /// The request's number.
         request: u64,
         /// Their positions in it.
         tags: Vec<u32>,
     },
-    /// A sample is no longer wanted, whichever request it belongs to.
+    /// A sample is no longer wanted, in any request.
     Forget {
-        /// Which.
+        /// Its key.
         key: SampleKey,
     },
-    /// Bytes came.
+    /// Bytes arrived.
     Heard,
-    /// A sample came ([`Expected::Sample`]); an error says why it cannot be used.
+    /// A sample arrived ([`ExpectedPayload::Sample`]). An error says why it is unusable.
     Sample {
         /// Its frame.
         header: Header,
         /// Its bytes.
         result: Result<Bytes, TierError>,
     },
-    /// What follows a short frame came ([`Expected::Small`]), undamaged.
+    /// The payload of a short frame arrived undamaged ([`ExpectedPayload::Small`]).
     Small {
         /// The frame.
         header: Header,
-        /// What followed.
+        /// The payload.
         bytes: Bytes,
     },
 }
 
-/// Something to be done.
+/// Output of the state machine.
 #[derive(Debug)]
 pub enum Action {
     /// Send this frame.
     Send(Header, Bytes),
-    /// Answer a sample of a request.
+    /// Complete a sample of a request.
     Answer {
-        /// The request.
+        /// The request's number.
         request: u64,
         /// The sample's position in it.
         tag: u32,
-        /// The sample.
+        /// The sample or its error.
         result: Result<Bytes, TierError>,
     },
 }
 
-/// What follows a header.
+/// The payload that follows a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A sample.
     Sample(SampleKey),
-    /// Tags, or the words of an error.
+    /// Tags, or the text of an error.
     Small,
-    /// Nothing of interest.
+    /// A payload to skip.
     Skipped,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing was said of it.
+    /// Not acknowledged.
     Unseen,
-    /// It was said to be on its way.
+    /// Acknowledged: the server reads it, or it waits to be sent.
     Coming,
     Done,
 }
@@ -156,37 +161,37 @@ impl Request {
     }
 }
 
-/// The state of one rank's open requests to another, beyond the end of a connection.
+/// Open requests of one rank to another. Outlives connections.
 #[derive(Debug)]
 pub struct Machine {
     rank: Rank,
     run: u64,
     requests: BTreeMap<u64, Request>,
-    /// Samples in `requests` that are open.
+    /// Open samples in `requests`.
     open: usize,
-    /// Samples that were given up because they came too late, so far.
+    /// Samples that timed out since the counters were updated.
     late: u64,
-    /// When bytes last came, or something was asked after all was answered.
+    /// When bytes last arrived, or the first request was sent after an idle time.
     heard: Duration,
-    /// Silence was seen once; when it counts.
+    /// Silence was detected once. It counts from this time.
     doubt: Option<Duration>,
-    /// Until when something must have been said of all of a request.
+    /// Acknowledgement deadlines of requests.
     unseen: VecDeque<(Duration, u64)>,
 }
 
 impl Machine {
-    /// Asks `rank` for samples of the run with the tag `run`.
+    /// Requests samples of the run with the tag `run` from `rank`.
     pub fn new(rank: Rank, run: u64) -> Self {
         let (requests, unseen) = (BTreeMap::new(), VecDeque::new());
         Self { rank, run, requests, open: 0, late: 0, heard: Duration::ZERO, doubt: None, unseen }
     }
 
-    /// Samples that were asked for and not answered.
+    /// Samples that are requested and not complete.
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// Samples that were given up because they came too late, since the last call.
+    /// Samples that timed out since the last call.
     pub fn take_late(&mut self) -> u64 {
         std::mem::take(&mut self.late)
     }
@@ -197,10 +202,10 @@ impl Machine {
         slot.is_some_and(|(_, state)| *state != State::Done)
     }
 
-    /// Takes note of `event` and appends what is to be done to `actions`.
+    /// Handles `event` and appends to `actions`.
     ///
     /// # Errors
-    /// The other end broke the protocol: the connection must end.
+    /// The other end violated the protocol. The connection must end.
     pub fn on(&mut self, event: Event, now: Duration, actions: &mut Vec<Action>) -> Result<(), WireError> {
         match event {
             Event::Ask { request, asks } => self.ask(request, asks, now, actions),
@@ -228,7 +233,7 @@ impl Machine {
         self.requests.insert(request, Request { asks, left, since: now });
     }
 
-    /// A second connection is open: asks for everything that is open again.
+    /// A second connection is open: sends all open requests again.
     pub fn resume(&mut self, now: Duration, actions: &mut Vec<Action>) {
         (self.heard, self.doubt) = (now, None);
         self.unseen.clear();
@@ -253,7 +258,7 @@ impl Machine {
         }
     }
 
-    /// Nobody waits for these samples of a request any longer.
+    /// No caller waits for these samples of a request any longer.
     fn drop_asks(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         let mut dropped: Vec<u32> = tags.iter().copied().filter(|tag| known.close(*tag)).collect();
@@ -267,7 +272,7 @@ impl Machine {
         self.cancel(request, &dropped, actions);
     }
 
-    /// Tells the other end what is no longer wanted.
+    /// Sends a cancellation.
     fn cancel(&self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
         self.send(Kind::Cancel, request, encode_tags(tags), actions);
     }
@@ -283,10 +288,10 @@ impl Machine {
         }
     }
 
-    /// What follows a frame.
+    /// The payload that follows a header.
     ///
     /// # Errors
-    /// No rank sends such a frame: the connection must end.
+    /// The frame violates the protocol. The connection must end.
     pub fn expect(&mut self, header: &Header, actions: &mut Vec<Action>) -> Result<Expected, WireError> {
         if header.job != self.run {
             return Err(WireError::malformed("a frame of another run"));
@@ -361,11 +366,11 @@ impl Machine {
         actions.push(Action::Answer { request, tag, result });
     }
 
-    /// Gives up what has taken too long; says when to look again, if anything is open. `busy`: the bytes of a sample are
-    /// arriving.
+    /// Times out samples. Returns when to call this again, if any sample is open. `busy`: a payload
+    /// is arriving.
     ///
     /// # Errors
-    /// The other end is silent: the connection must end, and [`resume`](Self::resume) may be tried.
+    /// Heartbeat timeout. The connection must end, and [`resume`](Self::resume) may be tried.
     pub fn look(
         &mut self,
         now: Duration,
@@ -386,7 +391,7 @@ impl Machine {
         }
         let mut next = self.heard + SILENT;
         if next <= now {
-            // From now on, not from then: this process may have been the one that stood still.
+            // Counts from now, because this process may have been paused itself.
             next = *self.doubt.get_or_insert(now + LOOK_AGAIN);
             if next <= now {
                 let silence = now.saturating_sub(self.heard).as_secs_f64();
@@ -445,7 +450,7 @@ mod tests {
         SampleKey::new(DatasetId(0), SampleId(id))
     }
 
-    /// A machine that has asked for `samples` samples of 10 bytes at time 0, as request 1.
+    /// A machine that has requested `samples` samples of 10 bytes at time 0, as request 1.
     fn asking(samples: u64) -> Machine {
         let mut machine = Machine::new(Rank(3), 7);
         let asks = (0..samples).map(|id| Ask { key: key(id), due: Tick(id), length: 10 }).collect();
@@ -455,7 +460,7 @@ mod tests {
         machine
     }
 
-    /// What is done: kinds of frames with their tags, and answers.
+    /// The actions as text: kinds of frames with their tags, and completed samples.
     fn shown(actions: &[Action]) -> Vec<String> {
         let shown = actions.iter().map(|action| match action {
             Action::Send(header, payload) if header.kind == Kind::Cancel => {
@@ -479,7 +484,7 @@ mod tests {
         let mut machine = asking(2);
         let mut look = |at| machine.look(at * MS, false, &mut Vec::new());
         assert_eq!(look(1).unwrap(), Some(SILENT));
-        // This process stood still: what came meanwhile is read first.
+        // This process was paused. Bytes that arrived meanwhile are read first.
         assert_eq!(look(700).unwrap(), Some(750 * MS));
         assert_eq!(look(750).unwrap_err().kind(), WireErrorKind::Late);
     }
@@ -493,7 +498,7 @@ mod tests {
         assert_eq!(shown(&actions), ["Ask", "Cancel [1]"]);
         assert_eq!(sample(&mut machine, 1, 900 * MS), [""; 0], "answered on the first connection");
         assert_eq!(sample(&mut machine, 0, 900 * MS), ["0 true"]);
-        // What nothing is said of gets its second anew; the 30 seconds count from when it was asked for.
+        // Unacknowledged samples get a new second. The 30 seconds count from the first request.
         machine.on(Event::Heard, 1700 * MS, &mut Vec::new()).unwrap();
         let mut actions = Vec::new();
         machine.look(1700 * MS, false, &mut actions).unwrap();

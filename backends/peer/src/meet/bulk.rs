@@ -1,10 +1,11 @@
-//! Catalogs that rank 0 has and others need: each travels once per node.
+//! Catalogs that rank 0 has and other ranks need. Each travels once per node.
 //!
-//! Rank 0 sends a catalog that it has listed to one rank of each node, the relay, and others to ranks that request them. The
-//! relay gives what it has, received or opened, to the others of its node over connections of their own. A rank whose relay is
-//! gone or slow requests a catalog from rank 0. The price is that a node's other ranks wait for two transfers, one after
-//! another. What leaves rank 0 is bounded, because a catalog of gigabytes for a thousand nodes belongs into a file that all
-//! read.
+//! Rank 0 sends a catalog that it has listed to one rank of each node, the relay, and other
+//! catalogs to ranks that request them. The relay sends what it has, received or opened, to the
+//! other ranks of its node over separate connections. A rank whose relay is gone or slow requests a
+//! catalog from rank 0. The price is that the other ranks of a node wait for two transfers, one
+//! after another. The bytes that leave rank 0 are bounded. A catalog of gigabytes for a thousand
+//! nodes belongs into a shared file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,16 +31,17 @@ pub(super) const MOST: usize = 16;
 /// Bytes of catalogs that may leave rank 0 in one run.
 pub(super) const MOST_BYTES: u64 = 16 << 30;
 
-/// How long a relay may take to answer at one address.
+/// Timeout of the connection to a relay at one address.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long a relay may be silent that waits for a catalog.
+/// Timeout of a relay that waits for a catalog itself.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// How often a relay reports that a catalog is on its way.
+/// Interval of a relay's progress messages.
 const NEWS: Duration = Duration::from_secs(5);
 
-/// How long a relay may say nothing in a meeting with this deadline: a third of it, and longer than its news take.
+/// The timeout of a relay in a rendezvous with this deadline: a third of it, and longer than its
+/// progress interval.
 pub(super) fn silence(deadline: Duration) -> Duration {
     SILENCE.min(deadline / 3).max(NEWS * 3 / 2)
 }
@@ -47,13 +49,14 @@ pub(super) fn silence(deadline: Duration) -> Duration {
 /// Reads a catalog.
 type Read = Arc<dyn Fn() -> io::Result<Bytes> + Send + Sync>;
 
-/// The bytes of a catalog, which not all ranks need.
+/// A catalog, which not all ranks need.
 #[derive(Clone)]
 pub struct Bulk {
     length: u64,
     is_pushed: bool,
     read: Read,
-    /// What was read, while it waits to be sent: ranks that request it at about the same time share it.
+    /// The bytes while they are being sent, shared by ranks that request them at about the same
+    /// time.
     sending: Arc<Mutex<Weak<Bytes>>>,
 }
 
@@ -76,12 +79,13 @@ impl fmt::Debug for Bulk {
 }
 
 impl Bulk {
-    /// These bytes, which each node needs: they are sent without a request.
+    /// A catalog that each node needs. It is sent without a request.
     pub fn needed(bytes: Bytes) -> Self {
         Self::new(bytes.len() as u64, true, Arc::new(move || Ok(bytes.clone())))
     }
 
-    /// `length` bytes that ranks mostly have: `read`, on a thread that may block, when ranks request them.
+    /// A catalog of `length` bytes that most ranks have. `read` runs on a blocking thread when a
+    /// rank requests it.
     pub fn on_request(length: u64, read: impl Fn() -> io::Result<Bytes> + Send + Sync + 'static) -> Self {
         Self::new(length, false, Arc::new(read))
     }
@@ -94,7 +98,7 @@ impl Bulk {
         self.length
     }
 
-    /// Its bytes, on this thread.
+    /// Its bytes, read on this thread.
     #[cfg(test)]
     pub(super) fn read(&self) -> Bytes {
         (self.read)().unwrap()
@@ -105,10 +109,10 @@ impl Bulk {
         self.is_pushed
     }
 
-    /// Its bytes, and the message that they follow as the catalog of this number.
+    /// Its bytes, and the message that precedes them, as the catalog of this number.
     ///
     /// # Errors
-    /// They cannot be read any more.
+    /// The catalog can no longer be read.
     pub(super) async fn value(&self, number: usize) -> io::Result<(Message, Bytes)> {
         let all = self.bytes().await?;
         Ok((Message::value(&key::bulk(number), all.len()), Bytes::from_owner(Shared(all))))
@@ -127,7 +131,7 @@ impl Bulk {
     }
 }
 
-/// That rank 0 has lost a catalog which others need.
+/// The error if rank 0 can no longer read a catalog that other ranks need.
 pub(super) fn unreadable(error: &io::Error) -> MeetError {
     let line = format!(
         "rank 0's catalog cannot be read any more: {error}; leave its file as it is while ranks start"
@@ -135,7 +139,7 @@ pub(super) fn unreadable(error: &io::Error) -> MeetError {
     MeetError::new(MeetErrorKind::Broken, line)
 }
 
-/// That more bulk would leave rank 0 than may.
+/// The error if more catalog bytes would leave rank 0 than allowed.
 pub(super) fn too_much(bytes: u64) -> MeetError {
     let line = format!(
         "rank 0 would send {} GiB of catalogs, and at most {} GiB may leave it: run `foreread index` into a shared file \
@@ -146,28 +150,28 @@ pub(super) fn too_much(bytes: u64) -> MeetError {
     MeetError::new(MeetErrorKind::Setting, line)
 }
 
-/// The rank of `rank`'s node that gets the bulk from rank 0; `nodes` are the ranks' nodes. Rank 0 serves none of its node, so
-/// that it sends one copy there, too.
+/// The rank of `rank`'s node that gets catalogs from rank 0. `nodes` are the nodes of all ranks.
+/// Rank 0 itself is no relay, so its node gets one copy, too.
 pub(super) fn relay<T: PartialEq>(nodes: impl Iterator<Item = T> + Clone, rank: usize) -> Option<usize> {
     let own = nodes.clone().nth(rank)?;
     nodes.skip(1).position(|node| node == own).map(|at| at + 1)
 }
 
-/// What a rank offers to the others of its node.
+/// The catalogs that a relay has for the other ranks of its node.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
-    /// By the catalogs' numbers: whether all ranks need it, so that it is sent without a request. Empty before rank 0 has
+    /// By the catalogs' numbers: whether it is sent without a request. Empty before rank 0 has
     /// named them.
     pub pushed: Vec<bool>,
-    /// Those that this rank has.
+    /// The catalogs that this rank has.
     pub here: BTreeMap<usize, Bulk>,
-    /// Whether this rank has requested others from rank 0 and waits for them.
+    /// Whether this rank waits for catalogs from rank 0.
     pub is_waiting: bool,
 }
 
 impl Offers {
-    /// The first catalog that is due on a connection on which these were `requested` and `sent`, and the catalog itself where
-    /// it is here.
+    /// The next catalog for a connection on which these were `requested` and `sent`, and its bytes
+    /// if they are here.
     pub(super) fn due(
         &self,
         requested: &BTreeSet<usize>,
@@ -181,7 +185,7 @@ impl Offers {
     }
 }
 
-/// Gives catalogs to the ranks of the node that come for them. Ends with the last handle on `meetings`.
+/// Relays catalogs to the other ranks of the node. Ends with the last handle on `meetings`.
 pub(super) async fn pass_on(
     mut meetings: mpsc::Receiver<(Greeting, Connection)>,
     offers: watch::Receiver<Offers>,
@@ -196,10 +200,11 @@ pub(super) async fn pass_on(
     while all.join_next().await.is_some() {}
 }
 
-/// Gives catalogs to one rank, until that closes the connection or has to get the rest from rank 0.
+/// Relays catalogs to one rank. Ends when that rank closes the connection, or has to get the rest
+/// from rank 0.
 async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers>, traffic: Arc<Traffic>) {
     let (mut requested, mut sent) = (BTreeSet::new(), BTreeSet::new());
-    // When nothing is added to the offers any more.
+    // No more catalogs will be added.
     let mut is_final = false;
     let mut moved = traffic.moved();
     loop {
@@ -209,7 +214,7 @@ async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers
         };
         let is_due = due.is_some();
         if let Some((number, Some(bulk))) = due {
-            // Reading a file may take long, too, on a file server.
+            // Reading a file from a file server may take long, too.
             let mut value = pin!(bulk.value(number));
             let value = loop {
                 tokio::select! {
@@ -232,7 +237,8 @@ async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers
         }
         tokio::select! {
             changed = offers.changed(), if !is_final => is_final = changed.is_err(),
-            // Closed by the end that has all it needs. Closed here, with a heartbeat unread, TCP could cut off what was sent.
+            // The other end closes when it has all. If this end closed with an unread heartbeat,
+            // TCP could drop sent data.
             come = link.next() => match come {
                 Some(Incoming { message: Message::Fetch { number }, .. }) if requested.len() < MOST => {
                     requested.insert(number as usize);
@@ -250,8 +256,8 @@ async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers
     }
 }
 
-/// The catalogs of these numbers (`true` where they are sent without a request) from the `relay` at one of these addresses,
-/// which may be silent for so long; only those that come.
+/// Fetches the catalogs of these numbers from the `relay` (`true`: sent without a request). The
+/// relay may be silent for at most `silence`. Returns those that arrived.
 pub(super) async fn fetch(
     network: &dyn Network,
     (relay, addresses): (Rank, &[Address]),
@@ -283,7 +289,7 @@ pub(super) async fn fetch(
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return got,
-                // It comes, slowly.
+                // Bytes still arrive, slowly.
                 Err(_) if traffic.moved() != moved => moved = traffic.moved(),
                 Err(_) => return got,
             }

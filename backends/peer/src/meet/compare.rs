@@ -1,4 +1,4 @@
-//! What differs between ranks, in a line.
+//! Compares settings between ranks and describes the differences in one line.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use foreread_types::Rank;
 use super::messages::{Words, ranks};
 use super::waiting::NAMED;
 
-/// Words, and bytes behind them.
+/// Encodes settings and a payload.
 pub(super) fn pack(words: &Words, bytes: &[u8]) -> Bytes {
-    // Texts alone: it cannot fail.
+    // Only texts: it cannot fail.
     let words = serde_json::to_vec(words).unwrap_or_default();
     let mut packed = Vec::with_capacity(4 + words.len() + bytes.len());
     packed.extend_from_slice(&(words.len() as u32).to_le_bytes());
@@ -19,14 +19,14 @@ pub(super) fn pack(words: &Words, bytes: &[u8]) -> Bytes {
     packed.into()
 }
 
-/// The words, as they were written, and the bytes behind them; what makes no sense has no words.
+/// The encoded settings, and the payload. Both are empty if the encoding is invalid.
 pub(super) fn unpack(packed: &Bytes) -> (Bytes, Bytes) {
     let length = packed.first_chunk().map_or(0, |length| u32::from_le_bytes(*length) as usize);
     let end = length.checked_add(4).filter(|end| *end <= packed.len());
     end.map_or_else(Default::default, |end| (packed.slice(4..end), packed.slice(end..)))
 }
 
-/// What differs, if anything does: `seed is 7, rank 0's is 5; ...`.
+/// The differences, if any: `seed is 7, rank 0's is 5; ...`.
 pub(super) fn difference(theirs: &Words, ours: &Words) -> Option<String> {
     let value =
         |words: &Words, name: &str| words.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
@@ -41,13 +41,13 @@ pub(super) fn difference(theirs: &Words, ours: &Words) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Who differs from rank 0, in one line, the most frequent difference first.
+/// The ranks that differ from rank 0, in one line. The most frequent difference comes first.
 pub(super) fn differences(parts: &[Option<Bytes>]) -> Option<String> {
     let words = |part: &Option<Bytes>| -> Option<Words> { serde_json::from_slice(part.as_ref()?).ok() };
     let ours = words(parts.first()?)?;
     let mut found: Vec<(String, Vec<Rank>)> = Vec::new();
     for (rank, part) in parts.iter().enumerate().filter(|(_, part)| part.is_some()) {
-        // What cannot be read is another release's, which has other words.
+        // Settings that cannot be read come from another release.
         let Some(what) = difference(&words(part).unwrap_or_default(), &ours) else { continue };
         match found.iter_mut().find(|(known, _)| *known == what) {
             Some((_, who)) => who.push(Rank(rank as u32)),

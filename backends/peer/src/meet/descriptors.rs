@@ -1,21 +1,22 @@
-//! How many descriptors a run of many ranks takes.
+//! Raises the limit of open file descriptors for runs of many ranks.
 //!
-//! A rank has a connection to each rank that it asks and one from each that asks it, and they stay open. Systems give a
-//! process 1,024 descriptors unless it asks for more, which 512 ranks exceed: what cannot be opened then are the data's
-//! files as well. So the limit is raised to what the run needs, and no further: programs that close all possible descriptors
-//! before they start another become slow with the highest limit.
+//! A rank has a connection to each rank that it requests from, and one from each rank that requests
+//! from it. They stay open. The default limit of 1,024 descriptors is exceeded at 512 ranks. Then
+//! opening data files fails as well. The limit is raised to what the run needs and no further,
+//! because programs that close all possible descriptors before they start another program become
+//! slow with the highest limit.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{MeetError, MeetErrorKind};
 
-/// What a run opens beside connections: files of the data and of caches, sockets to storage, pipes.
+/// Descriptors for other uses: data and cache files, sockets to storage, pipes.
 const BESIDE: u64 = 512;
 
-/// Sees to it that a run of `world` ranks has the descriptors that it needs.
+/// Raises the limit to what a run of `world` ranks needs.
 ///
 /// # Errors
-/// Where the process may not have as many.
+/// The hard limit is too low.
 pub(super) fn allow(world: u32) -> Result<(), MeetError> {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
     let needed = needed(world, open);
@@ -41,7 +42,7 @@ fn needed(world: u32, open: u64) -> u64 {
     2 * u64::from(world.saturating_sub(1)) + open + BESIDE
 }
 
-/// The limit that has room for as many as are needed; none where it is high enough.
+/// The new limit. `None` if the current one is high enough.
 fn raised(limit: Rlimit, needed: u64, world: u32) -> Result<Option<Rlimit>, MeetError> {
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(None);

@@ -1,8 +1,9 @@
-//! How another rank finds rank 0 and proves itself to it.
+//! Finds rank 0, connects to it and authenticates.
 //!
-//! Each attempt begins from what is true now: a notice is read again, because the one that is there may be an earlier
-//! run's; of several addresses each is tried, because another program may have one of them, or nobody is there any more.
-//! What an end says that has not proved itself (another token, another version) is shown and passed over: anybody can say it.
+//! Each attempt starts over. A notice is read again, because an earlier run may have left the last
+//! one. All addresses are tried, because another program may listen at some of them. Replies of
+//! unauthenticated peers (another token, another version) are reported and otherwise ignored,
+//! because they may be forged.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -20,32 +21,33 @@ use super::notice::{Notice, PrivateDirectory};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Connection, Identity, Network, Token, WireError, WireErrorKind};
 
-/// How long rank 0 may take to answer at one address: it may be answering a thousand others.
+/// Timeout of connect and handshake at one address. Rank 0 may be busy with a thousand other ranks.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long one address has before the next is tried beside it.
+/// Delay before the next address is tried concurrently.
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// How often a notice is read again while its addresses are tried.
 const REREAD: Duration = Duration::from_secs(1);
 
-/// How long rank 0 is looked for on this node alone, where ranks are said to be on one.
+/// How long only this node is searched for rank 0, if the ranks should be on one node.
 const NODE_ONLY: Duration = Duration::from_secs(5);
 
-/// Waits between attempts: the first, the longest before the start, and the longest during the run, which does not depend on
-/// rank 0: a thousand ranks are not to look into a shared directory each second for days.
+/// Retry delays: the first, the longest before the start, and the longest during the run. The run
+/// does not depend on rank 0, and a thousand ranks should not list a shared directory each second
+/// for days.
 const PAUSES: (Duration, Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(1), Duration::from_secs(60));
 
-/// Attempts after which the wait of a second is doubled during the run.
+/// Retries after which the longest delay is doubled during the run.
 const DOUBLED_AFTER: u32 = 8;
 
-/// Where rank 0 is to be found.
+/// Where to look for rank 0.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// It wrote it there.
+    /// In a notice in this directory.
     Notice(PrivateDirectory),
-    /// At one of these.
+    /// At these addresses.
     Addresses(Vec<Address>),
 }
 
@@ -62,24 +64,24 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Finds rank 0.
+/// Finds rank 0 and connects to it.
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
     network: Arc<dyn Network>,
     pub place: Place,
-    /// Tried, too, where it is not found for [`NODE_ONLY`].
+    /// Also tried after [`FALLBACK_DELAY`].
     fallback: Vec<Address>,
     pub rank: Rank,
     job: u64,
     loader: u16,
-    /// What the user gave, or what all ranks know.
+    /// The user's token, or the one that all ranks of a node derive.
     token: Option<Token>,
     began: Instant,
-    /// Where rank 0's process said that this loader is.
+    /// The addresses to which rank 0's process has redirected this loader.
     redirected: Vec<Address>,
 }
 
-/// Rank 0, found.
+/// An authenticated connection to rank 0.
 #[derive(Debug)]
 pub(super) struct Found {
     pub connection: Connection,
@@ -87,18 +89,19 @@ pub(super) struct Found {
     pub identity: Identity,
 }
 
-/// Why it was not.
+/// Why an attempt failed.
 #[derive(Debug)]
 pub(super) enum Miss {
-    /// It may be found later; what stood in the way, where it was more than that nobody is there.
+    /// A later attempt may succeed. With the reason, unless no process listens there.
     NotYet(Option<String>),
-    /// Who answers there has another token.
+    /// The process at this address has another token.
     OtherToken(Address),
-    /// It will not be.
+    /// No later attempt can succeed.
     Never(MeetError),
 }
 
-/// Of several reasons, which says more: that of an end which answered, and above all that it has another version.
+/// Ranks errors for messages: a refused connection is the least informative, another version the
+/// most.
 fn telling(why: &WireError) -> u8 {
     match why.kind() {
         WireErrorKind::Gone => 0,
@@ -135,7 +138,7 @@ impl Dial {
         self.redirected = addresses.into_iter().map(reached).collect();
     }
 
-    /// What rank 0 wrote for the others, if it did.
+    /// Rank 0's notice, if there is one.
     async fn notice(&self) -> Result<Option<Notice>, Miss> {
         let Place::Notice(directory) = &self.place else { return Ok(None) };
         let (directory, loader) = (directory.clone(), self.loader);
@@ -159,8 +162,8 @@ impl Dial {
         self.race(addresses, token).await
     }
 
-    /// One attempt at the addresses of the notice, for as long as that stays: one that an earlier run left names hosts that
-    /// do not answer, and its successor must not wait for them.
+    /// One attempt at the addresses of the notice. It ends when the notice changes: the hosts in an
+    /// earlier run's notice may not answer, and the new notice must not wait for them.
     async fn by_notice(&self) -> Result<Found, Miss> {
         let Some(notice) = self.notice().await? else { return Err(Miss::NotYet(None)) };
         let near = notice.node == node_id();
@@ -182,8 +185,8 @@ impl Dial {
         }
     }
 
-    /// The first of some addresses at which rank 0 answers. Each gets a head start before the next, and the slowest holds up
-    /// no other.
+    /// Connects to the addresses, staggered, and returns the first connection to rank 0. A slow
+    /// address delays no other.
     async fn race(&self, addresses: Vec<Address>, token: Token) -> Result<Found, Miss> {
         let identity = &Identity { rank: self.rank, job: self.job, token };
         let open = |at: Address| async move {
@@ -196,7 +199,7 @@ impl Dial {
             if let Some(next) = waiting.pop_front() {
                 tried.push(open(next));
             }
-            // The last ones are waited for until they fail.
+            // All were tried: waits until they fail.
             let head_start = if waiting.is_empty() { ANSWER * 2 } else { HEAD_START };
             let Ok(answered) = timeout(head_start, tried.next()).await else { continue };
             match answered {
@@ -204,7 +207,7 @@ impl Dial {
                 Some((at, Ok((connection, _)))) => {
                     return Ok(Found { connection, at, identity: identity.clone() });
                 }
-                // Another job's rank 0 may be there, and this one's at the next.
+                // Another job's rank 0 may listen here, and this job's at the next address.
                 Some((at, Err(error))) if error.kind() == WireErrorKind::OtherToken => other_token = Some(at),
                 Some((_, Err(error))) => {
                     if why.as_ref().is_none_or(|why| telling(why) < telling(&error)) {
@@ -216,15 +219,15 @@ impl Dial {
         Err(other_token.map_or(Miss::NotYet(why.map(|why| why.to_string())), Miss::OtherToken))
     }
 
-    /// How long to wait after so many attempts in vain: longer each time, and for each rank a little other. `runs` where the
-    /// ranks have started.
+    /// The retry delay after this many attempts: exponential backoff with a jitter that depends on
+    /// the rank. `runs`: the run has started.
     pub(super) fn pause(&self, attempts: u32, runs: bool) -> Duration {
         let doubled = (PAUSES.0 * (1 << attempts.min(6))).min(PAUSES.1);
         let slower = if runs { attempts / DOUBLED_AFTER } else { 0 };
         let longest = (doubled * (1 << slower.min(6))).min(PAUSES.2);
         let part =
             u64::from(self.rank.0).wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(attempts) * 977) % 512;
-        // Up to 80 ms more, or as much as a twelfth.
+        // Jitter of up to 80 ms, or of a twelfth of the delay if that is more.
         longest + (PAUSES.0 * (part as u32) / 128).max(longest / 12 * (part as u32) / 512)
     }
 }
@@ -243,7 +246,7 @@ mod tests {
         assert!((7..1000).all(|attempts| dial(3).pause(attempts, false) < second * 2));
         assert!(dial(3).pause(7, true) < second * 2);
         assert!((second * 60..second * 66).contains(&dial(3).pause(100, true)));
-        // Not all at once.
+        // The ranks do not retry at the same time.
         assert_ne!(dial(3).pause(100, true), dial(4).pause(100, true));
     }
 }

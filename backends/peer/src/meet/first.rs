@@ -1,11 +1,11 @@
-//! Rank 0's own steps of a meeting.
+//! Rank 0's own steps of a rendezvous.
 //!
-//! They wait on the [`Hub`] for what the others bring. A step's deadline counts the time in which nothing moves: an arrival
-//! of bytes, or a rank that says what it works on, begins it anew, so a long listing is no reason to give up as long as
-//! somebody says that it goes on. The time in which all have to come is counted strictly. Whatever ends a meeting is told to
-//! all who are here, and for a while to who comes later: each rank prints the reason, not only the first.
+//! A step waits on the [`Hub`] for the contributions of all ranks. Its deadline restarts when bytes
+//! arrive, or when a rank reports progress. A long listing therefore does not time out while it
+//! progresses. The deadline for all ranks to connect does not restart. A failure is sent to all
+//! connected ranks, and for a while to ranks that come later, so that each rank prints the reason.
 //!
-//! [`Steps`] decides, without I/O or clock; [`First`] waits and calls it.
+//! [`Rank0Steps`] decides, without I/O or clock. [`Rank0Driver`] waits and calls it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,32 +22,32 @@ use super::messages::{Words, ranks};
 use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
 use super::{MeetError, MeetErrorKind};
 
-/// How long those who are here may take to hear why there is no run.
+/// How long connected ranks may take to receive the failure.
 const TELL: Duration = Duration::from_secs(2);
 
-/// How long those who are late are waited for, to be told.
+/// How long late ranks are awaited, to send them the failure.
 const TELL_LATE: Duration = Duration::from_secs(10);
 
-/// How long others that differ may come after the first that does, to be named with it.
+/// How long to wait for further ranks that differ after the first one, to name them all.
 const GATHER_DIFFERENCES: Duration = Duration::from_millis(300);
 
-/// What rank 0 waits for: that all come, or their parts of a key.
+/// What rank 0 waits for: all ranks to connect, or their parts of a key.
 #[derive(Debug)]
 pub(super) struct Steps {
     pub patience: Patience,
-    /// Where they meet, for messages.
+    /// The rendezvous address, for messages.
     place: String,
     doubt: Doubt,
-    /// What had moved, and how much was worked on, when it was looked last.
+    /// Transferred pieces and reported work at the last check.
     moved: Option<(u64, u64)>,
 }
 
-/// What is known apart from the leader.
+/// State outside of the leader.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
     /// Pieces of bulk that were sent and received.
     pub moved: u64,
-    /// Who came with another token or version.
+    /// A process that connected with another token or version.
     pub mistaken: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Steps {
         Self { patience, place, doubt: Doubt::default(), moved: None }
     }
 
-    /// Begins to wait; for parts of a key the deadline begins anew.
+    /// Starts to wait. For parts of a key, the deadline restarts.
     pub(super) fn begin(&mut self, key: Option<&str>, leader: &Leader, moved: u64, now: Instant) {
         if key.is_some() {
             self.patience.begin(now);
@@ -65,7 +65,8 @@ impl Steps {
         self.doubt = Doubt::default();
     }
 
-    /// Whether what is waited for is `complete`, or `None` while it is not; tells the others once a second.
+    /// Returns when the wait is `complete` or has failed, and `None` before. Notifies the other
+    /// ranks once a second.
     pub(super) fn poll(
         &mut self,
         leader: &mut Leader,
@@ -93,7 +94,7 @@ impl Steps {
             let line = format!("{gone}: not back within {seconds} s; see what was said there last");
             return Some(Err(MeetError::new(MeetErrorKind::Deadline, line)));
         }
-        // Where all have come, who else came does not matter.
+        // Once all ranks are connected, refused processes do not matter.
         let mistaken = outside.mistaken.filter(|_| key.is_none());
         let strays = leader.strays().filter(|_| key.is_none());
         let refused = strays.as_ref().map(|strays| strays.error.to_string());
@@ -109,7 +110,7 @@ impl Steps {
             self.patience.begin(now);
         }
         if self.patience.over(now) {
-            // Nobody else has claimed those ranks.
+            // Every missing rank is claimed by a refused process alone.
             let error = match strays.filter(|strays| strays.are_all) {
                 Some(strays) => strays.error,
                 None => self.nobody(leader, key, (&missing, more), why),
@@ -126,7 +127,7 @@ impl Steps {
         None
     }
 
-    /// That ranks did not come or answer.
+    /// The error for ranks that did not come or answer.
     fn nobody(
         &self,
         leader: &Leader,
@@ -151,7 +152,7 @@ impl Steps {
     }
 }
 
-/// Rank 0 while ranks meet.
+/// Drives the steps of rank 0 until the start.
 #[derive(Debug)]
 pub(super) struct First {
     pub hub: Arc<Hub>,
@@ -159,14 +160,14 @@ pub(super) struct First {
 }
 
 impl First {
-    /// Waits until all are here.
+    /// Waits until all ranks are connected.
     pub(super) async fn arrive(&mut self) -> Result<(), MeetError> {
         self.wait(None, Leader::all_here).await?;
         self.hub.with(Leader::welcome_all);
         Ok(())
     }
 
-    /// Gives all `value`, and `bulks` to those who need them.
+    /// Publishes `value`, and `bulks` to ranks that need them.
     pub(super) async fn share(&mut self, key: &str, value: Bytes, bulks: Vec<Bulk>) -> Result<(), MeetError> {
         if !bulks.is_empty() {
             self.hub.with(|leader| leader.put_bulks(bulks));
@@ -176,8 +177,8 @@ impl First {
         Ok(())
     }
 
-    /// What each rank brings, this one's first, where all have the same words. The ranks wait for the value that is made of
-    /// it, which [`agree`](Self::agree) puts.
+    /// The parts of all ranks, this one's first, if their settings are equal. The ranks wait for
+    /// the value, which [`agree`](Self::agree) publishes.
     pub(super) async fn gather(
         &mut self,
         key: &str,
@@ -189,10 +190,10 @@ impl First {
         self.come(key, Some(own)).await?;
         let differs =
             |leader: &Leader| leader.store.parts(key).iter().flatten().any(|part| unpack(part).0 != ours);
-        // Only the last part that came can differ.
+        // Only the last part that arrived can differ.
         self.wait(Some(key), |leader| leader.store.is_whole(key) || differs(leader)).await?;
         if self.hub.with(|leader| differs(leader)) {
-            // Whoever else differs says so at about the same time.
+            // Other ranks that differ send their parts at about the same time.
             let hub = &self.hub;
             let mut arrivals = hub.arrivals();
             let others = async {
@@ -208,12 +209,12 @@ impl First {
         Ok(parts.iter().map(|part| part.as_ref().map(|part| unpack(part).1).unwrap_or_default()).collect())
     }
 
-    /// Puts the value of a key that all have given their parts of. A rank that comes later compares its words with these.
+    /// Publishes the value of a key. A rank that comes later compares its settings with these.
     pub(super) fn agree(&self, key: &str, words: &Words, value: &[u8]) {
         self.hub.with(|leader| leader.put(key, pack(words, value)));
     }
 
-    /// Begins, when all are ready and have the same words.
+    /// Starts the run, once all ranks are ready and have equal settings.
     pub(super) async fn start(&mut self, key: &str, words: &Words) -> Result<(), MeetError> {
         self.gather(key, words, &[]).await?;
         match self.hub.with(|leader| leader.start(key, pack(words, &[]))) {
@@ -222,7 +223,7 @@ impl First {
         }
     }
 
-    /// Rank 0 works on something: nobody's deadline passes.
+    /// Rank 0 reports progress: deadlines of all ranks restart.
     pub(super) fn working(&mut self, on: &str) {
         self.hub.with(|leader| {
             leader.work(0, on);
@@ -250,7 +251,7 @@ impl First {
         }
     }
 
-    /// Waits for the parts of a key, or for all to come.
+    /// Waits for the parts of a key, or for all ranks to connect.
     async fn wait(&mut self, key: Option<&str>, complete: impl Fn(&Leader) -> bool) -> Result<(), MeetError> {
         let hub = Arc::clone(&self.hub);
         let mut arrivals = hub.arrivals();
@@ -267,14 +268,14 @@ impl First {
                 None => {}
             }
             tokio::select! {
-                // The hub lives as long as this.
+                // The hub lives as long as this driver.
                 _ = arrivals.changed() => {}
                 () = sleep_until(self.steps.patience.next()) => {}
             }
         }
     }
 
-    /// Sees to it that the others hear of `error`; returns what is to be said here.
+    /// Sends `error` to the other ranks. Returns the error to report here.
     pub(super) async fn fail(&mut self, error: MeetError) -> MeetError {
         let failed = self.hub.with(|leader| {
             leader.fail(error);
@@ -283,7 +284,7 @@ impl First {
         let error = failed.unwrap_or_else(|| MeetError::new(MeetErrorKind::Broken, "no run"));
         let (began, hub) = (Instant::now(), Arc::clone(&self.hub));
         let late = match error.kind() {
-            // Who has not come by now does not come soon.
+            // A rank that missed the deadline does not come soon.
             MeetErrorKind::Deadline => TELL,
             _ => self.steps.patience.left(began).clamp(TELL, TELL_LATE),
         };

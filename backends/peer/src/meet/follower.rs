@@ -1,8 +1,9 @@
-//! What a rank other than 0 knows and decides at a meeting.
+//! A rank other than 0 during the rendezvous: its state and decisions.
 //!
-//! A state machine without I/O, tasks or clock: what comes from rank 0 and what became of attempts to reach it go in as
-//! calls, each with the time. Values of steps come without a request and wait here until the rank is at their step.
-//! [`Member`](super::member::Member) does what it decides.
+//! A state machine without I/O, tasks or clock. Messages of rank 0 and results of connection
+//! attempts are calls, each with the time. Values of steps arrive without a request and wait here
+//! until this rank is at their step. [`FollowerDriver`](super::follower_driver::FollowerDriver)
+//! does the I/O.
 
 use std::collections::BTreeMap;
 
@@ -18,58 +19,60 @@ use super::{MeetError, MeetErrorKind};
 use crate::Address;
 use crate::Nonce;
 
-/// For so long who answers in rank 0's place has to have another token before it is believed, or until the deadline. Nothing
-/// proves it: it may be an earlier run that is about to end, or anybody, where rank 0 is not there yet.
+/// How long rank 0's address must answer with another token before this rank gives up. The reply is
+/// unauthenticated. It may come from an earlier run that is about to end, or from any process while
+/// rank 0 is not started.
 const SURE: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// A rank while ranks meet.
+/// A rank other than 0 during the rendezvous.
 #[derive(Debug)]
 pub(super) struct Follower {
     pub hello: Hello,
     pub patience: Patience,
-    /// Where ranks meet, for messages.
+    /// The rendezvous address, for messages.
     place: String,
-    /// Whether rank 0 speaks to it on a connection that lasts.
+    /// Whether rank 0 has replied on the current connection.
     is_connected: bool,
-    /// Whom rank 0 waits for.
+    /// The ranks that rank 0 waits for, how many more there are, and why.
     missing: (Vec<Rank>, usize, Option<String>),
     works: u64,
     why: Option<String>,
-    /// Where rank 0 runs, once it was met.
+    /// The location of rank 0, once connected.
     first: Option<String>,
-    /// Since when there is no connection to rank 0, where there was one.
+    /// Since when the connection to rank 0 is lost.
     lost: Option<Instant>,
     doubt: Doubt,
-    /// Attempts to find rank 0 since it was there last.
+    /// Attempts to connect since the last connection.
     pub attempts: u32,
-    /// Since when who answers in rank 0's place has another token, and where.
+    /// Since when rank 0's address answers with another token, and the address.
     other_token: Option<(Instant, Address)>,
-    /// What the run's id begins with, once rank 0 was met.
+    /// The start of the run's id, once rank 0 has sent it.
     pub nonce: Option<Nonce>,
-    /// The ranks, once all have come.
+    /// All ranks, once they are connected.
     pub people: Vec<Person>,
-    /// Ranks whose addresses have changed since, the oldest first.
+    /// Ranks whose addresses have changed since, the oldest change first.
     pub moved: Vec<Person>,
-    /// Values that came.
+    /// Values that have arrived.
     values: BTreeMap<String, Bytes>,
-    /// Why rank 0 wants this rank no more.
+    /// The error with which rank 0 has refused this rank.
     refused: Option<MeetError>,
-    /// Whether the connection was made again since it had the roster: what was sent once may be lost.
+    /// Whether the connection was lost since the roster arrived. Messages without acknowledgement
+    /// may be lost.
     pub was_lost: bool,
-    /// Bytes that had come when it was looked last.
+    /// Transferred pieces at the last check.
     transferred: u64,
 }
 
-/// What a message was.
+/// The effect of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// Something to be kept here.
+    /// It was handled.
     Known,
     /// Rank 0 has admitted this rank.
     Welcome,
-    /// It refuses the connection for now.
+    /// Rank 0 refuses the connection for now.
     NotYet,
-    /// Its loader listens at these addresses.
+    /// This rank's loader listens at these addresses.
     Elsewhere(Vec<String>),
 }
 
@@ -98,10 +101,10 @@ impl Follower {
         }
     }
 
-    /// An attempt to reach rank 0 has failed.
+    /// An attempt to connect to rank 0 has failed.
     ///
     /// # Errors
-    /// No other can succeed.
+    /// No later attempt can succeed.
     pub(super) fn missed(&mut self, miss: Miss, now: Instant) -> Result<(), MeetError> {
         match miss {
             Miss::Never(error) => return Err(error),
@@ -117,12 +120,12 @@ impl Follower {
         Ok(())
     }
 
-    /// Rank 0 was reached, which has said nothing yet.
+    /// Connected to rank 0, which has not replied yet.
     pub(super) fn reached(&mut self) {
         self.other_token = None;
     }
 
-    /// The connection is gone.
+    /// The connection is closed.
     pub(super) fn closed(&mut self, now: Instant) {
         if std::mem::take(&mut self.is_connected) {
             self.lost.get_or_insert(now);
@@ -132,10 +135,10 @@ impl Follower {
         }
     }
 
-    /// Takes what rank 0 says.
+    /// Handles a message of rank 0.
     ///
     /// # Errors
-    /// There will be no run for this rank, or it does not follow the steps of the others.
+    /// Rank 0 has refused this rank or ended the rendezvous.
     pub(super) fn hear(&mut self, message: Message, bulk: Bytes, now: Instant) -> Result<Heard, MeetError> {
         match message {
             Message::Welcome { process, nonce, place, moves, .. } => {
@@ -172,14 +175,14 @@ impl Follower {
             }
             Message::Elsewhere { addresses } => return Ok(Heard::Elsewhere(addresses)),
             Message::Refuse { why, again: true, .. } => {
-                // It is there.
+                // Rank 0 is alive.
                 (self.lost, self.why, self.is_connected) = (None, Some(why), false);
                 return Ok(Heard::NotYet);
             }
             Message::Refuse { kind, why, .. } => {
                 return Err(self.refused.insert(MeetError::new(kind, why)).clone());
             }
-            // What others than rank 0 say, or a later version.
+            // Messages to rank 0, or of a later version.
             _ => {}
         }
         Ok(Heard::Known)
@@ -190,25 +193,25 @@ impl Follower {
         (self.is_connected, self.attempts) = (true, 0);
     }
 
-    /// This rank is at the step of `key`, or needs what it names.
+    /// This rank starts to wait for a value.
     pub(super) fn begin(&mut self, now: Instant) {
         self.patience.begin(now);
-        // Until rank 0 says otherwise.
+        // Until rank 0 sends the missing ranks.
         self.missing = (vec![Rank(0)], 0, None);
     }
 
-    /// What came without a request, to a rank that did not need it, is not kept any longer; nor is the list of ranks.
+    /// Drops values that this rank did not need, and the list of ranks.
     pub(super) fn forget(&mut self) {
         self.values.clear();
         (self.people, self.moved) = Default::default();
     }
 
-    /// Whether rank 0 has said that there is no run for this rank.
+    /// Whether rank 0 has refused this rank for good.
     pub(super) fn is_refused(&self) -> bool {
         self.refused.is_some()
     }
 
-    /// The value of a key, once it has come.
+    /// The value of a key, once it has arrived.
     ///
     /// # Errors
     /// Rank 0 is at another step of this number, or has refused this rank.
@@ -232,7 +235,7 @@ impl Follower {
         }
     }
 
-    /// Shows what is waited for; `transferred` grows while bytes come.
+    /// Checks the deadline and shows what is missing. `transferred` grows while bytes arrive.
     ///
     /// # Errors
     /// The deadline has passed.
@@ -250,7 +253,7 @@ impl Follower {
         }
         let (rank, seconds) = (self.hello.person.rank, self.patience.deadline().as_secs());
         let who = ranks(missing, *more);
-        // Rank 0 ends at about the same time, and may know more.
+        // Rank 0 times out at about the same time, and may know more.
         let why = on.as_ref().map(|on| format!("; {on}")).unwrap_or_default();
         let line = format!(
             "rank {rank} waited {seconds} s for {who}: see whether all were started and what they wait for{why}"
@@ -258,12 +261,12 @@ impl Follower {
         Err(MeetError::new(MeetErrorKind::Deadline, line))
     }
 
-    /// As [`look`](Self::look), where there is no connection to rank 0.
+    /// As [`check_deadline`](Self::check_deadline), without a connection to rank 0.
     fn look_for_first(&mut self, now: Instant) -> Result<(), MeetError> {
         let (rank, place) = (self.hello.person.rank, &self.place);
         let seconds = self.patience.deadline().as_secs();
         let why = self.why.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
-        // During the run it is looked for as long as the run lasts.
+        // During the run, rank 0 is searched for until the run ends.
         let lost = self.lost.filter(|_| !self.hello.started).map(|lost| now.duration_since(lost));
         let first = self.first.as_deref().filter(|_| lost.is_some_and(|lost| lost >= RECONNECT));
         let gone = first.map(|first| format!("rank 0 ({first}) was here and is gone"));
@@ -273,7 +276,8 @@ impl Follower {
             None => self.patience.show_absent(&[Rank(0)], 0, Some(on), now),
             Some(_) => self.patience.show(&[Rank(0)], 0, Some(on), now),
         }
-        // Once they have met, at this meeting or an earlier one, it is somebody else.
+        // If this process was connected before, in this rendezvous or an earlier one, the address
+        // now belongs to another run.
         let met = self.first.is_some() || self.hello.loader > 0;
         if let Some((since, at)) = self.other_token.as_ref().filter(|_| !met)
             && (now.duration_since(*since) >= SURE || self.patience.over(now))

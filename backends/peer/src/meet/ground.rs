@@ -1,17 +1,18 @@
-//! Where a rank listens, and where rank 0 is to be found.
+//! Where a rank listens, and where it looks for rank 0.
 //!
-//! | ranks are | rank 0 listens | others find it |
+//! | rendezvous | rank 0 listens | other ranks connect |
 //! |---|---|---|
-//! | on one node | at an abstract Unix socket whose name follows from user and launcher | by that name, of eight; after 5 s at the launcher's host, where there is a token |
-//! | at a host that is named | at the port, or at one of four that follow from the launcher's variables | there |
-//! | sharing a directory | at any port | by the notice that it writes there |
+//! | on one node | at an abstract Unix socket, named after the user and the launcher | to that name, one of eight. After 5 s to the launcher's host, if there is a token |
+//! | at a named host | at the port, or at one of four derived from the launcher's variables | there |
+//! | in a shared directory | at any port | to the addresses in rank 0's notice |
 //!
-//! Every rank listens at an abstract Unix socket as well, for the ranks of its node, and on several nodes at a port on every
-//! address of its host, because nobody can tell from inside which of them the others reach. What is reached under which name
-//! is found out by who sees whom ([`super::messages::Person::addresses`]).
+//! Every rank also listens at an abstract Unix socket for the ranks of its node. With several
+//! nodes, it listens at a port on all addresses of its host, because it cannot know which of them
+//! other nodes reach. The address that other ranks use is the one from which rank 0 sees the rank
+//! connect ([`super::messages::RankInfo::addresses`]).
 //!
-//! A process's later loaders meet beside its first, which keeps the place's port: they listen at any port, and the first tells
-//! who comes where that is ([`super::board`]).
+//! The first loader of a process has the rendezvous port. Later loaders listen at any port, and the
+//! first redirects their ranks ([`super::board`]).
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -31,44 +32,45 @@ use crate::system::is_nobody;
 use crate::token::hexadecimal;
 use crate::{Address, Listener, Network, Token, lock, token};
 
-/// All addresses of this host, of both families and of the older one.
+/// All addresses of this host: both families, and IPv4 alone.
 const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
 
-/// Names that rank 0 may have on one node: another user's process may have the first.
+/// Socket names that rank 0 may use on one node. Another user's process may have the first.
 const NAMES: u32 = 8;
 
-/// Whether a host stands for all addresses of one.
+/// Whether a host stands for all addresses of this host.
 pub(super) fn is_anywhere(host: &str) -> bool {
     ANYWHERE.contains(&host)
 }
 
-/// What a rank knows before it has said a word.
+/// This rank's listeners and rendezvous address.
 #[derive(Debug)]
 pub(super) struct Ground {
     pub network: Arc<dyn Network>,
     pub launched: Launched,
     rendezvous: Rendezvous,
-    /// Which of its process's loaders it is, from 0.
+    /// The number of the process's loader, from 0.
     loader: u16,
     process: u64,
-    /// Where the process's other loaders meet.
+    /// The addresses of the process's other loaders.
     pub board: Arc<Board>,
-    /// Which node it is on.
+    /// The node's id.
     pub node: String,
-    /// What the user says about where this rank listens.
+    /// The user's listen addresses.
     given: Vec<Address>,
-    /// Where rank 0 says where it is.
+    /// The directory of rank 0's notice.
     directory: Option<PrivateDirectory>,
-    /// Whether ranks of other nodes could prove themselves.
+    /// Whether ranks of other nodes can authenticate.
     has_token: bool,
-    /// This host's addresses that the user has chosen.
+    /// Addresses of the interfaces that the user selected.
     chosen: Addresses,
-    /// The notice is withdrawn and not written again. Held while it is written: what is under way then would land after it.
+    /// Whether the notice was withdrawn. Locked while the notice is written, so that no write lands
+    /// after the withdrawal.
     is_withdrawn: Arc<Mutex<bool>>,
 }
 
 impl Ground {
-    /// Looks for the place to meet.
+    /// Checks the settings and opens the rendezvous directory.
     pub(super) async fn new(settings: &Settings, process: u64) -> Result<Self, MeetError> {
         let Settings { launched, loader, board, network, token, listen, node, interface, .. } = settings;
         let chosen = interface.as_deref().map(interfaces::chosen).transpose()?.unwrap_or_default();
@@ -111,8 +113,9 @@ impl Ground {
         }
     }
 
-    /// The token of a job whose user gave none: on one node a text that all ranks know, because the kernel says whose a
-    /// socket is; in a directory that only the user can read, rank 0's random one.
+    /// The token of a job without a user's token. On one node, it is a text that all ranks can
+    /// derive, because the kernel tells which user owns a socket. In a directory that only the user
+    /// can read, it is random and made by rank 0.
     pub(super) fn made_token(&self) -> Result<Option<Token>, MeetError> {
         match &self.rendezvous {
             Rendezvous::Node { words, .. } => Ok(Some(Token::known(&self.name(words, 0)))),
@@ -123,7 +126,7 @@ impl Ground {
         }
     }
 
-    /// How rank 0 is found.
+    /// How to find rank 0.
     pub(super) fn dial(&self, token: Option<Token>) -> Dial {
         let at = |host: &str, ports: &[u16]| ports.iter().map(|port| Address::tcp(host, *port)).collect();
         let mut fallback = Vec::new();
@@ -156,7 +159,7 @@ impl Ground {
         (0..NAMES).map(|attempt| Address::local(self.name(words, attempt))).collect()
     }
 
-    /// Listens where this rank should.
+    /// Opens the listeners of this rank.
     pub(super) async fn listen(&self) -> Result<Vec<Box<dyn Listener>>, MeetError> {
         let mut all = Vec::new();
         if !self.given.is_empty() {
@@ -193,11 +196,11 @@ impl Ground {
             let address = anonymous()?;
             match self.network.listen(&address).await {
                 Ok(listener) => all.push(listener),
-                // The ranks of this node use the network.
+                // Ranks of this node then use the network.
                 Err(error) => tracing::debug!(%address, %error, "no socket for this node's ranks"),
             }
         }
-        // A later loader takes the place's port only where an earlier one does not have it.
+        // A later loader takes the rendezvous port only if an earlier one does not have it.
         let any = if self.loader > 0 { vec![0] } else { Vec::new() };
         let ports = ports.into_iter().chain(any);
         match self
@@ -213,8 +216,9 @@ impl Ground {
         Ok(all)
     }
 
-    /// A socket at the place that all ranks know, for a later loader's rank 0 that does not listen there: an earlier one may
-    /// end before all ranks have found their way through it. Nothing where that does not concern it, or the place is taken.
+    /// Listens at the rendezvous address, for rank 0 of a later loader. The earlier loader may end
+    /// before all ranks were redirected by it. `None` if this does not apply, or the address is in
+    /// use.
     pub(super) async fn listen_at_place(&self, listens: &[Address]) -> Option<Box<dyn Listener>> {
         let ports = match &self.rendezvous {
             Rendezvous::Host { ports, .. } => ports.clone(),
@@ -229,7 +233,8 @@ impl Ground {
         self.first_of(all.collect()).await.ok()
     }
 
-    /// The first of some addresses that is free. A port that another program has in one family is its own in both.
+    /// Listens at the first free address. A port that is in use in one address family is skipped in
+    /// both.
     async fn first_of(&self, addresses: Vec<Address>) -> Result<Box<dyn Listener>, MeetError> {
         let (mut last, mut taken) = (None, None);
         for address in addresses {
@@ -254,7 +259,7 @@ impl Ground {
             .unwrap_or_else(|| MeetError::new(MeetErrorKind::Network, "there is no address to listen at")))
     }
 
-    /// Under which names this rank's addresses are told to the others.
+    /// The addresses to advertise to other ranks.
     pub(super) fn told(&self, listens: &[Address]) -> Vec<Address> {
         let listed = match &self.rendezvous {
             Rendezvous::List(list) => list.get(self.launched.rank.0 as usize).map(|(host, _)| host.clone()),
@@ -272,7 +277,7 @@ impl Ground {
         listens.iter().flat_map(named).collect()
     }
 
-    /// Logs which network other nodes use, of the addresses under which they know this rank.
+    /// Logs the network over which other nodes reach this rank.
     pub(super) fn log_network(&self, addresses: &[String]) {
         let of_network = |text: &String| match text.parse() {
             Ok(Address::Tcp(host, _)) if !is_anywhere(&host) => Some(host),
@@ -292,8 +297,8 @@ impl Ground {
         }
     }
 
-    /// Lets the others know where rank 0 listens, and the token that it made; `again` where somebody may have removed what
-    /// was written.
+    /// Publishes rank 0's addresses and the token it generated. `again`: only if the notice was
+    /// removed.
     pub(super) async fn publish(
         &self,
         listens: &[Address],
@@ -323,7 +328,7 @@ impl Ground {
         Notice { instance: self.process, node: node_id(), addresses, token }
     }
 
-    /// Takes the notice back.
+    /// Withdraws the notice.
     pub(super) fn withdraw(&self) {
         if self.launched.rank.0 == 0 {
             self.board.remove(self.loader);
@@ -335,7 +340,7 @@ impl Ground {
     }
 }
 
-/// That ranks of this user cannot meet on a node.
+/// The error for the user nobody, whose ranks cannot authenticate on a node.
 fn nobody() -> MeetError {
     let (token, meet) = (super::launcher::TOKEN, super::launcher::MEET);
     let line = format!(
@@ -350,7 +355,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     done.map_err(|error| MeetError::caused(MeetErrorKind::Broken, "the program is ending", error))
 }
 
-/// A socket of this node under a name that nobody guesses.
+/// A Unix socket of this node with a random name.
 fn anonymous() -> Result<Address, MeetError> {
     let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
     Ok(Address::local(format!("foreread-{}", hexadecimal(&random[..16]))))
@@ -364,8 +369,7 @@ fn cannot(address: &Address, error: io::Error) -> MeetError {
     MeetError::caused(MeetErrorKind::Network, format!("cannot listen at {address}: {error}{remedy}"), error)
 }
 
-/// The names under which rank 0's address may be reached from other hosts: those of the interfaces that were `chosen`, or
-/// all.
+/// The addresses at which other hosts may reach rank 0: those of the selected interfaces, or all.
 fn names(address: &Address, chosen: &Addresses) -> Vec<Address> {
     let Address::Tcp(host, port) = address else { return vec![address.clone()] };
     if !is_anywhere(host) {
@@ -408,7 +412,7 @@ mod tests {
         assert_eq!(ground.told(&listens), announced);
         let notice = ground.notice(&listens, None);
         assert_eq!(notice.addresses, announced.map(|address| address.to_string()));
-        // What the user has said of this very rank counts more.
+        // The rank's own entry in the list has precedence.
         let list = [("node0", 1), ("node1", 7)].map(|(host, port)| (host.to_owned(), port));
         ground.rendezvous = Rendezvous::List(list.into());
         assert_eq!(ground.told(&listens), [Address::local("x"), Address::tcp("node1", 7)]);
@@ -425,7 +429,7 @@ mod tests {
         ground.publish(&listens, None, false).await.unwrap();
         assert!(path.exists());
         ground.withdraw();
-        // Each was under way, and lands later.
+        // These writes were under way and finish after the withdrawal.
         ground.publish(&listens, None, false).await.unwrap();
         ground.publish(&listens, None, true).await.unwrap();
         assert!(!path.exists());
@@ -462,7 +466,7 @@ mod tests {
         }
     }
 
-    /// Names of sockets are everybody's: another program may have the first.
+    /// Socket names are not reserved: another program may have the first.
     #[tokio::test]
     async fn taken_name_of_a_socket_is_passed_over() {
         let first = ground(0, "taken");
@@ -473,7 +477,7 @@ mod tests {
             panic!("no addresses")
         };
         assert_eq!([&looked_for[0], &looked_for[1]], [before[0].address(), own[0].address()]);
-        // Another job's names, another loader's and another user's are others.
+        // The names of another job, loader or user differ.
         let Place::Addresses(other) = ground(1, "other").dial(None).place else { panic!("no addresses") };
         assert!(other.iter().all(|name| !looked_for.contains(name)));
     }

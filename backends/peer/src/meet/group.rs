@@ -1,8 +1,9 @@
 //! The ranks of a run, from its start to its end.
 //!
-//! Samples flow between ranks directly; rank 0 is needed only for what concerns all: how far all have come, what each
-//! reports, when all are done, who comes back. When rank 0 dies, that ends and the rest goes on: whatever waits for it has a
-//! deadline. A rank that is gone is read around by the layers above; here it is only said.
+//! Samples flow between ranks directly. Rank 0 is needed for the progress of all ranks, their
+//! reports, the end of the run and restarted ranks. When rank 0 dies, these services end and the
+//! run continues. Each wait for rank 0 has a timeout. The layers above read around a dead rank.
+//! This module only reports it.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -23,21 +24,21 @@ use super::roster::Roster;
 use super::run::{Heard, Outbox, run};
 use crate::{Asker, Counters, Remote, RunId, Server, lock};
 
-/// How long the last words may take.
+/// Timeout for sending the final messages.
 const LAST: Duration = Duration::from_secs(2);
 
-/// How ranks have left each other.
+/// How the ranks ended the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// All were done.
+    /// All ranks were done.
     Together,
-    /// Rank 0 did not wait for these any longer: they are gone, or the deadline passed.
+    /// Rank 0 no longer waited for these ranks: they are gone, or the deadline passed.
     Without(Vec<Rank>),
-    /// Rank 0 said nothing before the deadline: it waits for others, or is gone.
+    /// Rank 0 did not reply before the deadline: it waits for other ranks, or is gone.
     Unheard,
 }
 
-/// The connections to the other ranks that a run needs beside those for samples.
+/// The connections to other ranks that a run needs in addition to those for samples.
 #[derive(Debug)]
 pub(super) enum Running {
     First { hub: Arc<Hub>, _serving: Option<Task>, _following: Task },
@@ -74,7 +75,7 @@ pub struct Group {
     /// The store of each rank.
     stores: Vec<StoreId>,
     asker: Asker,
-    /// Answers until all have left.
+    /// Serves samples until all ranks are done.
     server: Mutex<Option<Server>>,
 }
 
@@ -90,12 +91,13 @@ impl Group {
         Self { ground, running, roster, stores, asker, server: Mutex::new(Some(server)) }
     }
 
-    /// The run that these ranks are in: the same on all of them.
+    /// The run's id, equal on all ranks.
     pub fn run(&self) -> RunId {
         self.asker.run
     }
 
-    /// Says how far this rank has come: a count that only grows. Returns at once; rank 0 hears the latest, not each.
+    /// Sets the progress of this rank, a count that only grows. Does not wait. Only the latest
+    /// value is sent to rank 0.
     pub fn progress(&self, at: u64) {
         match &self.running {
             Running::First { hub, .. } => hub.with(|leader| leader.progress(0, at)),
@@ -105,8 +107,8 @@ impl Group {
         }
     }
 
-    /// How far all ranks have come, on rank 0: the least that any has said last; 0 while one has said nothing. Nothing on the
-    /// other ranks. The receiver can be waited on for changes.
+    /// On rank 0, the lowest progress of all ranks: 0 until each has sent one. `None` on other
+    /// ranks. The receiver can wait for changes.
     pub fn lowest(&self) -> Option<watch::Receiver<u64>> {
         match &self.running {
             Running::First { hub, .. } => Some(hub.lowest()),
@@ -114,14 +116,15 @@ impl Group {
         }
     }
 
-    /// Gives rank 0 this rank's report, at most 256 MiB; says whether rank 0 has it before the deadline.
+    /// Sends this rank's report to rank 0, at most 256 MiB. Returns whether rank 0 has acknowledged
+    /// it before the deadline.
     ///
     /// # Cancel safety
-    /// The report is sent although nobody waits for it.
+    /// The report is sent even if the future is dropped.
     pub async fn report(&self, report: Bytes, deadline: Duration) -> bool {
         match &self.running {
             Running::First { hub, .. } => {
-                // Rank 0 names no other steps than it does.
+                // Rank 0's own steps never conflict.
                 drop(hub.with(|leader| leader.part(0, key::REPORT, report)));
                 true
             }
@@ -133,8 +136,8 @@ impl Group {
         }
     }
 
-    /// The reports of all ranks, on rank 0, its own with them; of those that are gone, or do not report before the deadline,
-    /// there is none. Empty on the other ranks.
+    /// On rank 0, the reports of all ranks including its own. `None` for ranks that are gone, or do
+    /// not report before the deadline. Empty on other ranks.
     pub async fn reports(&self, deadline: Duration) -> Vec<Option<Bytes>> {
         let Running::First { hub, .. } = &self.running else { return Vec::new() };
         let until = Instant::now() + deadline;
@@ -151,21 +154,22 @@ impl Group {
         }
     }
 
-    /// Waits until there has been no connection to rank 0 for so long without a break; for ever on rank 0.
+    /// Waits until the connection to rank 0 was lost for this long without a break. Pending forever
+    /// on rank 0.
     ///
     /// # Cancel safety
-    /// Nothing is lost but the time.
+    /// Only the elapsed time is lost.
     pub async fn lost_first(&self, this_long: Duration) {
         let Running::Member { heard, .. } = &self.running else { return std::future::pending().await };
         let mut heard = heard.clone();
         loop {
             if heard.wait_for(|heard| heard.is_lost).await.is_err() {
-                // The connection was put down, not lost.
+                // The connection was closed, not lost.
                 return std::future::pending().await;
             }
             let back = async {
                 if heard.wait_for(|heard| !heard.is_lost).await.is_err() {
-                    // Rank 0 does not want this rank back.
+                    // Rank 0 refuses this rank.
                     std::future::pending::<()>().await;
                 }
             };
@@ -175,11 +179,11 @@ impl Group {
         }
     }
 
-    /// Says that this rank is done, and goes on serving until all are done or gone, or the deadline passes; then it serves
-    /// no more.
+    /// Reports that this rank is done. Serves samples until all ranks are done or gone, or the
+    /// deadline passes, and then shuts the server down.
     ///
     /// # Cancel safety
-    /// That this rank is done is said although nobody waits.
+    /// The report is sent even if the future is dropped.
     pub async fn leave(&self, deadline: Duration) -> Left {
         let left = self.part(Instant::now() + deadline).await;
         let server = lock(&self.server).take();
@@ -204,7 +208,7 @@ impl Group {
                     look(&mut arrivals, until).await;
                 };
                 hub.with(|leader| leader.end(&missing));
-                // They close their connections when they have heard it.
+                // The other ranks close their connections once they have received it.
                 let last = async {
                     loop {
                         arrivals.mark_unchanged();
@@ -235,7 +239,8 @@ impl Group {
         }
     }
 
-    /// Ranks of which rank 0 hears nothing, on rank 0. For tests: whoever asks a rank finds out sooner by itself.
+    /// On rank 0, the ranks that are disconnected. For tests: clients of a rank detect its end
+    /// sooner.
     #[cfg(feature = "testing")]
     pub fn gone(&self) -> Vec<Rank> {
         match &self.running {
@@ -244,12 +249,12 @@ impl Group {
         }
     }
 
-    /// What was asked and served.
+    /// The counters of samples.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.asker.counters
     }
 
-    /// The rank, not this one, that has this store.
+    /// The client of the other rank that has this store.
     fn remote(&self, store: StoreId) -> Option<Arc<Remote>> {
         let rank = Rank(self.stores.iter().position(|of_rank| *of_rank == store)? as u32);
         (rank != self.rank()).then(|| self.roster.remote(rank, &self.asker))
@@ -288,14 +293,14 @@ impl Peers for Group {
     }
 }
 
-/// Waits until something has come, or it is time to see who is gone for good.
+/// Waits for an arrival, or until disconnected ranks are checked again.
 async fn look(arrivals: &mut watch::Receiver<()>, until: Instant) {
     let next = until.min(Instant::now() + RECONNECT / 4);
-    // Whatever it was, the caller looks.
+    // The caller checks in any case.
     drop(timeout_at(next, arrivals.changed()).await);
 }
 
-/// Rank 0 learns, as the others do, which ranks were started again.
+/// Applies address changes of restarted ranks at rank 0, as the other ranks do.
 async fn follow(hub: Arc<Hub>, roster: Arc<Roster>) {
     let mut news = hub.news();
     let mut moves = 0;

@@ -1,5 +1,6 @@
-//! Rank 0's [`Leader`] behind a lock, for the tasks that serve the other ranks ([`super::sessions`]) and for rank 0's own
-//! steps ([`super::first`]), which wait for its changes. What is done under the lock is short.
+//! Rank 0's [`Leader`] behind a lock. Shared by the tasks that serve the other ranks
+//! ([`super::sessions`]) and by rank 0's own steps ([`super::rank0`]), which wait for its changes.
+//! The lock is held for short times only.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +13,7 @@ use crate::lock;
 #[derive(Debug)]
 pub(super) struct Hub {
     leader: Mutex<Leader>,
-    /// What links of all ranks move.
+    /// Transfers on the connections of all ranks.
     pub(super) traffic: Arc<Traffic>,
     arrived: watch::Sender<()>,
     published: watch::Sender<()>,
@@ -25,12 +26,12 @@ impl Hub {
         Self { leader: Mutex::new(leader), traffic, arrived, published, lowest }
     }
 
-    /// Calls the leader, and wakes whoever waits for what has changed.
+    /// Calls the leader and wakes the tasks that wait for its changes.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Leader) -> T) -> T {
         let mut leader = lock(&self.leader);
         let done = act(&mut leader);
         let (changes, lowest) = (leader.take_changes(), leader.lowest());
-        // Under the lock, or an older position could be told after a newer one.
+        // Under the lock. Otherwise an older position could be published after a newer one.
         self.lowest.send_if_modified(|known| std::mem::replace(known, lowest) != lowest);
         drop(leader);
         if changes.arrived {
@@ -47,7 +48,7 @@ impl Hub {
         self.arrived.subscribe()
     }
 
-    /// Changes that the others may have to be told.
+    /// Changes that may have to be sent to other ranks.
     pub(super) fn news(&self) -> watch::Receiver<()> {
         self.published.subscribe()
     }

@@ -1,7 +1,9 @@
-//! Which of this host's addresses other nodes use: those of the network interfaces that the user names.
+//! Selects the addresses by which other nodes reach this host: those of the network interfaces that
+//! the user names.
 //!
-//! Without a name, other nodes use the address from which rank 0 has seen this one come. That is the network of the host's
-//! name, which on clusters is often the slow one. Names match as those of `NCCL_SOCKET_IFNAME` do, so one value serves both.
+//! Without a name, other nodes use the address from which rank 0 saw this rank connect. That is the
+//! network of the host name, which is often the slow one on clusters. Names match as those of
+//! `NCCL_SOCKET_IFNAME`, so that one value serves both.
 
 use std::net::IpAddr;
 
@@ -9,19 +11,20 @@ use if_addrs::{Interface, get_if_addrs};
 
 use super::{MeetError, MeetErrorKind};
 
-/// The variable that names interfaces: `ib0,eth1` (what names begin with), `=ib0` (whole names), `^docker,lo` (all but these).
+/// The variable that names interfaces: `ib0,eth1` (prefixes), `=ib0` (whole names), `^docker,lo`
+/// (all but these).
 pub const INTERFACE: &str = "FOREREAD_INTERFACE";
 
 /// Addresses of this host, each with its interface.
 pub(super) type Addresses = Vec<(String, IpAddr)>;
 
-/// Names of interfaces.
+/// A parsed list of interface names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Names<'a> {
     names: Vec<&'a str>,
-    /// All others are meant.
+    /// The names are excluded.
     excludes: bool,
-    /// Names are whole, not beginnings.
+    /// The names are whole, not prefixes.
     exact: bool,
 }
 
@@ -39,14 +42,14 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Addresses that other nodes may reach; of the interface of the machine alone where `with_loopback`.
+/// Addresses that other nodes may reach. `with_loopback` adds those of the loopback interface.
 fn reachable(all: &[Interface], with_loopback: bool) -> impl Iterator<Item = (String, IpAddr)> {
-    // One of a single link means nothing on another host without that host's name for the link.
+    // A link-local address is invalid on another host without that host's name of the link.
     let usable = move |of: &&Interface| !of.is_link_local() && (with_loopback || !of.is_loopback());
     all.iter().filter(usable).map(|of| (of.name.clone(), of.ip()))
 }
 
-/// Those of `all` that `text` names.
+/// The addresses of `all` that `text` selects.
 fn named(all: &[Interface], text: &str) -> Result<Addresses, MeetError> {
     let names = Names::of(text);
     let found: Addresses = reachable(all, true).filter(|(name, _)| names.mean(name)).collect();
@@ -68,15 +71,15 @@ fn interfaces() -> Result<Vec<Interface>, MeetError> {
     })
 }
 
-/// The addresses of the interfaces that `text` names.
+/// The addresses of the interfaces that `text` selects.
 ///
 /// # Errors
-/// It names none; the line lists those that there are.
+/// It selects none. The error lists the interfaces of this host.
 pub(super) fn chosen(text: &str) -> Result<Addresses, MeetError> {
     named(&interfaces()?, text)
 }
 
-/// All addresses of this host that others may reach.
+/// All addresses of this host that other hosts may reach.
 pub(super) fn all() -> Addresses {
     let all = interfaces().unwrap_or_else(|error| {
         tracing::warn!(%error, "others find this host by its name alone");

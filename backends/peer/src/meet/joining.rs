@@ -1,4 +1,4 @@
-//! Ranks come together, step by step.
+//! The rendezvous, step by step, until the start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,22 +32,23 @@ use super::waiting::Patience;
 use super::{MeetError, MeetErrorKind};
 use crate::{Asker, Identity, Nonce, RunId, Server, token};
 
-/// What one rank may bring for a key, in bytes.
+/// The largest part of a key that a rank may send, in bytes.
 pub(super) const LARGEST_PART: u64 = 256 << 20;
 
-/// How often rank 0 sees to it that it can be found.
+/// How often rank 0 checks that it can be found.
 const REPUBLISH: Duration = Duration::from_secs(1);
 
-/// Ranks that have come together and not yet started. All go through the same steps in the same order; each step has the
-/// deadline of the [`Settings`], which begins anew while bytes move or a rank says that it works.
+/// Ranks that have connected and not started yet. All ranks make the same steps in the same order.
+/// Each step has the deadline of the [`Settings`], which restarts while bytes are transferred or a
+/// rank reports progress.
 ///
-/// Dropping it tells the others that this rank gave up.
+/// Dropping it notifies the other ranks that this rank gave up.
 #[derive(Debug)]
 pub struct Joining {
     side: Side,
     ground: Arc<Ground>,
     identity: Identity,
-    /// Until the start.
+    /// `None` after the start.
     server: Option<Server>,
     nodes: Vec<u32>,
     /// Steps that this rank has made.
@@ -62,25 +63,25 @@ enum Side {
     First {
         first: First,
         serving: Option<Task>,
-        /// Keeps rank 0 to be found until the start.
+        /// Keeps rank 0's notice and rendezvous address in place until the start.
         publishing: Option<Task>,
     },
     Member {
         member: Box<Member>,
-        /// Catalogs for the others of this node; none when nothing is added to them any more.
+        /// Catalogs for other ranks of this node. `None` once no more are added.
         offers: Option<watch::Sender<Offers>>,
         _passing_on: Option<Task>,
     },
-    /// It has started.
+    /// Started.
     Left,
 }
 
-/// A task that ends when this is dropped.
+/// A task that is aborted when this is dropped.
 #[derive(Debug)]
 pub(super) struct Task(pub JoinHandle<()>);
 
 impl Task {
-    /// Starts it on this runtime.
+    /// Spawns it on the current runtime.
     pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(work))
     }
@@ -93,12 +94,12 @@ impl Drop for Task {
 }
 
 impl Joining {
-    /// Comes together with the other ranks; returns when all are there.
+    /// Connects to the other ranks. Returns when all ranks are connected.
     ///
     /// # Errors
     ///
-    /// [`MeetError`], one line on every rank: somebody did not come in time, is of another version or world size, or is
-    /// there twice; there is no place to meet or no token.
+    /// [`MeetError`], one line on every rank. A rank did not come in time, has another version or
+    /// world size, or exists twice. Or there is no rendezvous address or no token.
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
         let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
         let process = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
@@ -186,7 +187,7 @@ impl Joining {
         Ok(joining)
     }
 
-    /// Waits for all, and counts which of them share a node.
+    /// Waits for all ranks and numbers their nodes.
     async fn count_nodes(&mut self) -> Result<(), MeetError> {
         if let Side::First { first, .. } = &mut self.side {
             first.arrive().await?;
@@ -203,7 +204,7 @@ impl Joining {
         Ok(())
     }
 
-    /// The ranks, as this one knows them.
+    /// The ranks, as far as this one knows them.
     fn people(&self) -> Vec<Person> {
         match &self.side {
             Side::First { first, .. } => first.hub.with(|leader| leader.people()),
@@ -212,7 +213,7 @@ impl Joining {
         }
     }
 
-    /// Who is where, as this rank reaches them.
+    /// The addresses of all ranks, as this rank reaches them.
     fn roster(&self) -> Roster {
         let (at, moved) = match &self.side {
             Side::Member { member, .. } => (member.at.as_ref(), &member.follower.moved[..]),
@@ -228,19 +229,19 @@ impl Joining {
         self.ground.launched.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world_size(&self) -> u32 {
         self.ground.launched.world_size
     }
 
-    /// The node of each rank, numbered in the order of their first ranks. Ranks of one node share its disks, and reach each
-    /// other by Unix sockets where they see the same directories.
+    /// The node of each rank, numbered in the order of their first ranks. Ranks of one node share
+    /// its disks. They use Unix sockets if they share the network namespace.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes
     }
 
-    /// Tells all that this rank works on something that takes its time, as often as it gets on with it: deadlines begin
-    /// anew, and it is shown on all ranks.
+    /// Reports progress of a long task to all ranks. To be repeated while it progresses. Deadlines
+    /// restart, and all ranks show it.
     pub async fn working(&mut self, on: &str) {
         match &mut self.side {
             Side::First { first, .. } => first.working(on),
@@ -253,7 +254,7 @@ impl Joining {
         }
     }
 
-    /// Rank 0's `blob` on all ranks. Only rank 0's counts.
+    /// Rank 0's `blob` on all ranks. The value of other ranks is ignored.
     ///
     /// # Errors
     ///
@@ -262,12 +263,13 @@ impl Joining {
         self.share_with(blob, Vec::new()).await
     }
 
-    /// Rank 0's `blob` on all ranks, and catalogs for those that get them by [`bulks`](Self::bulks). One share has catalogs.
+    /// Rank 0's `blob` on all ranks, and catalogs for ranks that get them by
+    /// [`bulks`](Self::bulks). Only one share of a rendezvous may have catalogs.
     ///
     /// # Errors
     ///
-    /// As [`join`](Self::join); [`MeetErrorKind::Setting`] if more than 16 GiB of catalogs would leave rank 0, or there are
-    /// more than 16 of them.
+    /// As [`join`](Self::join). [`MeetErrorKind::Setting`] if more than 16 GiB of catalogs would
+    /// leave rank 0, or there are more than 16 of them.
     pub async fn share_with(&mut self, blob: Option<Bytes>, bulks: Vec<Bulk>) -> Result<Bytes, MeetError> {
         let key = self.step("share");
         match &mut self.side {
@@ -277,7 +279,7 @@ impl Joining {
                     return Err(first.fail(error).await);
                 }
                 let blob = blob.unwrap_or_default();
-                // How many catalogs there are, and of each whether all need it.
+                // The number of catalogs, and for each whether it is sent without a request.
                 let mut value = vec![bulks.len() as u8];
                 value.extend(bulks.iter().map(|bulk| u8::from(bulk.is_pushed())));
                 value.extend_from_slice(&blob);
@@ -298,8 +300,9 @@ impl Joining {
         }
     }
 
-    /// The catalogs of the last [`share_with`](Self::share_with) that this rank does not `have`, in their order, from a rank
-    /// of this node or from rank 0. The others of the node may get from this rank what it has. Nothing on rank 0.
+    /// The catalogs of the last [`share_with`](Self::share_with) that this rank does not `have`, in
+    /// their order. They come from a rank of this node or from rank 0. The other ranks of the node
+    /// may get from this rank what it has. `None`s on rank 0.
     ///
     /// # Errors
     ///
@@ -349,13 +352,13 @@ impl Joining {
         Ok(numbers.map(|number| got.remove(&number)).collect())
     }
 
-    /// What `digest` makes, on rank 0, of what all ranks bring, on all ranks, which have to have the same `words` (seed,
-    /// names of datasets ...). At most 256 MiB a rank.
+    /// The result of `digest` on all ranks. Rank 0 calls it with the payloads of all ranks, at most
+    /// 256 MiB each. All ranks must have the same `words` (seed, names of datasets ...).
     ///
     /// # Errors
     ///
-    /// As [`join`](Self::join); [`MeetErrorKind::Differs`] on every rank where their words differ, in a line that says which
-    /// ranks differ in what.
+    /// As [`join`](Self::join). [`MeetErrorKind::Differs`] on every rank if their settings differ,
+    /// in a line that names the ranks and settings.
     pub async fn exchange(
         &mut self,
         words: Words,
@@ -385,7 +388,8 @@ impl Joining {
         key::step(self.steps, name)
     }
 
-    /// The value of a key, which `say` brings where it does not come without.
+    /// The value of a key. `request` is the message that obtains it, if it does not come without
+    /// one.
     async fn value(&mut self, key: &str, say: Option<(Message, Bytes)>) -> Result<Bytes, MeetError> {
         match &mut self.side {
             Side::Member { member, .. } => member.value(&self.identity, key, say, false).await,
@@ -393,12 +397,12 @@ impl Joining {
         }
     }
 
-    /// The value of a key, to which this rank brings its words and what is its own.
+    /// The value of a key to which this rank contributes its settings and a payload.
     async fn part(&mut self, key: &str, words: &Words, own: &[u8]) -> Result<Bytes, MeetError> {
         let part = pack(words, own);
         let message = Message::part(key, &part);
         let (ours, value) = unpack(&self.value(key, Some((message, part))).await?);
-        // A rank that was started again comes when all others have agreed.
+        // A restarted rank comes after the other ranks have agreed.
         let ours: Words = serde_json::from_slice(&ours).unwrap_or_default();
         match difference(words, &ours) {
             None => Ok(value),
@@ -409,10 +413,10 @@ impl Joining {
         }
     }
 
-    /// Begins, when all ranks are ready and have the same `words` (the inputs of the plan, its fingerprint). `bound` is what
-    /// the run's id is bound to: ranks exchange samples only where all of it is equal, so it names what they read and how they
-    /// have planned it. `stores` says for each rank which store it has. Others are asked with the memory and the runtime of
-    /// `context`.
+    /// Starts the run, once all ranks are ready and have the same `words` (the inputs of the plan,
+    /// its fingerprint). The run's id is bound to `bound`, which names the datasets and the plan:
+    /// ranks exchange samples only if it is equal. `stores` is the store of each rank. Peer clients
+    /// use the memory and the runtime of `context`.
     ///
     /// # Errors
     ///
@@ -431,7 +435,7 @@ impl Joining {
         };
         let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 named no run"))?;
         let run = RunId::new(nonce, bound);
-        // Before the last step: whoever has passed that may ask.
+        // Before the last step, because a rank that has passed it may send requests.
         if let Some(server) = &self.server {
             server.enter(run);
         }
@@ -455,7 +459,7 @@ impl Joining {
         Ok(Group::new(ground, running, roster, stores.to_vec(), asker, server))
     }
 
-    /// Ends before the start; every rank ends with a line that says `why`.
+    /// Ends before the start. Every rank ends with a line that contains `why`.
     pub async fn give_up(mut self, why: &str) {
         match std::mem::replace(&mut self.side, Side::Left) {
             Side::First { mut first, serving, .. } => {
@@ -464,7 +468,7 @@ impl Joining {
                 drop(serving);
             }
             Side::Member { mut member, .. } => {
-                // Where there is no connection, rank 0 finds out by itself.
+                // Without a connection, rank 0 detects the end itself.
                 _ = member.say(&Message::GiveUp { why: why.to_owned() }).await;
                 if let Some(link) = member.link.take() {
                     link.close().await;
@@ -481,12 +485,12 @@ impl Drop for Joining {
         const WHY: &str = "it ended before the start";
         match &mut self.side {
             Side::First { first, serving, publishing } => {
-                // Or it could write the notice again that is withdrawn below.
+                // Otherwise it could write the notice again after its withdrawal below.
                 *publishing = None;
                 let error = MeetError::new(MeetErrorKind::Refused, format!("rank 0 gave up: {WHY}"));
                 first.hub.with(|leader| leader.fail(error));
                 if let (Some(serving), Ok(runtime)) = (serving.take(), Handle::try_current()) {
-                    // Time for the others to hear it.
+                    // Leaves the other ranks time to receive it.
                     runtime.spawn(async move {
                         sleep(Duration::from_secs(2)).await;
                         drop(serving);

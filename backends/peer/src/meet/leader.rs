@@ -1,8 +1,10 @@
-//! What rank 0 knows and decides: the store, the ranks, and why there is no run, if there is none.
+//! Rank 0's state and decisions: the key-value store, the ranks, and the failure of the rendezvous,
+//! if any.
 //!
-//! A state machine without I/O, tasks or clock. Events go in as calls (a hello, a message, the end of a connection, a step of
-//! rank 0), each with the time. [`Leader::due`] returns what is to be sent on a connection next. The price is that callers
-//! call it for each connection after each change; [`Changes`] says when.
+//! A state machine without I/O, tasks or clock. Events are calls (a hello, a message, the end of a
+//! connection, a step of rank 0), each with the time. [`Leader::next_send`] returns the next
+//! message for a connection. The price is that callers call it for each connection after each
+//! change. [`LeaderChanges`] tells them when.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,43 +26,44 @@ use super::waiting::NAMED;
 use super::{MeetError, MeetErrorKind};
 use crate::Nonce;
 
-/// Values that one connection may request at a time.
+/// Pending value requests per connection.
 const MOST_WANTED: usize = 16;
 
-/// What calls have changed since it was looked at last.
+/// Changes since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Something came that rank 0 may wait for.
+    /// Rank 0's steps may be complete.
     pub(super) arrived: bool,
-    /// Something is to be sent to the others.
+    /// There may be messages for other ranks.
     pub(super) published: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Leader {
-    /// Which process rank 0 is.
+    /// The random id of rank 0's process.
     process: u64,
-    /// What the run's id begins with.
+    /// The start of the run's id.
     pub(super) nonce: Nonce,
     pub(super) world: usize,
-    /// Which of its process's loaders it is.
+    /// The number of the process's loader.
     loader: u16,
-    /// Where the process's other loaders meet.
+    /// The addresses of the process's other loaders.
     board: Arc<Board>,
     pub(super) members: Members,
     pub(super) store: Store,
     /// Catalogs.
     bulks: Vec<Bulk>,
-    /// Ranks that catalogs of these numbers have left for, and their bytes, once for each of them.
+    /// Pairs of catalog and rank that were sent, and the sum of their bytes, counted once.
     bulk_to: BTreeSet<(usize, usize)>,
     bulk_bytes: u64,
     failed: Option<MeetError>,
-    /// Ranks that know why there is no run, or that it is over.
+    /// Ranks that have received the failure, or the end of the run.
     told: BTreeSet<usize>,
     waiting: Option<(u64, Message)>,
-    /// How much was worked on so far, and on what last.
+    /// The number of progress reports, and the last one.
     works: (u64, Option<String>),
-    /// All ranks have been there: the roster as JSON, after so many changes.
+    /// The roster as JSON, with the number of changes it includes. Present once all ranks were
+    /// connected.
     roster: Option<(u64, Bytes)>,
     started: bool,
     ended: bool,
@@ -70,19 +73,19 @@ pub(super) struct Leader {
     changes: Changes,
 }
 
-/// Why a connection gets no rank.
+/// Why a connection is refused.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// There will be no run, or it is over: that this rank was told counts.
+    /// The rendezvous has failed, or the run is over. The rank counts as informed.
     NoRun(Message),
-    /// This connection is refused, and the meeting goes on.
+    /// This connection is refused, and the rendezvous continues.
     Connection(Message),
 }
 
 /// Why a message ends its connection.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The rank is told so.
+    /// The rank is sent the reason.
     Refuse(Message),
     Broken,
 }
@@ -91,19 +94,19 @@ impl Leader {
     pub(super) fn new(me: Person, world: usize, version: String, process: u64, nonce: Nonce) -> Self {
         let members = Members::new(me, world, version, process);
         let mut store = Store::new(world);
-        // A report is acknowledged as it comes.
+        // Has a value from the start, so that reports are acknowledged at once.
         store.put(key::REPORT, Bytes::new());
-        // There is room for it whatever comes.
+        // Reserves room for the key.
         store.want(key::DONE);
         Self { process, nonce, world, members, store, ..Self::default() }
     }
 
-    /// The same for the process's loader of this number, which knows from `board` where others meet.
+    /// Sets the number of the process's loader, and the addresses of the others.
     pub(super) fn of_loader(self, loader: u16, board: Arc<Board>) -> Self {
         Self { loader, board, ..self }
     }
 
-    /// What has changed since the last call.
+    /// Changes since the last call.
     pub(super) fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }
@@ -113,9 +116,9 @@ impl Leader {
         self.changes.published |= publish;
     }
 
-    // What connections bring.
+    // Events of connections.
 
-    /// Gives a rank to a connection, or says why not.
+    /// Admits a connection, or returns why not.
     pub(super) fn hello(&mut self, hello: &Hello, seen: &str, now: Instant) -> Result<Speaker, Refusal> {
         if hello.loader != self.loader {
             return Err(Refusal::Connection(self.elsewhere(hello.loader)));
@@ -127,17 +130,17 @@ impl Leader {
             if stray.is_none() && may_be {
                 return Err(Refusal::NoRun(Message::refuse(error)));
             }
-            // Most likely one of the next launch.
+            // Most likely a rank of the next launch.
             let why = format!("the ranks that met here before are ending: {error}");
             return Err(Refusal::Connection(not_yet(why)));
         }
-        // One of this run whose connection broke may still hear that it is over.
+        // A rank of this run that lost its connection may still get the end of the run.
         if self.ended && !(hello.started && may_be) {
             let why = "the ranks that met here before are ending".to_owned();
             return Err(Refusal::Connection(not_yet(why)));
         }
         if let Some(error) = stray {
-            // What an earlier run left over, or a mistake: the rank that is meant may still come.
+            // Left over by an earlier run, or misconfigured. The right process may still come.
             if !self.started {
                 self.members.note_stray(rank, &error);
             }
@@ -162,18 +165,18 @@ impl Leader {
         }
     }
 
-    /// A rank has other addresses than the others know.
+    /// Publishes changed addresses of a rank.
     fn publish_move(&mut self, rank: usize) {
         let Some(person) = self.members.all.get(rank).and_then(|member| member.person.as_ref()) else {
             return;
         };
-        // Texts and numbers alone: it cannot fail.
+        // Only texts and numbers: it cannot fail.
         let person = serde_json::to_vec(person).unwrap_or_default();
         self.store.put(&key::moved(self.moves), person.into());
         self.moves += 1;
     }
 
-    /// Where another of this process's loaders is met.
+    /// The reply to a rank of another loader of this process.
     fn elsewhere(&self, loader: u16) -> Message {
         match self.board.addresses(loader) {
             Some(addresses) => {
@@ -183,17 +186,18 @@ impl Leader {
                 let (ours, theirs) = (u32::from(self.loader) + 1, u32::from(loader) + 1);
                 let line =
                     format!("rank 0 there has loader {ours} of its process, and this is loader {theirs}");
-                // Its own have ended, so it is a new process, or rank 0 is an earlier run's.
+                // This process's earlier loaders have ended, so the other one was restarted, or
+                // rank 0 belongs to an earlier run.
                 let hint = "; a process that was started again cannot come back: start all ranks again";
                 not_yet(if self.started && theirs < ours { line + hint } else { line })
             }
         }
     }
 
-    /// Takes what a rank says on a connection.
+    /// Handles a message of a rank.
     ///
     /// # Errors
-    /// The connection ends.
+    /// The connection must end.
     pub(super) fn message(&mut self, from: &mut Speaker, message: Message, bulk: Bytes) -> Result<(), Fault> {
         let rank = from.session.rank;
         match message {
@@ -214,22 +218,22 @@ impl Leader {
             Message::Working { on } => self.work(rank, &on),
             Message::GiveUp { why } => self.give_up(rank, &why),
             Message::Progress { at } => self.progress(rank, at),
-            // What rank 0 says itself, or a later version.
+            // Messages of rank 0, or of a later version.
             _ => {}
         }
         Ok(())
     }
 
-    /// A connection is gone; whether its rank is, [`check_gone`](Self::check_gone) says later. `false` where the rank has
-    /// another already.
+    /// A connection has ended. Whether its rank is gone is decided by
+    /// [`check_lost`](Self::check_lost) later. `false` if the rank has a newer connection.
     pub(super) fn disconnect(&mut self, session: Session, now: Instant) -> bool {
         let was_current = self.members.disconnect(session, now);
         self.changed(false);
         was_current
     }
 
-    /// Says that a rank is gone whose connection broke a while ago, if no other has been made since. Not at once: this
-    /// process may have stood still, and then all have lost it and come back.
+    /// Logs a rank as gone if it has not reconnected since a while. Not at once: if this process
+    /// was paused, all ranks have lost their connections and reconnect.
     pub(super) fn check_gone(&mut self, session: Session) {
         let member = self.members.all.get(session.rank);
         let gone = member.is_some_and(|member| member.session == session.number && !member.connected);
@@ -241,7 +245,7 @@ impl Leader {
         self.changed(false);
     }
 
-    /// A rank has been told why there will be no run, or that it is over.
+    /// A rank has received the failure or the end of the run.
     pub(super) fn heard(&mut self, rank: usize) {
         if rank < self.world {
             self.told.insert(rank);
@@ -254,10 +258,10 @@ impl Leader {
         self.members.all.iter().map(|member| member.person.as_ref().map(|person| &person.node[..]))
     }
 
-    /// A rank's part of a key. One that is not of the same steps ends the meeting.
+    /// Stores a rank's part of a key. A part of a conflicting step ends the rendezvous.
     ///
     /// # Errors
-    /// What the rank is to be told instead, if it may not.
+    /// The refusal to send to the rank.
     pub(super) fn part(&mut self, rank: usize, key: &str, part: Bytes) -> Result<(), Message> {
         self.want(rank, key)?;
         if !self.store.part(rank, key, part) {
@@ -267,7 +271,8 @@ impl Leader {
         Ok(())
     }
 
-    /// That a rank's part does not fit: the meeting ends, and during the run only this rank.
+    /// A rank's part exceeds a limit: the rendezvous fails. During the run, only this rank is
+    /// refused.
     fn no_room(&mut self, rank: usize, key: &str) -> Message {
         let line = format!("there is no room at rank 0 for what rank {rank} brings ({key})");
         self.end_with(MeetError::new(MeetErrorKind::Broken, line))
@@ -288,24 +293,25 @@ impl Leader {
         Err(self.end_with(MeetError::new(MeetErrorKind::Broken, line)))
     }
 
-    /// A rank works on something.
+    /// A rank reports progress.
     pub(super) fn work(&mut self, rank: usize, on: &str) {
         self.works = (self.works.0 + 1, Some(format!("rank {rank}: {on}")));
         self.changed(false);
     }
 
-    /// A rank ends before the start.
+    /// A rank gives up before the start.
     pub(super) fn give_up(&mut self, rank: usize, why: &str) {
         if self.started {
             return;
         }
         let line = format!("rank {rank} ({}) gave up: {why}", self.members.place(rank));
-        // It knows why.
+        // It knows the reason.
         self.told.insert(rank);
         self.fail(MeetError::new(MeetErrorKind::Refused, line));
     }
 
-    /// A rank has come so far. One that was started again counts from less than where it was; nobody's position falls.
+    /// A rank reports how far it has come. A restarted rank counts from the start again, but
+    /// recorded progress never decreases.
     pub(super) fn progress(&mut self, rank: usize, at: u64) {
         let Some(member) = self.members.all.get_mut(rank) else { return };
         let before = member.progress;
@@ -313,15 +319,15 @@ impl Leader {
             return;
         }
         member.progress = Some(at);
-        // Only the rank that is furthest behind can move the lowest position.
+        // Only the rank that is furthest behind can change the lowest progress.
         if before.is_none_or(|before| before <= self.lowest) {
             self.lowest = self.lowest.max(self.members.lowest());
         }
     }
 
-    // What rank 0 does.
+    // Steps of rank 0.
 
-    /// How far all have come.
+    /// The lowest progress of all ranks.
     pub(super) fn lowest(&self) -> u64 {
         self.lowest
     }
@@ -330,18 +336,18 @@ impl Leader {
         self.failed.clone()
     }
 
-    /// All ends before it began.
+    /// Fails the rendezvous.
     pub(super) fn fail(&mut self, error: MeetError) {
         self.failed.get_or_insert(error);
         self.changed(true);
     }
 
-    /// How much was worked on so far, and on what last.
+    /// The number of progress reports, and the last one.
     pub(super) fn works(&self) -> (u64, Option<String>) {
         self.works.clone()
     }
 
-    /// Bytes move: nobody's deadline passes.
+    /// Bytes are transferred: deadlines restart.
     pub(super) fn work_on(&mut self) {
         self.works.0 += 1;
     }
@@ -350,15 +356,15 @@ impl Leader {
         self.members.connected() == self.world
     }
 
-    /// All are here: they are welcome, and get the roster.
+    /// All ranks are connected: they are admitted and get the roster.
     pub(super) fn welcome_all(&mut self) {
-        // Made when it is sent.
+        // Encoded when it is sent.
         self.roster = Some((u64::MAX, Bytes::new()));
         self.changed(true);
     }
 
-    /// Catalogs for the ranks that need them, put before the value that names them.
-    /// The meeting fails where more would leave than may.
+    /// Catalogs for the ranks that need them. Called before the value that names them is published.
+    /// Fails the rendezvous if too many bytes would leave rank 0.
     pub(super) fn put_bulks(&mut self, bulks: Vec<Bulk>) {
         let relays = (1..self.world).filter(|rank| bulk::relay(self.nodes(), *rank) == Some(*rank)).count();
         let pushed = bulks.iter().filter(|bulk| bulk.is_pushed());
@@ -370,7 +376,8 @@ impl Leader {
         self.bulks = bulks;
     }
 
-    /// A rank cannot be in the run, so that there is none if it has not started. What that rank is told.
+    /// A rank cannot take part. Before the start, this fails the rendezvous. Returns the refusal
+    /// for that rank.
     pub(super) fn end_with(&mut self, error: MeetError) -> Message {
         let refuse = Message::refuse(&error);
         if !self.started {
@@ -379,13 +386,13 @@ impl Leader {
         refuse
     }
 
-    /// Puts the value of a key; whoever waits for it gets it.
+    /// Sets the value of a key and sends it to the ranks that wait for it.
     pub(super) fn put(&mut self, key: &str, value: Bytes) {
         self.store.put(key, value);
         self.changed(true);
     }
 
-    /// Puts the value that all ranks start with, unless the meeting has failed.
+    /// Sets the value with which all ranks start, unless the rendezvous has failed.
     pub(super) fn start(&mut self, key: &str, value: Bytes) -> Result<(), MeetError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -395,7 +402,8 @@ impl Leader {
         Ok(())
     }
 
-    /// The first of the ranks that are not here, or have given no part of a key, and how many there are beside.
+    /// The first ranks that are not connected, or have no part of a key, and how many more there
+    /// are.
     pub(super) fn missing(&self, key: Option<&str>) -> (Vec<Rank>, usize) {
         let is_missing = |rank: &usize| match key {
             None => self.members.all.get(*rank).is_none_or(|member| !member.connected),
@@ -405,12 +413,13 @@ impl Leader {
         (all.iter().copied().take(NAMED).collect(), all.len().saturating_sub(NAMED))
     }
 
-    /// Processes that claim ranks which are not here, and were refused.
+    /// Refused processes that claim missing ranks.
     pub(super) fn strays(&self) -> Option<Strays> {
         self.members.strays()
     }
 
-    /// Which rank was here, is waited for as [`missing`](Self::missing) says, and is gone: for how long, and in words.
+    /// The disconnected rank that has been [`missing`](Self::missing) longest: for how long, and a
+    /// description.
     pub(super) fn gone(&self, key: Option<&str>, now: Instant) -> Option<(Duration, String)> {
         let brought = |rank: usize| key.is_some_and(|key| self.store.part_of(rank, key).is_some());
         let members = self.members.all.iter().enumerate();
@@ -437,13 +446,13 @@ impl Leader {
         lost.map(|(rank, _)| Rank(rank as u32)).collect()
     }
 
-    /// Where ranks are, for messages.
+    /// The locations of ranks, for messages.
     pub(super) fn places(&self, of: &[Rank]) -> String {
         let places = of.iter().map(|rank| self.members.place(rank.0 as usize));
         places.filter(|place| !place.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Tells the others what is waited for, and `on` what.
+    /// Publishes what is waited for, and the reason `on`.
     pub(super) fn announce(&mut self, missing: &[Rank], more: usize, on: Option<String>) {
         let (works, place) = (self.works.0, self.members.place(0));
         let missing = missing.iter().map(|rank| rank.0).collect();
@@ -452,17 +461,17 @@ impl Leader {
         self.changes.published = true;
     }
 
-    /// Everybody, as they are now.
+    /// All ranks, as they are now.
     pub(super) fn people(&self) -> Vec<Person> {
         self.members.all.iter().filter_map(|member| member.person.clone()).collect()
     }
 
-    /// How many others have been told of the failure, and how many are here.
+    /// How many other ranks have received the failure, and how many are connected.
     pub(super) fn told(&self) -> (usize, usize) {
         (self.told.len(), self.members.connected() - 1)
     }
 
-    /// How many have no part of a key and may still give it; and all that have none.
+    /// How many ranks without a part of a key may still send it, and all that have none.
     pub(super) fn unfinished(&self, key: &str, now: Instant) -> (usize, Vec<Rank>) {
         let members = self.members.all.iter().enumerate();
         let open = members.filter(|(rank, _)| self.store.part_of(*rank, key).is_none());
@@ -470,18 +479,18 @@ impl Leader {
         (working, open.map(|(rank, _)| Rank(rank as u32)).collect())
     }
 
-    /// The run is over; `missing` have not come to their end.
+    /// The run is over. `missing` are the ranks that were not done.
     pub(super) fn end(&mut self, missing: &[Rank]) {
         self.ended = true;
-        // Who has heard it is told apart from who was done.
+        // Ranks that were done must still receive it.
         let done = self.store.parts(key::DONE);
         self.told.extend((0..self.world).filter(|rank| done.get(*rank).is_none_or(Option::is_none)));
         let missing: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
-        // Numbers alone: it cannot fail.
+        // Only numbers: it cannot fail.
         self.put(key::DONE, serde_json::to_vec(&missing).unwrap_or_default().into());
     }
 
-    /// Whether all that are done have heard that the run is over.
+    /// Whether all ranks that were done have received the end of the run.
     pub(super) fn all_heard(&self) -> bool {
         (1..self.world).all(|rank| self.told.contains(&rank))
     }
@@ -508,7 +517,7 @@ mod tests {
         assert_eq!(leader.lowest(), 7);
     }
 
-    /// All ranks of a meeting that has come together, as connections.
+    /// The sessions of all ranks of a rendezvous that is complete.
     fn speakers(leader: &mut Leader, steps: u32) -> Vec<Speaker> {
         let (world_size, version) = (leader.world as u32, "1".to_owned());
         let hello = |rank: u32| {

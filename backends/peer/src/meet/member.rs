@@ -1,7 +1,8 @@
-//! A meeting as every rank but 0 takes part in it: the connection to rank 0.
+//! The I/O of a rank other than 0 during the rendezvous: its connection to rank 0.
 //!
-//! A connection that breaks is made again and what has no answer is sent again; rank 0 keeps what was brought. What comes is
-//! judged by [`Follower`]. The step's deadline passes while nothing comes, as at rank 0 ([`super::first`]).
+//! A broken connection is reconnected, and requests without a reply are sent again. Rank 0 keeps
+//! all contributions. [`Follower`] handles the messages. The deadline of a step passes while
+//! nothing arrives, as at rank 0 ([`super::rank0`]).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,17 +20,17 @@ use super::messages::{Hello, LAST_WORDS, Message};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Identity};
 
-/// How long another rank 0 may take to say that it is there.
+/// How long another rank 0 may take to reply.
 const ANOTHER: Duration = Duration::from_secs(2);
 
-/// A rank while ranks meet.
+/// Drives a [`Follower`] over its connection to rank 0.
 #[derive(Debug)]
 pub(super) struct Member {
     pub follower: Follower,
     pub dial: Dial,
     pub traffic: Arc<Traffic>,
     pub link: Option<Link>,
-    /// Where rank 0 was reached.
+    /// The address at which rank 0 was reached.
     pub at: Option<Address>,
 }
 
@@ -42,7 +43,7 @@ impl Member {
         self.follower.look(self.traffic.moved(), Instant::now())
     }
 
-    /// Finds rank 0; the caller then has what it needs to introduce itself.
+    /// Connects to rank 0. The caller then introduces this rank.
     pub(super) async fn find(&mut self) -> Result<Found, MeetError> {
         loop {
             let dial = self.dial.clone();
@@ -76,7 +77,8 @@ impl Member {
         Ok(())
     }
 
-    /// Introduces itself on a connection and waits until rank 0 admits it; `false` where rank 0 says not yet, or breaks off.
+    /// Sends the hello on a connection and waits for the admission. `false` if rank 0 refuses it
+    /// for now, or the connection ends.
     pub(super) async fn introduce(&mut self, found: Found) -> Result<bool, MeetError> {
         let mut link = Link::new(found.connection, Arc::clone(&self.traffic));
         link.say(&Message::Hello(Box::new(self.follower.hello.clone()))).await;
@@ -108,7 +110,7 @@ impl Member {
         }
     }
 
-    /// Makes the connection again, as the same rank.
+    /// Reconnects as the same rank.
     async fn connect(&mut self, identity: &Identity) -> Result<(), MeetError> {
         while self.link.is_none() {
             let found = self.find().await?;
@@ -123,8 +125,8 @@ impl Member {
         Ok(())
     }
 
-    /// The value of `key`. `say` is what brings it, said on each connection anew; where it `comes` without, only once a
-    /// connection broke that may have brought it.
+    /// The value of `key`. `request` is sent on each new connection. If the value `comes` without a
+    /// request, it is only sent after a connection was lost that may have delivered it.
     pub(super) async fn value(
         &mut self,
         identity: &Identity,
@@ -142,7 +144,7 @@ impl Member {
             if let Some((message, bulk)) = say.as_ref().filter(|_| is_said)
                 && let Some(link) = &self.link
             {
-                // Where it could not be said, what came before the link broke may say why.
+                // If it cannot be sent, messages received before may contain the reason.
                 link.say_with(message, bulk.clone()).await;
             }
             while self.link.is_some() {
@@ -154,11 +156,11 @@ impl Member {
         }
     }
 
-    /// Keeps the connection while this rank waits for another one: one that breaks is made again, or rank 0 would take this
-    /// rank for gone. Ends with an error alone.
+    /// Keeps the connection to rank 0 while this rank waits for another rank. Without it, rank 0
+    /// would take this rank for gone. Returns only on an error.
     ///
     /// # Cancel safety
-    /// Dropping the future loses no message.
+    /// No message is lost.
     pub(super) async fn stay(&mut self, identity: &Identity) -> MeetError {
         self.follower.begin(Instant::now());
         loop {
@@ -173,7 +175,7 @@ impl Member {
         }
     }
 
-    /// Takes the next message of rank 0, or shows what is waited for.
+    /// Handles the next message of rank 0, or shows what is waited for.
     async fn next(&mut self) -> Result<(), MeetError> {
         let Some(link) = &mut self.link else { return Ok(()) };
         match timeout_at(self.follower.patience.next(), link.next()).await {
@@ -194,7 +196,7 @@ impl Member {
         }
     }
 
-    /// Says something that is not answered; `false` where there is no connection.
+    /// Sends a message without a reply. `false` without a connection.
     pub(super) async fn say(&self, message: &Message) -> bool {
         match &self.link {
             Some(link) => link.say(message).await,
@@ -202,10 +204,11 @@ impl Member {
         }
     }
 
-    /// Makes the connection again that broke while this rank was busy, or the others would take it for gone. What stands in
-    /// the way is said at the next request.
+    /// Reconnects after the connection broke while this rank was busy, so that it does not count as
+    /// gone. A failure is reported by the next request.
     pub(super) async fn reconnect(&mut self, identity: &Identity) {
-        // What came before it broke may say that there is no run, and rank 0 may be gone since.
+        // Messages received before the break may say that the rendezvous has failed, and rank 0 may
+        // be gone since.
         let listen = async { while self.link.is_some() && self.next().await.is_ok() {} };
         drop(timeout(LAST_WORDS, listen).await);
         self.lose();
@@ -215,10 +218,10 @@ impl Member {
     }
 }
 
-/// Finds out whether another process is rank 0 of this job.
+/// Checks whether another process is rank 0 of this job.
 pub(super) async fn another_first(dial: &Dial, hello: &Hello) -> Result<(), MeetError> {
     let ask = async {
-        // What cannot be read now is replaced.
+        // A notice that is unreadable now is replaced.
         let found = match dial.attempt().await {
             Ok(found) => found,
             Err(Miss::NotYet(_) | Miss::OtherToken(_) | Miss::Never(_)) => return Ok(()),
@@ -232,6 +235,6 @@ pub(super) async fn another_first(dial: &Dial, hello: &Hello) -> Result<(), Meet
             _ => Ok(()),
         }
     };
-    // Nobody is waited for who does not answer.
+    // A process that does not answer in time is ignored.
     timeout(ANOTHER, ask).await.unwrap_or(Ok(()))
 }

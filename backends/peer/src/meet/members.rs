@@ -1,9 +1,10 @@
-//! Who the ranks are, as rank 0 knows them: which process has which rank, whether it is connected, how far it has come.
+//! The ranks as rank 0 knows them: the process of each rank, whether it is connected, and its
+//! progress.
 //!
-//! A rank belongs to the process that took it first. A process that lost its connection takes its rank again, as often as
-//! need be. Another process gets the rank only when its owner is gone: before the start that ends the meeting, because what
-//! the ranks have agreed on includes the process that is gone; during the run it takes its place. Plain values: what the
-//! time is, callers say.
+//! A rank belongs to the first process that claims it. That process may reconnect as often as
+//! necessary. Another process gets the rank only when its owner is gone. Before the start, this
+//! ends the rendezvous, because what the ranks have agreed on includes the process that is gone.
+//! During the run, the new process replaces it. No clock: callers pass the time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,10 +15,11 @@ use tokio::time::Instant;
 use super::messages::{Hello, Message, Person, SILENCE};
 use super::{MeetError, MeetErrorKind};
 
-/// How long a connection may take to be made again before its rank counts as gone for who waits.
+/// Reconnect timeout: a rank whose connection broke counts as gone for waiters after this time.
 pub(super) const RECONNECT: Duration = Duration::from_secs(3);
 
-/// How long after its last try a process counts as one that claims a taken rank: one that is waited for tries every second.
+/// How long a claim of a taken rank is remembered after the last attempt. A waiting process retries
+/// every second.
 const CLAIMS: Duration = SILENCE.saturating_add(Duration::from_secs(2));
 
 /// A rank.
@@ -25,18 +27,19 @@ const CLAIMS: Duration = SILENCE.saturating_add(Duration::from_secs(2));
 pub(super) struct Member {
     pub(super) person: Option<Person>,
     pub(super) process: u64,
-    /// Grows with each connection of the rank: only the last one counts.
+    /// The number of its last connection. Older connections are ignored.
     pub(super) session: u64,
     pub(super) connected: bool,
     pub(super) progress: Option<u64>,
     /// When its connection broke.
     pub(super) lost: Option<Instant>,
-    /// Since when another process claims the rank, and when it did so last.
+    /// When another process first claimed the rank, and when it did so last.
     claimed: Option<(Instant, Instant)>,
 }
 
 impl Member {
-    /// Whether something may still be heard of it: a connection that broke a moment ago is being made again.
+    /// Whether messages of it may still come: it is connected, or its connection broke a moment
+    /// ago.
     pub(super) fn is_there(&self, now: Instant) -> bool {
         self.connected || self.lost.is_some_and(|lost| now.duration_since(lost) < RECONNECT)
     }
@@ -49,21 +52,21 @@ pub(super) struct Session {
     pub(super) number: u64,
 }
 
-/// What a hello comes to.
+/// The result of a hello.
 #[derive(Debug)]
 pub(super) enum Seated {
-    /// The rank is this connection's; it is another process than before or has other addresses, if it `has_moved`.
+    /// Admitted. `has_moved` if the process or its addresses are new.
     Here { session: Session, has_moved: bool },
-    /// This connection is told so and closed; the meeting goes on.
+    /// The connection is refused, and the rendezvous continues.
     Refused(Message),
-    /// A process was replaced before the start: the meeting ends.
+    /// A process was replaced before the start: the rendezvous ends.
     Replaced(MeetError),
 }
 
-/// Missing ranks that are claimed by processes that were refused.
+/// Missing ranks that are claimed by refused processes.
 #[derive(Debug)]
 pub(super) struct Strays {
-    /// Why the first of them was.
+    /// The reason of the first refusal.
     pub(super) error: MeetError,
     /// Whether every missing rank is claimed by such a process.
     pub(super) are_all: bool,
@@ -74,7 +77,8 @@ pub(super) struct Strays {
 pub(super) struct Members {
     version: String,
     pub(super) all: Vec<Member>,
-    /// By the rank that it claims: why a process was refused that is of an earlier run, or of another world size or version.
+    /// Per claimed rank, why a process was refused: it is of an earlier run, or has another world
+    /// size or version.
     strays: BTreeMap<usize, MeetError>,
 }
 
@@ -91,7 +95,7 @@ impl Members {
         Self { version, all, strays: BTreeMap::new() }
     }
 
-    /// Which process rank 0 is.
+    /// The process of rank 0.
     pub(super) fn first(&self) -> u64 {
         self.all.first().map_or(0, |member| member.process)
     }
@@ -100,13 +104,13 @@ impl Members {
         self.all.iter().filter(|member| member.connected).count()
     }
 
-    /// Whether a hello comes from the process that has the rank, or the rank is free.
+    /// Whether the process of a hello owns the rank, or the rank is free.
     pub(super) fn may_be(&self, hello: &Hello) -> bool {
         let member = self.all.get(hello.person.rank as usize);
         member.is_some_and(|member| member.person.is_none() || member.process == hello.process)
     }
 
-    /// Why a process can have no place in this meeting, whatever the others do, if that is so.
+    /// Why a process can never take part in this rendezvous, if so.
     pub(super) fn stray(&self, hello: &Hello) -> Option<MeetError> {
         let (rank, place) = (hello.person.rank, hello.person.place());
         let differs = |what: &str, theirs: &dyn std::fmt::Display, ours: &dyn std::fmt::Display| {
@@ -129,14 +133,14 @@ impl Members {
         })
     }
 
-    /// A stray was refused: the rank that is meant may still come.
+    /// Records a refused process. The right one may still come.
     pub(super) fn note_stray(&mut self, rank: usize, error: &MeetError) {
         if rank < self.all.len() {
             self.strays.insert(rank, error.clone());
         }
     }
 
-    /// Gives a rank to a connection that comes from `seen`, or says why not.
+    /// Admits a connection from the address `seen`, or returns why not.
     pub(super) fn seat(
         &mut self,
         hello: &Hello,
@@ -153,7 +157,7 @@ impl Members {
             return refuse(&MeetError::new(MeetErrorKind::Setting, line));
         };
         let is_other = member.person.is_some() && member.process != hello.process;
-        // A process that died on a machine that died is noticed a little later.
+        // The death of a whole machine is detected later.
         let silent = member.lost.is_some_and(|lost| now.duration_since(lost) >= RECONNECT);
         if is_other && (member.connected || (!started && !silent)) {
             let line = twice(member.person.as_ref(), person);
@@ -190,7 +194,7 @@ impl Members {
         self.all.get(session.rank).is_some_and(|member| member.session == session.number)
     }
 
-    /// A connection is gone; `false` where the rank has another already.
+    /// A connection has ended. `false` if the rank has a newer one.
     pub(super) fn disconnect(&mut self, session: Session, now: Instant) -> bool {
         if !self.is_current(session) {
             return false;
@@ -201,7 +205,7 @@ impl Members {
         true
     }
 
-    /// Processes that claim ranks which are not here, and were refused.
+    /// Refused processes that claim missing ranks.
     pub(super) fn strays(&self) -> Option<Strays> {
         let is_here = |rank: usize| self.all.get(rank).is_some_and(|member| member.connected);
         let mut claimed = self.strays.iter().filter(|(rank, _)| !is_here(**rank));
@@ -216,19 +220,19 @@ impl Members {
         Some(Strays { error, are_all })
     }
 
-    /// The least that any rank has come to.
+    /// The lowest progress of all ranks.
     pub(super) fn lowest(&self) -> u64 {
         self.all.iter().map(|member| member.progress.unwrap_or(0)).min().unwrap_or(0)
     }
 
-    /// Where a rank is, for messages.
+    /// The location of a rank, for messages.
     pub(super) fn place(&self, rank: usize) -> String {
         let person = self.all.get(rank).and_then(|member| member.person.as_ref());
         person.map(Person::place).unwrap_or_default()
     }
 }
 
-/// That a rank is taken by `sitting`, for `coming`.
+/// The error line for a rank that `owner` has and `other` claims.
 fn twice(sitting: Option<&Person>, coming: &Person) -> String {
     let (rank, place) = (coming.rank, coming.place());
     if sitting.is_some_and(|sitting| (sitting.pid, &sitting.node) == (coming.pid, &coming.node)) {
@@ -244,20 +248,20 @@ fn twice(sitting: Option<&Person>, coming: &Person) -> String {
     )
 }
 
-/// An address as others reach it, of a rank that is seen to come from `seen`.
+/// An address as other ranks reach it, of a rank that rank 0 sees connect from `seen`.
 fn as_seen(address: &str, seen: &str) -> String {
     let anywhere = ["0.0.0.0:", "[::]:"].iter().find_map(|start| address.strip_prefix(start));
     let port = anywhere.and_then(|port| port.parse().ok());
     match (port, seen.parse::<SocketAddr>()) {
         (Some(port), Ok(mut from)) if !from.ip().to_canonical().is_loopback() => {
-            // An address of one link alone keeps its scope, without which nobody reaches it.
+            // A link-local address needs its scope.
             if from.ip() != from.ip().to_canonical() {
                 from.set_ip(from.ip().to_canonical());
             }
             from.set_port(port);
             from.to_string()
         }
-        // On rank 0's own host, which everybody has a name for; or one address of several.
+        // On rank 0's own host, for which each rank has a name, or a specific address.
         _ => address.to_owned(),
     }
 }

@@ -1,27 +1,55 @@
-//! How ranks meet, stay in touch, and part.
+//! The rendezvous of ranks, the run, and its end.
 //!
-//! Rank 0 is the middle of a star: every other rank has one connection to it and uses its key-value store. A rank puts its
-//! part of a key there (what its caches hold, what it has computed, its report) and waits for the key's value, which
-//! rank 0 makes of all parts. Requests may be repeated, so a connection that breaks is made again and nothing is lost.
-//! Samples do not pass through it, and catalogs once per node. A star is the simplest shape that can say which of a thousand
-//! ranks is missing or differs in what; its price is that what concerns all ends with rank 0.
+//! Rank 0 is the center of a star: every other rank, a follower, has one connection to it and uses
+//! its key-value store. A rank puts its part of a key there (what its caches hold, what it has
+//! computed, its report) and waits for the key's value, which rank 0 computes from all parts.
+//! Requests are idempotent, so that a follower reconnects after a lost connection and sends them
+//! again. Samples do not pass through rank 0, and catalogs only once per node. A star is the
+//! simplest topology that can tell which of a thousand ranks is missing or differs. Its price is
+//! that rank 0 is a single point of failure for what concerns all ranks.
 //!
-//! State machines without I/O decide (`leader`, `first::Steps`, `follower`), and tasks for sockets call them. Tests play them
-//! on a seeded scheduler.
+//! State machines without I/O decide ([`Leader`](leader::Leader),
+//! [`Rank0Steps`](rank0::Rank0Steps), [`Follower`](follower::Follower)). Tasks do the I/O and call
+//! them. Tests play them on a seeded scheduler.
 //!
-//! | module | what it is about |
+//! # States of a follower
+//!
+//! ```text
+//!             +--------------- lost connection, or retry later: backoff --------------+
+//!             v                                                                       |
+//!   start > DIALING -- handshake --> CONNECTED -- hello --> WAITING -- welcome --> ADMITTED
+//!             |                         ^                      |                      |
+//!             | deadline, other token   +----- redirect -------+ refuse               | share, exchange, start:
+//!             v                                                v                      | a part of each step, and its value
+//!           FAILED <-------- refuse, deadline, give up --------+----------------------+
+//!                                                                                     v
+//!   END <-- value of `done` -- DONE <-- part of `done` -- RUNNING (progress, report; reconnects)
+//! ```
+//!
+//! # States of rank 0
+//!
+//! ```text
+//!   COLLECTING -- all ranks connected: roster --> STEPS -- start --> RUNNING -- all done, or deadline --> ENDED
+//!       |                                           |
+//!       +-- deadline, duplicate or replaced rank, --+--> FAILED (the reason is sent to all ranks)
+//!           different settings, give up
+//! ```
+//!
+//! # Modules
+//!
+//! | module | content |
 //! |---|---|
-//! | the crate `foreread-launcher` | who this rank is and where ranks meet, from the environment |
-//! | `ground`, `notice`, `board`, `dial`, `node`, `interfaces`, `descriptors` | where a rank listens, how it finds rank 0, what it may open |
-//! | `messages`, `link` | what is said, on one connection |
+//! | the crate `foreread-launcher` | this rank and the rendezvous address, from the environment |
+//! | `endpoint`, `notice`, `board`, `dial`, `node`, `interfaces`, `descriptors` | where a rank listens, how it finds rank 0, descriptor limits |
+//! | `messages`, `link` | messages and heartbeats, one connection |
 //! | `settings`, `joining` | the steps until the start, the same on all ranks: [`Joining`] |
-//! | `store`, `members`, `leader`, `hub`, `sessions`, `first`, `compare` | rank 0's side |
-//! | `follower`, `member`, `run` | the others' side, before and after the start |
+//! | `store`, `members`, `leader`, `hub`, `sessions`, `rank0`, `compare` | rank 0 |
+//! | `follower`, `follower_driver`, `run_session` | followers, before and after the start |
 //! | `bulk` | catalogs, which travel once per node |
-//! | `group`, `roster` | the run: [`Group`], and who is where |
+//! | `group`, `roster` | the run: [`Group`], and the addresses of all ranks |
 //!
-//! Nothing waits for ever: each step has a deadline, each connection has a heartbeat every two seconds and is given up
-//! after ten of silence, and what is waited for is shown ([`Waiting`]).
+//! Nothing waits forever. Each step has a deadline. Each connection has a heartbeat every two
+//! seconds and a heartbeat timeout of ten. What is waited for is shown ([`Waiting`]).
 
 mod board;
 mod bulk;

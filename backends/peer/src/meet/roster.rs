@@ -1,4 +1,4 @@
-//! Who is where, as one rank sees it; changes while the run goes on.
+//! The addresses of all ranks, as one rank sees them. They change when a rank restarts.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,12 +20,13 @@ pub(super) struct Roster {
 #[derive(Clone, Debug, Default)]
 struct Entry {
     addresses: Vec<Address>,
-    /// How it is asked, once it is.
+    /// Its client, once samples were requested.
     remote: Option<Arc<Remote>>,
 }
 
 impl Roster {
-    /// `people` are all ranks; `at` is where this one reached rank 0; `None` for rank 0 itself.
+    /// `infos` are all ranks. `at` is the address at which this rank reached rank 0, `None` for
+    /// rank 0 itself.
     pub(super) fn new(people: &[Person], node: String, at: Option<&Address>) -> Self {
         let first = match at {
             Some(Address::Tcp(host, _)) => host.clone(),
@@ -36,7 +37,7 @@ impl Roster {
         roster
     }
 
-    /// A rank is where `person` says from now on. One that there is none of is passed over.
+    /// Sets the addresses of a rank. An unknown rank is ignored.
     pub(super) fn place(&self, person: &Person) {
         let mut addresses: Vec<_> =
             person.addresses.iter().filter_map(|text| self.reached(person, text)).collect();
@@ -61,7 +62,7 @@ impl Roster {
         }
     }
 
-    /// A rank, as `asker` asks it, wherever it is.
+    /// The client of a rank.
     pub(super) fn remote(&self, rank: Rank, asker: &Asker) -> Arc<Remote> {
         let mut ranks = lock(&self.ranks);
         let make = |addresses: &[Address]| asker.remote(rank, addresses.to_vec());
@@ -73,7 +74,7 @@ impl Roster {
         }
     }
 
-    /// Where a rank serves samples, the best way first.
+    /// The addresses at which a rank serves samples, the preferred one first.
     pub(super) fn addresses(&self, rank: Rank) -> Vec<Address> {
         lock(&self.ranks).get(rank.0 as usize).map(|entry| entry.addresses.clone()).unwrap_or_default()
     }

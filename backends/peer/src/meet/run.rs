@@ -1,8 +1,8 @@
-//! The connection to rank 0 during the run, as the other ranks keep it.
+//! The connection of a follower to rank 0 during the run.
 //!
-//! One task, which says what this rank has to say (the latest counts, not each) and hears of the others. When the
-//! connection breaks it is made again for as long as the run lasts; the run itself does not depend on it: samples flow between
-//! ranks without rank 0.
+//! One task sends the latest progress, the report and the end of this rank, and receives messages
+//! of rank 0. A broken connection is reconnected as long as the run lasts. The run does not depend
+//! on it, because samples flow between ranks without rank 0.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,34 +20,34 @@ use super::messages::{Message, key};
 use super::roster::Roster;
 use super::waiting::Patience;
 
-/// How often a rank says how far it is.
+/// How often progress is sent.
 const OFTEN: Duration = Duration::from_millis(200);
 
-/// As long as a run lasts.
+/// Longer than any run.
 const EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// What this rank has to say.
+/// What this rank sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outbox {
     pub progress: Option<u64>,
     pub report: Option<Bytes>,
     pub done: bool,
-    /// The task should end when all is said.
+    /// The task ends once all is sent.
     pub end: bool,
 }
 
-/// What the rest of this rank learns of rank 0.
+/// What this rank has learned from rank 0.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     /// Rank 0 has the report.
     pub reported: bool,
-    /// There is no connection to it.
+    /// The connection is lost.
     pub is_lost: bool,
-    /// The run is over, without these.
+    /// The run is over, without these ranks.
     pub over: Option<Vec<Rank>>,
 }
 
-/// Speaks to rank 0 until the run ends.
+/// Maintains the connection until the run ends.
 pub(super) async fn run(
     mut member: Member,
     roster: Arc<Roster>,
@@ -77,11 +77,11 @@ pub(super) async fn run(
 }
 
 async fn ended(outbox: &mut watch::Receiver<Outbox>) {
-    // An error is the end, too: nobody is left who could say something.
+    // If the sender was dropped, the run has ended as well.
     drop(outbox.wait_for(|outbox| outbox.end).await);
 }
 
-/// Makes the connection again; `false` where rank 0 does not want it.
+/// Reconnects. `false` if rank 0 refuses this rank.
 async fn again(member: &mut Member) -> bool {
     let made = async {
         let found = member.find().await?;
@@ -110,7 +110,7 @@ struct Speaking<'a> {
 }
 
 impl Speaking<'_> {
-    /// Says and hears all, until the run ends (`true`) or the link breaks.
+    /// Sends and receives until the run ends (`true`) or the link breaks.
     async fn speak(mut self, outbox: &mut watch::Receiver<Outbox>) -> bool {
         let mut said = Outbox::default();
         let mut next = Instant::now();
@@ -164,7 +164,7 @@ impl Speaking<'_> {
         self.link.say_with(&Message::part(key, &part), part).await
     }
 
-    /// Hands on what has come.
+    /// Publishes what has arrived.
     fn heard(&mut self) {
         self.follower.moved.drain(..).for_each(|person| self.roster.place(&person));
         if let Ok(Some(_)) = self.follower.take(key::REPORT) {

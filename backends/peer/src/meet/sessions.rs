@@ -1,8 +1,8 @@
 //! Rank 0's end of each other rank's connection.
 //!
-//! One task for a connection: it hands what comes to the [`Leader`](super::leader::Leader), which decides, and sends what is
-//! due. All state that outlives the connection is in the leader, so a rank whose connection broke says again what it has had
-//! no answer to.
+//! One task per connection passes messages to the [`Leader`](super::leader::Leader), which decides,
+//! and sends what is due. All state that outlives the connection is in the leader. A rank that lost
+//! its connection repeats the requests without a reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use super::members::RECONNECT;
 use super::messages::{LAST_WORDS, Message};
 use crate::{Address, Connection, Greeting};
 
-/// Who has proved to be of the job says soon which rank it is.
+/// Timeout of the hello after the handshake.
 const INTRODUCTION: Duration = Duration::from_secs(10);
 
-/// Serves all that come. Ends with the last handle on `meetings`.
+/// Serves all connections. Ends with the last handle on `meetings`.
 pub(super) async fn serve_all(hub: Arc<Hub>, mut meetings: mpsc::Receiver<(Greeting, Connection)>) {
     let mut all = JoinSet::new();
     loop {
@@ -39,7 +39,7 @@ pub(super) async fn serve_all(hub: Arc<Hub>, mut meetings: mpsc::Receiver<(Greet
     while all.join_next().await.is_some() {}
 }
 
-/// Tells all that come where rank 0 listens. Ends with the last handle on `meetings`.
+/// Redirects all connections to rank 0's addresses. Ends with the last handle on `meetings`.
 pub(super) async fn redirect_all(
     addresses: &[Address],
     traffic: &Arc<Traffic>,
@@ -49,12 +49,12 @@ pub(super) async fn redirect_all(
         let addresses = addresses.iter().map(ToString::to_string).collect();
         let link = Link::new(connection, Arc::clone(traffic));
         link.say(&Message::Elsewhere { addresses }).await;
-        // It closes when it has left, which nobody waits for here.
+        // Closes in the background, after the message was sent.
         tokio::spawn(link.close());
     }
 }
 
-/// One connection, from the rank's introduction on.
+/// One connection, from the hello to its end.
 async fn attend(hub: Arc<Hub>, greeting: Greeting, connection: Connection) {
     let mut link = Link::new(connection, Arc::clone(&hub.traffic));
     let come = timeout(INTRODUCTION, link.next()).await;
@@ -86,14 +86,14 @@ async fn attend(hub: Arc<Hub>, greeting: Greeting, connection: Connection) {
     loop {
         let next = Instant::now() + RECONNECT;
         sleep_until(next).await;
-        // Where this process did not run when it was time, the others had no time to come back either.
+        // If this process was paused, the other ranks had no time to reconnect either.
         if next.elapsed() < RECONNECT / 3 {
             return hub.with(|leader| leader.check_gone(session));
         }
     }
 }
 
-/// A connection of a rank.
+/// The session of an admitted rank.
 struct Serving<'a> {
     hub: &'a Hub,
     speaker: Speaker,
@@ -102,7 +102,7 @@ struct Serving<'a> {
 enum Told {
     All,
     Refused,
-    /// Another connection has the rank.
+    /// The rank has a newer connection.
     Replaced,
     Broken,
 }
@@ -124,7 +124,7 @@ impl Serving<'_> {
             tokio::select! {
                 come = link.next() => {
                     let Some(come) = come else {
-                        // One whose connection broke comes back to hear it.
+                        // A rank whose connection broke reconnects to receive it.
                         if self.speaker.over && link.was_closed() {
                             self.hub.with(|leader| leader.heard(rank));
                         }
@@ -139,25 +139,25 @@ impl Serving<'_> {
                         Err(Fault::Broken) => return self.last_words(&mut link).await,
                     }
                 }
-                // It ends with the leader.
+                // The leader lives as long as the hub.
                 _ = news.changed() => {}
             }
         }
     }
 
-    /// Nothing can be said to a rank any more; it may have said something before, above all why it gives up.
+    /// Sending failed. Reads the messages that arrived before, above all the reason for giving up.
     async fn last_words(&mut self, link: &mut Link) {
         let listen = async {
             while let Some(come) = link.next().await {
-                // What it would be answered does not reach it.
+                // A reply would not reach the rank.
                 drop(self.hear(come));
             }
         };
-        // Whoever says more than that is cut short.
+        // A rank that keeps sending is cut off.
         drop(timeout(LAST_WORDS, listen).await);
     }
 
-    /// Says all that there is to say.
+    /// Sends all messages that are due.
     async fn tell(&mut self, link: &Link) -> Told {
         while let Some(due) = self.hub.with(|leader| leader.due(&mut self.speaker)) {
             let said = match due {
@@ -185,11 +185,11 @@ impl Serving<'_> {
         Told::All
     }
 
-    /// Takes what a rank says.
+    /// Handles a message.
     fn hear(&mut self, come: Incoming) -> Result<(), Fault> {
         let Incoming { message, bulk, room } = come;
         let heard = self.hub.with(|leader| leader.message(&mut self.speaker, message, bulk));
-        // The leader has counted it.
+        // The leader has counted the bytes.
         drop(room);
         heard
     }

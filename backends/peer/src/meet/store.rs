@@ -1,9 +1,9 @@
-//! What ranks have put down for each other: values by key, and of each rank its part.
+//! Rank 0's key-value store: a value per key, and a part of each rank.
 //!
-//! A key has at most one value, which stays once it is put, and one part from each rank. Everything may be said again: a
-//! part that comes twice replaces itself, and a value is there for whoever asks later, so a rank that lost its
-//! connection, or was started again, repeats what it said. The price is that values stay in memory for the run. Keys and
-//! the sum of all bytes are bounded.
+//! A key has at most one value, which never changes, and one part per rank. All operations are
+//! idempotent: a repeated part replaces itself, and a value stays available for later requests. A
+//! rank that lost its connection or was restarted repeats its requests. The price is that values
+//! stay in memory for the run. The number of keys and the sum of all bytes are bounded.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::messages::key::{REPORT, STEP, step};
 
-/// Keys that a run may have; more are a mistake of whoever names them.
+/// Keys of a run. More are a protocol violation.
 const MOST_KEYS: usize = 4096;
 
 /// Bytes of all parts and values.
@@ -29,10 +29,10 @@ struct Entry {
 /// Values and parts by key.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    /// Ranks that a key has parts of.
+    /// The number of ranks.
     world: usize,
     keys: BTreeMap<String, Entry>,
-    /// The most bytes of parts and values, and how many there are.
+    /// The limit of bytes of parts and values, and their sum.
     most: u64,
     bytes: u64,
 }
@@ -49,7 +49,7 @@ impl Store {
         Some(self.keys.entry(key.to_owned()).or_default())
     }
 
-    /// Puts the value of a key, if it has none. The parts it was made of are forgotten.
+    /// Sets the value of a key, if it has none, and drops the parts.
     pub(super) fn put(&mut self, key: &str, value: Bytes) {
         let Some(entry) = self.entry(key) else { return };
         let parts: u64 = std::mem::take(&mut entry.parts).values().map(|part| part.len() as u64).sum();
@@ -61,11 +61,11 @@ impl Store {
         self.bytes = self.bytes - parts + added;
     }
 
-    /// A rank's part of a key; `false` where there is no room for it.
+    /// Stores a rank's part of a key. `false` if it exceeds a limit.
     pub(super) fn part(&mut self, rank: usize, key: &str, part: Bytes) -> bool {
         let (is_rank, most, bytes) = (rank < self.world, self.most, self.bytes);
         let Some(entry) = self.entry(key).filter(|_| is_rank) else { return false };
-        // What comes when the value is there changes nothing, and is not kept.
+        // A part that arrives after the value has no effect, and is not stored.
         if entry.value.is_none() || key == REPORT {
             let before = entry.parts.get(&rank).map_or(0, |part| part.len() as u64);
             let after = bytes - before + part.len() as u64;
@@ -78,12 +78,12 @@ impl Store {
         true
     }
 
-    /// A key is waited for; `false` where there is no room for it.
+    /// Registers a key. `false` if it exceeds a limit.
     pub(super) fn want(&mut self, key: &str) -> bool {
         self.entry(key).is_some()
     }
 
-    /// A rank that was started again has not said what it said before of these keys.
+    /// Drops the parts of a restarted rank.
     pub(super) fn forget(&mut self, rank: usize, keys: &[&str]) {
         for key in keys {
             if let Some(part) = self.keys.get_mut(*key).and_then(|entry| entry.parts.remove(&rank)) {
@@ -96,7 +96,7 @@ impl Store {
         self.keys.get(key).and_then(|entry| entry.value.as_ref())
     }
 
-    /// The step of this number, counted from 1, and its value, where it has one.
+    /// The step of this number, counted from 1, and its value, if it has one.
     pub(super) fn step(&self, number: u32) -> Option<(&str, &Bytes)> {
         let start = step(number, "");
         let (key, entry) = self.keys.range(start.clone()..).next()?;
@@ -106,7 +106,7 @@ impl Store {
             .map(|(key, value)| (key.as_str(), value))
     }
 
-    /// The step of this number that has another name: `step/3/compare` where `step/3/share` is asked for.
+    /// A step of the same number with another name: `step/3/compare` for `step/3/share`.
     pub(super) fn differs_in_end(&self, key: &str) -> Option<&str> {
         let start = &key[..=key.rfind('/').filter(|_| key.starts_with(STEP))?];
         let known = self.keys.range(start.to_owned()..).map(|(known, _)| known.as_str());
@@ -122,7 +122,7 @@ impl Store {
         (0..self.world).map(|rank| self.part_of(rank, key).cloned()).collect()
     }
 
-    /// Whether all ranks have given their part.
+    /// Whether all ranks have sent their part.
     pub(super) fn is_whole(&self, key: &str) -> bool {
         self.keys.get(key).is_some_and(|entry| entry.parts.len() == self.world)
     }
@@ -147,7 +147,7 @@ mod tests {
         store.put("a", bytes("all"));
         store.put("a", bytes("other"));
         assert_eq!((store.value("a"), store.part_of(0, "a")), (Some(&bytes("all")), None));
-        // A rank that was started again is told the value, whatever it brings.
+        // A restarted rank gets the value, whatever its part.
         assert!(store.part(1, "a", bytes("late")));
         assert_eq!(store.value("a"), Some(&bytes("all")));
     }

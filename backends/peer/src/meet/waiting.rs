@@ -1,4 +1,4 @@
-//! What is being waited for, to be shown while it lasts and to be said when it did not come.
+//! What a rank waits for: shown while it waits, and part of the error if it times out.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,23 +15,23 @@ pub(super) const NAMED: usize = 8;
 /// How often waiting is shown.
 pub(super) const SHOWN: Duration = Duration::from_secs(1);
 
-/// How long somebody who was here and is gone may take to come back before the start.
+/// How long a rank that disconnected before the start may take to reconnect.
 pub(super) const BACK: Duration = Duration::from_secs(30);
 
-/// How long ranks are absent before it is said what else that may mean.
+/// Waiting time after which the hint is shown.
 const LONG: Duration = Duration::from_secs(10);
 
-/// What helps where ranks do not come because they do not mean to.
+/// A remedy for ranks that do not come because they make no such loader.
 pub(super) const NOT_ALL: &str = "a loader that only some ranks make takes rank=0 and world_size=1 there, or together=False \
                                   (the command: --peers off); one that has to be closed before this one may not be closed yet";
 
-/// Looks twice before somebody counts as gone for good: when a process goes on that stood still, all its clocks ring, and
-/// those whom it has not heard are about to say something.
+/// Checks a condition twice before it counts. When a paused process resumes, all its timers fire at
+/// once, before it has read the messages that arrived meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Doubt(Option<Instant>);
 
 impl Doubt {
-    /// Whether it was `so` before, and still is.
+    /// Whether the condition `so` held at an earlier check, and still holds.
     pub(super) fn confirmed(&mut self, so: bool, now: Instant) -> bool {
         if !so {
             self.0 = None;
@@ -45,15 +45,15 @@ impl Doubt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// The first ranks that are waited for.
+    /// The first missing ranks.
     pub missing: Vec<Rank>,
-    /// How many there are beside.
+    /// How many more are missing.
     pub more: usize,
-    /// What somebody works on meanwhile, or where rank 0 is looked for.
+    /// Progress of another rank, or where rank 0 is searched for.
     pub on: Option<String>,
-    /// How long it lasts so far.
+    /// The waiting time so far.
     pub waited: Duration,
-    /// How long it may last.
+    /// The deadline.
     pub deadline: Duration,
 }
 
@@ -68,15 +68,15 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// Shows what is being waited for.
+/// Called with what is being waited for.
 pub type Progress = Box<dyn FnMut(&Waiting) + Send + Sync>;
 
-/// A time that passes, unless somebody works.
+/// A deadline that restarts on progress, and shows what is waited for.
 pub(super) struct Patience {
     began: Instant,
     deadline: Duration,
     shown: Instant,
-    /// Something is to be shown at the next look.
+    /// To be shown at the next check.
     is_due: bool,
     progress: Progress,
 }
@@ -92,7 +92,7 @@ impl Patience {
         Self { began: now, deadline, shown: now, is_due: false, progress }
     }
 
-    /// Something new is waited for, or somebody works.
+    /// Restarts the deadline: a new step, or progress.
     pub(super) fn begin(&mut self, now: Instant) {
         self.began = now;
     }
@@ -109,24 +109,24 @@ impl Patience {
         now.duration_since(self.began) >= self.deadline
     }
 
-    /// As [`show`](Self::show), where those who are missing have not come yet.
+    /// As [`show`](Self::show), for ranks that have not connected yet.
     pub(super) fn show_absent(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
         let hint = (now.duration_since(self.began) >= LONG).then(|| NOT_ALL.to_owned());
         let on: Vec<_> = on.into_iter().chain(hint).collect();
         self.show(missing, more, (!on.is_empty()).then(|| on.join("; ")), now);
     }
 
-    /// When to look again: for the end, or to show something.
+    /// When to check again: at the deadline, or to show something.
     pub(super) fn next(&self) -> Instant {
         (self.began + self.deadline).min(if self.is_due { self.shown } else { self.shown + SHOWN })
     }
 
-    /// Has what is waited for shown at the next look, whenever it was shown last.
+    /// Shows what is waited for at the next check, independent of the interval.
     pub(super) fn show_now(&mut self) {
         self.is_due = true;
     }
 
-    /// Shows what is waited for, if it was not shown lately.
+    /// Shows what is waited for, at most once per interval.
     pub(super) fn show(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
         if now.duration_since(self.shown) < SHOWN && !self.is_due {
             return;

@@ -1,7 +1,7 @@
-//! The task that drives [`Machine`](super::Machine) over one connection.
+//! The task that drives [`ServerMachine`](super::ServerMachine) over one connection.
 //!
-//! It reads questions, starts them at the engine, and writes what is said of them, each as far as it goes without waiting
-//! for the others.
+//! It reads requests, starts them at the engine, and writes the responses. None of these waits for
+//! the others.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::tags::SampleTags;
 use crate::timer::Timer;
 use crate::{RunId, Stream, WireError};
 
-/// The engine's answers to a chunk. The stream ends after as many answers as samples, or after the engine's last word.
+/// The engine's replies to a chunk. Ends after one response per sample, or when the engine ends.
 struct Answers {
     chunk: u64,
     left: usize,
     answers: BoxStream<'static, Served>,
 }
 
-/// What the engine says of a chunk.
+/// A reply of the engine to a chunk.
 struct Word {
     chunk: u64,
     /// `None` at the end.
     served: Option<Served>,
-    /// Whether it says no more.
+    /// Whether it is the last one.
     last: bool,
 }
 
@@ -64,15 +64,15 @@ pub(crate) struct Serving {
     shared: Arc<Shared>,
     from: Rank,
     stream: Stream,
-    /// On authenticated connections: what tags samples.
+    /// Computes the tags of samples on authenticated connections.
     samples: Option<Arc<SampleTags>>,
     input: Input,
     body: Option<(Header, Limit<BytesMut>)>,
     machine: Machine<OwnedSemaphorePermit>,
-    /// Taken from the machine and carried out; empty between events.
+    /// Output of the machine that is carried out next. Empty between events.
     actions: Vec<Action>,
     started: SelectAll<Answers>,
-    /// The turn of an answer for which there is no room yet.
+    /// Waits for the budget of a response.
     turn: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
     clock: Instant,
     timer: Timer,
@@ -110,7 +110,7 @@ impl Serving {
         Ok(())
     }
 
-    /// The next frame and what follows it.
+    /// The next frame and its payload.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(Header, Bytes)>, WireError>> {
         if self.body.is_none() {
             let Some(header) = ready!(self.input.poll_header(&mut self.stream, cx))? else {
@@ -132,7 +132,7 @@ impl Serving {
         }
     }
 
-    /// Carries out what the machine wants; whether anything was started.
+    /// Carries out the machine's actions. Returns whether a chunk was started.
     fn act(&mut self) -> bool {
         let mut starts = false;
         for action in self.actions.drain(..) {
@@ -140,7 +140,7 @@ impl Serving {
                 Action::Start { chunk, asked } => {
                     let left = asked.len();
                     let answers = self.shared.source().map(|source| source.serve(self.from, asked));
-                    // Nothing is held here where the engine is gone.
+                    // If the engine is gone, no sample is cached here.
                     let answers = answers.unwrap_or_else(|| futures::stream::empty().boxed());
                     self.started.push(Answers { chunk, left, answers });
                     starts = true;
@@ -154,7 +154,7 @@ impl Serving {
         starts
     }
 
-    /// Passes on what the engine says; `false` where it says nothing, or there is no room to pass it on.
+    /// Passes the engine's replies on. `false` if there is none, or no room for it.
     fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = self.poll_room(cx);
         while self.machine.has_room() {
@@ -184,13 +184,13 @@ impl Serving {
         if last {
             self.machine.ended(chunk, now);
         } else if ended {
-            // Only what was cancelled is still being read.
+            // The rest of the chunk was cancelled.
             self.actions.push(Action::Stop { chunk });
             self.act();
         }
     }
 
-    /// What the engine says of a sample that is still wanted, with its checksum or tag.
+    /// A reply to a sample that is still wanted, with its checksum or tag.
     fn checked(&self, chunk: u64, served: Served) -> Option<(u32, Said)> {
         Some(match served {
             Served::Reading { tag } => (tag, Said::Reading),
@@ -205,7 +205,7 @@ impl Serving {
         })
     }
 
-    /// Gets room for the answer that waits for it, if one does and there is.
+    /// Acquires budget for the response that waits for it, if possible.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(bytes) = self.machine.needs_room() else {
             self.turn = None; // it was cancelled
@@ -234,7 +234,7 @@ impl Serving {
         true
     }
 
-    /// The checksum and the tag of a sample, of which a connection has one.
+    /// The checksum or the tag of a sample, whichever the connection uses.
     fn check(&self, key: SampleKey, bytes: &[u8]) -> Check {
         match &self.samples {
             Some(tags) => (0, Some(tags.of_bytes(key, bytes).into())),
@@ -242,7 +242,7 @@ impl Serving {
         }
     }
 
-    /// The same of a sample that is kept: computed once.
+    /// As [`check`](Self::check), of a cached sample: computed once.
     fn check_kept(&self, key: SampleKey, sample: &Sample) -> Check {
         match &self.samples {
             Some(tags) => (0, Some(tags.of(key, sample).into())),
@@ -250,7 +250,7 @@ impl Serving {
         }
     }
 
-    /// Sets the timer, where there is anything to wait for.
+    /// Arms the timer for the next check.
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         loop {
             let now = self.clock.elapsed();
@@ -288,7 +288,8 @@ impl Future for Serving {
                     Poll::Pending => break,
                 }
             }
-            // A rank that has just met others may be asked before it serves; the timer looks again.
+            // A rank may get requests right after the rendezvous, before it has a source. The timer
+            // checks again.
             if this.shared.has_source() {
                 this.machine.start(&mut this.actions);
                 progress |= this.act();

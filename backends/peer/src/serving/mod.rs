@@ -1,24 +1,27 @@
 //! The serving end of a connection between ranks, as a state machine.
 //!
-//! Events and the time go in; frames in a queue and [`Action`]s for the engine come out. There is no clock, no I/O, no
-//! channel and no hash order, so a simulation drives it through any interleaving. [`Serving`] is the task that owns stream,
-//! timer, budget and the engine's answers. What a connection may hold is bounded:
+//! Input is events and the time. Output is a queue of frames and [`ServerAction`]s for the engine.
+//! There is no clock, I/O, channel or hash order, so a simulation can play any interleaving.
+//! [`PeerConnection`] owns the stream, the timer, the budget and the engine's replies. What a
+//! connection may hold is bounded:
 //!
-//! * Samples that were handed to the engine of which nothing was said, and answers that wait to be written, have
-//!   together at most [`Settings::share`] bytes (or are one sample). The engine's word that it reads a sample frees its place:
-//!   samples that come from the origin do not hold up those that are in memory.
-//! * Answers that wait on all connections have at most [`Settings::budget`] bytes beside one on each connection. So a rank that
-//!   does not read what it asked for holds its share and no more, a sample larger than the budget leaves when its
-//!   connection has nothing else, and there is no state in which two ranks wait for each other: each always has room for one
-//!   answer more.
-//! * Questions wait where they arrived, the earliest due first; beyond [`MOST_OPEN`] the connection is not read, and who
-//!   asks finds it full.
+//! * Samples that the engine has and has not acknowledged, and responses that wait to be written,
+//! have together at most [`Settings::share`] bytes, or are one sample. Once the engine reports that
+//! it reads a sample from the origin, the sample no longer counts. Slow origin reads therefore do
+//! not hold up cached samples.
+//! * Waiting responses of all connections have at most [`Settings::budget`] bytes, plus one
+//! response on each connection. A rank that does not read its responses holds its share and no
+//! more. A sample larger than the budget is sent when its connection has nothing else. There is no
+//! deadlock between two ranks, because each has room for one more response.
+//! * Requests wait in a queue, ordered by their due time. With [`MAX_OPEN_SAMPLES`] open, the
+//! connection is not read, and the client gets backpressure.
 //!
-//! Who asks must know that this end lives although it has nothing to say yet, so while something is open a frame leaves
-//! every [`ALIVE`]. Questions that had to wait here, and answers that wait for the cable, are said to be on their way after
-//! [`TELL`]; what the engine reads from the origin is said to be so at once. Such words go before the answers that wait, and
-//! no new ones are said while earlier ones have not left: who does not listen makes nothing grow. What is cancelled does not
-//! leave any more, unless it has begun to.
+//! The client must be able to detect that this end is alive. While a request is open, a frame is
+//! sent at least every [`HEARTBEAT_INTERVAL`]. Samples that wait here, in the queue or for the
+//! network, are acknowledged after [`ACK_AFTER`]. Samples that the engine reads from the origin are
+//! acknowledged at once. Acknowledgements are sent before waiting responses. No new one is queued
+//! while an earlier one waits, so a client that does not read makes no queue grow. A cancelled
+//! response is not sent, unless its first bytes have left.
 
 mod driver;
 mod started;
@@ -43,58 +46,59 @@ use crate::{WireError, WireErrorKind};
 #[cfg(doc)]
 use crate::Settings;
 
-/// While something is open, no longer than this passes without a frame.
+/// Heartbeat interval while a request is open.
 pub const ALIVE: Duration = Duration::from_millis(100);
 
-/// A sample that waits here for this long is said to be on its way.
+/// A sample that waits here for this long is acknowledged.
 pub const TELL: Duration = Duration::from_millis(300);
 
-/// A connection that takes no byte for so long is given up.
+/// Write timeout: a connection that accepts no byte for this long is closed.
 pub const STALLED: Duration = Duration::from_secs(10);
 
-/// Samples that one connection may have asked for and not got.
+/// Open samples per connection.
 pub const MOST_OPEN: usize = 64 << 10;
 
-/// Bytes that are handed to the engine in one call, and samples.
+/// The most bytes, and samples, that are passed to the engine in one call.
 const CHUNK: (u64, usize) = (1 << 20, 64);
 
 /// The checksum of a sample, and its tag on authenticated connections.
 pub(crate) type Check = (u32, Option<Trailer>);
 
-/// What the engine says of a sample.
+/// The engine's reply to a sample.
 pub(crate) enum Said {
-    /// It is being read.
+    /// It is being read from the origin.
     Reading,
-    /// The answer.
+    /// The result.
     Done(Result<(Bytes, Check), TierError>),
 }
 
-/// What the engine is to do.
+/// An action for the engine.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Answer these samples; the tags count from 0.
+    /// Read these samples. Their tags count from 0.
     Start { chunk: u64, asked: Vec<Asked> },
-    /// Stop a chunk: nobody wants its answers.
+    /// Stop a chunk: its samples are no longer wanted.
     Stop { chunk: u64 },
 }
 
-/// What a frame that waits to leave has.
+/// A frame that waits to be sent.
 pub(crate) enum Held<R> {
     Answer {
         /// Its part of the budget.
         _room: Option<R>,
         request: u64,
         tag: u32,
-        /// Since when it waits, until it was said to be on its way.
+        /// Since when it waits. `None` once it was acknowledged.
         untold: Option<Duration>,
     },
-    /// That samples are on their way.
+    /// Acknowledges samples.
     Word,
     Alive,
 }
 
 impl<R> Held<R> {
-    /// Whether it is an answer to these of a request, in order; to any of it where none is named.
+    /// Whether it is a response to these samples of a request, in order. An empty list means all
+    /// samples.
     fn is_of(&self, asked: u64, tags: &[u32]) -> bool {
         match self {
             Self::Answer { request, tag, .. } => *request == asked && names(tags, *tag),
@@ -103,36 +107,37 @@ impl<R> Held<R> {
     }
 }
 
-/// Whether a list of tags, in order, names this one; an empty list names all.
+/// Whether a sorted list of tags contains this one. An empty list contains all.
 fn names(tags: &[u32], tag: u32) -> bool {
     tags.is_empty() || tags.binary_search(&tag).is_ok()
 }
 
-/// The state of a connection. `R` is a part of the budget, which is given back when it is dropped.
+/// The state of a connection. `R` is a part of the budget, released when it is dropped.
 pub(crate) struct Machine<R> {
     run: u64,
     /// The most bytes that the connection may hold.
     share: u64,
-    /// What waits to leave.
+    /// Frames that wait to be sent.
     pub(crate) output: Output<Held<R>>,
     requests: BTreeMap<u64, Request>,
-    /// Samples in `requests`.
+    /// Open samples in `requests`.
     open: usize,
     queue: BinaryHeap<Reverse<Queued>>,
     started: BTreeMap<u64, Chunk>,
     /// The number of the next chunk.
     chunks: u64,
-    /// Bytes that were started and of which nothing was said.
+    /// Bytes that were started and not acknowledged by the engine.
     silent: u64,
-    /// To be said to be on their way from the origin.
+    /// Samples that the engine reads from the origin, to be acknowledged.
     reading: Vec<(u64, u32)>,
-    /// An answer for which there is no room yet.
+    /// A response that waits for the budget.
     held: Option<(Header, Bytes, Option<Trailer>)>,
-    /// When something last left, or began to wait.
+    /// When bytes were last sent, or the first request arrived after an idle time.
     sent: Duration,
-    /// When to look again for what has waited long.
+    /// When to check for samples that have waited for long.
     look: Duration,
-    /// Samples that were answered, with how many bytes, and refused, since the driver counted last.
+    /// Samples that were sent, their bytes, and samples that were refused, since the counters were
+    /// updated.
     pub(crate) served: (u64, u64),
     pub(crate) refused: u64,
 }
@@ -159,20 +164,20 @@ impl<R> Machine<R> {
         }
     }
 
-    /// Whether questions are read.
+    /// Whether requests are read.
     pub(crate) fn takes_questions(&self) -> bool {
         self.open < MOST_OPEN
     }
 
-    /// Whether nothing is open and nothing waits to leave.
+    /// Whether nothing is open and nothing waits to be sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.open == 0 && self.output.is_empty()
     }
 
-    /// Whether the frame is one that an asker sends.
+    /// Checks that a client may send this frame.
     ///
     /// # Errors
-    /// It is none: the connection must end.
+    /// It violates the protocol. The connection must end.
     pub(crate) fn expect(&self, header: &Header) -> Result<(), WireError> {
         if matches!(header.kind, Kind::Ask | Kind::Cancel) && header.job == self.run {
             return Ok(());
@@ -180,10 +185,10 @@ impl<R> Machine<R> {
         Err(WireError::malformed(format!("a frame {:?} from who asks for samples", header.kind)))
     }
 
-    /// A question came, undamaged.
+    /// A request or cancellation arrived undamaged.
     ///
     /// # Errors
-    /// No rank asks so: the connection must end.
+    /// It violates the protocol. The connection must end.
     pub(crate) fn asked(
         &mut self,
         header: &Header,
@@ -212,8 +217,9 @@ impl<R> Machine<R> {
         Ok(())
     }
 
-    /// These are no longer wanted; all of the request where none is named. What waits in the queue stays there until its turn
-    /// comes, but not for ever: whoever asks and cancels all the time must not make it grow.
+    /// These samples are no longer wanted. An empty list means the whole request. Queued samples
+    /// stay in the queue until their turn. The queue is compacted when most of it is cancelled, so
+    /// that a client cannot make it grow.
     fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
         self.forget(request, tags, actions);
         self.output.discard(|held| held.is_of(request, tags));
@@ -255,7 +261,7 @@ impl<R> Machine<R> {
         });
     }
 
-    /// Hands what is due first to the engine, as much as there is room for.
+    /// Starts the most urgent samples at the engine, as many as the share allows.
     pub(crate) fn start(&mut self, actions: &mut Vec<Action>) {
         while let Some(action) = self.start_one() {
             actions.push(action);
@@ -295,17 +301,17 @@ impl<R> Machine<R> {
         Some(Action::Start { chunk, asked })
     }
 
-    /// Whether the engine's answers are taken.
+    /// Whether replies of the engine are taken.
     pub(crate) fn has_room(&self) -> bool {
         self.held.is_none() && (self.output.waiting() as u64) < self.share
     }
 
-    /// Which sample this is of a chunk, if it is still wanted.
+    /// The sample at this position of a chunk, if it is still wanted.
     pub(crate) fn wanted(&self, chunk: u64, place: u32) -> Option<SampleKey> {
         self.started.get(&chunk)?.wanted(place)
     }
 
-    /// The engine says something of a sample of a chunk; whether the chunk has ended with it.
+    /// Handles the engine's reply to a sample. Returns whether the chunk is complete.
     pub(crate) fn said(&mut self, chunk: u64, place: u32, said: Said, now: Duration) -> bool {
         let Some(of) = self.started.get_mut(&chunk) else { return true };
         let request = of.request;
@@ -331,7 +337,7 @@ impl<R> Machine<R> {
         ended
     }
 
-    /// The engine says no more of a chunk: nothing else of it is held here.
+    /// The engine sends no more replies to a chunk. The other samples of it are not cached here.
     pub(crate) fn ended(&mut self, chunk: u64, now: Duration) {
         while let Some(place) = self.started.get(&chunk).and_then(Chunk::first_open) {
             self.said(chunk, place, Said::Done(Err(TierError::new(ErrorKind::Absent, "peer"))), now);
@@ -372,24 +378,24 @@ impl<R> Machine<R> {
         self.output.push(header, bytes, trailer, held);
     }
 
-    /// Bytes of an answer that waits for its part of the budget.
+    /// Bytes of the response that waits for the budget.
     pub(crate) fn needs_room(&self) -> Option<u64> {
         self.held.as_ref().map(|(_, bytes, _)| bytes.len() as u64)
     }
 
-    /// There is room for the answer that waits. An answer needs none where nothing else waits to leave.
+    /// The waiting response may be sent. It needs no budget if it is the only one.
     pub(crate) fn give_room(&mut self, room: Option<R>, now: Duration) {
         if let Some(answer) = self.held.take() {
             self.push(answer, room, now);
         }
     }
 
-    /// Whether words are still to leave. They are the first that do.
+    /// Whether acknowledgements are queued. They are always first.
     fn words_wait(&mut self) -> bool {
         self.output.held().take(2).any(|held| matches!(held, Held::Word))
     }
 
-    /// Says what is on its way from the origin, as far as it still is.
+    /// Acknowledges samples that the engine reads from the origin, if they are still open.
     pub(crate) fn say_reading(&mut self) {
         if self.reading.is_empty() {
             return;
@@ -417,16 +423,16 @@ impl<R> Machine<R> {
         }
     }
 
-    /// Something left.
+    /// Bytes were sent.
     pub(crate) fn left(&mut self, now: Duration) {
         self.sent = now;
     }
 
-    /// Says that this end lives, and what had to wait; finds out that the other end takes nothing. Says when to look again,
-    /// if there is anything to wait for; at once where something is to be written first.
+    /// Sends a heartbeat and acknowledgements when they are due. Returns when to call this again,
+    /// if there is a timeout to check. Returns `now` if there are frames to write first.
     ///
     /// # Errors
-    /// The other end takes nothing: the connection must end.
+    /// Write timeout. The connection must end.
     pub(crate) fn look(&mut self, now: Duration) -> Result<Option<Duration>, WireError> {
         if self.is_idle() {
             return Ok(None);
@@ -441,7 +447,7 @@ impl<R> Machine<R> {
             let detail = format!("it takes nothing for {} s", STALLED.as_secs());
             return Err(WireError::new(WireErrorKind::Late, detail));
         }
-        // An answer that waits shows that this end lives when it leaves.
+        // A waiting response is a sign of life when it is sent.
         let due = if blocked { now.max(self.sent) + ALIVE } else { self.sent + ALIVE };
         if due > now {
             return Ok(Some(due));
@@ -452,7 +458,7 @@ impl<R> Machine<R> {
         Ok(Some(now))
     }
 
-    /// Says of what has waited here for long that it is on its way: of questions, and of answers that wait to leave.
+    /// Acknowledges samples that have waited for long, in the queue or to be sent.
     fn tell(&mut self, now: Duration) {
         if self.words_wait() {
             return;
@@ -480,7 +486,7 @@ impl<R> Machine<R> {
     }
 }
 
-/// What the other end is told of a failure, cut to what a frame may have.
+/// The error text for the client, truncated to the limit of a frame.
 fn words_of(error: &TierError) -> String {
     let mut words = error.detail().unwrap_or_default().to_owned();
     let end = (0..=MOST_WORDS.min(words.len())).rev().find(|end| words.is_char_boundary(*end));
@@ -490,7 +496,7 @@ fn words_of(error: &TierError) -> String {
 
 #[cfg(test)]
 impl<R> Machine<R> {
-    /// Bytes that are held: started and silent, or waiting to leave.
+    /// Bytes that are held: started and not acknowledged, or waiting to be sent.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.silent + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
     }
@@ -504,8 +510,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A connection with a share of 250 bytes that was asked for `samples` samples of 100 bytes, the last first, as
-    /// request 1 at time 0.
+    /// A connection with a share of 250 bytes and one request at time 0, number 1, of `samples`
+    /// samples of 100 bytes. The last one is due first.
     fn serving(samples: u64) -> Machine<()> {
         let mut machine = Machine::new(7, 250, Output::new(None));
         let ask =
@@ -517,7 +523,7 @@ mod tests {
         machine
     }
 
-    /// The samples that are handed to the engine, by chunk.
+    /// The samples that are passed to the engine, by chunk.
     fn started(machine: &mut Machine<()>) -> Vec<(u64, Vec<u64>)> {
         let mut actions = Vec::new();
         machine.start(&mut actions);
@@ -537,12 +543,12 @@ mod tests {
         let mut machine = serving(5);
         assert_eq!(started(&mut machine), [(0, vec![4, 3])]);
         assert_eq!(started(&mut machine), []);
-        // A sample that is being read frees its place; one that is answered waits to leave in it.
+        // A sample that is being read frees its part of the share. A completed one waits in it.
         assert!(!machine.said(0, 0, Said::Reading, MS));
         assert_eq!(started(&mut machine), [(1, vec![2])]);
         assert!(!machine.said(0, 1, bytes(), MS));
         assert_eq!((started(&mut machine), machine.held_bytes()), (vec![], 248));
-        // The second answer waits for room, and until it has it, no more are taken.
+        // The second response waits for the budget. Until then, no more replies are taken.
         assert!(machine.said(1, 0, bytes(), MS));
         assert_eq!((machine.needs_room(), machine.has_room()), (Some(100), false));
         machine.give_room(Some(()), MS);
@@ -581,7 +587,7 @@ mod tests {
         machine.look(ALIVE).unwrap();
         machine.look(ALIVE).unwrap();
         assert!(machine.output.held().all(|held| matches!(held, Held::Alive)) && !machine.output.is_empty());
-        // Nothing of it leaves.
+        // No byte is sent.
         machine.look = STALLED + 2 * ALIVE;
         assert_eq!(machine.look(STALLED + ALIVE).unwrap_err().kind(), WireErrorKind::Late);
     }

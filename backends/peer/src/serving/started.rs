@@ -1,11 +1,11 @@
-//! Samples that were handed to the engine, until all are answered.
+//! Samples that were passed to the engine, until all are complete.
 
 use foreread_types::SampleKey;
 
 /// One sample of a chunk.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Its place in the request.
+    /// Its position in the request.
     tag: u32,
     key: SampleKey,
     length: u64,
@@ -14,11 +14,11 @@ pub(super) struct Slot {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing was said of it.
+    /// The engine has not replied.
     Silent,
-    /// It is being read.
+    /// The engine reads it from the origin.
     Reading,
-    /// It was answered, or is no longer wanted.
+    /// Complete, or no longer wanted.
     Done,
 }
 
@@ -28,7 +28,8 @@ impl Slot {
     }
 }
 
-/// Samples of one request that were handed over together: the place in `slots` is the tag that the answers carry.
+/// Samples of one request that were started together. The position in `samples` is the tag of the
+/// engine's replies.
 #[derive(Debug)]
 pub(super) struct Chunk {
     pub(super) request: u64,
@@ -45,31 +46,31 @@ impl Chunk {
         self.left == 0
     }
 
-    /// Bytes of which nothing was said.
+    /// Bytes without a reply.
     pub(super) fn silent(&self) -> u64 {
         let silent = self.slots.iter().filter(|slot| slot.state == State::Silent);
         silent.fold(0, |sum, slot| sum.saturating_add(slot.length))
     }
 
-    /// Which sample this is, if it is still wanted.
+    /// The sample at this position, if it is still wanted.
     pub(super) fn wanted(&self, place: u32) -> Option<SampleKey> {
         let slot = self.slots.get(place as usize).filter(|slot| slot.state != State::Done)?;
         Some(slot.key)
     }
 
-    /// The first that is not answered.
+    /// The position of the first open sample.
     pub(super) fn first_open(&self) -> Option<u32> {
         self.slots.iter().position(|slot| slot.state != State::Done).map(|place| place as u32)
     }
 
-    /// One is no longer wanted; returns how many bytes no longer count as silent.
+    /// The sample is no longer wanted. Returns how many bytes are no longer unacknowledged.
     pub(super) fn forget(&mut self, tag: u32) -> u64 {
         let place = self.slots.iter().position(|slot| slot.tag == tag);
         place.and_then(|place| self.said(place as u32, false)).map_or(0, |(.., freed)| freed)
     }
 
-    /// Something was said of a sample: its tag, its key, and how many bytes no longer count as silent. `None` where nothing
-    /// new was said.
+    /// Records a reply. Returns the sample's tag, its key, and how many bytes are no longer
+    /// unacknowledged. `None` if it changes nothing.
     pub(super) fn said(&mut self, place: u32, reading: bool) -> Option<(u32, SampleKey, u64)> {
         let slot = self.slots.get_mut(place as usize)?;
         let state = if reading { State::Reading } else { State::Done };

@@ -1,16 +1,16 @@
-//! What another rank wants and has not got.
+//! Open requests of another rank.
 
 use std::time::Duration;
 
 use foreread_types::{SampleKey, Tick};
 
-/// What is known of a request.
+/// A request.
 pub(super) struct Request {
     /// Of each sample, whether it is still wanted.
     open: Vec<bool>,
     pub(super) left: usize,
     pub(super) since: Duration,
-    /// Who asked was told that it waits.
+    /// Its waiting samples were acknowledged.
     pub(super) told: bool,
 }
 
@@ -19,20 +19,20 @@ impl Request {
         Self { open: vec![true; samples], left: samples, since: now, told: false }
     }
 
-    /// Takes one out; `false` where it was not in.
+    /// Closes a sample. `false` if it is not open.
     pub(super) fn close(&mut self, tag: u32) -> bool {
         let was_open = self.open.get_mut(tag as usize).is_some_and(std::mem::take);
         self.left -= usize::from(was_open);
         was_open
     }
 
-    /// Whether it is still wanted.
+    /// Whether the sample is still wanted.
     pub(super) fn is_open(&self, tag: u32) -> bool {
         self.open.get(tag as usize).is_some_and(|open| *open)
     }
 }
 
-/// A sample that waits to be started. Ordered by need, then by arrival.
+/// A sample that waits to be started. Ordered by due time, then by arrival.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Queued {
     pub(super) due: Tick,

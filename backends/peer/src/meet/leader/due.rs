@@ -9,7 +9,7 @@ use super::super::members::Session;
 use super::super::messages::{Hello, Message, key};
 use super::Leader;
 
-/// A connection that has a rank, and what was sent on it.
+/// The session of an admitted rank: what was requested and sent on its connection.
 #[derive(Debug)]
 pub(in super::super) struct Speaker {
     pub(in super::super) session: Session,
@@ -23,27 +23,27 @@ pub(in super::super) struct Speaker {
     waiting: Option<u64>,
     /// The numbers of the catalogs that it requests.
     pub(super) bulks: BTreeSet<usize>,
-    /// It gives catalogs to the others of its node, and has not been sent those that all need.
+    /// It is a relay, and the catalogs that all nodes need were not queued yet.
     passes_on: bool,
-    /// Whether it was told that the run is over.
+    /// Whether the end of the run was sent.
     pub(in super::super) over: bool,
 }
 
-/// What is to be sent on a connection.
+/// The next message of a connection.
 #[derive(Debug)]
 pub(in super::super) enum Due {
-    /// A message and the bulk behind it.
+    /// A message and its bulk.
     Say(Message, Bytes),
     /// The catalog of this number.
     Bulk(usize, Bulk),
-    /// The end, and why; the connection closes then.
+    /// A refusal. The connection closes after it.
     Refuse(Message),
-    /// Another connection has the rank: this one closes.
+    /// The rank has a newer connection: this one closes.
     Replaced,
 }
 
 impl Leader {
-    /// What is to be sent next on a connection; it counts as sent. Nothing where all was sent.
+    /// The next message for a connection, which counts as sent. `None` if all was sent.
     pub(in super::super) fn due(&mut self, to: &mut Speaker) -> Option<Due> {
         if !self.members.is_current(to.session) {
             return Some(Due::Replaced);
@@ -55,7 +55,7 @@ impl Leader {
             if !std::mem::replace(&mut to.welcomed, true) {
                 return Some(self.welcome(to));
             }
-            // A number of steps that somebody else has named.
+            // The number of steps comes from the other end.
             if let Some((key, value)) = to.steps.checked_add(1).and_then(|next| self.store.step(next)) {
                 to.steps += 1;
                 return Some(say(key, value.clone()));
@@ -81,13 +81,13 @@ impl Leader {
         (to.waiting.replace(*number) != Some(*number)).then(|| Due::Say(waiting.clone(), Bytes::new()))
     }
 
-    /// Who rank 0 is and, for a connection that has none, the roster.
+    /// Rank 0's id and, if the rank has none, the roster.
     fn welcome(&mut self, to: &mut Speaker) -> Due {
         let mut roster = Bytes::new();
         if to.is_new {
             to.moves = self.moves;
             if self.roster.as_ref().is_none_or(|(moves, _)| *moves != self.moves) {
-                // Texts and numbers alone: it cannot fail.
+                // Only texts and numbers: it cannot fail.
                 let text = serde_json::to_vec(&self.people()).unwrap_or_default();
                 self.roster = Some((self.moves, text.into()));
             }
@@ -99,7 +99,7 @@ impl Leader {
         Due::Say(Message::Welcome { process, nonce, place, moves: to.moves, length }, roster)
     }
 
-    /// A catalog for a rank, if so much may leave. A rank whose connection broke gets it again.
+    /// A catalog for a rank, within the byte limit. A rank that lost its connection gets it again.
     fn bulk(&mut self, rank: usize, number: usize) -> Option<Due> {
         let bulk = self.bulks.get(number)?.clone();
         if self.bulk_to.insert((rank, number)) {

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_says_nothing_leaves_first_and_then_who_came_first() {
+    fn silent_connections_are_evicted_before_the_oldest() {
         let doorway = Arc::new(Doorway::new(3));
         let mut places: Vec<Place> = (0..3).map(|_| doorway.enter()).collect();
         places[0].spoke.store(true, Relaxed);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_written_of_at_once_and_then_once_a_minute() {
+    fn refusals_are_logged_at_once_and_then_once_a_minute() {
         let (log, start) = (StrangerLog::new("strangers"), Instant::now());
         assert_eq!(log.count(true, start), Some(1));
         for second in 1..60 {

@@ -1,4 +1,5 @@
-//! A thousand ranks in one process. By itself, because it counts the process's memory.
+//! A thousand ranks in one process. A separate test binary, because it measures the memory of the
+//! process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -16,7 +17,7 @@ use tokio::runtime::Handle;
 use self::common::{Has, resident};
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_rests_takes_a_few_kilobytes() {
+async fn idle_connection_takes_a_few_kilobytes() {
     const RANKS: u32 = 1000;
     let world = Simulated::new(3);
     let (known, source) = Has::bytes(10_000);

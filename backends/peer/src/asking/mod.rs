@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_looked_at_twice() {
+    fn silence_is_checked_twice() {
         let mut machine = asking(2);
         let mut look = |at| machine.look(at * MS, false, &mut Vec::new());
         assert_eq!(look(1).unwrap(), Some(SILENT));
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn second_connection_is_asked_for_what_is_open() {
+    fn second_connection_gets_the_open_requests() {
         let mut machine = asking(3);
         assert_eq!(sample(&mut machine, 1, 5 * MS), ["1 true"]);
         let mut actions = Vec::new();

@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relay_may_be_silent_for_longer_than_its_news_take() {
+    fn relay_timeout_is_longer_than_its_progress_interval() {
         let silence = |seconds| silence(Duration::from_secs(seconds));
         assert_eq!((silence(300), silence(60)), (SILENCE, Duration::from_secs(20)));
         assert!(silence(10) > NEWS && silence(10) < Duration::from_secs(10));

@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-11
-    fn process_that_may_not_have_as_many_is_told_the_number() {
+    fn hard_limit_error_names_the_needed_number() {
         let error = raised(limit(1024, 2000), 2578, 1024).unwrap_err().to_string();
         assert!(error.starts_with("1024 ranks need 2578 open descriptors"), "{error}");
         assert!(error.contains("ulimit -Hn 2578") && error.contains("may have 2000"), "{error}");

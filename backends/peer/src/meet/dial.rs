@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_0_that_is_gone_is_looked_for_once_a_minute_in_the_end() {
+    fn retries_for_a_dead_rank_0_slow_down_to_one_a_minute() {
         let place = Place::Addresses(Vec::new());
         let dial =
             |rank| Dial::new(Arc::new(crate::System), place.clone(), Rank(rank), 1, 0, None, Vec::new());

@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_on_all_addresses_is_told_by_name() {
+    fn wildcard_address_is_published_by_host_name() {
         let none = Addresses::new();
         let all = names(&Address::tcp("::", 7), &none);
         assert_eq!(all[0], Address::tcp(host_name(), 7));
@@ -420,7 +420,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: RANK-10
-    async fn notice_that_is_written_when_it_is_withdrawn_does_not_stay() {
+    async fn notice_written_during_its_withdrawal_does_not_stay() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("meet");
         let directory = PrivateDirectory::open(&path).unwrap();

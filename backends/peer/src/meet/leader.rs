@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn meeting_that_has_failed_does_not_start() {
+    fn failed_rendezvous_does_not_start() {
         let mut leader = leader(2);
         leader.give_up(1, "it was interrupted");
         let error = leader.start("start", Bytes::new()).unwrap_err();

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn process_takes_its_rank_again_and_its_earlier_connection_counts_no_more() {
+    fn process_reconnects_and_its_old_connection_is_ignored() {
         let (mut members, now) = (members(), Instant::now());
         let (first, has_moved) = here(members.seat(&hello(1, 7), "", false, false, now));
         assert!(has_moved);
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-9
-    fn replaced_process_ends_the_meeting_and_not_the_run() {
+    fn replaced_process_ends_the_rendezvous_and_not_the_run() {
         let (mut members, now) = (members(), Instant::now());
         let (session, _) = here(members.seat(&hello(1, 7), "", false, false, now));
         members.disconnect(session, now);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn second_process_is_refused_when_it_goes_on_claiming() {
+    fn second_process_is_refused_after_repeated_claims() {
         let (mut members, now) = (members(), Instant::now());
         here(members.seat(&hello(1, 7), "", false, false, now));
         let mut at = |seconds| match members.seat(
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_taken_is_told_by_whom() {
+    fn duplicate_rank_is_told_the_other_process() {
         let two = twice(Some(&person(1, 7)), &person(1, 8));
         assert!(two.starts_with("two processes are rank 1: process 7 on h, and process 8 on h: "), "{two}");
         assert!(two.contains("another run meets there"), "{two}");
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-26
-    fn addresses_are_told_as_they_are_reached() {
+    fn addresses_are_published_as_they_are_reached() {
         for (address, seen, told) in [
             ("0.0.0.0:7", "10.0.0.3:4000", "10.0.0.3:7"),
             ("[::]:7", "[::ffff:10.0.0.3]:4000", "10.0.0.3:7"),

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_on_its_own_node() {
+    fn node_id_is_stable_and_ends_with_the_host() {
         assert_eq!(node_id(), node_id());
         assert!(node_id().len() > 40 && node_id().ends_with(&host_name()), "{}", node_id());
     }

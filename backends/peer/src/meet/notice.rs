@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_loaders_notice_lies_beside_that_of_one_that_goes_on() {
+    fn each_loader_has_its_own_notice() {
         let base = tempfile::tempdir().unwrap();
         let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();
         directory.publish(0, &notice(1)).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_ours_alone_is_refused() {
+    fn directory_with_wrong_permissions_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("meet");
         fs::create_dir(&path).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_another_user_is_refused() {
+    fn directory_of_another_user_is_refused() {
         // In the sticky /tmp, checked as the next user id.
         let other =
             tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o700)).tempdir().unwrap();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_that_is_not_ours_alone_is_refused() {
+    fn notice_with_wrong_owner_or_mode_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();
         directory.publish(0, &notice(1)).unwrap();
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_can_be_guessed_is_refused_with_the_remedy() {
+    fn guessable_token_is_refused_with_the_remedy() {
         let with = |text: &'static str| {
             given_token(&Surroundings::new(&|name| (name == TOKEN).then(|| text.to_owned()), 0, 1))
         };

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_this_node_come_first_and_of_others_not_at_all() {
+    fn unix_sockets_of_this_node_come_first() {
         let people = [
             person(0, "a", &["[::]:7", "unix:@r0"]),
             person(1, "a", &["[::]:8", "unix:@r1"]),

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_may_be_said_again_and_values_stay() {
+    fn parts_may_be_repeated_and_values_stay() {
         let mut store = Store::new(2);
         assert!(store.part(0, "a", bytes("x")) && store.part(0, "a", bytes("x")));
         assert!(!store.is_whole("a"));

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_is_said_in_one_line() {
+    fn waiting_displays_as_one_line() {
         let mut waiting = Waiting {
             missing: vec![Rank(2), Rank(5)],
             more: 7,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_shown_once_a_second_and_ends() {
+    async fn waiting_is_shown_once_a_second_and_ends() {
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
         let mut patience = Patience::new(Duration::from_millis(2500), Box::new(show), Instant::now());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_for_long_is_told_what_helps_where_nobody_else_makes_the_loader() {
+    async fn long_wait_shows_the_remedy_for_a_single_rank_loader() {
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
         let mut patience = Patience::new(Duration::from_secs(300), Box::new(show), Instant::now());

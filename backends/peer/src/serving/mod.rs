@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_the_engine_forgets_are_absent() {
+    fn samples_without_an_engine_reply_are_absent() {
         let mut machine = serving(2);
         started(&mut machine);
         machine.ended(0, MS);

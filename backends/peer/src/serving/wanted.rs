@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_first_comes_first() {
+    fn queue_is_ordered_by_due_time() {
         let queued = |due, request, tag| {
             let key = SampleKey::default();
             Queued { due: Tick(due), request, tag, key, length: 1 }

@@ -1,9 +1,10 @@
-//! For tests only: a network in memory, whose cables can be cut.
+//! For tests only: a network in memory with faults.
 //!
-//! Hosts are names. Every pair of them has one cable, with a delay; it can be cut (what was sent waits, as packets do that
-//! are sent again), mended, and broken (all its connections end at once). A chance by which writing breaks a connection
-//! is drawn from a seed. Time is [`tokio::time`] alone, so that on a paused clock a run is quick and repeats itself. A connection
-//! takes memory for what is under way in it and a few hundred bytes beside.
+//! Hosts are names. Every pair of hosts has one cable with a delay. A cable can be cut (sent bytes
+//! are delayed, as if retransmitted), mended, and severed (all its connections end at once). The
+//! chance that a write breaks its connection is drawn from a seed. Time is [`tokio::time`] alone,
+//! so that a run on a paused clock is quick and repeatable. A connection takes memory for the bytes
+//! in flight and a few hundred bytes more.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -22,10 +23,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use foreread_peer::{Address, Listener, Network, Stream};
 use foreread_types::mix;
 
-/// Bytes that may be under way in one direction.
+/// Bytes in flight in one direction.
 const CAPACITY: usize = 64 << 10;
 
-/// All hosts and the cables between them; clones share them.
+/// All hosts and the cables between them. Clones share them.
 #[derive(Clone)]
 pub struct Simulated(Arc<Mutex<World>>);
 
@@ -49,7 +50,8 @@ impl Simulated {
         Self(Arc::new(Mutex::new(World { seed, draws: 0, breaking: 0.0, next_port: 1, listeners, cables })))
     }
 
-    /// The network as the host `name` sees it. It listens and connects at [`Address::Tcp`] of hosts' names.
+    /// The network as the host `name` sees it. It listens and connects at [`Address::Tcp`] of
+    /// hosts' names.
     pub fn host(&self, name: impl Into<String>) -> Arc<dyn Network> {
         Arc::new(Host { world: self.clone(), name: name.into() })
     }
@@ -59,12 +61,12 @@ impl Simulated {
         Arc::clone(lock(&self.0).cables.entry((one.to_owned(), other.to_owned())).or_default())
     }
 
-    /// Nothing passes between the two any more; who writes does not notice.
+    /// Stops the traffic between the two hosts. Writers do not detect it.
     pub fn cut(&self, one: &str, other: &str) {
         lock(&self.cable(one, other).state).cut = true;
     }
 
-    /// What was sent meanwhile arrives.
+    /// Restores the traffic. Bytes that were sent meanwhile arrive.
     pub fn mend(&self, one: &str, other: &str) {
         let cable = self.cable(one, other);
         lock(&cable.state).cut = false;
@@ -72,12 +74,12 @@ impl Simulated {
         cable.each(Pipe::wake);
     }
 
-    /// All connections between the two end with an error at both ends.
+    /// All connections between the two hosts end with an error at both ends.
     pub fn sever(&self, one: &str, other: &str) {
         self.cable(one, other).each(Pipe::sever);
     }
 
-    /// What is sent from now on between the two takes this long.
+    /// Sets the delay of bytes that are sent from now on between the two hosts.
     pub fn delay(&self, one: &str, other: &str, delay: Duration) {
         lock(&self.cable(one, other).state).delay = delay;
     }
@@ -87,7 +89,7 @@ impl Simulated {
         lock(&self.0).breaking = chance;
     }
 
-    /// Connections that are open, at either end.
+    /// The number of connections that are open at either end.
     pub fn connections(&self) -> usize {
         let cables: Vec<_> = lock(&self.0).cables.values().cloned().collect();
         let mut pipes = 0;
@@ -112,7 +114,7 @@ impl fmt::Debug for Simulated {
     }
 }
 
-/// What two hosts have between them.
+/// The cable between two hosts.
 #[derive(Default)]
 struct Cable {
     state: Mutex<CableState>,
@@ -161,7 +163,7 @@ struct Pipe {
 struct PipeState {
     under_way: VecDeque<(Instant, Bytes)>,
     bytes: usize,
-    /// The writer is done.
+    /// The writer has ended.
     ended: bool,
     /// The reader is gone.
     unread: bool,
@@ -280,7 +282,7 @@ impl AsyncWrite for End {
             taken.extend_from_slice(&part[..count]);
         }
         let count = taken.len();
-        // What is sent later does not arrive earlier, also where the delay became shorter.
+        // Bytes that are sent later do not arrive earlier, even if the delay was reduced.
         let last = state.under_way.back().map(|(at, _)| *at);
         let at = (Instant::now() + delay).max(last.unwrap_or_else(Instant::now));
         if count > 0 {
@@ -415,7 +417,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cut_cable_holds_back_and_a_severed_one_ends() {
+    async fn cut_cable_delays_and_severed_cable_ends() {
         let network = Simulated::new(1);
         let (mut one, mut other) = pair(&network).await;
         network.cut("a", "b");
@@ -432,7 +434,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_sent_takes_its_time() {
+    async fn sent_bytes_arrive_after_the_delay() {
         let network = Simulated::new(1);
         network.delay("a", "b", Duration::from_millis(30));
         let began = Instant::now();

@@ -1,4 +1,4 @@
-//! A rank that has one sample, whatever it is asked for, and how much memory this process holds.
+//! A rank that answers each request with one sample, and the memory of this process.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use futures::{StreamExt, stream};
 pub struct Has(pub Known);
 
 impl Has {
-    /// Of the length that is wanted.
+    /// A sample of this length.
     pub fn bytes(length: u64) -> (Known, Arc<dyn Serve>) {
         let known = Known::generate(1, [("a", length)]).remove(0);
         (known.clone(), Arc::new(Self(known)))
@@ -26,7 +26,7 @@ impl Serve for Has {
     }
 }
 
-/// Bytes of memory that this process holds.
+/// Resident memory of this process, in bytes.
 pub fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
     status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096

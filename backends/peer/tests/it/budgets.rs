@@ -1,4 +1,4 @@
-//! What serving may hold, and that nobody is starved by it.
+//! The limits of what serving holds, and fairness between ranks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{How, Node, Shelf, batch, raw, read_all, run, samples};
 
-/// Each rank asks every other for everything at once, and no budget holds even one of the samples.
+/// Each rank requests everything from every other at once, and no budget has room for even one of
+/// the samples.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-30
-async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
+async fn mutual_requests_beyond_the_budget_do_not_deadlock() {
     for (seed, budget) in [(1, 1), (2, 5_000), (3, 200_000), (4, 32 << 20)] {
         let world = Simulated::new(seed);
         let settings = Settings { budget, share: budget / 2 + 1, ..Settings::default() };
@@ -41,7 +42,7 @@ async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
             let others = nodes.iter().enumerate().filter(move |(other, _)| *other != me);
             others.map(move |(_, owner)| async move {
                 let tier = owner.seen_by(asker);
-                // In four batches at once.
+                // In four concurrent batches.
                 join_all(known.chunks(40).map(|part| read_all(&tier, part))).await;
             })
         });
@@ -51,13 +52,13 @@ async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_greedy_rank_does_not_starve_another() {
+async fn greedy_rank_does_not_starve_another() {
     let world = Simulated::new(1);
     let known = samples(3000, 20_000);
     let settings = Settings { budget: 400_000, share: 200_000, ..Settings::default() };
     let shelf = Shelf::new(&known, |_, _| How::Now);
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
-    // A second for each 6.4 MB: time passes as on a cable.
+    // One second per 6.4 MB: time passes as on a cable.
     let greedy = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
     let modest = Node::new(&world.host("three"), 2, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
     for host in ["two", "three"] {
@@ -86,7 +87,7 @@ async fn a_greedy_rank_does_not_starve_another() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-30
-async fn who_does_not_read_holds_its_share_and_is_given_up() {
+async fn rank_that_does_not_read_holds_its_share_and_is_closed() {
     let world = Simulated::new(1);
     let known = samples(2000, 20_000);
     let settings = Settings { budget: 300_000, share: 200_000, ..Settings::default() };
@@ -99,7 +100,7 @@ async fn who_does_not_read_holds_its_share_and_is_given_up() {
         length: request.len(),
     }));
     let ask = frame::Header::new(frame::Kind::Ask, run().tag(), 1);
-    // More of them than the budget has shares.
+    // More than the budget has shares.
     let mut hung = Vec::new();
     for number in 0..10 {
         let address = &owner.server.addresses()[0];
@@ -122,7 +123,7 @@ async fn who_does_not_read_holds_its_share_and_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_from_afar_does_not_hold_up_what_is_at_hand() {
+async fn origin_reads_do_not_delay_cached_samples() {
     let world = Simulated::new(1);
     let known = samples(1000, 20_000);
     let settings = Settings { budget: 100_000, share: 100_000, ..Settings::default() };
@@ -143,7 +144,7 @@ async fn what_comes_from_afar_does_not_hold_up_what_is_at_hand() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_break_at_random_lose_no_answer_and_no_budget() {
+async fn random_disconnects_lose_no_response_and_no_budget() {
     let mut draw = Draw::new();
     for _ in 0..20 {
         let world = Simulated::new(draw.below(u64::MAX));
@@ -174,9 +175,10 @@ async fn connections_that_break_at_random_lose_no_answer_and_no_budget() {
     }
 }
 
-/// A rank that asks and cancels without end, with something urgent in front that does not fit.
+/// A rank that requests and cancels without end, while an urgent sample that does not fit is first
+/// in the queue.
 #[tokio::test(start_paused = true)]
-async fn what_is_cancelled_leaves_the_queue() {
+async fn cancelled_samples_leave_the_queue() {
     let world = Simulated::new(1);
     let known = samples(2000, 20_000);
     let settings = Settings { budget: 20_000, share: 20_000, ..Settings::default() };

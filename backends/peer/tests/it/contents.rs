@@ -1,4 +1,4 @@
-//! What arrives is what was kept, over every network.
+//! Samples arrive unchanged over every network.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ async fn conforms(network: Arc<dyn Network>, address: Address, wire: Wire) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_over_tcp_is_a_tier() {
+async fn peer_over_tcp_is_a_tier() {
     for wire in WIRES {
         conforms(Arc::new(System), Address::tcp("127.0.0.1", 0), wire).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_over_a_unix_socket_is_a_tier() {
+async fn peer_over_a_unix_socket_is_a_tier() {
     let directory = tempfile::tempdir().unwrap();
     conforms(
         Arc::new(System),
@@ -43,14 +43,14 @@ async fn a_peer_over_a_unix_socket_is_a_tier() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_over_a_network_in_memory_is_a_tier() {
+async fn peer_over_a_network_in_memory_is_a_tier() {
     for wire in WIRES {
         conforms(Simulated::new(3).host("one"), Address::tcp("one", 0), wire).await;
     }
 }
 
 #[tokio::test]
-async fn sockets_of_the_node_are_preferred_and_others_reached_where_there_is_none() {
+async fn unix_sockets_are_preferred_and_tcp_is_the_fallback() {
     let directory = tempfile::tempdir().unwrap();
     let network: Arc<dyn Network> = Arc::new(System);
     let known = samples(3, 1000);
@@ -63,7 +63,7 @@ async fn sockets_of_the_node_are_preferred_and_others_reached_where_there_is_non
     let remote = asker.asker.remote(foreread_types::Rank(0), addresses.clone());
     assert!(format!("{remote:?}").contains("[Local("), "{remote:?}");
     read_all(&remote, &known).await;
-    // A path of another node: nobody is there.
+    // A socket of another node, where no process listens.
     let elsewhere =
         vec![Address::local(directory.path().join("other/0").to_string_lossy()), addresses[0].clone()];
     let remote = asker.asker.remote(foreread_types::Rank(0), elsewhere);
@@ -84,7 +84,7 @@ async fn batches_longer_than_a_frame_are_answered_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_failure_arrives_as_what_it_is_and_harms_no_other() {
+async fn each_error_kind_arrives_and_harms_no_other_sample() {
     let network = Simulated::new(3).host("one");
     let known = samples(4, 100);
     let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 {
@@ -130,7 +130,7 @@ async fn each_failure_arrives_as_what_it_is_and_harms_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_source_nothing_is_held() {
+async fn server_without_a_source_holds_no_sample() {
     let network = Simulated::new(3).host("one");
     let known = samples(1, 100);
     let mut owner = Node::new(

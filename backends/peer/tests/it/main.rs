@@ -1,4 +1,4 @@
-//! Ranks that ask each other, over real sockets and over a network in memory.
+//! Samples between ranks, over real sockets and over a network in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod asking;

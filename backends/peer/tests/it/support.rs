@@ -1,4 +1,4 @@
-//! Ranks with samples, and what they do when they are asked.
+//! Ranks with samples, and rules for how they answer.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,21 +25,21 @@ pub fn identity(rank: u32) -> Identity {
     Identity { rank: Rank(rank), job: JOB, token }
 }
 
-/// The run that ranks are in, unless a test says otherwise.
+/// The default run of the tests.
 pub fn run() -> RunId {
     RunId::new(Nonce::new([1; 16]), &[])
 }
 
-/// What a rank does with a question.
+/// How a rank handles a request.
 #[derive(Clone, Copy, Debug)]
 pub enum How {
     /// Answers at once.
     Now,
-    /// Answers after a time in which it says nothing.
+    /// Answers after a time without an acknowledgement.
     Silently(Duration),
-    /// Says that it reads, and answers after a time.
+    /// Acknowledges, and answers after a time.
     Reading(Duration),
-    /// Never says anything.
+    /// Never replies.
     Never,
     /// Fails.
     Fails(ErrorKind),
@@ -51,7 +51,7 @@ type Rule = Box<dyn Fn(Rank, &Asked) -> How + Send + Sync>;
 pub struct Shelf {
     samples: HashMap<SampleKey, Bytes>,
     rule: Rule,
-    /// Answers that somebody still waits for.
+    /// Reads that a caller still waits for.
     pub open: Arc<AtomicUsize>,
 }
 
@@ -131,7 +131,7 @@ impl Serve for Shelf {
     }
 }
 
-/// A rank that answers and asks.
+/// A rank that serves and requests samples.
 pub struct Node {
     pub server: Server,
     pub asker: Asker,
@@ -179,8 +179,8 @@ impl Node {
         Self { server, asker, shelf, rank }
     }
 
-    /// Waits until it holds nothing for anybody: what an answer holds is let go when its write returns, and by then it may
-    /// have arrived already.
+    /// Waits until it holds nothing. A response is released when its write returns, and may have
+    /// arrived before.
     pub async fn rests(&self) {
         let held = || (self.server.in_use(), self.shelf.open());
         for _ in 0..1000 {
@@ -192,7 +192,7 @@ impl Node {
         panic!("{:?} bytes and answers are held ten seconds after the last", held());
     }
 
-    /// This node as `other` sees it.
+    /// This node as a tier of `other`.
     pub fn seen_by(&self, other: &Self) -> Arc<Remote> {
         other.asker.remote(self.rank, self.server.addresses().to_vec())
     }
@@ -208,7 +208,7 @@ pub fn batch(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
     known.iter().zip(0..).map(|(known, tag)| known.whole(tag)).collect()
 }
 
-/// Reads all of `known`, each of which comes and is right.
+/// Reads all of `known` and checks the bytes.
 pub async fn read_all(tier: &Remote, known: &[Known]) {
     let mut answers = tier.read_all(batch(known));
     let mut count = 0;
@@ -228,10 +228,10 @@ pub async fn read_one(tier: &Remote, known: &Known) -> Result<Bytes, TierError> 
     tier.read(Arc::new(known.whole(3))).await
 }
 
-/// Every kind of connection between nodes.
+/// Every protection of connections between nodes.
 pub const WIRES: [Wire; 3] = [Wire::Authenticated, Wire::Sealed, Wire::Checksummed];
 
-/// A connection that has proved itself, on which the test says what it likes.
+/// An authenticated connection on which the test sends its own frames.
 pub async fn raw(
     network: &Arc<dyn Network>,
     address: &Address,
@@ -243,7 +243,7 @@ pub async fn raw(
     handshake::ask(stream, &me, purpose, wire.over(address), None).await.unwrap().0.into_raw()
 }
 
-/// The same at the end that is asked, as rank 0.
+/// The same at the server's end, as rank 0.
 pub async fn raw_answer(listener: &mut dyn Listener, wire: Wire) -> (Stream, RawFrames) {
     let (stream, from) = listener.accept().await.unwrap();
     let (me, offer, spoke) = (identity(0), Offer::new(wire.over(listener.address())), AtomicBool::new(false));

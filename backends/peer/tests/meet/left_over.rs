@@ -1,4 +1,5 @@
-//! Ranks that an earlier run left over, and ranks of another world size or version, beside a new run at the same place.
+//! Ranks left over by an earlier run, and ranks of another world size or version, during a new run
+//! at the same address.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,10 +15,11 @@ use crate::support::{DEADLINE, Job, all, begin, compare, context};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What one rank was shown while it waited.
+/// The progress lines of one rank.
 type Shown = Arc<Mutex<Vec<String>>>;
 
-/// The ranks of a later run: rank 0 where the earlier one's was, the others on hosts of their own. Each comes after `wait`.
+/// The ranks of a later run: rank 0 at the earlier one's host, the others on their own hosts. Each
+/// comes after `wait`.
 fn later(job: &Job, wait: impl Fn(u32) -> Duration) -> (Shown, Vec<JoinHandle<Arc<Group>>>) {
     let shown = Shown::default();
     let ranks = (0..job.size).map(|rank| {
@@ -72,7 +74,7 @@ async fn left_over_rank_gets_no_sample_of_a_later_run() {
     leave(new).await;
 }
 
-/// Ranks of a new run that have met and not started are in no run yet.
+/// Ranks of a new run that have connected and not started are in no run yet.
 #[tokio::test(start_paused = true)]
 async fn left_over_rank_gets_nothing_before_the_later_run_starts() {
     let job = Job::new(2);
@@ -124,10 +126,10 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-6
-async fn left_over_ranks_that_knock_do_not_end_a_later_meeting() {
+async fn left_over_ranks_do_not_end_a_later_rendezvous() {
     let job = Job::new(4);
     let mut old = job.start().await;
-    // One of them finds the way back only while the later ranks are on their way through the meeting.
+    // One of them reconnects while the later ranks are between steps.
     job.network.cut("r0", "r3");
     drop(old.remove(0));
     sleep(SECOND).await;
@@ -149,7 +151,7 @@ async fn left_over_ranks_that_knock_do_not_end_a_later_meeting() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-6
-async fn left_over_rank_that_knocks_between_steps_changes_nothing() {
+async fn left_over_rank_between_steps_changes_nothing() {
     let job = Job::new(3);
     let mut old = job.start().await;
     job.network.cut("r0", "r2");
@@ -177,7 +179,7 @@ async fn left_over_rank_that_knocks_between_steps_changes_nothing() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-6
-async fn stray_rank_of_another_world_size_or_version_ends_itself_alone() {
+async fn rank_of_another_world_size_or_version_fails_alone() {
     for (size, version, said) in [
         (5, "1.0", "differs from rank 0: world size is 5, rank 0's is 3"),
         (3, "2.0", "differs from rank 0: version is 2.0, rank 0's is 1.0"),

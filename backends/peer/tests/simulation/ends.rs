@@ -1,4 +1,4 @@
-//! The two ends of a simulated connection: what the drivers do, without tasks, sockets and timers.
+//! The two ends of a simulated connection: the drivers' work without tasks, sockets and timers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::serving;
 use crate::{WireError, WireErrorKind};
 
-/// A part of a rank's budget for answers.
+/// A part of a rank's budget for responses.
 pub(super) struct Room(Rc<Cell<u64>>, u64);
 
 impl Room {
@@ -51,7 +51,7 @@ fn fits(input: &Input, header: &Header, bytes: &[u8]) -> Result<(), WireError> {
     }
 }
 
-/// The asking end.
+/// The requesting end.
 pub(super) struct AskingEnd {
     input: Input,
     body: Option<Body>,
@@ -68,7 +68,7 @@ impl AskingEnd {
         self.came > 0
     }
 
-    /// Does all that can be done; answers are appended. Returns when to look again.
+    /// Does all that is possible. Appends completed samples. Returns when to run it again.
     pub(super) fn run(
         &mut self,
         machine: &mut asking::Machine,
@@ -172,7 +172,7 @@ impl ServingEnd {
         Self { input: Input::new(None), body: None, machine }
     }
 
-    /// Does all that can be done; what the engine is to do is appended. Returns when to look again.
+    /// Does all that is possible. Appends actions for the engine. Returns when to run it again.
     pub(super) fn run(
         &mut self,
         pipes: &mut [Pipe; 2],

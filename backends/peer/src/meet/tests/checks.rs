@@ -1,4 +1,4 @@
-//! What has to hold of every simulated meeting.
+//! Invariants of every simulated rendezvous.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::super::messages::key;
 use super::{Disturbance, End, World};
 
 impl World {
-    /// Whether what has happened can be why a process ends so.
+    /// Whether the faults can explain this end of a process.
     fn is_explained(&self, end: &End) -> bool {
         let is_process = |fault: &Disturbance| {
             matches!(fault, Disturbance::RestartFirst | Disturbance::Replace { .. } | Disturbance::SecondRun)
@@ -27,7 +27,7 @@ impl World {
         }
     }
 
-    /// What has to hold of every run.
+    /// The invariants of every run.
     pub(super) fn check(&self, seed: u64) {
         for (number, member) in self.members.iter().enumerate() {
             let rank = self.rank(number);
@@ -58,7 +58,8 @@ impl World {
         }
     }
 
-    /// What faults may not cost, where there are none, where connections alone are lost, and where all of them are short.
+    /// Limits on what faults may cost: without faults, with lost connections alone, and with short
+    /// faults.
     pub(super) fn check_costs(&self, seed: u64, are_none: bool, are_losses: bool, are_short: bool) {
         if are_none || are_losses || are_short {
             let started = self.members.iter().all(|member| matches!(member.outcome, Some(Ok(()))));

@@ -1,4 +1,5 @@
-//! Rank 0 of a simulated meeting, as [`First`](super::super::first::First) drives it.
+//! Rank 0 of a simulated rendezvous, driven as by
+//! [`Rank0Driver`](super::super::rank0::Rank0Driver).
 
 use std::collections::BTreeSet;
 
@@ -40,7 +41,7 @@ impl World {
         self.pump(leader, Some(link));
     }
 
-    /// Rank 0 ends a connection.
+    /// Rank 0 closes a connection.
     pub(super) fn drop_speaker(&mut self, link: usize) {
         let (now, leader) = (self.now(), self.links[link].leader);
         if let Some(speaker) = self.links[link].speaker.take()
@@ -51,8 +52,9 @@ impl World {
         self.close(link, true);
     }
 
-    /// Rank 0's own steps, as [`First`](super::first::First) makes them, and what is due: on the connection whose task was
-    /// woken, and on the others where the leader says that there is something for them.
+    /// Makes rank 0's steps as [`Rank0Driver`](super::super::rank0::Rank0Driver), and sends what is
+    /// due: on the connection whose task was woken, and on the others if the leader has published
+    /// something.
     pub(super) fn pump(&mut self, leader: usize, woken: Option<usize>) {
         if !self.leaders[leader].is_alive {
             return;
@@ -139,7 +141,7 @@ impl World {
         }
     }
 
-    /// What is due on a connection.
+    /// Sends what is due on a connection.
     fn say_all(&mut self, link: usize) {
         let leader = self.links[link].leader;
         while let Some(mut speaker) = self.links[link].speaker.take() {

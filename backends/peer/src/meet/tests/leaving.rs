@@ -1,4 +1,5 @@
-//! The end of a simulated run, as [`Group::leave`](super::super::Group::leave) and its task make it.
+//! The end of a simulated run, as made by [`Group::leave`](super::super::Group::leave) and its
+//! task.
 
 use bytes::Bytes;
 use foreread_types::Rank;
@@ -8,7 +9,8 @@ use super::super::messages::{Message, key};
 use super::{LeaderProcess, SECOND, World};
 
 impl World {
-    /// A member that has started says its report, and that it is done, once on each connection, and hears of both.
+    /// A member that has started sends its report, and that it is done, once on each connection,
+    /// and receives the replies.
     pub(super) fn say_last(&mut self, member: usize) {
         let process = &mut self.members[member];
         process.acknowledged |= matches!(process.follower.take(key::REPORT), Ok(Some(_)));
@@ -46,7 +48,7 @@ impl World {
         }
     }
 
-    /// Rank 0 ends the run when all are done, or it waits no longer for them.
+    /// Rank 0 ends the run when all ranks are done, or it no longer waits for them.
     pub(super) fn end_run(&mut self, leader: usize) {
         let now = self.now();
         let process = &mut self.leaders[leader];
@@ -66,7 +68,7 @@ impl World {
         }
     }
 
-    /// How a member has left is what its rank 0 knows.
+    /// The end that a member has seen agrees with its rank 0.
     pub(super) fn check_left(&self, seed: u64, member: usize, leader: &LeaderProcess) {
         let rank = self.rank(member);
         match (&self.members[member].left, &leader.missing) {

@@ -1,4 +1,4 @@
-//! A rank of a simulated meeting, as [`Joining`](super::super::Joining) drives it.
+//! A rank of a simulated rendezvous, driven as by [`Joining`](super::super::Joining).
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ impl World {
         self.send(link, true, hello, Bytes::new());
     }
 
-    /// A member has its outcome: what it knows is printed by its process.
+    /// A member has its outcome, which its process would print.
     pub(super) fn end_member(&mut self, member: usize, error: &MeetError) {
         let process = &mut self.members[member];
         if process.outcome.is_none() {
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// Goes on with a member's steps, as [`Joining`](super::Joining) does.
+    /// Resumes a member's steps, as [`Joining`](super::super::Joining) does.
     pub(super) fn advance(&mut self, member: usize) {
         let now = self.now();
         while self.members[member].is_welcome && self.members[member].stage < 4 {

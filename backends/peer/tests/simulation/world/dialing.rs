@@ -1,4 +1,4 @@
-//! How ranks connect, and what becomes of a connection that is lost.
+//! How ranks connect, and what happens to a lost connection.
 
 use super::*;
 
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// A connection ended at the asker.
+    /// A connection ended at the client.
     pub(super) fn ended(&mut self, rank: usize, to: usize, useful: bool, error: &WireError) {
         if useful && error.kind() == WireErrorKind::Late {
             self.outcome.resumed += 1;
@@ -82,7 +82,7 @@ impl World {
         self.lose(rank, to, useful, error);
     }
 
-    /// Everything that a rank was asked fails.
+    /// All open requests to a rank fail.
     pub(super) fn lose(&mut self, rank: usize, to: usize, useful: bool, why: &WireError) {
         let now = self.scheduler.now();
         let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };

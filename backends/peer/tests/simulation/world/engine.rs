@@ -59,7 +59,7 @@ impl World {
         match link.breaker.2 {
             Some(until) if now < until => std::mem::swap(&mut passed, &mut refused),
             Some(_) => {
-                // One is a probe; nothing else passes until it is answered.
+                // One probe. Nothing else passes until it is answered.
                 refused = passed.split_off(1);
                 link.breaker.2 = Some(Duration::MAX);
                 link.breaker.3 += 1;
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// The engine is asked for a sample.
+    /// The engine gets a request for a sample.
     pub(super) fn serve(&mut self, rank: usize, conn: u64, chunk: u64, place: u32, sample: u64) {
         let owner = (sample % self.nodes.len() as u64) as usize;
         if owner != rank {
@@ -137,7 +137,7 @@ impl World {
         self.tell(conn, chunk, place, Said::Done(result));
     }
 
-    /// Passes the engine's word on. An engine waits with it while there is no room.
+    /// Passes the engine's reply on. An engine waits while there is no room.
     pub(super) fn tell(&mut self, id: u64, chunk: u64, place: u32, said: Said) {
         let now = self.scheduler.now();
         let Some(conn) = self.conns.get_mut(&id) else { return };
@@ -153,7 +153,7 @@ impl World {
         self.work_soon(rank, Work::Serving(id));
     }
 
-    /// An owned sample is read once, whoever wants it.
+    /// An owned sample is read once, for all its waiters.
     pub(super) fn fly(&mut self, rank: usize, sample: u64, waiter: Waiter) {
         let waiters = self.nodes[rank].flights.entry(sample).or_default();
         waiters.push(waiter);
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// A sample of another's is read for a use of one's own.
+    /// Another rank's sample is read for a use of this rank.
     pub(super) fn read_from_origin(&mut self, rank: usize, used: usize) {
         let now = self.scheduler.now();
         if now > RECOVERED {

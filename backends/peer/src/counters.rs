@@ -7,7 +7,7 @@ use crate::lock;
 /// Running counters of one process.
 #[derive(Debug, Default)]
 pub struct Counters {
-    tally: Mutex<Tally>,
+    tally: Mutex<PeerCounts>,
     /// The last process that named this job with another token or version, as text.
     mistaken: Mutex<Option<String>>,
 }
@@ -15,7 +15,7 @@ pub struct Counters {
 /// A snapshot of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Tally {
+pub struct PeerCounts {
     /// Samples that were sent to other ranks.
     pub served: u64,
     /// Their bytes.
@@ -42,12 +42,12 @@ pub struct Tally {
 
 impl Counters {
     /// A snapshot.
-    pub fn read(&self) -> Tally {
+    pub fn read(&self) -> PeerCounts {
         *self.now()
     }
 
     /// The counters, for updates.
-    pub(crate) fn now(&self) -> MutexGuard<'_, Tally> {
+    pub(crate) fn now(&self) -> MutexGuard<'_, PeerCounts> {
         lock(&self.tally)
     }
 

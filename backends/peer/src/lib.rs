@@ -31,12 +31,12 @@
 //! | a rank that sends requests | 64 Ki requested samples, 4 MiB of responses or one sample |
 //! | all ranks together | 32 MiB of responses and one sample for each rank |
 
-mod asking;
 mod batch;
+mod client;
 mod counters;
-mod doorway;
 pub mod meet;
-mod remote;
+mod peer_client;
+mod pending_auth;
 mod server;
 mod serving;
 #[cfg(test)]
@@ -55,8 +55,8 @@ use foreread_connection::{channel, connection, input, output, system, tags, toke
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use counters::{Counters, Tally};
-pub use remote::{Asker, Remote};
+pub use counters::{Counters, PeerCounts};
+pub use peer_client::{Asker, PeerClient};
 pub use server::{Server, Settings};
 
 /// Locks a mutex. A panic of another holder is not passed on.

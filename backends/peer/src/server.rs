@@ -16,25 +16,25 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::doorway::{Doorway, LOG_EVERY, Place, StrangerLog};
 use crate::handshake::{self, Identity, Offer, PATIENCE, Purpose};
 use crate::lock;
-use crate::serving::Serving;
+use crate::pending_auth::{AuthSlot, LOG_EVERY, PendingAuth, RefusalLog};
+use crate::serving::PeerConnection;
 use crate::{
     Address, Connection, Counters, Greeting, Listener, RunId, Stream, Wire, WireError, WireErrorKind,
 };
 
 /// Unauthenticated connections of one listener at a time.
-const DOORWAY: usize = 64;
+const MAX_PENDING_AUTH: usize = 64;
 
 /// Rendezvous connections that wait to be taken.
-const MEETINGS: usize = 1024;
+const MEETING_QUEUE_LENGTH: usize = 1024;
 
 /// Delay before the next connection is accepted after an error.
-const PAUSE: Duration = Duration::from_millis(20);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Bytes of one permit of the budget, because permits are counted in 32 bits.
-const PIECE: u64 = 1024;
+const PERMIT_BYTES: u64 = 1024;
 
 /// Limits of serving samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,18 +58,18 @@ impl Default for Settings {
 
 impl Settings {
     fn permits(&self) -> u32 {
-        (self.budget / PIECE).clamp(1, u64::from(u32::MAX >> 3)) as u32
+        (self.budget / PERMIT_BYTES).clamp(1, u64::from(u32::MAX >> 3)) as u32
     }
 
     /// The permits for this many bytes, at most all there are.
     pub(crate) fn pieces(&self, bytes: u64) -> u32 {
-        bytes.div_ceil(PIECE).clamp(1, u64::from(self.permits())) as u32
+        bytes.div_ceil(PERMIT_BYTES).clamp(1, u64::from(self.permits())) as u32
     }
 }
 
 /// State that all connections share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ServerShared {
     pub(crate) identity: Identity,
     pub(crate) settings: Settings,
     offer: Offer,
@@ -80,12 +80,12 @@ pub(crate) struct Shared {
     run: OnceLock<RunId>,
     source: RwLock<Option<Weak<dyn Serve>>>,
     meetings: mpsc::Sender<(Greeting, Connection)>,
-    strangers: StrangerLog,
-    other_runs: StrangerLog,
-    mix_ups: StrangerLog,
+    unauthenticated: RefusalLog,
+    other_runs: RefusalLog,
+    misconfigured: RefusalLog,
 }
 
-impl Shared {
+impl ServerShared {
     /// Whether [`serve`](Server::serve) was called. Until then, requests wait.
     pub(crate) fn has_source(&self) -> bool {
         self.source.read().unwrap_or_else(PoisonError::into_inner).is_some()
@@ -97,16 +97,16 @@ impl Shared {
     }
 
     /// Counts and logs a connection that failed authentication.
-    fn stranger(&self, from: &str, error: &WireError) {
+    fn note_unauthenticated(&self, from: &str, error: &WireError) {
         self.counters.now().strangers += 1;
-        self.strangers.note(Some((from, error)));
+        self.unauthenticated.note(Some((from, error)));
     }
 }
 
 /// Serves samples to other ranks until it is dropped.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     addresses: Vec<Address>,
     meetings: Mutex<Option<mpsc::Receiver<(Greeting, Connection)>>>,
     tasks: JoinSet<()>,
@@ -123,8 +123,8 @@ impl Server {
         settings: Settings,
         counters: Arc<Counters>,
     ) -> Self {
-        let (sender, meetings) = mpsc::channel(MEETINGS);
-        let shared = Arc::new(Shared {
+        let (sender, meetings) = mpsc::channel(MEETING_QUEUE_LENGTH);
+        let shared = Arc::new(ServerShared {
             identity,
             offer: Offer::new(settings.wire),
             settings,
@@ -133,9 +133,9 @@ impl Server {
             run: OnceLock::new(),
             source: RwLock::default(),
             meetings: sender,
-            strangers: StrangerLog::new("strangers"),
-            other_runs: StrangerLog::new("ranks of other runs"),
-            mix_ups: StrangerLog::new("ranks that were started otherwise"),
+            unauthenticated: RefusalLog::new("strangers"),
+            other_runs: RefusalLog::new("ranks of other runs"),
+            misconfigured: RefusalLog::new("ranks that were started otherwise"),
         });
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let between_nodes = listeners.iter().any(|listener| matches!(listener.address(), Address::Tcp(..)));
@@ -192,68 +192,79 @@ impl Server {
     /// Bytes of the budget that are in use.
     pub fn in_use(&self) -> u64 {
         let free = self.shared.room.available_permits() as u64;
-        (u64::from(self.shared.settings.permits()) - free) * PIECE
+        (u64::from(self.shared.settings.permits()) - free) * PERMIT_BYTES
     }
 }
 
 /// Accepts connections of one listener. Their tasks end with it.
-async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
+async fn take(mut listener: Box<dyn Listener>, shared: Arc<ServerShared>) {
     let mut connections = JoinSet::new();
     let offer = Arc::new(shared.offer.over(listener.address()));
     // One per listener: a flood of a port does not displace ranks at the node's own socket.
-    let doorway = Arc::new(Doorway::new(DOORWAY));
+    let pending = Arc::new(PendingAuth::new(MAX_PENDING_AUTH));
     let mut minute = interval(LOG_EVERY);
     minute.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
-                    let place = doorway.enter();
-                    connections.spawn(attend(stream, from, place, Arc::clone(&offer), Arc::clone(&shared)));
+                    let slot = pending.admit();
+                    connections.spawn(serve_connection(stream, from, slot, Arc::clone(&offer), Arc::clone(&shared)));
                 }
                 Err(error) => {
-                    doorway.push_out();
+                    pending.evict();
                     pause(&shared, listener.address(), error).await;
                 }
             },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            _ = minute.tick() => shared.strangers.note(None),
+            _ = minute.tick() => shared.unauthenticated.note(None),
         }
     }
 }
 
 /// A connection could not be accepted. One pending connection was evicted to free its descriptor.
-async fn pause(shared: &Shared, address: &Address, error: io::Error) {
-    shared.stranger("nobody", &WireError::io(&format!("{address}: cannot take a connection"), error));
-    sleep(PAUSE).await;
+async fn pause(shared: &ServerShared, address: &Address, error: io::Error) {
+    shared.note_unauthenticated(
+        "nobody",
+        &WireError::io(&format!("{address}: cannot take a connection"), error),
+    );
+    sleep(ACCEPT_RETRY_DELAY).await;
 }
 
 /// Most likely a rank with a wrong configuration. Its own end reports it as well.
-fn is_mix_up(kind: WireErrorKind) -> bool {
+fn is_misconfigured(kind: WireErrorKind) -> bool {
     matches!(kind, WireErrorKind::OtherJob | WireErrorKind::Unwanted | WireErrorKind::OtherWire)
 }
 
 /// One connection, from its first byte to its last.
-async fn attend(stream: Stream, from: String, mut place: Place, offer: Arc<Offer>, shared: Arc<Shared>) {
+async fn serve_connection(
+    stream: Stream,
+    from: String,
+    mut slot: AuthSlot,
+    offer: Arc<Offer>,
+    shared: Arc<ServerShared>,
+) {
     let wanted = |purpose| match purpose {
         Purpose::Samples(run) => shared.run.get() == Some(&run),
         Purpose::Meeting => !shared.meetings.is_closed(),
     };
-    let answer = handshake::answer(stream, from.clone(), &shared.identity, &offer, wanted, &place.spoke);
+    let answer = handshake::answer(stream, from.clone(), &shared.identity, &offer, wanted, &slot.named_job);
     let answered = tokio::select! {
         answered = timeout(PATIENCE, answer) => answered.unwrap_or_else(|_| {
             let detail = format!("it did not say who it is in {} s", PATIENCE.as_secs());
             Err(WireError::new(WireErrorKind::Late, detail))
         }),
-        _ = &mut place.out => {
+        _ = &mut slot.evicted => {
             Err(WireError::new(WireErrorKind::Late, "it said nothing, and others came"))
         }
     };
-    let spoke = place.spoke.load(Relaxed);
-    drop(place);
+    let named_job = slot.named_job.load(Relaxed);
+    drop(slot);
     let (channel, greeting) = match answered {
         Ok(answered) => answered,
-        Err(error) if is_mix_up(error.kind()) => return shared.mix_ups.note(Some((&from, &error))),
+        Err(error) if is_misconfigured(error.kind()) => {
+            return shared.misconfigured.note(Some((&from, &error)));
+        }
         Err(error) if error.kind() == WireErrorKind::OtherRun && shared.run.get().is_none() => {
             return tracing::debug!(from, %error, "refused samples before the run has started");
         }
@@ -263,21 +274,21 @@ async fn attend(stream: Stream, from: String, mut place: Place, offer: Arc<Offer
         }
         // Most likely a rank that died or was cut off. An interrupted handshake is not worth a
         // warning.
-        Err(error) if spoke && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
+        Err(error) if named_job && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
             tracing::debug!(from, %error, "a handshake was not finished");
             return;
         }
         Err(error) => {
-            if spoke && matches!(error.kind(), WireErrorKind::OtherToken | WireErrorKind::OtherVersion) {
+            if named_job && matches!(error.kind(), WireErrorKind::OtherToken | WireErrorKind::OtherVersion) {
                 shared.counters.note_mistaken(format!("somebody at {from}: {error}"));
             }
-            return shared.stranger(&from, &error);
+            return shared.note_unauthenticated(&from, &error);
         }
     };
     match greeting.purpose {
         Purpose::Samples(run) => {
             let rank = greeting.rank;
-            if let Err(error) = Serving::new(Arc::clone(&shared), rank, run, channel).await {
+            if let Err(error) = PeerConnection::new(Arc::clone(&shared), rank, run, channel).await {
                 tracing::debug!(%rank, from, %error, "a connection of a rank ended");
             }
         }

@@ -7,9 +7,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A timer that is allocated by its first use.
 #[derive(Default)]
-pub(crate) struct Timer(Option<Pin<Box<Sleep>>>);
+pub(crate) struct PollTimer(Option<Pin<Box<Sleep>>>);
 
-impl Timer {
+impl PollTimer {
     /// Ready at `next` at the latest. An earlier deadline is kept, because resetting the timer at
     /// each frame would cost more than a spurious wake-up.
     pub(crate) fn poll(&mut self, next: Instant, now: Instant, cx: &mut Context<'_>) -> Poll<()> {

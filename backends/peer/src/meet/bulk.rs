@@ -20,50 +20,50 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::link::{Incoming, Link, Traffic};
-use super::messages::{Message, key};
+use super::link::{IncomingMessage, LinkTraffic, RankLink};
+use super::messages::{MeetMessage, key};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Connection, Greeting, Identity, Network};
 
 /// Catalogs of a run.
-pub(super) const MOST: usize = 16;
+pub(super) const MAX_CATALOGS: usize = 16;
 
 /// Bytes of catalogs that may leave rank 0 in one run.
-pub(super) const MOST_BYTES: u64 = 16 << 30;
+pub(super) const MAX_SENT_BYTES: u64 = 16 << 30;
 
 /// Timeout of the connection to a relay at one address.
-const ANSWER: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout of a relay that waits for a catalog itself.
-const SILENCE: Duration = Duration::from_secs(30);
+const RELAY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval of a relay's progress messages.
-const NEWS: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The timeout of a relay in a rendezvous with this deadline: a third of it, and longer than its
 /// progress interval.
-pub(super) fn silence(deadline: Duration) -> Duration {
-    SILENCE.min(deadline / 3).max(NEWS * 3 / 2)
+pub(super) fn relay_timeout(deadline: Duration) -> Duration {
+    RELAY_TIMEOUT.min(deadline / 3).max(PROGRESS_INTERVAL * 3 / 2)
 }
 
 /// Reads a catalog.
-type Read = Arc<dyn Fn() -> io::Result<Bytes> + Send + Sync>;
+type ReadCatalog = Arc<dyn Fn() -> io::Result<Bytes> + Send + Sync>;
 
 /// A catalog, which not all ranks need.
 #[derive(Clone)]
 pub struct Bulk {
     length: u64,
     is_pushed: bool,
-    read: Read,
+    read: ReadCatalog,
     /// The bytes while they are being sent, shared by ranks that request them at about the same
     /// time.
     sending: Arc<Mutex<Weak<Bytes>>>,
 }
 
 /// Bytes that are shared by all connections on which they are sent.
-struct Shared(Arc<Bytes>);
+struct SharedBytes(Arc<Bytes>);
 
-impl AsRef<[u8]> for Shared {
+impl AsRef<[u8]> for SharedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
@@ -90,7 +90,7 @@ impl Bulk {
         Self::new(length, false, Arc::new(read))
     }
 
-    fn new(length: u64, is_pushed: bool, read: Read) -> Self {
+    fn new(length: u64, is_pushed: bool, read: ReadCatalog) -> Self {
         Self { length, is_pushed, read, sending: Arc::default() }
     }
 
@@ -113,9 +113,9 @@ impl Bulk {
     ///
     /// # Errors
     /// The catalog can no longer be read.
-    pub(super) async fn value(&self, number: usize) -> io::Result<(Message, Bytes)> {
+    pub(super) async fn value(&self, number: usize) -> io::Result<(MeetMessage, Bytes)> {
         let all = self.bytes().await?;
-        Ok((Message::value(&key::bulk(number), all.len()), Bytes::from_owner(Shared(all))))
+        Ok((MeetMessage::value(&key::bulk(number), all.len()), Bytes::from_owner(SharedBytes(all))))
     }
 
     /// Its bytes, read by one request at a time.
@@ -140,12 +140,12 @@ pub(super) fn unreadable(error: &io::Error) -> MeetError {
 }
 
 /// The error if more catalog bytes would leave rank 0 than allowed.
-pub(super) fn too_much(bytes: u64) -> MeetError {
+pub(super) fn too_large(bytes: u64) -> MeetError {
     let line = format!(
         "rank 0 would send {} GiB of catalogs, and at most {} GiB may leave it: run `foreread index` into a shared file \
          first, and give that file to all ranks",
         bytes >> 30,
-        MOST_BYTES >> 30
+        MAX_SENT_BYTES >> 30
     );
     MeetError::new(MeetErrorKind::Setting, line)
 }
@@ -159,7 +159,7 @@ pub(super) fn relay<T: PartialEq>(nodes: impl Iterator<Item = T> + Clone, rank: 
 
 /// The catalogs that a relay has for the other ranks of its node.
 #[derive(Debug, Default)]
-pub(super) struct Offers {
+pub(super) struct RelayOffers {
     /// By the catalogs' numbers: whether it is sent without a request. Empty before rank 0 has
     /// named them.
     pub pushed: Vec<bool>,
@@ -169,10 +169,10 @@ pub(super) struct Offers {
     pub is_waiting: bool,
 }
 
-impl Offers {
+impl RelayOffers {
     /// The next catalog for a connection on which these were `requested` and `sent`, and its bytes
     /// if they are here.
-    pub(super) fn due(
+    pub(super) fn next_due(
         &self,
         requested: &BTreeSet<usize>,
         sent: &BTreeSet<usize>,
@@ -186,15 +186,15 @@ impl Offers {
 }
 
 /// Relays catalogs to the other ranks of the node. Ends with the last handle on `meetings`.
-pub(super) async fn pass_on(
+pub(super) async fn relay_catalogs(
     mut meetings: mpsc::Receiver<(Greeting, Connection)>,
-    offers: watch::Receiver<Offers>,
-    traffic: Arc<Traffic>,
+    offers: watch::Receiver<RelayOffers>,
+    traffic: Arc<LinkTraffic>,
 ) {
     let mut all = JoinSet::new();
     while let Some((greeting, connection)) = meetings.recv().await {
-        let link = Link::new(connection, Arc::clone(&traffic));
-        all.spawn(pass_on_to(greeting.rank, link, offers.clone(), Arc::clone(&traffic)));
+        let link = RankLink::new(connection, Arc::clone(&traffic));
+        all.spawn(relay_to(greeting.rank, link, offers.clone(), Arc::clone(&traffic)));
         while all.try_join_next().is_some() {}
     }
     while all.join_next().await.is_some() {}
@@ -202,7 +202,12 @@ pub(super) async fn pass_on(
 
 /// Relays catalogs to one rank. Ends when that rank closes the connection, or has to get the rest
 /// from rank 0.
-async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers>, traffic: Arc<Traffic>) {
+async fn relay_to(
+    to: Rank,
+    mut link: RankLink,
+    mut offers: watch::Receiver<RelayOffers>,
+    traffic: Arc<LinkTraffic>,
+) {
     let (mut requested, mut sent) = (BTreeSet::new(), BTreeSet::new());
     // No more catalogs will be added.
     let mut is_final = false;
@@ -210,7 +215,7 @@ async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers
     loop {
         let (due, is_waiting) = {
             let offers = offers.borrow_and_update();
-            (offers.due(&requested, &sent), offers.is_waiting)
+            (offers.next_due(&requested, &sent), offers.is_waiting)
         };
         let is_due = due.is_some();
         if let Some((number, Some(bulk))) = due {
@@ -219,15 +224,15 @@ async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers
             let value = loop {
                 tokio::select! {
                     value = &mut value => break value,
-                    () = sleep(NEWS) => {
-                        link.say(&Message::Working { on: "reads the catalog".to_owned() }).await;
+                    () = sleep(PROGRESS_INTERVAL) => {
+                        link.send(&MeetMessage::Working { on: "reads the catalog".to_owned() }).await;
                     }
                 }
             };
             let Ok((message, bytes)) = value else { return };
             tracing::debug!(%to, bytes = bytes.len(), "passes a catalog on");
             sent.insert(number);
-            if !link.say_with(&message, bytes).await {
+            if !link.send_with_bulk(&message, bytes).await {
                 return;
             }
             continue;
@@ -240,16 +245,16 @@ async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers
             // The other end closes when it has all. If this end closed with an unread heartbeat,
             // TCP could drop sent data.
             come = link.next() => match come {
-                Some(Incoming { message: Message::Fetch { number }, .. }) if requested.len() < MOST => {
+                Some(IncomingMessage { message: MeetMessage::Fetch { number }, .. }) if requested.len() < MAX_CATALOGS => {
                     requested.insert(number as usize);
                 }
                 Some(_) => {}
                 None => return,
             },
-            () = sleep(NEWS) => {
+            () = sleep(PROGRESS_INTERVAL) => {
                 let has_moved = std::mem::replace(&mut moved, traffic.moved()) != traffic.moved();
                 if is_due && is_waiting || has_moved {
-                    link.say(&Message::Working { on: "receives the catalog".to_owned() }).await;
+                    link.send(&MeetMessage::Working { on: "receives the catalog".to_owned() }).await;
                 }
             }
         }
@@ -262,13 +267,13 @@ pub(super) async fn fetch(
     network: &dyn Network,
     (relay, addresses): (Rank, &[Address]),
     identity: &Identity,
-    traffic: &Arc<Traffic>,
+    traffic: &Arc<LinkTraffic>,
     needed: &BTreeMap<usize, bool>,
     silence: Duration,
 ) -> BTreeMap<usize, Bytes> {
     let mut got = BTreeMap::new();
     for address in addresses {
-        let opened = Connection::open(network, address, identity, Some(relay), ANSWER).await;
+        let opened = Connection::open(network, address, identity, Some(relay), CONNECT_TIMEOUT).await;
         let connection = match opened {
             Ok((connection, _)) => connection,
             Err(error) => {
@@ -276,14 +281,14 @@ pub(super) async fn fetch(
                 continue;
             }
         };
-        let mut link = Link::new(connection, Arc::clone(traffic));
+        let mut link = RankLink::new(connection, Arc::clone(traffic));
         for (&number, _) in needed.iter().filter(|(_, is_pushed)| !**is_pushed) {
-            link.say(&Message::Fetch { number: number as u32 }).await;
+            link.send(&MeetMessage::Fetch { number: number as u32 }).await;
         }
         let mut moved = traffic.moved();
         while got.len() < needed.len() {
             match timeout(silence, link.next()).await {
-                Ok(Some(Incoming { message: Message::Value { key, .. }, bulk, .. })) => {
+                Ok(Some(IncomingMessage { message: MeetMessage::Value { key, .. }, bulk, .. })) => {
                     let number = needed.keys().find(|number| key == key::bulk(**number));
                     got.extend(number.map(|number| (*number, bulk)));
                 }
@@ -305,9 +310,9 @@ mod tests {
 
     #[test]
     fn relay_timeout_is_longer_than_its_progress_interval() {
-        let silence = |seconds| silence(Duration::from_secs(seconds));
-        assert_eq!((silence(300), silence(60)), (SILENCE, Duration::from_secs(20)));
-        assert!(silence(10) > NEWS && silence(10) < Duration::from_secs(10));
+        let silence = |seconds| relay_timeout(Duration::from_secs(seconds));
+        assert_eq!((silence(300), silence(60)), (RELAY_TIMEOUT, Duration::from_secs(20)));
+        assert!(silence(10) > PROGRESS_INTERVAL && silence(10) < Duration::from_secs(10));
     }
 
     #[test]
@@ -320,7 +325,7 @@ mod tests {
 
     #[test]
     fn too_large_catalogs_name_the_remedy() {
-        let error = too_much(17 << 30).to_string();
+        let error = too_large(17 << 30).to_string();
         assert!(
             error.contains("17 GiB") && error.contains("run `foreread index` into a shared file"),
             "{error}"

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use foreread_types::Rank;
 
-use super::messages::{Words, ranks};
-use super::waiting::NAMED;
+use super::messages::{ComparedSettings, ranks};
+use super::waiting::MAX_NAMED_RANKS;
 
 /// Encodes settings and a payload.
-pub(super) fn pack(words: &Words, bytes: &[u8]) -> Bytes {
+pub(super) fn pack(words: &ComparedSettings, bytes: &[u8]) -> Bytes {
     // Only texts: it cannot fail.
     let words = serde_json::to_vec(words).unwrap_or_default();
     let mut packed = Vec::with_capacity(4 + words.len() + bytes.len());
@@ -27,9 +27,10 @@ pub(super) fn unpack(packed: &Bytes) -> (Bytes, Bytes) {
 }
 
 /// The differences, if any: `seed is 7, rank 0's is 5; ...`.
-pub(super) fn difference(theirs: &Words, ours: &Words) -> Option<String> {
-    let value =
-        |words: &Words, name: &str| words.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+pub(super) fn difference(theirs: &ComparedSettings, ours: &ComparedSettings) -> Option<String> {
+    let value = |words: &ComparedSettings, name: &str| {
+        words.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
+    };
     let names = ours.iter().chain(theirs).map(|(name, _)| name);
     let mut seen = BTreeSet::new();
     let differing = names.filter(|name| seen.insert((*name).clone())).filter_map(|name| {
@@ -43,7 +44,8 @@ pub(super) fn difference(theirs: &Words, ours: &Words) -> Option<String> {
 
 /// The ranks that differ from rank 0, in one line. The most frequent difference comes first.
 pub(super) fn differences(parts: &[Option<Bytes>]) -> Option<String> {
-    let words = |part: &Option<Bytes>| -> Option<Words> { serde_json::from_slice(part.as_ref()?).ok() };
+    let words =
+        |part: &Option<Bytes>| -> Option<ComparedSettings> { serde_json::from_slice(part.as_ref()?).ok() };
     let ours = words(parts.first()?)?;
     let mut found: Vec<(String, Vec<Rank>)> = Vec::new();
     for (rank, part) in parts.iter().enumerate().filter(|(_, part)| part.is_some()) {
@@ -56,7 +58,7 @@ pub(super) fn differences(parts: &[Option<Bytes>]) -> Option<String> {
     }
     found.sort_by_key(|(_, who)| std::cmp::Reverse(who.len()));
     let (what, who) = found.first()?;
-    let (named, more) = (&who[..who.len().min(NAMED)], who.len().saturating_sub(NAMED));
+    let (named, more) = (&who[..who.len().min(MAX_NAMED_RANKS)], who.len().saturating_sub(MAX_NAMED_RANKS));
     let verb = if who.len() == 1 { "differs" } else { "differ" };
     let others: usize = found.iter().skip(1).map(|(_, who)| who.len()).sum();
     let others = match others {
@@ -70,7 +72,7 @@ pub(super) fn differences(parts: &[Option<Bytes>]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn words(all: &[(&str, &str)]) -> Words {
+    fn words(all: &[(&str, &str)]) -> ComparedSettings {
         all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 

@@ -11,13 +11,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::{MeetError, MeetErrorKind};
 
 /// Descriptors for other uses: data and cache files, sockets to storage, pipes.
-const BESIDE: u64 = 512;
+const RESERVED: u64 = 512;
 
 /// Raises the limit to what a run of `world` ranks needs.
 ///
 /// # Errors
 /// The hard limit is too low.
-pub(super) fn allow(world: u32) -> Result<(), MeetError> {
+pub(super) fn raise_limit(world: u32) -> Result<(), MeetError> {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
     let needed = needed(world, open);
     let limit = getrlimit(Resource::Nofile);
@@ -39,7 +39,7 @@ pub(super) fn allow(world: u32) -> Result<(), MeetError> {
 }
 
 fn needed(world: u32, open: u64) -> u64 {
-    2 * u64::from(world.saturating_sub(1)) + open + BESIDE
+    2 * u64::from(world.saturating_sub(1)) + open + RESERVED
 }
 
 /// The new limit. `None` if the current one is high enough.
@@ -71,7 +71,7 @@ mod tests {
     // semantics: RANK-11
     fn limit_is_raised_to_the_need_and_no_further() {
         let needed = needed(1024, 20);
-        assert_eq!(needed, 2 * 1023 + 20 + BESIDE);
+        assert_eq!(needed, 2 * 1023 + 20 + RESERVED);
         assert_eq!(raised(limit(1024, 1 << 20), needed, 1024).unwrap(), Some(limit(needed, 1 << 20)));
         assert_eq!(raised(limit(needed, 1 << 20), needed, 1024).unwrap(), None);
         assert_eq!(raised(Rlimit { current: None, maximum: None }, needed, 1024).unwrap(), None);

@@ -11,10 +11,10 @@ use bytes::Bytes;
 use foreread_types::Rank;
 use tokio::time::Instant;
 
-use super::dial::Miss;
-use super::members::RECONNECT;
-use super::messages::{Hello, Message, Person, key, ranks};
-use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
+use super::dial::DialError;
+use super::members::RECONNECT_TIMEOUT;
+use super::messages::{Hello, MeetMessage, RankInfo, key, ranks};
+use super::waiting::{RETURN_TIMEOUT, SINGLE_RANK_HINT, TwoStepCheck, WaitDeadline};
 use super::{MeetError, MeetErrorKind};
 use crate::Address;
 use crate::Nonce;
@@ -22,13 +22,13 @@ use crate::Nonce;
 /// How long rank 0's address must answer with another token before this rank gives up. The reply is
 /// unauthenticated. It may come from an earlier run that is about to end, or from any process while
 /// rank 0 is not started.
-const SURE: std::time::Duration = std::time::Duration::from_secs(60);
+const OTHER_TOKEN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A rank other than 0 during the rendezvous.
 #[derive(Debug)]
 pub(super) struct Follower {
     pub hello: Hello,
-    pub patience: Patience,
+    pub wait: WaitDeadline,
     /// The rendezvous address, for messages.
     place: String,
     /// Whether rank 0 has replied on the current connection.
@@ -41,7 +41,7 @@ pub(super) struct Follower {
     first: Option<String>,
     /// Since when the connection to rank 0 is lost.
     lost: Option<Instant>,
-    doubt: Doubt,
+    loss_check: TwoStepCheck,
     /// Attempts to connect since the last connection.
     pub attempts: u32,
     /// Since when rank 0's address answers with another token, and the address.
@@ -49,9 +49,9 @@ pub(super) struct Follower {
     /// The start of the run's id, once rank 0 has sent it.
     pub nonce: Option<Nonce>,
     /// All ranks, once they are connected.
-    pub people: Vec<Person>,
+    pub infos: Vec<RankInfo>,
     /// Ranks whose addresses have changed since, the oldest change first.
-    pub moved: Vec<Person>,
+    pub moved: Vec<RankInfo>,
     /// Values that have arrived.
     values: BTreeMap<String, Bytes>,
     /// The error with which rank 0 has refused this rank.
@@ -65,22 +65,22 @@ pub(super) struct Follower {
 
 /// The effect of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum FollowerEvent {
     /// It was handled.
-    Known,
+    Handled,
     /// Rank 0 has admitted this rank.
     Welcome,
     /// Rank 0 refuses the connection for now.
-    NotYet,
+    RetryLater,
     /// This rank's loader listens at these addresses.
-    Elsewhere(Vec<String>),
+    Redirect(Vec<String>),
 }
 
 impl Follower {
-    pub(super) fn new(hello: Hello, patience: Patience, place: String) -> Self {
+    pub(super) fn new(hello: Hello, wait: WaitDeadline, place: String) -> Self {
         Self {
             hello,
-            patience,
+            wait,
             place,
             is_connected: false,
             missing: (vec![Rank(0)], 0, None),
@@ -88,11 +88,11 @@ impl Follower {
             why: None,
             first: None,
             lost: None,
-            doubt: Doubt::default(),
+            loss_check: TwoStepCheck::default(),
             attempts: 0,
             other_token: None,
             nonce: None,
-            people: Vec::new(),
+            infos: Vec::new(),
             moved: Vec::new(),
             values: BTreeMap::new(),
             refused: None,
@@ -105,15 +105,15 @@ impl Follower {
     ///
     /// # Errors
     /// No later attempt can succeed.
-    pub(super) fn missed(&mut self, miss: Miss, now: Instant) -> Result<(), MeetError> {
+    pub(super) fn dial_failed(&mut self, miss: DialError, now: Instant) -> Result<(), MeetError> {
         match miss {
-            Miss::Never(error) => return Err(error),
-            Miss::NotYet(why) => (self.why, self.other_token) = (why, None),
-            Miss::OtherToken(at) => {
+            DialError::Fatal(error) => return Err(error),
+            DialError::NotYet(why) => (self.why, self.other_token) = (why, None),
+            DialError::OtherToken(at) => {
                 self.why = Some(format!("who answers at {at} has another token (FOREREAD_TOKEN)"));
                 if self.other_token.is_none() {
                     self.other_token = Some((now, at));
-                    self.patience.show_now();
+                    self.wait.show_now();
                 }
             }
         }
@@ -139,11 +139,16 @@ impl Follower {
     ///
     /// # Errors
     /// Rank 0 has refused this rank or ended the rendezvous.
-    pub(super) fn hear(&mut self, message: Message, bulk: Bytes, now: Instant) -> Result<Heard, MeetError> {
+    pub(super) fn handle(
+        &mut self,
+        message: MeetMessage,
+        bulk: Bytes,
+        now: Instant,
+    ) -> Result<FollowerEvent, MeetError> {
         match message {
-            Message::Welcome { process, nonce, place, moves, .. } => {
+            MeetMessage::Welcome { process, nonce, place, moves, .. } => {
                 if self.hello.met.is_none() {
-                    self.people = serde_json::from_slice(&bulk).map_err(|error| {
+                    self.infos = serde_json::from_slice(&bulk).map_err(|error| {
                         let line = "rank 0 sent a list of ranks that cannot be read";
                         MeetError::caused(MeetErrorKind::Broken, line, error)
                     })?;
@@ -151,41 +156,41 @@ impl Follower {
                 }
                 (self.hello.met, self.nonce) = (Some(process), Nonce::parse(&nonce));
                 self.connected(place);
-                self.patience.begin(now);
-                return Ok(Heard::Welcome);
+                self.wait.restart(now);
+                return Ok(FollowerEvent::Welcome);
             }
-            Message::Waiting { missing, more, on, works, place } => {
+            MeetMessage::Waiting { missing, more, on, works, place } => {
                 self.connected(place);
                 self.missing = (missing.into_iter().map(Rank).collect(), more as usize, on);
                 if works > self.works {
                     self.works = works;
-                    self.patience.begin(now);
+                    self.wait.restart(now);
                 }
             }
-            Message::Value { key, .. } => {
-                self.patience.begin(now);
+            MeetMessage::Value { key, .. } => {
+                self.wait.restart(now);
                 if key.starts_with(key::STEP) {
                     self.hello.steps += 1;
                 } else if key.starts_with(key::MOVED) {
                     self.hello.moves += 1;
-                    self.moved.extend(serde_json::from_slice::<Person>(&bulk).ok());
-                    return Ok(Heard::Known);
+                    self.moved.extend(serde_json::from_slice::<RankInfo>(&bulk).ok());
+                    return Ok(FollowerEvent::Handled);
                 }
                 self.values.insert(key, bulk);
             }
-            Message::Elsewhere { addresses } => return Ok(Heard::Elsewhere(addresses)),
-            Message::Refuse { why, again: true, .. } => {
+            MeetMessage::Elsewhere { addresses } => return Ok(FollowerEvent::Redirect(addresses)),
+            MeetMessage::Refuse { why, again: true, .. } => {
                 // Rank 0 is alive.
                 (self.lost, self.why, self.is_connected) = (None, Some(why), false);
-                return Ok(Heard::NotYet);
+                return Ok(FollowerEvent::RetryLater);
             }
-            Message::Refuse { kind, why, .. } => {
+            MeetMessage::Refuse { kind, why, .. } => {
                 return Err(self.refused.insert(MeetError::new(kind, why)).clone());
             }
             // Messages to rank 0, or of a later version.
             _ => {}
         }
-        Ok(Heard::Known)
+        Ok(FollowerEvent::Handled)
     }
 
     fn connected(&mut self, place: String) {
@@ -195,7 +200,7 @@ impl Follower {
 
     /// This rank starts to wait for a value.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.patience.begin(now);
+        self.wait.restart(now);
         // Until rank 0 sends the missing ranks.
         self.missing = (vec![Rank(0)], 0, None);
     }
@@ -203,7 +208,7 @@ impl Follower {
     /// Drops values that this rank did not need, and the list of ranks.
     pub(super) fn forget(&mut self) {
         self.values.clear();
-        (self.people, self.moved) = Default::default();
+        (self.infos, self.moved) = Default::default();
     }
 
     /// Whether rank 0 has refused this rank for good.
@@ -227,7 +232,7 @@ impl Follower {
         match other {
             None => Ok(None),
             Some(known) => {
-                let rank = self.hello.person.rank;
+                let rank = self.hello.info.rank;
                 let line =
                     format!("rank {rank} does not follow the same steps: its {key} is others' {known}");
                 Err(MeetError::new(MeetErrorKind::Broken, line))
@@ -239,19 +244,19 @@ impl Follower {
     ///
     /// # Errors
     /// The deadline has passed.
-    pub(super) fn look(&mut self, transferred: u64, now: Instant) -> Result<(), MeetError> {
+    pub(super) fn check_deadline(&mut self, transferred: u64, now: Instant) -> Result<(), MeetError> {
         if std::mem::replace(&mut self.transferred, transferred) != transferred {
-            self.patience.begin(now);
+            self.wait.restart(now);
         }
         if !self.is_connected {
-            return self.look_for_first(now);
+            return self.check_rank0_search(now);
         }
         let (missing, more, on) = &self.missing;
-        self.patience.show(missing, *more, on.clone(), now);
-        if !self.patience.over(now) {
+        self.wait.show(missing, *more, on.clone(), now);
+        if !self.wait.is_expired(now) {
             return Ok(());
         }
-        let (rank, seconds) = (self.hello.person.rank, self.patience.deadline().as_secs());
+        let (rank, seconds) = (self.hello.info.rank, self.wait.deadline().as_secs());
         let who = ranks(missing, *more);
         // Rank 0 times out at about the same time, and may know more.
         let why = on.as_ref().map(|on| format!("; {on}")).unwrap_or_default();
@@ -262,33 +267,33 @@ impl Follower {
     }
 
     /// As [`check_deadline`](Self::check_deadline), without a connection to rank 0.
-    fn look_for_first(&mut self, now: Instant) -> Result<(), MeetError> {
-        let (rank, place) = (self.hello.person.rank, &self.place);
-        let seconds = self.patience.deadline().as_secs();
+    fn check_rank0_search(&mut self, now: Instant) -> Result<(), MeetError> {
+        let (rank, place) = (self.hello.info.rank, &self.place);
+        let seconds = self.wait.deadline().as_secs();
         let why = self.why.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
         // During the run, rank 0 is searched for until the run ends.
         let lost = self.lost.filter(|_| !self.hello.started).map(|lost| now.duration_since(lost));
-        let first = self.first.as_deref().filter(|_| lost.is_some_and(|lost| lost >= RECONNECT));
+        let first = self.first.as_deref().filter(|_| lost.is_some_and(|lost| lost >= RECONNECT_TIMEOUT));
         let gone = first.map(|first| format!("rank 0 ({first}) was here and is gone"));
         let shown = gone.as_ref().map(|gone| format!("; {gone}")).unwrap_or_default();
         let on = format!("at {place}{shown}{why}");
         match self.first {
-            None => self.patience.show_absent(&[Rank(0)], 0, Some(on), now),
-            Some(_) => self.patience.show(&[Rank(0)], 0, Some(on), now),
+            None => self.wait.show_absent(&[Rank(0)], 0, Some(on), now),
+            Some(_) => self.wait.show(&[Rank(0)], 0, Some(on), now),
         }
         // If this process was connected before, in this rendezvous or an earlier one, the address
         // now belongs to another run.
         let met = self.first.is_some() || self.hello.loader > 0;
         if let Some((since, at)) = self.other_token.as_ref().filter(|_| !met)
-            && (now.duration_since(*since) >= SURE || self.patience.over(now))
+            && (now.duration_since(*since) >= OTHER_TOKEN_TIMEOUT || self.wait.is_expired(now))
         {
             let line = format!(
                 "rank {rank} has another token than rank 0 at {at}: give all ranks the same FOREREAD_TOKEN"
             );
             return Err(MeetError::new(MeetErrorKind::Secret, line));
         }
-        let for_good = self.doubt.confirmed(lost.is_some_and(|lost| lost >= BACK), now);
-        if !for_good && !self.patience.over(now) {
+        let for_good = self.loss_check.check(lost.is_some_and(|lost| lost >= RETURN_TIMEOUT), now);
+        if !for_good && !self.wait.is_expired(now) {
             return Ok(());
         }
         if let Some(gone) = gone {
@@ -301,8 +306,9 @@ impl Follower {
             Some(why) => format!("the last attempt: {why}"),
             None => "see whether it was started, and whether it says the same of where to meet".to_owned(),
         };
-        let line =
-            format!("rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {NOT_ALL}");
+        let line = format!(
+            "rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {SINGLE_RANK_HINT}"
+        );
         Err(MeetError::new(MeetErrorKind::Deadline, line))
     }
 }

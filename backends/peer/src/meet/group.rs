@@ -14,18 +14,18 @@ use foreread_types::{Rank, SampleKey, StoreId};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::ground::Ground;
+use super::endpoint::LocalEndpoint;
+use super::follower_driver::FollowerDriver;
 use super::hub::Hub;
-use super::joining::Task;
-use super::member::Member;
-use super::members::RECONNECT;
+use super::joining::AbortOnDrop;
+use super::members::RECONNECT_TIMEOUT;
 use super::messages::key;
 use super::roster::Roster;
-use super::run::{Heard, Outbox, run};
-use crate::{Asker, Counters, Remote, RunId, Server, lock};
+use super::run_session::{Outbox, RunEvents, run};
+use crate::{Asker, Counters, PeerClient, RunId, Server, lock};
 
 /// Timeout for sending the final messages.
-const LAST: Duration = Duration::from_secs(2);
+const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How the ranks ended the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,37 +40,45 @@ pub enum Left {
 
 /// The connections to other ranks that a run needs in addition to those for samples.
 #[derive(Debug)]
-pub(super) enum Running {
-    First { hub: Arc<Hub>, _serving: Option<Task>, _following: Task },
-    Member { outbox: watch::Sender<Outbox>, heard: watch::Receiver<Heard>, task: Mutex<Option<Task>> },
+pub(super) enum RunConnection {
+    Rank0 {
+        hub: Arc<Hub>,
+        _serving: Option<AbortOnDrop>,
+        _following: AbortOnDrop,
+    },
+    Follower {
+        outbox: watch::Sender<Outbox>,
+        events: watch::Receiver<RunEvents>,
+        task: Mutex<Option<AbortOnDrop>>,
+    },
 }
 
-impl Running {
-    pub(super) fn first(
+impl RunConnection {
+    pub(super) fn rank0(
         hub: Arc<Hub>,
-        serving: Option<Task>,
+        serving: Option<AbortOnDrop>,
         roster: &Arc<Roster>,
         context: &Context,
     ) -> Self {
-        let following = follow(Arc::clone(&hub), Arc::clone(roster));
-        Self::First { hub, _serving: serving, _following: Task(context.runtime.spawn(following)) }
+        let following = apply_roster_changes(Arc::clone(&hub), Arc::clone(roster));
+        Self::Rank0 { hub, _serving: serving, _following: AbortOnDrop(context.runtime.spawn(following)) }
     }
 
-    pub(super) fn member(mut member: Member, roster: &Arc<Roster>, context: &Context) -> Self {
+    pub(super) fn follower(mut member: FollowerDriver, roster: &Arc<Roster>, context: &Context) -> Self {
         // The roster has them.
         member.follower.forget();
         let (outbox, told) = watch::channel(Outbox::default());
-        let (hears, heard) = watch::channel(Heard::default());
-        let task = Task(context.runtime.spawn(run(member, Arc::clone(roster), told, hears)));
-        Self::Member { outbox, heard, task: Mutex::new(Some(task)) }
+        let (sender, events) = watch::channel(RunEvents::default());
+        let task = AbortOnDrop(context.runtime.spawn(run(member, Arc::clone(roster), told, sender)));
+        Self::Follower { outbox, events, task: Mutex::new(Some(task)) }
     }
 }
 
 /// The ranks of a run, which have started together.
 #[derive(Debug)]
 pub struct Group {
-    ground: Arc<Ground>,
-    running: Running,
+    endpoint: Arc<LocalEndpoint>,
+    running: RunConnection,
     roster: Arc<Roster>,
     /// The store of each rank.
     stores: Vec<StoreId>,
@@ -81,14 +89,14 @@ pub struct Group {
 
 impl Group {
     pub(super) fn new(
-        ground: Arc<Ground>,
-        running: Running,
+        endpoint: Arc<LocalEndpoint>,
+        running: RunConnection,
         roster: Arc<Roster>,
         stores: Vec<StoreId>,
         asker: Asker,
         server: Server,
     ) -> Self {
-        Self { ground, running, roster, stores, asker, server: Mutex::new(Some(server)) }
+        Self { endpoint, running, roster, stores, asker, server: Mutex::new(Some(server)) }
     }
 
     /// The run's id, equal on all ranks.
@@ -100,8 +108,8 @@ impl Group {
     /// value is sent to rank 0.
     pub fn progress(&self, at: u64) {
         match &self.running {
-            Running::First { hub, .. } => hub.with(|leader| leader.progress(0, at)),
-            Running::Member { outbox, .. } => {
+            RunConnection::Rank0 { hub, .. } => hub.with(|leader| leader.progress(0, at)),
+            RunConnection::Follower { outbox, .. } => {
                 outbox.send_modify(|outbox| outbox.progress = Some(at));
             }
         }
@@ -111,8 +119,8 @@ impl Group {
     /// ranks. The receiver can wait for changes.
     pub fn lowest(&self) -> Option<watch::Receiver<u64>> {
         match &self.running {
-            Running::First { hub, .. } => Some(hub.lowest()),
-            Running::Member { .. } => None,
+            RunConnection::Rank0 { hub, .. } => Some(hub.lowest()),
+            RunConnection::Follower { .. } => None,
         }
     }
 
@@ -123,15 +131,17 @@ impl Group {
     /// The report is sent even if the future is dropped.
     pub async fn report(&self, report: Bytes, deadline: Duration) -> bool {
         match &self.running {
-            Running::First { hub, .. } => {
+            RunConnection::Rank0 { hub, .. } => {
                 // Rank 0's own steps never conflict.
                 drop(hub.with(|leader| leader.part(0, key::REPORT, report)));
                 true
             }
-            Running::Member { outbox, heard, .. } => {
+            RunConnection::Follower { outbox, events, .. } => {
                 outbox.send_modify(|outbox| outbox.report = Some(report));
-                let mut heard = heard.clone();
-                timeout(deadline, heard.wait_for(|heard| heard.reported)).await.is_ok_and(|got| got.is_ok())
+                let mut events = events.clone();
+                timeout(deadline, events.wait_for(|events| events.reported))
+                    .await
+                    .is_ok_and(|got| got.is_ok())
             }
         }
     }
@@ -139,7 +149,7 @@ impl Group {
     /// On rank 0, the reports of all ranks including its own. `None` for ranks that are gone, or do
     /// not report before the deadline. Empty on other ranks.
     pub async fn reports(&self, deadline: Duration) -> Vec<Option<Bytes>> {
-        let Running::First { hub, .. } = &self.running else { return Vec::new() };
+        let RunConnection::Rank0 { hub, .. } = &self.running else { return Vec::new() };
         let until = Instant::now() + deadline;
         let mut arrivals = hub.arrivals();
         loop {
@@ -150,7 +160,7 @@ impl Group {
             if coming == 0 || Instant::now() >= until {
                 return reports;
             }
-            look(&mut arrivals, until).await;
+            wait_for_arrival(&mut arrivals, until).await;
         }
     }
 
@@ -160,15 +170,17 @@ impl Group {
     /// # Cancel safety
     /// Only the elapsed time is lost.
     pub async fn lost_first(&self, this_long: Duration) {
-        let Running::Member { heard, .. } = &self.running else { return std::future::pending().await };
-        let mut heard = heard.clone();
+        let RunConnection::Follower { events, .. } = &self.running else {
+            return std::future::pending().await;
+        };
+        let mut events = events.clone();
         loop {
-            if heard.wait_for(|heard| heard.is_lost).await.is_err() {
+            if events.wait_for(|events| events.is_lost).await.is_err() {
                 // The connection was closed, not lost.
                 return std::future::pending().await;
             }
             let back = async {
-                if heard.wait_for(|heard| !heard.is_lost).await.is_err() {
+                if events.wait_for(|events| !events.is_lost).await.is_err() {
                     // Rank 0 refuses this rank.
                     std::future::pending::<()>().await;
                 }
@@ -185,18 +197,18 @@ impl Group {
     /// # Cancel safety
     /// The report is sent even if the future is dropped.
     pub async fn leave(&self, deadline: Duration) -> Left {
-        let left = self.part(Instant::now() + deadline).await;
+        let left = self.end_run(Instant::now() + deadline).await;
         let server = lock(&self.server).take();
         if let Some(server) = server {
             server.close().await;
         }
-        self.ground.withdraw();
+        self.endpoint.withdraw();
         left
     }
 
-    async fn part(&self, until: Instant) -> Left {
+    async fn end_run(&self, until: Instant) -> Left {
         match &self.running {
-            Running::First { hub, .. } => {
+            RunConnection::Rank0 { hub, .. } => {
                 drop(hub.with(|leader| leader.part(0, key::DONE, Bytes::new())));
                 let mut arrivals = hub.arrivals();
                 let missing = loop {
@@ -205,30 +217,30 @@ impl Group {
                     if working == 0 || Instant::now() >= until {
                         break missing;
                     }
-                    look(&mut arrivals, until).await;
+                    wait_for_arrival(&mut arrivals, until).await;
                 };
                 hub.with(|leader| leader.end(&missing));
                 // The other ranks close their connections once they have received it.
                 let last = async {
                     loop {
                         arrivals.mark_unchanged();
-                        if hub.with(|leader| leader.all_heard()) || arrivals.changed().await.is_err() {
+                        if hub.with(|leader| leader.all_informed()) || arrivals.changed().await.is_err() {
                             return;
                         }
                     }
                 };
-                drop(timeout(LAST, last).await);
+                drop(timeout(FINAL_MESSAGE_TIMEOUT, last).await);
                 if missing.is_empty() { Left::Together } else { Left::Without(missing) }
             }
-            Running::Member { outbox, task, heard } => {
+            RunConnection::Follower { outbox, task, events } => {
                 outbox.send_modify(|outbox| outbox.done = true);
-                let mut heard = heard.clone();
-                let over = timeout_at(until, heard.wait_for(|heard| heard.over.is_some())).await;
-                let missing = over.ok().and_then(|over| over.ok().and_then(|heard| heard.over.clone()));
+                let mut events = events.clone();
+                let over = timeout_at(until, events.wait_for(|events| events.over.is_some())).await;
+                let missing = over.ok().and_then(|over| over.ok().and_then(|events| events.over.clone()));
                 outbox.send_modify(|outbox| outbox.end = true);
                 let task = lock(task).take();
                 if let Some(mut task) = task {
-                    drop(timeout(LAST, &mut task.0).await);
+                    drop(timeout(FINAL_MESSAGE_TIMEOUT, &mut task.0).await);
                 }
                 match missing {
                     None => Left::Unheard,
@@ -244,8 +256,8 @@ impl Group {
     #[cfg(feature = "testing")]
     pub fn gone(&self) -> Vec<Rank> {
         match &self.running {
-            Running::First { hub, .. } => hub.with(|leader| leader.lost(Instant::now())),
-            Running::Member { .. } => Vec::new(),
+            RunConnection::Rank0 { hub, .. } => hub.with(|leader| leader.lost(Instant::now())),
+            RunConnection::Follower { .. } => Vec::new(),
         }
     }
 
@@ -255,7 +267,7 @@ impl Group {
     }
 
     /// The client of the other rank that has this store.
-    fn remote(&self, store: StoreId) -> Option<Arc<Remote>> {
+    fn remote(&self, store: StoreId) -> Option<Arc<PeerClient>> {
         let rank = Rank(self.stores.iter().position(|of_rank| *of_rank == store)? as u32);
         (rank != self.rank()).then(|| self.roster.remote(rank, &self.asker))
     }
@@ -263,17 +275,17 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.ground.withdraw();
+        self.endpoint.withdraw();
     }
 }
 
 impl Peers for Group {
     fn rank(&self) -> Rank {
-        self.ground.launched.rank
+        self.endpoint.launched.rank
     }
 
     fn world_size(&self) -> u32 {
-        self.ground.launched.world_size
+        self.endpoint.launched.world_size
     }
 
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
@@ -294,24 +306,24 @@ impl Peers for Group {
 }
 
 /// Waits for an arrival, or until disconnected ranks are checked again.
-async fn look(arrivals: &mut watch::Receiver<()>, until: Instant) {
-    let next = until.min(Instant::now() + RECONNECT / 4);
+async fn wait_for_arrival(arrivals: &mut watch::Receiver<()>, until: Instant) {
+    let next = until.min(Instant::now() + RECONNECT_TIMEOUT / 4);
     // The caller checks in any case.
     drop(timeout_at(next, arrivals.changed()).await);
 }
 
 /// Applies address changes of restarted ranks at rank 0, as the other ranks do.
-async fn follow(hub: Arc<Hub>, roster: Arc<Roster>) {
-    let mut news = hub.news();
+async fn apply_roster_changes(hub: Arc<Hub>, roster: Arc<Roster>) {
+    let mut published = hub.published();
     let mut moves = 0;
     loop {
-        while let Some(person) = hub.with(|leader| leader.store.value(&key::moved(moves)).cloned()) {
-            if let Ok(person) = serde_json::from_slice(&person) {
-                roster.place(&person);
+        while let Some(info) = hub.with(|leader| leader.store.value(&key::moved(moves)).cloned()) {
+            if let Ok(info) = serde_json::from_slice(&info) {
+                roster.update(&info);
             }
             moves += 1;
         }
-        if news.changed().await.is_err() {
+        if published.changed().await.is_err() {
             return;
         }
     }

@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
 use super::leader::Leader;
-use super::link::Traffic;
+use super::link::LinkTraffic;
 use crate::lock;
 
 #[derive(Debug)]
 pub(super) struct Hub {
     leader: Mutex<Leader>,
     /// Transfers on the connections of all ranks.
-    pub(super) traffic: Arc<Traffic>,
+    pub(super) traffic: Arc<LinkTraffic>,
     arrived: watch::Sender<()>,
     published: watch::Sender<()>,
     lowest: watch::Sender<u64>,
 }
 
 impl Hub {
-    pub(super) fn new(leader: Leader, traffic: Arc<Traffic>) -> Self {
+    pub(super) fn new(leader: Leader, traffic: Arc<LinkTraffic>) -> Self {
         let (arrived, published, lowest) = Default::default();
         Self { leader: Mutex::new(leader), traffic, arrived, published, lowest }
     }
@@ -43,13 +43,13 @@ impl Hub {
         done
     }
 
-    /// Changes that rank 0 may wait for.
+    /// LeaderChanges that rank 0 may wait for.
     pub(super) fn arrivals(&self) -> watch::Receiver<()> {
         self.arrived.subscribe()
     }
 
-    /// Changes that may have to be sent to other ranks.
-    pub(super) fn news(&self) -> watch::Receiver<()> {
+    /// LeaderChanges that may have to be sent to other ranks.
+    pub(super) fn published(&self) -> watch::Receiver<()> {
         self.published.subscribe()
     }
 
@@ -60,15 +60,15 @@ impl Hub {
 
 #[cfg(test)]
 mod tests {
-    use super::super::messages::Person;
+    use super::super::messages::RankInfo;
     use super::*;
     use crate::Nonce;
 
     #[test]
     fn lowest_position_follows_ranks_that_step_at_once() {
-        let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
-        let leader = Leader::new(person, 2, "1".into(), 7, Nonce::default());
-        let hub = Hub::new(leader, Traffic::new(0, Arc::default()));
+        let info = RankInfo { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
+        let leader = Leader::new(info, 2, "1".into(), 7, Nonce::default());
+        let hub = Hub::new(leader, LinkTraffic::new(0, Arc::default()));
         let (lowest, step) = (hub.lowest(), std::sync::Barrier::new(2));
         std::thread::scope(|scope| {
             for rank in 0..2 {

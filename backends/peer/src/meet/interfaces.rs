@@ -2,7 +2,7 @@
 //! the user names.
 //!
 //! Without a name, other nodes use the address from which rank 0 saw this rank connect. That is the
-//! network of the host name, which is often the slow one on clusters. Names match as those of
+//! network of the host name, which is often the slow one on clusters. InterfaceFilter match as those of
 //! `NCCL_SOCKET_IFNAME`, so that one value serves both.
 
 use std::net::IpAddr;
@@ -15,12 +15,12 @@ use super::{MeetError, MeetErrorKind};
 /// (all but these).
 pub const INTERFACE: &str = "FOREREAD_INTERFACE";
 
-/// Addresses of this host, each with its interface.
-pub(super) type Addresses = Vec<(String, IpAddr)>;
+/// InterfaceAddresses of this host, each with its interface.
+pub(super) type InterfaceAddresses = Vec<(String, IpAddr)>;
 
 /// A parsed list of interface names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Names<'a> {
+struct InterfaceFilter<'a> {
     names: Vec<&'a str>,
     /// The names are excluded.
     excludes: bool,
@@ -28,7 +28,7 @@ struct Names<'a> {
     exact: bool,
 }
 
-impl<'a> Names<'a> {
+impl<'a> InterfaceFilter<'a> {
     fn of(text: &'a str) -> Self {
         let (excludes, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
         let (exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
@@ -36,13 +36,13 @@ impl<'a> Names<'a> {
         Self { names, excludes, exact }
     }
 
-    fn mean(&self, interface: &str) -> bool {
+    fn matches(&self, interface: &str) -> bool {
         let named = |name: &&str| if self.exact { interface == *name } else { interface.starts_with(*name) };
         self.names.iter().any(named) != self.excludes
     }
 }
 
-/// Addresses that other nodes may reach. `with_loopback` adds those of the loopback interface.
+/// InterfaceAddresses that other nodes may reach. `with_loopback` adds those of the loopback interface.
 fn reachable(all: &[Interface], with_loopback: bool) -> impl Iterator<Item = (String, IpAddr)> {
     // A link-local address is invalid on another host without that host's name of the link.
     let usable = move |of: &&Interface| !of.is_link_local() && (with_loopback || !of.is_loopback());
@@ -50,9 +50,9 @@ fn reachable(all: &[Interface], with_loopback: bool) -> impl Iterator<Item = (St
 }
 
 /// The addresses of `all` that `text` selects.
-fn named(all: &[Interface], text: &str) -> Result<Addresses, MeetError> {
-    let names = Names::of(text);
-    let found: Addresses = reachable(all, true).filter(|(name, _)| names.mean(name)).collect();
+fn select(all: &[Interface], text: &str) -> Result<InterfaceAddresses, MeetError> {
+    let names = InterfaceFilter::of(text);
+    let found: InterfaceAddresses = reachable(all, true).filter(|(name, _)| names.matches(name)).collect();
     if !found.is_empty() && !names.names.is_empty() {
         return Ok(found);
     }
@@ -75,12 +75,12 @@ fn interfaces() -> Result<Vec<Interface>, MeetError> {
 ///
 /// # Errors
 /// It selects none. The error lists the interfaces of this host.
-pub(super) fn chosen(text: &str) -> Result<Addresses, MeetError> {
-    named(&interfaces()?, text)
+pub(super) fn selected(text: &str) -> Result<InterfaceAddresses, MeetError> {
+    select(&interfaces()?, text)
 }
 
 /// All addresses of this host that other hosts may reach.
-pub(super) fn all() -> Addresses {
+pub(super) fn all() -> InterfaceAddresses {
     let all = interfaces().unwrap_or_else(|error| {
         tracing::warn!(%error, "others find this host by its name alone");
         Vec::new()
@@ -109,9 +109,11 @@ mod tests {
             ("^ib", "lo eth0 docker0"),
             ("^=ib0,lo,docker0", "ib1 eth0"),
         ] {
-            let names = Names::of(text);
-            let found: Vec<_> =
-                ["lo", "eth0", "ib0", "ib1", "docker0"].into_iter().filter(|name| names.mean(name)).collect();
+            let names = InterfaceFilter::of(text);
+            let found: Vec<_> = ["lo", "eth0", "ib0", "ib1", "docker0"]
+                .into_iter()
+                .filter(|name| names.matches(name))
+                .collect();
             let mut expected: Vec<_> = meant.split_whitespace().collect();
             expected.sort_by_key(|name| found.iter().position(|known| known == name));
             assert_eq!(found, expected, "{text}");
@@ -122,7 +124,7 @@ mod tests {
     // semantics: RANK-26
     fn unknown_interface_is_an_error_that_lists_those_there_are() {
         for text in ["nosuch", "=", "^"] {
-            let error = chosen(text).unwrap_err();
+            let error = selected(text).unwrap_err();
             assert_eq!(error.kind(), MeetErrorKind::Setting);
             let line = error.to_string();
             assert!(line.starts_with(&format!("invalid FOREREAD_INTERFACE '{text}'")), "{line}");
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn chosen_interfaces_have_their_addresses_and_no_other() {
-        let lo = chosen("lo").unwrap();
+        let lo = selected("lo").unwrap();
         assert!(lo.iter().all(|(name, ip)| name.starts_with("lo") && ip.is_loopback()), "{lo:?}");
         assert!(all().iter().all(|(_, ip)| !ip.is_loopback()));
         assert_eq!(name_of(lo[0].1).as_deref(), Some("lo"));

@@ -12,31 +12,31 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::bulk::{self, Bulk, Offers};
+use super::bulk::{self, Bulk, RelayOffers};
 use super::compare::{difference, pack, unpack};
 use super::descriptors;
-use super::first::{First, Steps};
+use super::endpoint::LocalEndpoint;
 use super::follower::Follower;
-use super::ground::Ground;
-use super::group::{Group, Running};
+use super::follower_driver::{FollowerDriver, check_other_rank0};
+use super::group::{Group, RunConnection};
 use super::hub::Hub;
 use super::leader::Leader;
-use super::link::Traffic;
-use super::member::{Member, another_first};
-use super::messages::{Hello, Message, Person, Words, key};
+use super::link::LinkTraffic;
+use super::messages::{ComparedSettings, Hello, MeetMessage, RankInfo, key};
 use super::node::host_name;
+use super::rank0::{Rank0Driver, Rank0Steps};
 use super::roster::Roster;
 use super::sessions::{redirect_all, serve_all};
 use super::settings::Settings;
-use super::waiting::Patience;
+use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
 use crate::{Asker, Identity, Nonce, RunId, Server, token};
 
 /// The largest part of a key that a rank may send, in bytes.
-pub(super) const LARGEST_PART: u64 = 256 << 20;
+pub(super) const MAX_PART_BYTES: u64 = 256 << 20;
 
 /// How often rank 0 checks that it can be found.
-const REPUBLISH: Duration = Duration::from_secs(1);
+const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Ranks that have connected and not started yet. All ranks make the same steps in the same order.
 /// Each step has the deadline of the [`Settings`], which restarts while bytes are transferred or a
@@ -45,13 +45,13 @@ const REPUBLISH: Duration = Duration::from_secs(1);
 /// Dropping it notifies the other ranks that this rank gave up.
 #[derive(Debug)]
 pub struct Joining {
-    side: Side,
-    ground: Arc<Ground>,
+    side: JoiningRole,
+    endpoint: Arc<LocalEndpoint>,
     identity: Identity,
     /// `None` after the start.
     server: Option<Server>,
     nodes: Vec<u32>,
-    /// Steps that this rank has made.
+    /// Rank0Steps that this rank has made.
     steps: u32,
     /// The catalogs that rank 0 has shared: whether each node gets them without a request.
     pushed: Vec<bool>,
@@ -59,35 +59,35 @@ pub struct Joining {
 }
 
 #[derive(Debug)]
-enum Side {
-    First {
-        first: First,
-        serving: Option<Task>,
+enum JoiningRole {
+    Rank0 {
+        first: Rank0Driver,
+        serving: Option<AbortOnDrop>,
         /// Keeps rank 0's notice and rendezvous address in place until the start.
-        publishing: Option<Task>,
+        publishing: Option<AbortOnDrop>,
     },
-    Member {
-        member: Box<Member>,
+    Follower {
+        member: Box<FollowerDriver>,
         /// Catalogs for other ranks of this node. `None` once no more are added.
-        offers: Option<watch::Sender<Offers>>,
-        _passing_on: Option<Task>,
+        offers: Option<watch::Sender<RelayOffers>>,
+        _passing_on: Option<AbortOnDrop>,
     },
     /// Started.
-    Left,
+    Started,
 }
 
 /// A task that is aborted when this is dropped.
 #[derive(Debug)]
-pub(super) struct Task(pub JoinHandle<()>);
+pub(super) struct AbortOnDrop(pub JoinHandle<()>);
 
-impl Task {
+impl AbortOnDrop {
     /// Spawns it on the current runtime.
     pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(work))
     }
 }
 
-impl Drop for Task {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -104,37 +104,39 @@ impl Joining {
         let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
         let process = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
         let nonce = Nonce::new(*random.last_chunk().unwrap_or(&[0; 16]));
-        descriptors::allow(settings.launched.world_size)?;
-        let ground = Arc::new(Ground::new(&settings, process).await?);
+        descriptors::raise_limit(settings.launched.world_size)?;
+        let endpoint = Arc::new(LocalEndpoint::new(&settings, process).await?);
         let Settings { launched, version, loader, token, deadline, progress, serving: bounds, .. } = settings;
         let counters = settings.counters;
-        let made = if token.is_some() { None } else { ground.made_token()? };
+        let made = if token.is_some() { None } else { endpoint.generated_token()? };
         let token = token.or_else(|| made.clone());
         let (rank, job, world_size) = (launched.rank, launched.job_number(), launched.world_size);
-        let dial = ground.dial(token.clone());
-        let hello = Hello::new(ground.person(&[]), world_size, version.clone(), loader, process);
-        let patience = Patience::new(deadline, progress, Instant::now());
+        let dial = endpoint.dial(token.clone());
+        let hello = Hello::new(endpoint.info(&[]), world_size, version.clone(), loader, process);
+        let wait = WaitDeadline::new(deadline, progress, Instant::now());
         let start = |identity, listeners| {
             Server::start(&Handle::current(), identity, listeners, bounds, Arc::clone(&counters))
         };
         let (side, identity, server) = if rank.0 == 0 {
-            another_first(&dial, &hello).await?;
+            check_other_rank0(&dial, &hello).await?;
             let Some(token) = token else {
                 return Err(MeetError::new(MeetErrorKind::Secret, "there is no token"));
             };
             let identity = Identity { rank, job, token };
-            let server = start(identity.clone(), ground.listen().await?);
-            let listens = ground.told(server.addresses());
-            let leader = Leader::new(ground.person(&listens), world_size as usize, version, process, nonce);
-            let traffic = Traffic::new(LARGEST_PART, Arc::clone(&counters));
-            let leader = leader.of_loader(loader, Arc::clone(&ground.board));
+            let server = start(identity.clone(), endpoint.listen().await?);
+            let listens = endpoint.advertised(server.addresses());
+            let leader = Leader::new(endpoint.info(&listens), world_size as usize, version, process, nonce);
+            let traffic = LinkTraffic::new(MAX_PART_BYTES, Arc::clone(&counters));
+            let leader = leader.with_loader(loader, Arc::clone(&endpoint.board));
             let hub = Arc::new(Hub::new(leader, Arc::clone(&traffic)));
-            let serving = server.meetings().map(|meetings| Task::new(serve_all(Arc::clone(&hub), meetings)));
-            ground.publish(&listens, made.as_ref(), false).await?;
-            let (publishing, known, counted) = (Arc::clone(&ground), identity.clone(), Arc::clone(&counters));
-            let publishing = Task::new(async move {
+            let serving =
+                server.meetings().map(|meetings| AbortOnDrop::new(serve_all(Arc::clone(&hub), meetings)));
+            endpoint.publish(&listens, made.as_ref(), false).await?;
+            let (publishing, known, counted) =
+                (Arc::clone(&endpoint), identity.clone(), Arc::clone(&counters));
+            let publishing = AbortOnDrop::new(async move {
                 loop {
-                    sleep(REPUBLISH).await;
+                    sleep(REPUBLISH_INTERVAL).await;
                     if let Err(error) = publishing.publish(&listens, made.as_ref(), true).await {
                         tracing::debug!(%error, "cannot write the notice again");
                     }
@@ -148,12 +150,12 @@ impl Joining {
                     }
                 }
             });
-            let first = First { hub, steps: Steps::new(patience, dial.place.to_string()) };
-            (Side::First { first, serving, publishing: Some(publishing) }, identity, server)
+            let first = Rank0Driver { hub, steps: Rank0Steps::new(wait, dial.place.to_string()) };
+            (JoiningRole::Rank0 { first, serving, publishing: Some(publishing) }, identity, server)
         } else {
-            let traffic = Traffic::new(u64::MAX, Arc::clone(&counters));
-            let follower = Follower::new(hello, patience, dial.place.to_string());
-            let mut member = Member::new(dial, follower, Arc::clone(&traffic));
+            let traffic = LinkTraffic::new(u64::MAX, Arc::clone(&counters));
+            let follower = Follower::new(hello, wait, dial.place.to_string());
+            let mut member = FollowerDriver::new(dial, follower, Arc::clone(&traffic));
             let mut served: Option<(Identity, Server)> = None;
             let (identity, server) = loop {
                 let found = member.find().await?;
@@ -161,77 +163,82 @@ impl Joining {
                     served.take().filter(|(known, _)| known.token.expose() == found.identity.token.expose());
                 let (identity, server) = match same {
                     Some(same) => same,
-                    None => (found.identity.clone(), start(found.identity.clone(), ground.listen().await?)),
+                    None => (found.identity.clone(), start(found.identity.clone(), endpoint.listen().await?)),
                 };
-                member.follower.hello.person = ground.person(&ground.told(server.addresses()));
+                member.follower.hello.info = endpoint.info(&endpoint.advertised(server.addresses()));
                 if member.introduce(found).await? {
                     break (identity, server);
                 }
                 member.pause().await?;
                 served = Some((identity, server));
             };
-            let (offers, offered) = watch::channel(Offers::default());
-            let passing_on =
-                server.meetings().map(|meetings| Task::new(bulk::pass_on(meetings, offered, traffic)));
+            let (offers, offered) = watch::channel(RelayOffers::default());
+            let passing_on = server
+                .meetings()
+                .map(|meetings| AbortOnDrop::new(bulk::relay_catalogs(meetings, offered, traffic)));
             let member = Box::new(member);
-            (Side::Member { member, offers: Some(offers), _passing_on: passing_on }, identity, server)
+            (
+                JoiningRole::Follower { member, offers: Some(offers), _passing_on: passing_on },
+                identity,
+                server,
+            )
         };
         let (nodes, pushed, server) = (Vec::new(), Vec::new(), Some(server));
-        let mut joining = Self { side, ground, identity, server, nodes, steps: 0, pushed, deadline };
+        let mut joining = Self { side, endpoint, identity, server, nodes, steps: 0, pushed, deadline };
         joining.count_nodes().await?;
         if joining.nodes.iter().any(|node| *node > 0)
-            && let Some(own) = joining.people().get(rank.0 as usize)
+            && let Some(own) = joining.infos().get(rank.0 as usize)
         {
-            joining.ground.log_network(&own.addresses);
+            joining.endpoint.log_network(&own.addresses);
         }
         Ok(joining)
     }
 
     /// Waits for all ranks and numbers their nodes.
     async fn count_nodes(&mut self) -> Result<(), MeetError> {
-        if let Side::First { first, .. } = &mut self.side {
+        if let JoiningRole::Rank0 { first, .. } = &mut self.side {
             first.arrive().await?;
         }
         let mut known: Vec<String> = Vec::new();
-        let number = |person: Person| match known.iter().position(|node| *node == person.node) {
+        let number = |info: RankInfo| match known.iter().position(|node| *node == info.node) {
             Some(at) => at as u32,
             None => {
-                known.push(person.node);
+                known.push(info.node);
                 known.len() as u32 - 1
             }
         };
-        self.nodes = self.people().into_iter().map(number).collect();
+        self.nodes = self.infos().into_iter().map(number).collect();
         Ok(())
     }
 
     /// The ranks, as far as this one knows them.
-    fn people(&self) -> Vec<Person> {
+    fn infos(&self) -> Vec<RankInfo> {
         match &self.side {
-            Side::First { first, .. } => first.hub.with(|leader| leader.people()),
-            Side::Member { member, .. } => member.follower.people.clone(),
-            Side::Left => Vec::new(),
+            JoiningRole::Rank0 { first, .. } => first.hub.with(|leader| leader.infos()),
+            JoiningRole::Follower { member, .. } => member.follower.infos.clone(),
+            JoiningRole::Started => Vec::new(),
         }
     }
 
     /// The addresses of all ranks, as this rank reaches them.
     fn roster(&self) -> Roster {
         let (at, moved) = match &self.side {
-            Side::Member { member, .. } => (member.at.as_ref(), &member.follower.moved[..]),
-            Side::First { .. } | Side::Left => (None, &[][..]),
+            JoiningRole::Follower { member, .. } => (member.at.as_ref(), &member.follower.moved[..]),
+            JoiningRole::Rank0 { .. } | JoiningRole::Started => (None, &[][..]),
         };
-        let roster = Roster::new(&self.people(), self.ground.node.clone(), at);
-        moved.iter().for_each(|person| roster.place(person));
+        let roster = Roster::new(&self.infos(), self.endpoint.node.clone(), at);
+        moved.iter().for_each(|info| roster.update(info));
         roster
     }
 
     /// This rank.
     pub fn rank(&self) -> Rank {
-        self.ground.launched.rank
+        self.endpoint.launched.rank
     }
 
     /// The number of ranks.
     pub fn world_size(&self) -> u32 {
-        self.ground.launched.world_size
+        self.endpoint.launched.world_size
     }
 
     /// The node of each rank, numbered in the order of their first ranks. Ranks of one node share
@@ -244,13 +251,13 @@ impl Joining {
     /// restart, and all ranks show it.
     pub async fn working(&mut self, on: &str) {
         match &mut self.side {
-            Side::First { first, .. } => first.working(on),
-            Side::Member { member, .. } => {
-                if !member.say(&Message::Working { on: on.to_owned() }).await {
+            JoiningRole::Rank0 { first, .. } => first.working(on),
+            JoiningRole::Follower { member, .. } => {
+                if !member.send(&MeetMessage::Working { on: on.to_owned() }).await {
                     member.reconnect(&self.identity).await;
                 }
             }
-            Side::Left => {}
+            JoiningRole::Started => {}
         }
     }
 
@@ -273,8 +280,8 @@ impl Joining {
     pub async fn share_with(&mut self, blob: Option<Bytes>, bulks: Vec<Bulk>) -> Result<Bytes, MeetError> {
         let key = self.step("share");
         match &mut self.side {
-            Side::First { first, .. } => {
-                if bulks.len() > bulk::MOST {
+            JoiningRole::Rank0 { first, .. } => {
+                if bulks.len() > bulk::MAX_CATALOGS {
                     let error = MeetError::new(MeetErrorKind::Setting, "more than 16 catalogs are shared");
                     return Err(first.fail(error).await);
                 }
@@ -286,17 +293,17 @@ impl Joining {
                 first.share(&key, value.into(), bulks).await?;
                 Ok(blob)
             }
-            Side::Member { .. } => {
+            JoiningRole::Follower { .. } => {
                 let mut value = self.value(&key, None).await?;
                 let bulks = 1 + usize::from(value.first().copied().unwrap_or_default());
                 let kinds = value.split_to(bulks.min(value.len()));
                 self.pushed = kinds.iter().skip(1).map(|kind| *kind != 0).collect();
-                if let Side::Member { offers: Some(offers), .. } = &self.side {
+                if let JoiningRole::Follower { offers: Some(offers), .. } = &self.side {
                     offers.send_modify(|offers| offers.pushed.clone_from(&self.pushed));
                 }
                 Ok(value)
             }
-            Side::Left => Ok(Bytes::new()),
+            JoiningRole::Started => Ok(Bytes::new()),
         }
     }
 
@@ -313,8 +320,10 @@ impl Joining {
         let relay = relay.filter(|relay| *relay != rank);
         let addresses = relay.map(|relay| self.roster().addresses(relay)).unwrap_or_default();
         let numbers = 0..have.len();
-        let Side::Member { member, offers, .. } = &mut self.side else { return Ok(vec![None; have.len()]) };
-        let (network, identity) = (&*self.ground.network, &self.identity);
+        let JoiningRole::Follower { member, offers, .. } = &mut self.side else {
+            return Ok(vec![None; have.len()]);
+        };
+        let (network, identity) = (&*self.endpoint.network, &self.identity);
         let shared = self.pushed.iter().copied().enumerate();
         let missing = shared.filter(|(number, _)| have.get(*number).is_none_or(Option::is_none));
         let missing: BTreeMap<usize, bool> = missing.collect();
@@ -329,7 +338,7 @@ impl Joining {
         offer(have.into_iter().enumerate().filter_map(|(number, bulk)| Some((number, bulk?))).collect());
         let mut got = BTreeMap::new();
         if let Some(relay) = relay.filter(|_| !missing.is_empty()) {
-            let (to, silence) = ((relay, &addresses[..]), bulk::silence(self.deadline));
+            let (to, silence) = ((relay, &addresses[..]), bulk::relay_timeout(self.deadline));
             let traffic = Arc::clone(&member.traffic);
             tokio::select! {
                 come = bulk::fetch(network, to, identity, &traffic, &missing, silence) => got = come,
@@ -344,7 +353,7 @@ impl Joining {
                 tracing::debug!(%relay, "a catalog does not come from this node's rank; rank 0 is asked");
             }
             let comes = relay.is_none() && is_pushed;
-            let fetch = (Message::Fetch { number: number as u32 }, Bytes::new());
+            let fetch = (MeetMessage::Fetch { number: number as u32 }, Bytes::new());
             let value = member.value(identity, &key::bulk(number), Some(fetch), comes).await?;
             offer(BTreeMap::from([(number, Bulk::needed(value.clone()))]));
             got.insert(number, value);
@@ -361,26 +370,26 @@ impl Joining {
     /// in a line that names the ranks and settings.
     pub async fn exchange(
         &mut self,
-        words: Words,
+        words: ComparedSettings,
         own: Bytes,
         digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
     ) -> Result<Bytes, MeetError> {
         let key = self.step("exchange");
         match &mut self.side {
-            Side::First { first, .. } => {
+            JoiningRole::Rank0 { first, .. } => {
                 let value = digest(first.gather(&key, &words, &own).await?);
                 first.agree(&key, &words, &value);
                 Ok(value)
             }
-            Side::Member { .. } => self.part(&key, &words, &own).await,
-            Side::Left => Ok(Bytes::new()),
+            JoiningRole::Follower { .. } => self.part(&key, &words, &own).await,
+            JoiningRole::Started => Ok(Bytes::new()),
         }
     }
 
     /// The key of the next step.
     fn step(&mut self, name: &str) -> String {
         self.steps += 1;
-        if let Side::Member { offers, .. } = &mut self.side
+        if let JoiningRole::Follower { offers, .. } = &mut self.side
             && !self.pushed.is_empty()
         {
             *offers = None;
@@ -390,20 +399,20 @@ impl Joining {
 
     /// The value of a key. `request` is the message that obtains it, if it does not come without
     /// one.
-    async fn value(&mut self, key: &str, say: Option<(Message, Bytes)>) -> Result<Bytes, MeetError> {
+    async fn value(&mut self, key: &str, say: Option<(MeetMessage, Bytes)>) -> Result<Bytes, MeetError> {
         match &mut self.side {
-            Side::Member { member, .. } => member.value(&self.identity, key, say, false).await,
-            Side::First { .. } | Side::Left => Ok(Bytes::new()),
+            JoiningRole::Follower { member, .. } => member.value(&self.identity, key, say, false).await,
+            JoiningRole::Rank0 { .. } | JoiningRole::Started => Ok(Bytes::new()),
         }
     }
 
     /// The value of a key to which this rank contributes its settings and a payload.
-    async fn part(&mut self, key: &str, words: &Words, own: &[u8]) -> Result<Bytes, MeetError> {
+    async fn part(&mut self, key: &str, words: &ComparedSettings, own: &[u8]) -> Result<Bytes, MeetError> {
         let part = pack(words, own);
-        let message = Message::part(key, &part);
+        let message = MeetMessage::part(key, &part);
         let (ours, value) = unpack(&self.value(key, Some((message, part))).await?);
         // A restarted rank comes after the other ranks have agreed.
-        let ours: Words = serde_json::from_slice(&ours).unwrap_or_default();
+        let ours: ComparedSettings = serde_json::from_slice(&ours).unwrap_or_default();
         match difference(words, &ours) {
             None => Ok(value),
             Some(what) => {
@@ -423,15 +432,15 @@ impl Joining {
     /// As [`exchange`](Self::exchange).
     pub async fn start(
         mut self,
-        words: Words,
+        words: ComparedSettings,
         bound: &[Fingerprint],
         stores: &[StoreId],
         context: &Context,
     ) -> Result<Group, MeetError> {
         let nonce = match &self.side {
-            Side::First { first, .. } => Some(first.hub.with(|leader| leader.nonce)),
-            Side::Member { member, .. } => member.follower.nonce,
-            Side::Left => None,
+            JoiningRole::Rank0 { first, .. } => Some(first.hub.with(|leader| leader.nonce)),
+            JoiningRole::Follower { member, .. } => member.follower.nonce,
+            JoiningRole::Started => None,
         };
         let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 named no run"))?;
         let run = RunId::new(nonce, bound);
@@ -441,42 +450,44 @@ impl Joining {
         }
         let key = self.step("start");
         match &mut self.side {
-            Side::First { first, .. } => first.start(&key, &words).await?,
-            Side::Member { .. } => _ = self.part(&key, &words, &[]).await?,
-            Side::Left => {}
+            JoiningRole::Rank0 { first, .. } => first.start(&key, &words).await?,
+            JoiningRole::Follower { .. } => _ = self.part(&key, &words, &[]).await?,
+            JoiningRole::Started => {}
         }
         let roster = Arc::new(self.roster());
         let has_started = || MeetError::new(MeetErrorKind::Broken, "the ranks have started before");
-        let running = match std::mem::replace(&mut self.side, Side::Left) {
-            Side::First { first, serving, .. } => Running::first(first.hub, serving, &roster, context),
-            Side::Member { member, .. } => Running::member(*member, &roster, context),
-            Side::Left => return Err(has_started()),
+        let running = match std::mem::replace(&mut self.side, JoiningRole::Started) {
+            JoiningRole::Rank0 { first, serving, .. } => {
+                RunConnection::rank0(first.hub, serving, &roster, context)
+            }
+            JoiningRole::Follower { member, .. } => RunConnection::follower(*member, &roster, context),
+            JoiningRole::Started => return Err(has_started()),
         };
         let server = self.server.take().ok_or_else(has_started)?;
-        let (ground, identity) = (Arc::clone(&self.ground), self.identity.clone());
-        let (network, counters) = (Arc::clone(&ground.network), Arc::clone(server.counters()));
+        let (endpoint, identity) = (Arc::clone(&self.endpoint), self.identity.clone());
+        let (network, counters) = (Arc::clone(&endpoint.network), Arc::clone(server.counters()));
         let asker = Asker::new(identity, run, network, context, counters).with_wire(server.wire());
-        Ok(Group::new(ground, running, roster, stores.to_vec(), asker, server))
+        Ok(Group::new(endpoint, running, roster, stores.to_vec(), asker, server))
     }
 
     /// Ends before the start. Every rank ends with a line that contains `why`.
     pub async fn give_up(mut self, why: &str) {
-        match std::mem::replace(&mut self.side, Side::Left) {
-            Side::First { mut first, serving, .. } => {
+        match std::mem::replace(&mut self.side, JoiningRole::Started) {
+            JoiningRole::Rank0 { mut first, serving, .. } => {
                 let line = format!("rank 0 ({}) gave up: {why}", host_name());
                 first.fail(MeetError::new(MeetErrorKind::Refused, line)).await;
                 drop(serving);
             }
-            Side::Member { mut member, .. } => {
+            JoiningRole::Follower { mut member, .. } => {
                 // Without a connection, rank 0 detects the end itself.
-                _ = member.say(&Message::GiveUp { why: why.to_owned() }).await;
+                _ = member.send(&MeetMessage::GiveUp { why: why.to_owned() }).await;
                 if let Some(link) = member.link.take() {
                     link.close().await;
                 }
             }
-            Side::Left => {}
+            JoiningRole::Started => {}
         }
-        self.ground.withdraw();
+        self.endpoint.withdraw();
     }
 }
 
@@ -484,7 +495,7 @@ impl Drop for Joining {
     fn drop(&mut self) {
         const WHY: &str = "it ended before the start";
         match &mut self.side {
-            Side::First { first, serving, publishing } => {
+            JoiningRole::Rank0 { first, serving, publishing } => {
                 // Otherwise it could write the notice again after its withdrawal below.
                 *publishing = None;
                 let error = MeetError::new(MeetErrorKind::Refused, format!("rank 0 gave up: {WHY}"));
@@ -497,13 +508,13 @@ impl Drop for Joining {
                     });
                 }
             }
-            Side::Member { member, .. } => {
+            JoiningRole::Follower { member, .. } => {
                 if let Some(link) = &member.link {
-                    link.try_say(&Message::GiveUp { why: WHY.to_owned() });
+                    link.try_send(&MeetMessage::GiveUp { why: WHY.to_owned() });
                 }
             }
-            Side::Left => return,
+            JoiningRole::Started => return,
         }
-        self.ground.withdraw();
+        self.endpoint.withdraw();
     }
 }

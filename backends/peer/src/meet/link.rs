@@ -15,30 +15,32 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::messages::{ALIVE, LONGEST, Message, PIECE, SILENCE, what};
+use super::messages::{
+    HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, MAX_MESSAGE_BYTES, MAX_PIECE_BYTES, MeetMessage, frame_kind,
+};
 use crate::Counters;
 use crate::connection::{Connection, Receiver, Sender};
 
 /// Messages that wait to be sent or received. Few, because their bulk may be large.
-const WAITING: usize = 4;
+const QUEUE_LENGTH: usize = 4;
 
 /// Send timeout.
-const STUCK: Duration = Duration::from_secs(30);
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes of bulk that are received concurrently on all links of a [`LinkTraffic`], in KiB.
-const ARRIVING: u32 = 1 << 20;
+const RECEIVE_BUDGET_KIB: u32 = 1 << 20;
 
 /// A message and the bulk that follows it.
 #[derive(Debug)]
-struct Outgoing {
+struct OutgoingMessage {
     message: Bytes,
     bulk: Bytes,
 }
 
 /// A received message with all of its bulk.
 #[derive(Debug)]
-pub(super) struct Incoming {
-    pub message: Message,
+pub(super) struct IncomingMessage {
+    pub message: MeetMessage,
     pub bulk: Bytes,
     /// Budget of the bulk, held until its receiver has accounted for it.
     pub room: Option<OwnedSemaphorePermit>,
@@ -46,7 +48,7 @@ pub(super) struct Incoming {
 
 /// State that the links of one rendezvous share.
 #[derive(Debug)]
-pub(super) struct Traffic {
+pub(super) struct LinkTraffic {
     /// Pieces of bulk that were sent and received. A transfer that progresses does not time out.
     moved: AtomicU64,
     /// The largest bulk of a received message.
@@ -56,11 +58,11 @@ pub(super) struct Traffic {
     counters: Arc<Counters>,
 }
 
-impl Traffic {
+impl LinkTraffic {
     /// For links on which at most `most` bytes follow a received message. Messages are counted in
     /// `counters`.
     pub(super) fn new(most: u64, counters: Arc<Counters>) -> Arc<Self> {
-        let room = Arc::new(Semaphore::new(ARRIVING as usize));
+        let room = Arc::new(Semaphore::new(RECEIVE_BUDGET_KIB as usize));
         Arc::new(Self { moved: AtomicU64::new(0), most, room, counters })
     }
 
@@ -75,29 +77,29 @@ impl Traffic {
 
 /// A connection between rank 0 and another rank.
 #[derive(Debug)]
-pub(super) struct Link {
-    out: mpsc::Sender<Outgoing>,
-    come: mpsc::Receiver<Incoming>,
+pub(super) struct RankLink {
+    out: mpsc::Sender<OutgoingMessage>,
+    come: mpsc::Receiver<IncomingMessage>,
     /// The other end closed it. It did not break.
     closed: Arc<AtomicBool>,
     writer: JoinHandle<()>,
 }
 
-impl Link {
+impl RankLink {
     /// Starts the tasks of a connection.
-    pub(super) fn new(connection: Connection, traffic: Arc<Traffic>) -> Self {
+    pub(super) fn new(connection: Connection, traffic: Arc<LinkTraffic>) -> Self {
         let (sender, receiver) = connection.split();
-        let (out, outgoing) = mpsc::channel(WAITING);
-        let (incoming, come) = mpsc::channel(WAITING);
+        let (out, outgoing) = mpsc::channel(QUEUE_LENGTH);
+        let (incoming, come) = mpsc::channel(QUEUE_LENGTH);
         let closed = Arc::new(AtomicBool::new(false));
-        let reading = Reading { receiver, traffic: Arc::clone(&traffic) };
+        let reading = LinkReader { receiver, traffic: Arc::clone(&traffic) };
         let mut reader = tokio::spawn(read(reading, incoming, Arc::clone(&closed)));
         let writer = tokio::spawn(async move {
             // The stream closes when both halves are dropped.
             if write(sender, outgoing, &traffic).await.is_none() {
                 // Unread messages of the other end may contain the reason. A peer that keeps
                 // sending without reading is cut off after the timeout.
-                drop(timeout(SILENCE, &mut reader).await);
+                drop(timeout(HEARTBEAT_TIMEOUT, &mut reader).await);
             }
             reader.abort();
         });
@@ -105,19 +107,19 @@ impl Link {
     }
 
     /// Sends a message. `false` if the link is broken.
-    pub(super) async fn say(&self, message: &Message) -> bool {
-        self.say_with(message, Bytes::new()).await
+    pub(super) async fn send(&self, message: &MeetMessage) -> bool {
+        self.send_with_bulk(message, Bytes::new()).await
     }
 
     /// Sends a message if there is room in the queue.
-    pub(super) fn try_say(&self, message: &Message) {
+    pub(super) fn try_send(&self, message: &MeetMessage) {
         // Otherwise the end of the link is sufficient.
-        drop(self.out.try_send(Outgoing { message: message.encode(), bulk: Bytes::new() }));
+        drop(self.out.try_send(OutgoingMessage { message: message.encode(), bulk: Bytes::new() }));
     }
 
     /// Sends a message and the bulk whose length it contains.
-    pub(super) async fn say_with(&self, message: &Message, bulk: Bytes) -> bool {
-        self.out.send(Outgoing { message: message.encode(), bulk }).await.is_ok()
+    pub(super) async fn send_with_bulk(&self, message: &MeetMessage, bulk: Bytes) -> bool {
+        self.out.send(OutgoingMessage { message: message.encode(), bulk }).await.is_ok()
     }
 
     /// Whether the other end closed the link, and has therefore received all that was sent before.
@@ -129,7 +131,7 @@ impl Link {
     ///
     /// # Cancel safety
     /// No message is lost.
-    pub(super) async fn next(&mut self) -> Option<Incoming> {
+    pub(super) async fn next(&mut self) -> Option<IncomingMessage> {
         self.come.recv().await
     }
 
@@ -142,44 +144,48 @@ impl Link {
 }
 
 /// Sends all queued messages. `None` if the other end no longer reads.
-async fn write(mut sender: Sender, mut outgoing: mpsc::Receiver<Outgoing>, traffic: &Traffic) -> Option<()> {
+async fn write(
+    mut sender: Sender,
+    mut outgoing: mpsc::Receiver<OutgoingMessage>,
+    traffic: &LinkTraffic,
+) -> Option<()> {
     loop {
-        match timeout(ALIVE, outgoing.recv()).await {
-            Err(_) => send(&mut sender, what::ALIVE, Bytes::new()).await?,
+        match timeout(HEARTBEAT_INTERVAL, outgoing.recv()).await {
+            Err(_) => send_frame(&mut sender, frame_kind::HEARTBEAT, Bytes::new()).await?,
             Ok(None) => {
-                drop(timeout(STUCK, sender.shutdown()).await);
+                drop(timeout(SEND_TIMEOUT, sender.shutdown()).await);
                 return Some(());
             }
-            Ok(Some(Outgoing { message, mut bulk })) => {
+            Ok(Some(OutgoingMessage { message, mut bulk })) => {
                 traffic.counters.now().messages += 1;
-                send(&mut sender, what::MESSAGE, message).await?;
+                send_frame(&mut sender, frame_kind::MESSAGE, message).await?;
                 while !bulk.is_empty() {
-                    let piece = bulk.split_to(bulk.len().min(PIECE));
+                    let piece = bulk.split_to(bulk.len().min(MAX_PIECE_BYTES));
                     traffic.moved.fetch_add(1, Relaxed);
-                    send(&mut sender, what::PIECE, piece).await?;
+                    send_frame(&mut sender, frame_kind::PIECE, piece).await?;
                 }
             }
         }
     }
 }
 
-async fn send(sender: &mut Sender, what: u32, payload: Bytes) -> Option<()> {
-    timeout(STUCK, sender.send(what, payload)).await.ok()?.ok()
+async fn send_frame(sender: &mut Sender, what: u32, payload: Bytes) -> Option<()> {
+    timeout(SEND_TIMEOUT, sender.send(what, payload)).await.ok()?.ok()
 }
 
 /// The receiving half of a link.
-struct Reading {
+struct LinkReader {
     receiver: Receiver,
-    traffic: Arc<Traffic>,
+    traffic: Arc<LinkTraffic>,
 }
 
-impl Reading {
+impl LinkReader {
     /// The next frame that is not a heartbeat: its kind and payload. `Ok(None)` if the other end
     /// closed the connection.
     async fn frame(&mut self) -> Result<Option<(u32, Bytes)>, ()> {
         loop {
-            match timeout(SILENCE, self.receiver.receive(LONGEST)).await {
-                Ok(Ok(Some((what::ALIVE, _)))) => {}
+            match timeout(HEARTBEAT_TIMEOUT, self.receiver.receive(MAX_MESSAGE_BYTES)).await {
+                Ok(Ok(Some((frame_kind::HEARTBEAT, _)))) => {}
                 Ok(Ok(frame)) => return Ok(frame),
                 Ok(Err(_)) | Err(_) => return Err(()),
             }
@@ -195,14 +201,14 @@ impl Reading {
             tracing::warn!("a rank sends {length} bytes, where at most {} are expected", self.traffic.most);
             return Err(());
         }
-        let pieces = length.div_ceil(1024).min(u64::from(ARRIVING)) as u32;
+        let pieces = length.div_ceil(1024).min(u64::from(RECEIVE_BUDGET_KIB)) as u32;
         let room = Arc::clone(&self.traffic.room).acquire_many_owned(pieces).await.map_err(|_| ())?;
         // Reserved at once, because growing a vector copies it. Pages are allocated as bytes
         // arrive.
         let mut all = Vec::new();
         all.try_reserve_exact(usize::try_from(length).map_err(|_| ())?).map_err(|_| ())?;
         while (all.len() as u64) < length {
-            let Some((what::PIECE, piece)) = self.frame().await? else { return Err(()) };
+            let Some((frame_kind::PIECE, piece)) = self.frame().await? else { return Err(()) };
             if piece.is_empty() || all.len() as u64 + piece.len() as u64 > length {
                 return Err(());
             }
@@ -213,19 +219,19 @@ impl Reading {
     }
 
     /// The next message. `Ok(None)` if the other end closed the connection.
-    async fn message(&mut self) -> Result<Option<Incoming>, ()> {
+    async fn message(&mut self) -> Result<Option<IncomingMessage>, ()> {
         loop {
             match self.frame().await? {
                 None => return Ok(None),
-                Some((what::MESSAGE, text)) => {
-                    let Some(message) = Message::decode(&text) else {
+                Some((frame_kind::MESSAGE, text)) => {
+                    let Some(message) = MeetMessage::decode(&text) else {
                         tracing::warn!("a rank says what this version does not understand");
                         return Err(());
                     };
                     let (bulk, room) = self.bulk(message.length()).await?;
-                    return Ok(Some(Incoming { message, bulk, room }));
+                    return Ok(Some(IncomingMessage { message, bulk, room }));
                 }
-                Some((what::PIECE, _)) => return Err(()),
+                Some((frame_kind::PIECE, _)) => return Err(()),
                 // Of a later version.
                 Some(_) => {}
             }
@@ -233,7 +239,7 @@ impl Reading {
     }
 }
 
-async fn read(mut reading: Reading, incoming: mpsc::Sender<Incoming>, closed: Arc<AtomicBool>) {
+async fn read(mut reading: LinkReader, incoming: mpsc::Sender<IncomingMessage>, closed: Arc<AtomicBool>) {
     loop {
         let come = tokio::select! {
             come = reading.message() => come,
@@ -245,7 +251,7 @@ async fn read(mut reading: Reading, incoming: mpsc::Sender<Incoming>, closed: Ar
             ended => return closed.store(matches!(ended, Ok(None)), Relaxed),
         };
         // Repeated once a second. A rank that computes and does not read must not block the sender.
-        if matches!(come.message, Message::Waiting { .. }) {
+        if matches!(come.message, MeetMessage::Waiting { .. }) {
             drop(incoming.try_send(come));
         } else if incoming.send(come).await.is_err() {
             return;

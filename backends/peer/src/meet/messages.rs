@@ -19,24 +19,24 @@ use serde::{Deserialize, Serialize};
 use super::{MeetError, MeetErrorKind};
 
 /// The longest message.
-pub(super) const LONGEST: usize = 1 << 20;
+pub(super) const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 /// The longest piece of bulk.
-pub(super) const PIECE: usize = 256 * 1024;
+pub(super) const MAX_PIECE_BYTES: usize = 256 * 1024;
 
 /// Heartbeat interval of an idle end.
-pub(super) const ALIVE: Duration = Duration::from_secs(2);
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Heartbeat timeout: an end that is silent for this long counts as dead.
-pub(super) const SILENCE: Duration = Duration::from_secs(10);
+pub(super) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long messages that arrived before the connection broke are still read.
-pub(super) const LAST_WORDS: Duration = Duration::from_secs(2);
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Kinds of frames of the rendezvous.
-pub(super) mod what {
+pub(super) mod frame_kind {
     /// A heartbeat.
-    pub(crate) const ALIVE: u32 = 0;
+    pub(crate) const HEARTBEAT: u32 = 0;
     /// A [`MeetMessage`](super::MeetMessage).
     pub(crate) const MESSAGE: u32 = 1;
     /// The next piece of the announced bulk.
@@ -45,7 +45,7 @@ pub(super) mod what {
 
 /// A rank, as the other ranks see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Person {
+pub(super) struct RankInfo {
     pub rank: u32,
     /// The node's id, equal for ranks that can use each other's Unix sockets.
     pub node: String,
@@ -56,9 +56,9 @@ pub(super) struct Person {
     pub addresses: Vec<String>,
 }
 
-impl Person {
+impl RankInfo {
     /// The process and host, for messages.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn location(&self) -> String {
         format!("process {} on {}", self.pid, self.host)
     }
 }
@@ -66,7 +66,8 @@ impl Person {
 /// The first message of a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
-    pub person: Person,
+    #[serde(rename = "person")]
+    pub info: RankInfo,
     pub world_size: u32,
     pub version: String,
     /// The number of the process's loader, from 0.
@@ -85,13 +86,13 @@ pub(super) struct Hello {
 
 impl Hello {
     /// The first hello of a process.
-    pub(super) fn new(person: Person, world_size: u32, version: String, loader: u16, process: u64) -> Self {
-        Self { person, world_size, version, loader, process, met: None, steps: 0, moves: 0, started: false }
+    pub(super) fn new(info: RankInfo, world_size: u32, version: String, loader: u16, process: u64) -> Self {
+        Self { info, world_size, version, loader, process, met: None, steps: 0, moves: 0, started: false }
     }
 }
 
 /// Names and values that have to be equal on all ranks.
-pub(super) type Words = Vec<(String, String)>;
+pub(super) type ComparedSettings = Vec<(String, String)>;
 
 /// Keys of the store that live as long as the run.
 pub(super) mod key {
@@ -127,7 +128,7 @@ pub(super) mod key {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub(super) enum Message {
+pub(super) enum MeetMessage {
     Hello(Box<Hello>),
     /// The reply to a hello once all ranks are connected: the id of rank 0.
     Welcome {
@@ -190,7 +191,7 @@ pub(super) enum Message {
     },
 }
 
-impl Message {
+impl MeetMessage {
     pub(super) fn encode(&self) -> Bytes {
         // Only maps with other keys than texts cannot be encoded. There are none.
         serde_json::to_vec(self).unwrap_or_default().into()
@@ -273,14 +274,14 @@ mod tests {
             r#"{"is":"value","key":"bulk/0","length":7}"#,
             r#"{"is":"progress","at":9}"#,
         ] {
-            let message = Message::decode(text.as_bytes()).unwrap();
+            let message = MeetMessage::decode(text.as_bytes()).unwrap();
             assert_eq!(message.encode(), text);
             // Of another version, with a missing field.
             let (start, _) = text.rsplit_once(',').unwrap();
-            assert!(Message::decode(format!("{start}}}").as_bytes()).is_none(), "{start}");
+            assert!(MeetMessage::decode(format!("{start}}}").as_bytes()).is_none(), "{start}");
         }
         let keys = [key::bulk(1), key::moved(2), key::step(3, "start"), key::REPORT.into(), key::DONE.into()];
         assert_eq!(keys, ["bulk/1", "moved/2", "step/3/start", "report", "done"]);
-        assert!(Message::decode(b"{\"is\":\"of a later version\"}").is_none());
+        assert!(MeetMessage::decode(b"{\"is\":\"of a later version\"}").is_none());
     }
 }

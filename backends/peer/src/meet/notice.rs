@@ -29,12 +29,12 @@ fn notice_name(loader: u16) -> String {
 }
 
 /// The largest notice.
-const LONGEST: u64 = 64 * 1024;
+const MAX_NOTICE_BYTES: u64 = 64 * 1024;
 
 /// Attempts of operations that the end of an earlier run can disturb.
-const AGAIN: u32 = 10;
+const MAX_ATTEMPTS: u32 = 10;
 
-fn secret(line: String) -> MeetError {
+fn secret_error(line: String) -> MeetError {
     MeetError::new(MeetErrorKind::Secret, line)
 }
 
@@ -45,12 +45,12 @@ fn secret(line: String) -> MeetError {
 /// [`MeetErrorKind::Secret`] if it can be guessed.
 pub fn given_token(surroundings: &Surroundings<'_>) -> Result<Option<Token>, MeetError> {
     let token = surroundings.get(TOKEN).map(Token::new).transpose();
-    token.map_err(|why| secret(format!("{TOKEN} cannot be used: {why}")))
+    token.map_err(|why| secret_error(format!("{TOKEN} cannot be used: {why}")))
 }
 
 /// The error if there is neither a token nor a private way to pass one.
 pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
-    secret(format!(
+    secret_error(format!(
         "ranks meet at {meet}, where no secret can be passed to the job's user alone: put `export {TOKEN}=$(foreread \
          token)` into the job script, before what starts the ranks, or let {} be a directory that all ranks see",
         super::launcher::MEET
@@ -59,7 +59,7 @@ pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
 
 /// What rank 0 publishes.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Notice {
+pub(super) struct Rank0Notice {
     /// The process that wrote it.
     pub instance: u64,
     /// Rank 0's node. Its Unix sockets are unreachable from other nodes.
@@ -92,7 +92,7 @@ impl PrivateDirectory {
             let line = format!("ranks cannot meet in {shown}: {what}: {error}");
             MeetError::caused(MeetErrorKind::Secret, line, error)
         };
-        let refused = |why: String| secret(format!("ranks do not meet in {shown}: {why}"));
+        let refused = |why: String| secret_error(format!("ranks do not meet in {shown}: {why}"));
         let parent = path.parent().unwrap_or(path);
         let above = fs::metadata(parent).map_err(|error| cannot("its parent cannot be looked at", error))?;
         // A user who can write to the parent could replace this directory, unless the parent is
@@ -117,7 +117,7 @@ impl PrivateDirectory {
             }
             attempts += 1;
             match fs::symlink_metadata(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < AGAIN => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < MAX_ATTEMPTS => {}
                 found => break found.map_err(|error| cannot("it cannot be looked at", error))?,
             }
         };
@@ -138,7 +138,7 @@ impl PrivateDirectory {
     }
 
     /// Replaces the notice of this loader.
-    pub(super) fn publish(&self, loader: u16, notice: &Notice) -> Result<(), MeetError> {
+    pub(super) fn publish(&self, loader: u16, notice: &Rank0Notice) -> Result<(), MeetError> {
         let path = self.path.join(notice_name(loader));
         let new = self.path.join(format!("{NOTICE}.{:016x}", notice.instance));
         let write = || -> io::Result<()> {
@@ -148,7 +148,7 @@ impl PrivateDirectory {
                 attempts += 1;
                 match rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR) {
                     // The last rank of an earlier run has just removed the directory.
-                    Err(rustix::io::Errno::NOENT) if attempts < AGAIN => {
+                    Err(rustix::io::Errno::NOENT) if attempts < MAX_ATTEMPTS => {
                         drop(fs::DirBuilder::new().mode(0o700).create(&self.path));
                     }
                     file => break file?,
@@ -169,11 +169,11 @@ impl PrivateDirectory {
     }
 
     /// The notice for this loader, if there is one.
-    pub(super) fn notice(&self, loader: u16) -> Result<Option<Notice>, MeetError> {
+    pub(super) fn notice(&self, loader: u16) -> Result<Option<Rank0Notice>, MeetError> {
         self.notice_at(&notice_name(loader))
     }
 
-    fn notice_at(&self, name: &str) -> Result<Option<Notice>, MeetError> {
+    fn notice_at(&self, name: &str) -> Result<Option<Rank0Notice>, MeetError> {
         let (path, uid) = (self.path.join(name), self.uid);
         let shown = path.display();
         // Network file systems revalidate a directory when it is listed, but may cache that a name
@@ -187,7 +187,7 @@ impl PrivateDirectory {
             let file = fs::File::from(rustix::fs::open(&path, flags, Mode::empty())?);
             let metadata = file.metadata()?;
             let mut text = Vec::new();
-            file.take(LONGEST).read_to_end(&mut text)?;
+            file.take(MAX_NOTICE_BYTES).read_to_end(&mut text)?;
             Ok((metadata, text))
         };
         let (metadata, text) = match read() {
@@ -201,7 +201,7 @@ impl PrivateDirectory {
             }
         };
         if !metadata.is_file() || metadata.uid() != uid || metadata.permissions().mode() & 0o077 != 0 {
-            return Err(secret(format!(
+            return Err(secret_error(format!(
                 "{shown} should be user {uid}'s own file that nobody else can read, and it is user {}'s with mode {:o}: \
                  remove it",
                 metadata.uid(),
@@ -256,9 +256,9 @@ mod tests {
         fs::symlink_metadata(path).unwrap().mode() & 0o777
     }
 
-    fn notice(instance: u64) -> Notice {
+    fn notice(instance: u64) -> Rank0Notice {
         let token = Some("b7e1c95a03f64d2893ab5c17e0d68f42".to_owned());
-        Notice { instance, node: "a".to_owned(), addresses: vec!["unix:/x".to_owned()], token }
+        Rank0Notice { instance, node: "a".to_owned(), addresses: vec!["unix:/x".to_owned()], token }
     }
 
     #[test]

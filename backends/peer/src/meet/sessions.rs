@@ -13,14 +13,14 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::bulk;
 use super::hub::Hub;
-use super::leader::{Due, Fault, Refusal, Speaker};
-use super::link::{Incoming, Link, Traffic};
-use super::members::RECONNECT;
-use super::messages::{LAST_WORDS, Message};
+use super::leader::{FollowerSession, HelloRefusal, MessageFault, NextSend};
+use super::link::{IncomingMessage, LinkTraffic, RankLink};
+use super::members::RECONNECT_TIMEOUT;
+use super::messages::{DRAIN_TIMEOUT, MeetMessage};
 use crate::{Address, Connection, Greeting};
 
 /// Timeout of the hello after the handshake.
-const INTRODUCTION: Duration = Duration::from_secs(10);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves all connections. Ends with the last handle on `meetings`.
 pub(super) async fn serve_all(hub: Arc<Hub>, mut meetings: mpsc::Receiver<(Greeting, Connection)>) {
@@ -29,7 +29,7 @@ pub(super) async fn serve_all(hub: Arc<Hub>, mut meetings: mpsc::Receiver<(Greet
         tokio::select! {
             come = meetings.recv() => match come {
                 Some((greeting, connection)) => {
-                    all.spawn(attend(Arc::clone(&hub), greeting, connection));
+                    all.spawn(serve_session(Arc::clone(&hub), greeting, connection));
                 }
                 None => break,
             },
@@ -42,64 +42,64 @@ pub(super) async fn serve_all(hub: Arc<Hub>, mut meetings: mpsc::Receiver<(Greet
 /// Redirects all connections to rank 0's addresses. Ends with the last handle on `meetings`.
 pub(super) async fn redirect_all(
     addresses: &[Address],
-    traffic: &Arc<Traffic>,
+    traffic: &Arc<LinkTraffic>,
     mut meetings: mpsc::Receiver<(Greeting, Connection)>,
 ) {
     while let Some((_, connection)) = meetings.recv().await {
         let addresses = addresses.iter().map(ToString::to_string).collect();
-        let link = Link::new(connection, Arc::clone(traffic));
-        link.say(&Message::Elsewhere { addresses }).await;
+        let link = RankLink::new(connection, Arc::clone(traffic));
+        link.send(&MeetMessage::Elsewhere { addresses }).await;
         // Closes in the background, after the message was sent.
         tokio::spawn(link.close());
     }
 }
 
 /// One connection, from the hello to its end.
-async fn attend(hub: Arc<Hub>, greeting: Greeting, connection: Connection) {
-    let mut link = Link::new(connection, Arc::clone(&hub.traffic));
-    let come = timeout(INTRODUCTION, link.next()).await;
-    let Ok(Some(Incoming { message: Message::Hello(hello), .. })) = come else {
+async fn serve_session(hub: Arc<Hub>, greeting: Greeting, connection: Connection) {
+    let mut link = RankLink::new(connection, Arc::clone(&hub.traffic));
+    let come = timeout(HELLO_TIMEOUT, link.next()).await;
+    let Ok(Some(IncomingMessage { message: MeetMessage::Hello(hello), .. })) = come else {
         return tracing::debug!(from = greeting.from, "a rank did not introduce itself");
     };
-    if hello.person.rank != greeting.rank.0 {
-        let (one, other) = (hello.person.rank, greeting.rank);
+    if hello.info.rank != greeting.rank.0 {
+        let (one, other) = (hello.info.rank, greeting.rank);
         return tracing::warn!(from = greeting.from, "a rank says to be {one} and {other}");
     }
-    let speaker = match hub.with(|leader| leader.hello(&hello, &greeting.from, Instant::now())) {
-        Ok(speaker) => speaker,
-        Err(Refusal::NoRun(refuse)) => {
-            link.say(&refuse).await;
+    let follower = match hub.with(|leader| leader.hello(&hello, &greeting.from, Instant::now())) {
+        Ok(follower) => follower,
+        Err(HelloRefusal::NoRun(refuse)) => {
+            link.send(&refuse).await;
             link.close().await;
-            return hub.with(|leader| leader.heard(hello.person.rank as usize));
+            return hub.with(|leader| leader.mark_informed(hello.info.rank as usize));
         }
-        Err(Refusal::Connection(refuse)) => {
+        Err(HelloRefusal::Connection(refuse)) => {
             tracing::debug!(from = greeting.from, ?refuse, "refused a rank its place");
-            link.say(&refuse).await;
+            link.send(&refuse).await;
             return link.close().await;
         }
     };
-    let session = speaker.session;
-    Serving { hub: &hub, speaker }.serve(link).await;
+    let session = follower.session;
+    SessionTask { hub: &hub, follower }.serve(link).await;
     if !hub.with(|leader| leader.disconnect(session, Instant::now())) {
         return;
     }
     loop {
-        let next = Instant::now() + RECONNECT;
+        let next = Instant::now() + RECONNECT_TIMEOUT;
         sleep_until(next).await;
         // If this process was paused, the other ranks had no time to reconnect either.
-        if next.elapsed() < RECONNECT / 3 {
-            return hub.with(|leader| leader.check_gone(session));
+        if next.elapsed() < RECONNECT_TIMEOUT / 3 {
+            return hub.with(|leader| leader.check_lost(session));
         }
     }
 }
 
 /// The session of an admitted rank.
-struct Serving<'a> {
+struct SessionTask<'a> {
     hub: &'a Hub,
-    speaker: Speaker,
+    follower: FollowerSession,
 }
 
-enum Told {
+enum SendOutcome {
     All,
     Refused,
     /// The rank has a newer connection.
@@ -107,88 +107,92 @@ enum Told {
     Broken,
 }
 
-impl Serving<'_> {
-    async fn serve(&mut self, mut link: Link) {
-        let (mut news, rank) = (self.hub.news(), self.speaker.session.rank);
+impl SessionTask<'_> {
+    async fn serve(&mut self, mut link: RankLink) {
+        let (mut published, rank) = (self.hub.published(), self.follower.session.rank);
         loop {
-            news.mark_unchanged();
-            match self.tell(&link).await {
-                Told::All => {}
-                Told::Refused => {
+            published.mark_unchanged();
+            match self.send_due(&link).await {
+                SendOutcome::All => {}
+                SendOutcome::Refused => {
                     link.close().await;
-                    return self.hub.with(|leader| leader.heard(rank));
+                    return self.hub.with(|leader| leader.mark_informed(rank));
                 }
-                Told::Replaced => return,
-                Told::Broken => return self.last_words(&mut link).await,
+                SendOutcome::Replaced => return,
+                SendOutcome::Broken => return self.drain(&mut link).await,
             }
             tokio::select! {
                 come = link.next() => {
                     let Some(come) = come else {
                         // A rank whose connection broke reconnects to receive it.
-                        if self.speaker.over && link.was_closed() {
-                            self.hub.with(|leader| leader.heard(rank));
+                        if self.follower.over && link.was_closed() {
+                            self.hub.with(|leader| leader.mark_informed(rank));
                         }
                         return;
                     };
-                    match self.hear(come) {
+                    match self.handle(come) {
                         Ok(()) => {}
-                        Err(Fault::Refuse(refuse)) => {
-                            link.say(&refuse).await;
+                        Err(MessageFault::Refuse(refuse)) => {
+                            link.send(&refuse).await;
                             return link.close().await;
                         }
-                        Err(Fault::Broken) => return self.last_words(&mut link).await,
+                        Err(MessageFault::Broken) => return self.drain(&mut link).await,
                     }
                 }
                 // The leader lives as long as the hub.
-                _ = news.changed() => {}
+                _ = published.changed() => {}
             }
         }
     }
 
     /// Sending failed. Reads the messages that arrived before, above all the reason for giving up.
-    async fn last_words(&mut self, link: &mut Link) {
+    async fn drain(&mut self, link: &mut RankLink) {
         let listen = async {
             while let Some(come) = link.next().await {
                 // A reply would not reach the rank.
-                drop(self.hear(come));
+                drop(self.handle(come));
             }
         };
         // A rank that keeps sending is cut off.
-        drop(timeout(LAST_WORDS, listen).await);
+        drop(timeout(DRAIN_TIMEOUT, listen).await);
     }
 
     /// Sends all messages that are due.
-    async fn tell(&mut self, link: &Link) -> Told {
-        while let Some(due) = self.hub.with(|leader| leader.due(&mut self.speaker)) {
+    async fn send_due(&mut self, link: &RankLink) -> SendOutcome {
+        while let Some(due) = self.hub.with(|leader| leader.next_send(&mut self.follower)) {
             let said = match due {
-                Due::Say(message, bulk) => link.say_with(&message, bulk).await,
-                Due::Bulk(number, bulk) => match bulk.value(number).await {
+                NextSend::Message(message, bulk) => link.send_with_bulk(&message, bulk).await,
+                NextSend::Bulk(number, bulk) => match bulk.value(number).await {
                     Ok((message, bytes)) => {
                         self.hub.traffic.counters().now().bulks += 1;
-                        link.say_with(&message, bytes).await
+                        link.send_with_bulk(&message, bytes).await
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a rank needs the catalog");
-                        let refuse = self.hub.with(|leader| leader.end_with(bulk::unreadable(&error)));
-                        return if link.say(&refuse).await { Told::Refused } else { Told::Broken };
+                        let refuse = self.hub.with(|leader| leader.refuse_rank(bulk::unreadable(&error)));
+                        return if link.send(&refuse).await {
+                            SendOutcome::Refused
+                        } else {
+                            SendOutcome::Broken
+                        };
                     }
                 },
-                Due::Refuse(refuse) => {
-                    return if link.say(&refuse).await { Told::Refused } else { Told::Broken };
+                NextSend::Refuse(refuse) => {
+                    return if link.send(&refuse).await { SendOutcome::Refused } else { SendOutcome::Broken };
                 }
-                Due::Replaced => return Told::Replaced,
+                NextSend::Replaced => return SendOutcome::Replaced,
             };
             if !said {
-                return Told::Broken;
+                return SendOutcome::Broken;
             }
         }
-        Told::All
+        SendOutcome::All
     }
 
     /// Handles a message.
-    fn hear(&mut self, come: Incoming) -> Result<(), Fault> {
-        let Incoming { message, bulk, room } = come;
-        let heard = self.hub.with(|leader| leader.message(&mut self.speaker, message, bulk));
+    fn handle(&mut self, come: IncomingMessage) -> Result<(), MessageFault> {
+        let IncomingMessage { message, bulk, room } = come;
+        let heard = self.hub.with(|leader| leader.message(&mut self.follower, message, bulk));
         // The leader has counted the bytes.
         drop(room);
         heard

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::board::Board;
 use super::launcher::Launched;
 use super::node::node_id;
-use super::waiting::Progress;
+use super::waiting::WaitingCallback;
 use crate::{Address, Counters, Network, Settings as Bounds, System, Token};
 
 /// The settings of a rendezvous. The fields of [`Settings::new`] may be changed.
@@ -30,7 +30,7 @@ pub struct Settings {
     /// The deadline for all ranks to connect, and for each step.
     pub deadline: Duration,
     /// Called once a second with what is waited for.
-    pub progress: Progress,
+    pub progress: WaitingCallback,
     /// Limits of serving samples.
     pub serving: Bounds,
     /// The counters of the rendezvous and the run.

@@ -12,38 +12,38 @@ use bytes::Bytes;
 use super::messages::key::{REPORT, STEP, step};
 
 /// Keys of a run. More are a protocol violation.
-const MOST_KEYS: usize = 4096;
+const MAX_KEYS: usize = 4096;
 
 /// Bytes of all parts and values.
-const MOST_BYTES: u64 = 4 << 30;
+const MAX_STORE_BYTES: u64 = 4 << 30;
 
 /// The longest key.
-const LONGEST_KEY: usize = 64;
+const MAX_KEY_LENGTH: usize = 64;
 
 #[derive(Debug, Default)]
-struct Entry {
+struct KeyEntry {
     parts: BTreeMap<usize, Bytes>,
     value: Option<Bytes>,
 }
 
 /// Values and parts by key.
 #[derive(Debug, Default)]
-pub(super) struct Store {
+pub(super) struct KeyValueStore {
     /// The number of ranks.
     world: usize,
-    keys: BTreeMap<String, Entry>,
+    keys: BTreeMap<String, KeyEntry>,
     /// The limit of bytes of parts and values, and their sum.
     most: u64,
     bytes: u64,
 }
 
-impl Store {
+impl KeyValueStore {
     pub(super) fn new(world: usize) -> Self {
-        Self { world, keys: BTreeMap::new(), most: MOST_BYTES, bytes: 0 }
+        Self { world, keys: BTreeMap::new(), most: MAX_STORE_BYTES, bytes: 0 }
     }
 
-    fn entry(&mut self, key: &str) -> Option<&mut Entry> {
-        if !self.keys.contains_key(key) && (self.keys.len() >= MOST_KEYS || key.len() > LONGEST_KEY) {
+    fn entry(&mut self, key: &str) -> Option<&mut KeyEntry> {
+        if !self.keys.contains_key(key) && (self.keys.len() >= MAX_KEYS || key.len() > MAX_KEY_LENGTH) {
             return None;
         }
         Some(self.keys.entry(key.to_owned()).or_default())
@@ -79,7 +79,7 @@ impl Store {
     }
 
     /// Registers a key. `false` if it exceeds a limit.
-    pub(super) fn want(&mut self, key: &str) -> bool {
+    pub(super) fn register(&mut self, key: &str) -> bool {
         self.entry(key).is_some()
     }
 
@@ -107,7 +107,7 @@ impl Store {
     }
 
     /// A step of the same number with another name: `step/3/compare` for `step/3/share`.
-    pub(super) fn differs_in_end(&self, key: &str) -> Option<&str> {
+    pub(super) fn conflicting_step(&self, key: &str) -> Option<&str> {
         let start = &key[..=key.rfind('/').filter(|_| key.starts_with(STEP))?];
         let known = self.keys.range(start.to_owned()..).map(|(known, _)| known.as_str());
         known.take_while(|known| known.starts_with(start)).find(|known| *known != key)
@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// Whether all ranks have sent their part.
-    pub(super) fn is_whole(&self, key: &str) -> bool {
+    pub(super) fn is_complete(&self, key: &str) -> bool {
         self.keys.get(key).is_some_and(|entry| entry.parts.len() == self.world)
     }
 }
@@ -138,10 +138,10 @@ mod tests {
 
     #[test]
     fn parts_may_be_repeated_and_values_stay() {
-        let mut store = Store::new(2);
+        let mut store = KeyValueStore::new(2);
         assert!(store.part(0, "a", bytes("x")) && store.part(0, "a", bytes("x")));
-        assert!(!store.is_whole("a"));
-        assert!(store.part(1, "a", bytes("y")) && store.is_whole("a"));
+        assert!(!store.is_complete("a"));
+        assert!(store.part(1, "a", bytes("y")) && store.is_complete("a"));
         assert!(!store.part(2, "a", bytes("z")), "there is no such rank");
         assert_eq!(store.parts("a"), [Some(bytes("x")), Some(bytes("y"))]);
         store.put("a", bytes("all"));
@@ -154,21 +154,21 @@ mod tests {
 
     #[test]
     fn steps_of_one_number_have_one_name() {
-        let mut store = Store::new(1);
+        let mut store = KeyValueStore::new(1);
         store.part(0, "step/1/share", bytes(""));
         store.part(0, "step/11/share", bytes(""));
-        assert_eq!(store.differs_in_end("step/1/compare"), Some("step/1/share"));
-        assert_eq!(store.differs_in_end("step/1/share"), None);
-        assert_eq!(store.differs_in_end("step/2/share"), None);
-        assert_eq!(store.differs_in_end("report"), None);
+        assert_eq!(store.conflicting_step("step/1/compare"), Some("step/1/share"));
+        assert_eq!(store.conflicting_step("step/1/share"), None);
+        assert_eq!(store.conflicting_step("step/2/share"), None);
+        assert_eq!(store.conflicting_step("report"), None);
         store.part(0, "moved/1", bytes(""));
-        assert_eq!(store.differs_in_end("moved/2"), None);
+        assert_eq!(store.conflicting_step("moved/2"), None);
     }
 
     #[test]
     // semantics: RANK-28
     fn sum_of_all_parts_is_bounded() {
-        let mut store = Store { most: 10, ..Store::new(3) };
+        let mut store = KeyValueStore { most: 10, ..KeyValueStore::new(3) };
         assert!(store.part(0, "a", bytes("four")) && store.part(1, "a", bytes("four")));
         assert!(!store.part(2, "a", bytes("four")), "each alone has room");
         assert!(store.part(2, "a", bytes("2b")) && store.part(0, "a", bytes("4444")), "it is replaced");
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn steps_have_values_in_their_order() {
-        let mut store = Store::new(1);
+        let mut store = KeyValueStore::new(1);
         store.put("step/1/share", bytes("x"));
         store.part(0, "step/2/exchange", bytes("y"));
         store.put("step/10/share", bytes("z"));
@@ -193,9 +193,9 @@ mod tests {
     #[test]
     // semantics: RANK-28
     fn keys_are_bounded() {
-        let mut store = Store::new(1);
-        assert!(!store.part(0, &"k".repeat(LONGEST_KEY + 1), bytes("")));
-        for number in 0..MOST_KEYS {
+        let mut store = KeyValueStore::new(1);
+        assert!(!store.part(0, &"k".repeat(MAX_KEY_LENGTH + 1), bytes("")));
+        for number in 0..MAX_KEYS {
             assert!(store.part(0, &number.to_string(), bytes("")));
         }
         assert!(!store.part(0, "one more", bytes("")));

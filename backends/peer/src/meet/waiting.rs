@@ -6,38 +6,38 @@ use std::time::Duration;
 use foreread_types::Rank;
 use tokio::time::Instant;
 
-use super::members::RECONNECT;
+use super::members::RECONNECT_TIMEOUT;
 use super::messages::ranks;
 
 /// How many ranks are named before the others are counted.
-pub(super) const NAMED: usize = 8;
+pub(super) const MAX_NAMED_RANKS: usize = 8;
 
 /// How often waiting is shown.
-pub(super) const SHOWN: Duration = Duration::from_secs(1);
+pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a rank that disconnected before the start may take to reconnect.
-pub(super) const BACK: Duration = Duration::from_secs(30);
+pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waiting time after which the hint is shown.
-const LONG: Duration = Duration::from_secs(10);
+const HINT_DELAY: Duration = Duration::from_secs(10);
 
 /// A remedy for ranks that do not come because they make no such loader.
-pub(super) const NOT_ALL: &str = "a loader that only some ranks make takes rank=0 and world_size=1 there, or together=False \
+pub(super) const SINGLE_RANK_HINT: &str = "a loader that only some ranks make takes rank=0 and world_size=1 there, or together=False \
                                   (the command: --peers off); one that has to be closed before this one may not be closed yet";
 
 /// Checks a condition twice before it counts. When a paused process resumes, all its timers fire at
 /// once, before it has read the messages that arrived meanwhile.
 #[derive(Debug, Default)]
-pub(super) struct Doubt(Option<Instant>);
+pub(super) struct TwoStepCheck(Option<Instant>);
 
-impl Doubt {
+impl TwoStepCheck {
     /// Whether the condition `so` held at an earlier check, and still holds.
-    pub(super) fn confirmed(&mut self, so: bool, now: Instant) -> bool {
+    pub(super) fn check(&mut self, so: bool, now: Instant) -> bool {
         if !so {
             self.0 = None;
             return false;
         }
-        now.duration_since(*self.0.get_or_insert(now)) >= RECONNECT
+        now.duration_since(*self.0.get_or_insert(now)) >= RECONNECT_TIMEOUT
     }
 }
 
@@ -49,7 +49,7 @@ pub struct Waiting {
     pub missing: Vec<Rank>,
     /// How many more are missing.
     pub more: usize,
-    /// Progress of another rank, or where rank 0 is searched for.
+    /// WaitingCallback of another rank, or where rank 0 is searched for.
     pub on: Option<String>,
     /// The waiting time so far.
     pub waited: Duration,
@@ -69,31 +69,31 @@ impl fmt::Display for Waiting {
 }
 
 /// Called with what is being waited for.
-pub type Progress = Box<dyn FnMut(&Waiting) + Send + Sync>;
+pub type WaitingCallback = Box<dyn FnMut(&Waiting) + Send + Sync>;
 
 /// A deadline that restarts on progress, and shows what is waited for.
-pub(super) struct Patience {
+pub(super) struct WaitDeadline {
     began: Instant,
     deadline: Duration,
     shown: Instant,
     /// To be shown at the next check.
     is_due: bool,
-    progress: Progress,
+    progress: WaitingCallback,
 }
 
-impl fmt::Debug for Patience {
+impl fmt::Debug for WaitDeadline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Patience").field("deadline", &self.deadline).finish_non_exhaustive()
+        f.debug_struct("WaitDeadline").field("deadline", &self.deadline).finish_non_exhaustive()
     }
 }
 
-impl Patience {
-    pub(super) fn new(deadline: Duration, progress: Progress, now: Instant) -> Self {
+impl WaitDeadline {
+    pub(super) fn new(deadline: Duration, progress: WaitingCallback, now: Instant) -> Self {
         Self { began: now, deadline, shown: now, is_due: false, progress }
     }
 
     /// Restarts the deadline: a new step, or progress.
-    pub(super) fn begin(&mut self, now: Instant) {
+    pub(super) fn restart(&mut self, now: Instant) {
         self.began = now;
     }
 
@@ -101,24 +101,28 @@ impl Patience {
         self.deadline
     }
 
-    pub(super) fn left(&self, now: Instant) -> Duration {
+    pub(super) fn remaining(&self, now: Instant) -> Duration {
         self.deadline.saturating_sub(now.duration_since(self.began))
     }
 
-    pub(super) fn over(&self, now: Instant) -> bool {
+    pub(super) fn is_expired(&self, now: Instant) -> bool {
         now.duration_since(self.began) >= self.deadline
     }
 
     /// As [`show`](Self::show), for ranks that have not connected yet.
     pub(super) fn show_absent(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
-        let hint = (now.duration_since(self.began) >= LONG).then(|| NOT_ALL.to_owned());
+        let hint = (now.duration_since(self.began) >= HINT_DELAY).then(|| SINGLE_RANK_HINT.to_owned());
         let on: Vec<_> = on.into_iter().chain(hint).collect();
         self.show(missing, more, (!on.is_empty()).then(|| on.join("; ")), now);
     }
 
     /// When to check again: at the deadline, or to show something.
     pub(super) fn next(&self) -> Instant {
-        (self.began + self.deadline).min(if self.is_due { self.shown } else { self.shown + SHOWN })
+        (self.began + self.deadline).min(if self.is_due {
+            self.shown
+        } else {
+            self.shown + PROGRESS_INTERVAL
+        })
     }
 
     /// Shows what is waited for at the next check, independent of the interval.
@@ -128,7 +132,7 @@ impl Patience {
 
     /// Shows what is waited for, at most once per interval.
     pub(super) fn show(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
-        if now.duration_since(self.shown) < SHOWN && !self.is_due {
+        if now.duration_since(self.shown) < PROGRESS_INTERVAL && !self.is_due {
             return;
         }
         (self.shown, self.is_due) = (now, false);
@@ -160,12 +164,12 @@ mod tests {
     async fn waiting_is_shown_once_a_second_and_ends() {
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
-        let mut patience = Patience::new(Duration::from_millis(2500), Box::new(show), Instant::now());
-        while !patience.over(Instant::now()) {
-            tokio::time::sleep_until(patience.next()).await;
-            patience.show(&[Rank(1)], 0, None, Instant::now());
+        let mut wait = WaitDeadline::new(Duration::from_millis(2500), Box::new(show), Instant::now());
+        while !wait.is_expired(Instant::now()) {
+            tokio::time::sleep_until(wait.next()).await;
+            wait.show(&[Rank(1)], 0, None, Instant::now());
         }
-        drop(patience);
+        drop(wait);
         let mut lines = Vec::new();
         while let Some(line) = told.recv().await {
             lines.push(line);
@@ -177,13 +181,13 @@ mod tests {
     async fn long_wait_shows_the_remedy_for_a_single_rank_loader() {
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
-        let mut patience = Patience::new(Duration::from_secs(300), Box::new(show), Instant::now());
+        let mut wait = WaitDeadline::new(Duration::from_secs(300), Box::new(show), Instant::now());
         for on in [None, Some("at node1:7000".to_owned())] {
             tokio::time::sleep(Duration::from_secs(6)).await;
-            patience.show_absent(&[Rank(1)], 0, on, Instant::now());
+            wait.show_absent(&[Rank(1)], 0, on, Instant::now());
         }
         assert_eq!(told.recv().await.unwrap(), "waiting for rank 1 (6 s of 300 s)");
         let line = told.recv().await.unwrap();
-        assert_eq!(line, format!("waiting for rank 1 (12 s of 300 s): at node1:7000; {NOT_ALL}"));
+        assert_eq!(line, format!("waiting for rank 1 (12 s of 300 s): at node1:7000; {SINGLE_RANK_HINT}"));
     }
 }

@@ -17,24 +17,24 @@ use futures::{Stream as _, StreamExt};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::{Action, Check, Machine, Said};
+use super::{EngineReply, SampleCheck, ServerAction, ServerMachine};
 use crate::channel::Channel;
 use crate::frame::Header;
 use crate::input::Input;
-use crate::server::Shared;
+use crate::server::ServerShared;
 use crate::tags::SampleTags;
-use crate::timer::Timer;
+use crate::timer::PollTimer;
 use crate::{RunId, Stream, WireError};
 
 /// The engine's replies to a chunk. Ends after one response per sample, or when the engine ends.
-struct Answers {
+struct ChunkReplies {
     chunk: u64,
     left: usize,
     answers: BoxStream<'static, Served>,
 }
 
 /// A reply of the engine to a chunk.
-struct Word {
+struct ChunkReply {
     chunk: u64,
     /// `None` at the end.
     served: Option<Served>,
@@ -42,10 +42,10 @@ struct Word {
     last: bool,
 }
 
-impl futures::Stream for Answers {
-    type Item = Word;
+impl futures::Stream for ChunkReplies {
+    type Item = ChunkReply;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Word>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ChunkReply>> {
         if self.left == 0 {
             return Poll::Ready(None);
         }
@@ -55,34 +55,34 @@ impl futures::Stream for Answers {
             Some(Served::Reading { .. }) => {}
             Some(Served::Done { .. } | Served::Kept { .. }) => self.left -= 1,
         }
-        Poll::Ready(Some(Word { chunk: self.chunk, served, last: self.left == 0 }))
+        Poll::Ready(Some(ChunkReply { chunk: self.chunk, served, last: self.left == 0 }))
     }
 }
 
 /// The task of a connection.
-pub(crate) struct Serving {
-    shared: Arc<Shared>,
+pub(crate) struct PeerConnection {
+    shared: Arc<ServerShared>,
     from: Rank,
     stream: Stream,
     /// Computes the tags of samples on authenticated connections.
     samples: Option<Arc<SampleTags>>,
     input: Input,
     body: Option<(Header, Limit<BytesMut>)>,
-    machine: Machine<OwnedSemaphorePermit>,
+    machine: ServerMachine<OwnedSemaphorePermit>,
     /// Output of the machine that is carried out next. Empty between events.
-    actions: Vec<Action>,
-    started: SelectAll<Answers>,
+    actions: Vec<ServerAction>,
+    started: SelectAll<ChunkReplies>,
     /// Waits for the budget of a response.
     turn: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
     clock: Instant,
-    timer: Timer,
+    timer: PollTimer,
 }
 
-impl Serving {
-    pub(crate) fn new(shared: Arc<Shared>, from: Rank, run: RunId, channel: Channel) -> Self {
+impl PeerConnection {
+    pub(crate) fn new(shared: Arc<ServerShared>, from: Rank, run: RunId, channel: Channel) -> Self {
         let samples = channel.keys.as_ref().map(|keys| Arc::clone(&keys.samples));
         let (stream, input, output) = channel.into_parts();
-        let machine = Machine::new(run.tag(), shared.settings.share, output);
+        let machine = ServerMachine::new(run.tag(), shared.settings.share, output);
         Self {
             shared,
             from,
@@ -95,7 +95,7 @@ impl Serving {
             started: SelectAll::new(),
             turn: None,
             clock: Instant::now(),
-            timer: Timer::default(),
+            timer: PollTimer::default(),
         }
     }
 
@@ -137,15 +137,15 @@ impl Serving {
         let mut starts = false;
         for action in self.actions.drain(..) {
             match action {
-                Action::Start { chunk, asked } => {
+                ServerAction::Start { chunk, asked } => {
                     let left = asked.len();
                     let answers = self.shared.source().map(|source| source.serve(self.from, asked));
                     // If the engine is gone, no sample is cached here.
                     let answers = answers.unwrap_or_else(|| futures::stream::empty().boxed());
-                    self.started.push(Answers { chunk, left, answers });
+                    self.started.push(ChunkReplies { chunk, left, answers });
                     starts = true;
                 }
-                Action::Stop { chunk } => {
+                ServerAction::Stop { chunk } => {
                     let started = std::mem::take(&mut self.started);
                     self.started.extend(started.into_iter().filter(|answers| answers.chunk != chunk));
                 }
@@ -173,11 +173,11 @@ impl Serving {
             tally.served_bytes += bytes;
             tally.refused += refused;
         }
-        self.machine.say_reading();
+        self.machine.acknowledge_origin_reads();
         any
     }
 
-    fn said(&mut self, Word { chunk, served, last }: Word) {
+    fn said(&mut self, ChunkReply { chunk, served, last }: ChunkReply) {
         let now = self.clock.elapsed();
         let said = served.and_then(|served| self.checked(chunk, served));
         let ended = said.is_some_and(|(place, said)| self.machine.said(chunk, place, said, now));
@@ -185,22 +185,22 @@ impl Serving {
             self.machine.ended(chunk, now);
         } else if ended {
             // The rest of the chunk was cancelled.
-            self.actions.push(Action::Stop { chunk });
+            self.actions.push(ServerAction::Stop { chunk });
             self.act();
         }
     }
 
     /// A reply to a sample that is still wanted, with its checksum or tag.
-    fn checked(&self, chunk: u64, served: Served) -> Option<(u32, Said)> {
+    fn checked(&self, chunk: u64, served: Served) -> Option<(u32, EngineReply)> {
         Some(match served {
-            Served::Reading { tag } => (tag, Said::Reading),
+            Served::Reading { tag } => (tag, EngineReply::Reading),
             Served::Done { tag, result } => {
                 let key = self.machine.wanted(chunk, tag)?;
-                (tag, Said::Done(result.map(|bytes| (bytes.clone(), self.check(key, &bytes)))))
+                (tag, EngineReply::Done(result.map(|bytes| (bytes.clone(), self.check(key, &bytes)))))
             }
             Served::Kept { tag, sample } => {
                 let key = self.machine.wanted(chunk, tag)?;
-                (tag, Said::Done(Ok((sample.bytes(), self.check_kept(key, &sample)))))
+                (tag, EngineReply::Done(Ok((sample.bytes(), self.check_kept(key, &sample)))))
             }
         })
     }
@@ -235,7 +235,7 @@ impl Serving {
     }
 
     /// The checksum or the tag of a sample, whichever the connection uses.
-    fn check(&self, key: SampleKey, bytes: &[u8]) -> Check {
+    fn check(&self, key: SampleKey, bytes: &[u8]) -> SampleCheck {
         match &self.samples {
             Some(tags) => (0, Some(tags.of_bytes(key, bytes).into())),
             None => (crc32c::crc32c(bytes), None),
@@ -243,7 +243,7 @@ impl Serving {
     }
 
     /// As [`check`](Self::check), of a cached sample: computed once.
-    fn check_kept(&self, key: SampleKey, sample: &Sample) -> Check {
+    fn check_kept(&self, key: SampleKey, sample: &Sample) -> SampleCheck {
         match &self.samples {
             Some(tags) => (0, Some(tags.of(key, sample).into())),
             None => (sample.crc32c(), None),
@@ -270,14 +270,14 @@ impl Serving {
     }
 }
 
-impl Future for Serving {
+impl Future for PeerConnection {
     type Output = Result<(), WireError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
             let mut progress = false;
-            while this.machine.takes_questions() {
+            while this.machine.takes_requests() {
                 match this.poll_frame(cx)? {
                     Poll::Ready(Some((header, payload))) => {
                         let now = this.clock.elapsed();

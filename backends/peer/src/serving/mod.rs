@@ -23,9 +23,9 @@
 //! while an earlier one waits, so a client that does not read makes no queue grow. A cancelled
 //! response is not sent, unless its first bytes have left.
 
+mod chunk;
 mod driver;
-mod started;
-mod wanted;
+mod requests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -35,9 +35,9 @@ use bytes::Bytes;
 use foreread_tier::{Asked, ErrorKind, TierError};
 use foreread_types::SampleKey;
 
-pub(crate) use self::driver::Serving;
-use self::started::{Chunk, Slot};
-use self::wanted::{Queued, Request};
+use self::chunk::{ChunkSample, EngineChunk};
+pub(crate) use self::driver::PeerConnection;
+use self::requests::{OpenRequest, QueuedSample};
 use crate::frame::{Ask, Header, Kind, MOST_ASKED, MOST_WORDS, decode_tags, encode_tags, status_of};
 use crate::output::Output;
 use crate::tags::Trailer;
@@ -47,34 +47,34 @@ use crate::{WireError, WireErrorKind};
 use crate::Settings;
 
 /// Heartbeat interval while a request is open.
-pub const ALIVE: Duration = Duration::from_millis(100);
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A sample that waits here for this long is acknowledged.
-pub const TELL: Duration = Duration::from_millis(300);
+pub const ACK_AFTER: Duration = Duration::from_millis(300);
 
 /// Write timeout: a connection that accepts no byte for this long is closed.
-pub const STALLED: Duration = Duration::from_secs(10);
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Open samples per connection.
-pub const MOST_OPEN: usize = 64 << 10;
+pub const MAX_OPEN_SAMPLES: usize = 64 << 10;
 
 /// The most bytes, and samples, that are passed to the engine in one call.
-const CHUNK: (u64, usize) = (1 << 20, 64);
+const MAX_CHUNK: (u64, usize) = (1 << 20, 64);
 
 /// The checksum of a sample, and its tag on authenticated connections.
-pub(crate) type Check = (u32, Option<Trailer>);
+pub(crate) type SampleCheck = (u32, Option<Trailer>);
 
 /// The engine's reply to a sample.
-pub(crate) enum Said {
+pub(crate) enum EngineReply {
     /// It is being read from the origin.
     Reading,
     /// The result.
-    Done(Result<(Bytes, Check), TierError>),
+    Done(Result<(Bytes, SampleCheck), TierError>),
 }
 
 /// An action for the engine.
 #[derive(Debug)]
-pub(crate) enum Action {
+pub(crate) enum ServerAction {
     /// Read these samples. Their tags count from 0.
     Start { chunk: u64, asked: Vec<Asked> },
     /// Stop a chunk: its samples are no longer wanted.
@@ -82,27 +82,27 @@ pub(crate) enum Action {
 }
 
 /// A frame that waits to be sent.
-pub(crate) enum Held<R> {
+pub(crate) enum QueuedFrame<R> {
     Answer {
         /// Its part of the budget.
         _room: Option<R>,
         request: u64,
         tag: u32,
         /// Since when it waits. `None` once it was acknowledged.
-        untold: Option<Duration>,
+        unacknowledged_since: Option<Duration>,
     },
     /// Acknowledges samples.
-    Word,
-    Alive,
+    Acknowledgement,
+    Heartbeat,
 }
 
-impl<R> Held<R> {
+impl<R> QueuedFrame<R> {
     /// Whether it is a response to these samples of a request, in order. An empty list means all
     /// samples.
     fn is_of(&self, asked: u64, tags: &[u32]) -> bool {
         match self {
             Self::Answer { request, tag, .. } => *request == asked && names(tags, *tag),
-            Self::Word | Self::Alive => false,
+            Self::Acknowledgement | Self::Heartbeat => false,
         }
     }
 }
@@ -113,21 +113,21 @@ fn names(tags: &[u32], tag: u32) -> bool {
 }
 
 /// The state of a connection. `R` is a part of the budget, released when it is dropped.
-pub(crate) struct Machine<R> {
+pub(crate) struct ServerMachine<R> {
     run: u64,
     /// The most bytes that the connection may hold.
     share: u64,
     /// Frames that wait to be sent.
-    pub(crate) output: Output<Held<R>>,
-    requests: BTreeMap<u64, Request>,
+    pub(crate) output: Output<QueuedFrame<R>>,
+    requests: BTreeMap<u64, OpenRequest>,
     /// Open samples in `requests`.
     open: usize,
-    queue: BinaryHeap<Reverse<Queued>>,
-    started: BTreeMap<u64, Chunk>,
+    queue: BinaryHeap<Reverse<QueuedSample>>,
+    started: BTreeMap<u64, EngineChunk>,
     /// The number of the next chunk.
     chunks: u64,
     /// Bytes that were started and not acknowledged by the engine.
-    silent: u64,
+    unacknowledged: u64,
     /// Samples that the engine reads from the origin, to be acknowledged.
     reading: Vec<(u64, u32)>,
     /// A response that waits for the budget.
@@ -142,9 +142,9 @@ pub(crate) struct Machine<R> {
     pub(crate) refused: u64,
 }
 
-impl<R> Machine<R> {
+impl<R> ServerMachine<R> {
     /// A connection of the run with the tag `run` that may hold `share` bytes.
-    pub(crate) fn new(run: u64, share: u64, output: Output<Held<R>>) -> Self {
+    pub(crate) fn new(run: u64, share: u64, output: Output<QueuedFrame<R>>) -> Self {
         Self {
             run,
             share,
@@ -154,7 +154,7 @@ impl<R> Machine<R> {
             queue: BinaryHeap::new(),
             started: BTreeMap::new(),
             chunks: 0,
-            silent: 0,
+            unacknowledged: 0,
             reading: Vec::new(),
             held: None,
             sent: Duration::ZERO,
@@ -165,8 +165,8 @@ impl<R> Machine<R> {
     }
 
     /// Whether requests are read.
-    pub(crate) fn takes_questions(&self) -> bool {
-        self.open < MOST_OPEN
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.open < MAX_OPEN_SAMPLES
     }
 
     /// Whether nothing is open and nothing waits to be sent.
@@ -194,7 +194,7 @@ impl<R> Machine<R> {
         header: &Header,
         payload: &[u8],
         now: Duration,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<ServerAction>,
     ) -> Result<(), WireError> {
         let request = header.request;
         if header.kind == Kind::Cancel {
@@ -204,7 +204,7 @@ impl<R> Machine<R> {
             return Ok(());
         }
         let asks = Ask::decode(payload)?;
-        if self.requests.insert(request, Request::new(asks.len(), now)).is_some() {
+        if self.requests.insert(request, OpenRequest::new(asks.len(), now)).is_some() {
             return Err(WireError::malformed(format!("request {request} was made twice")));
         }
         if self.open == 0 {
@@ -212,29 +212,29 @@ impl<R> Machine<R> {
         }
         self.open += asks.len();
         self.queue.extend(asks.into_iter().zip(0..).map(|(ask, tag)| {
-            Reverse(Queued { due: ask.due, request, tag, key: ask.key, length: ask.length })
+            Reverse(QueuedSample { due: ask.due, request, tag, key: ask.key, length: ask.length })
         }));
         Ok(())
     }
 
-    /// These samples are no longer wanted. An empty list means the whole request. Queued samples
+    /// These samples are no longer wanted. An empty list means the whole request. QueuedSample samples
     /// stay in the queue until their turn. The queue is compacted when most of it is cancelled, so
     /// that a client cannot make it grow.
-    fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
+    fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Vec<ServerAction>) {
         self.forget(request, tags, actions);
         self.output.discard(|held| held.is_of(request, tags));
         let is_unwanted = |header: &Header| header.request == request && names(tags, header.tag);
         drop(self.held.take_if(|(header, ..)| is_unwanted(header)));
-        if self.queue.len() > 2 * self.open + CHUNK.1 {
+        if self.queue.len() > 2 * self.open + MAX_CHUNK.1 {
             let requests = &self.requests;
-            let is_open = |queued: &Queued| {
+            let is_open = |queued: &QueuedSample| {
                 requests.get(&queued.request).is_some_and(|known| known.is_open(queued.tag))
             };
             self.queue.retain(|Reverse(queued)| is_open(queued));
         }
     }
 
-    fn forget(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
+    fn forget(&mut self, request: u64, tags: &[u32], actions: &mut Vec<ServerAction>) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         let closed = match tags {
             [] => std::mem::take(&mut known.left),
@@ -245,15 +245,15 @@ impl<R> Machine<R> {
         if all {
             self.requests.remove(&request);
         }
-        let silent = &mut self.silent;
+        let unacknowledged = &mut self.unacknowledged;
         self.started.retain(|&number, chunk| {
             if chunk.request == request {
-                *silent -= match all {
-                    true => chunk.silent(),
+                *unacknowledged -= match all {
+                    true => chunk.unacknowledged(),
                     false => tags.iter().map(|tag| chunk.forget(*tag)).sum(),
                 };
                 if all || chunk.is_done() {
-                    actions.push(Action::Stop { chunk: number });
+                    actions.push(ServerAction::Stop { chunk: number });
                     return false;
                 }
             }
@@ -262,15 +262,15 @@ impl<R> Machine<R> {
     }
 
     /// Starts the most urgent samples at the engine, as many as the share allows.
-    pub(crate) fn start(&mut self, actions: &mut Vec<Action>) {
+    pub(crate) fn start(&mut self, actions: &mut Vec<ServerAction>) {
         while let Some(action) = self.start_one() {
             actions.push(action);
         }
     }
 
-    fn start_one(&mut self) -> Option<Action> {
+    fn start_one(&mut self) -> Option<ServerAction> {
         let waiting = self.output.waiting() as u64;
-        let mut slots: Vec<Slot> = Vec::new();
+        let mut slots: Vec<ChunkSample> = Vec::new();
         let mut asked: Vec<Asked> = Vec::new();
         let (mut request, mut bytes) = (0, 0u64);
         while let Some(Reverse(next)) = self.queue.peek() {
@@ -279,26 +279,26 @@ impl<R> Machine<R> {
                 self.queue.pop(); // cancelled
                 continue;
             }
-            let held = self.silent.saturating_add(waiting).saturating_add(bytes);
+            let held = self.unacknowledged.saturating_add(waiting).saturating_add(bytes);
             let fits = held == 0 || held.saturating_add(next.length) <= self.share;
             let same = slots.is_empty() || next.request == request;
-            if !fits || !same || slots.len() == CHUNK.1 || bytes >= CHUNK.0 {
+            if !fits || !same || slots.len() == MAX_CHUNK.1 || bytes >= MAX_CHUNK.0 {
                 break;
             }
             let Some(Reverse(next)) = self.queue.pop() else { break };
             request = next.request;
             bytes = bytes.saturating_add(next.length);
             asked.push(Asked { tag: slots.len() as u32, key: next.key, due: next.due });
-            slots.push(Slot::new(next.tag, next.key, next.length));
+            slots.push(ChunkSample::new(next.tag, next.key, next.length));
         }
         if slots.is_empty() {
             return None;
         }
-        self.silent = self.silent.saturating_add(bytes);
+        self.unacknowledged = self.unacknowledged.saturating_add(bytes);
         let chunk = self.chunks;
         self.chunks += 1;
-        self.started.insert(chunk, Chunk::new(request, slots));
-        Some(Action::Start { chunk, asked })
+        self.started.insert(chunk, EngineChunk::new(request, slots));
+        Some(ServerAction::Start { chunk, asked })
     }
 
     /// Whether replies of the engine are taken.
@@ -312,18 +312,18 @@ impl<R> Machine<R> {
     }
 
     /// Handles the engine's reply to a sample. Returns whether the chunk is complete.
-    pub(crate) fn said(&mut self, chunk: u64, place: u32, said: Said, now: Duration) -> bool {
+    pub(crate) fn said(&mut self, chunk: u64, place: u32, said: EngineReply, now: Duration) -> bool {
         let Some(of) = self.started.get_mut(&chunk) else { return true };
         let request = of.request;
-        let told = of.said(place, matches!(said, Said::Reading));
+        let change = of.record(place, matches!(said, EngineReply::Reading));
         let ended = of.is_done();
         if ended {
             self.started.remove(&chunk);
         }
-        let Some((tag, key, freed)) = told else { return ended };
-        self.silent -= freed;
+        let Some((tag, key, freed)) = change else { return ended };
+        self.unacknowledged -= freed;
         let Some(known) = self.requests.get_mut(&request) else { return ended };
-        let Said::Done(result) = said else {
+        let EngineReply::Done(result) = said else {
             self.reading.push((request, tag));
             return ended;
         };
@@ -339,8 +339,8 @@ impl<R> Machine<R> {
 
     /// The engine sends no more replies to a chunk. The other samples of it are not cached here.
     pub(crate) fn ended(&mut self, chunk: u64, now: Duration) {
-        while let Some(place) = self.started.get(&chunk).and_then(Chunk::first_open) {
-            self.said(chunk, place, Said::Done(Err(TierError::new(ErrorKind::Absent, "peer"))), now);
+        while let Some(place) = self.started.get(&chunk).and_then(EngineChunk::first_open) {
+            self.said(chunk, place, EngineReply::Done(Err(TierError::new(ErrorKind::Absent, "peer"))), now);
         }
     }
 
@@ -349,7 +349,7 @@ impl<R> Machine<R> {
         request: u64,
         tag: u32,
         key: SampleKey,
-        result: Result<(Bytes, Check), TierError>,
+        result: Result<(Bytes, SampleCheck), TierError>,
         now: Duration,
     ) {
         let header = Header { sample: key.id.0, tag, ..Header::new(Kind::Answer, self.run, request) };
@@ -364,7 +364,7 @@ impl<R> Machine<R> {
             }
             Err(error) => {
                 self.refused += 1;
-                let words = Bytes::from(words_of(&error));
+                let words = Bytes::from(error_text(&error));
                 let header = Header { status: status_of(error.kind()), ..header };
                 self.push((header.over(&words), words, None), None, now);
             }
@@ -374,7 +374,7 @@ impl<R> Machine<R> {
     fn push(&mut self, answer: (Header, Bytes, Option<Trailer>), room: Option<R>, now: Duration) {
         let (header, bytes, trailer) = answer;
         let Header { request, tag, .. } = header;
-        let held = Held::Answer { _room: room, request, tag, untold: Some(now) };
+        let held = QueuedFrame::Answer { _room: room, request, tag, unacknowledged_since: Some(now) };
         self.output.push(header, bytes, trailer, held);
     }
 
@@ -391,34 +391,34 @@ impl<R> Machine<R> {
     }
 
     /// Whether acknowledgements are queued. They are always first.
-    fn words_wait(&mut self) -> bool {
-        self.output.held().take(2).any(|held| matches!(held, Held::Word))
+    fn ack_is_queued(&mut self) -> bool {
+        self.output.held().take(2).any(|held| matches!(held, QueuedFrame::Acknowledgement))
     }
 
     /// Acknowledges samples that the engine reads from the origin, if they are still open.
-    pub(crate) fn say_reading(&mut self) {
+    pub(crate) fn acknowledge_origin_reads(&mut self) {
         if self.reading.is_empty() {
             return;
         }
-        let wait = self.words_wait();
-        if wait && self.reading.len() <= 2 * self.open + CHUNK.1 {
+        let wait = self.ack_is_queued();
+        if wait && self.reading.len() <= 2 * self.open + MAX_CHUNK.1 {
             return;
         }
         let requests = &self.requests;
         self.reading.retain(|(request, tag)| requests.get(request).is_some_and(|known| known.is_open(*tag)));
         if !wait {
             let reading = std::mem::take(&mut self.reading);
-            self.say_on_their_way(reading);
+            self.acknowledge(reading);
         }
     }
 
-    fn say_on_their_way(&mut self, mut samples: Vec<(u64, u32)>) {
+    fn acknowledge(&mut self, mut samples: Vec<(u64, u32)>) {
         samples.sort_unstable();
         for of_one in samples.chunk_by(|one, other| one.0 == other.0) {
             for part in of_one.chunks(MOST_ASKED) {
                 let tags = encode_tags(&part.iter().map(|(_, tag)| *tag).collect::<Vec<_>>());
                 let header = Header::new(Kind::Reading, self.run, part[0].0);
-                self.output.push_early(header.over(&tags), tags, Held::Word);
+                self.output.push_early(header.over(&tags), tags, QueuedFrame::Acknowledgement);
             }
         }
     }
@@ -438,40 +438,43 @@ impl<R> Machine<R> {
             return Ok(None);
         }
         if self.look <= now {
-            self.look = now + ALIVE;
-            self.tell(now);
+            self.look = now + HEARTBEAT_INTERVAL;
+            self.acknowledge_waiting(now);
             return Ok(Some(now));
         }
         let blocked = !self.output.is_empty();
-        if blocked && now.saturating_sub(self.sent) >= STALLED {
-            let detail = format!("it takes nothing for {} s", STALLED.as_secs());
+        if blocked && now.saturating_sub(self.sent) >= WRITE_TIMEOUT {
+            let detail = format!("it takes nothing for {} s", WRITE_TIMEOUT.as_secs());
             return Err(WireError::new(WireErrorKind::Late, detail));
         }
         // A waiting response is a sign of life when it is sent.
-        let due = if blocked { now.max(self.sent) + ALIVE } else { self.sent + ALIVE };
+        let due =
+            if blocked { now.max(self.sent) + HEARTBEAT_INTERVAL } else { self.sent + HEARTBEAT_INTERVAL };
         if due > now {
             return Ok(Some(due));
         }
         let header = Header::new(Kind::Alive, self.run, 0);
-        self.output.push(header.over(&[]), Bytes::new(), None, Held::Alive);
+        self.output.push(header.over(&[]), Bytes::new(), None, QueuedFrame::Heartbeat);
         self.sent = now; // also where it does not leave: the kernel has what left before
         Ok(Some(now))
     }
 
     /// Acknowledges samples that have waited for long, in the queue or to be sent.
-    fn tell(&mut self, now: Duration) {
-        if self.words_wait() {
+    fn acknowledge_waiting(&mut self, now: Duration) {
+        if self.ack_is_queued() {
             return;
         }
         let mut waiting: Vec<(u64, u32)> = Vec::new();
         for held in self.output.held() {
-            if let Held::Answer { request, tag, untold, .. } = held
-                && untold.take_if(|since| now.saturating_sub(*since) >= TELL).is_some()
+            if let QueuedFrame::Answer { request, tag, unacknowledged_since, .. } = held
+                && unacknowledged_since.take_if(|since| now.saturating_sub(*since) >= ACK_AFTER).is_some()
             {
                 waiting.push((*request, *tag));
             }
         }
-        let waits = |request: &Request| !request.told && now.saturating_sub(request.since) >= TELL;
+        let waits = |request: &OpenRequest| {
+            !request.is_acknowledged && now.saturating_sub(request.since) >= ACK_AFTER
+        };
         if self.requests.values().any(waits) {
             for Reverse(queued) in &self.queue {
                 let known = self.requests.get(&queued.request);
@@ -479,15 +482,18 @@ impl<R> Machine<R> {
                     waiting.push((queued.request, queued.tag));
                 }
             }
-            self.requests.values_mut().filter(|request| waits(request)).for_each(|known| known.told = true);
+            self.requests
+                .values_mut()
+                .filter(|request| waits(request))
+                .for_each(|known| known.is_acknowledged = true);
         }
-        self.say_reading();
-        self.say_on_their_way(waiting);
+        self.acknowledge_origin_reads();
+        self.acknowledge(waiting);
     }
 }
 
 /// The error text for the client, truncated to the limit of a frame.
-fn words_of(error: &TierError) -> String {
+fn error_text(error: &TierError) -> String {
     let mut words = error.detail().unwrap_or_default().to_owned();
     let end = (0..=MOST_WORDS.min(words.len())).rev().find(|end| words.is_char_boundary(*end));
     words.truncate(end.unwrap_or(0));
@@ -495,10 +501,10 @@ fn words_of(error: &TierError) -> String {
 }
 
 #[cfg(test)]
-impl<R> Machine<R> {
+impl<R> ServerMachine<R> {
     /// Bytes that are held: started and not acknowledged, or waiting to be sent.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.silent + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
+        self.unacknowledged + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
     }
 }
 
@@ -512,8 +518,8 @@ mod tests {
 
     /// A connection with a share of 250 bytes and one request at time 0, number 1, of `samples`
     /// samples of 100 bytes. The last one is due first.
-    fn serving(samples: u64) -> Machine<()> {
-        let mut machine = Machine::new(7, 250, Output::new(None));
+    fn serving(samples: u64) -> ServerMachine<()> {
+        let mut machine = ServerMachine::new(7, 250, Output::new(None));
         let ask =
             |id| Ask { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(99 - id), length: 100 };
         let asks = Ask::encode((0..samples).map(ask));
@@ -524,18 +530,20 @@ mod tests {
     }
 
     /// The samples that are passed to the engine, by chunk.
-    fn started(machine: &mut Machine<()>) -> Vec<(u64, Vec<u64>)> {
+    fn started(machine: &mut ServerMachine<()>) -> Vec<(u64, Vec<u64>)> {
         let mut actions = Vec::new();
         machine.start(&mut actions);
         let started = actions.into_iter().map(|action| match action {
-            Action::Start { chunk, asked } => (chunk, asked.iter().map(|asked| asked.key.id.0).collect()),
-            Action::Stop { chunk } => panic!("chunk {chunk} is stopped"),
+            ServerAction::Start { chunk, asked } => {
+                (chunk, asked.iter().map(|asked| asked.key.id.0).collect())
+            }
+            ServerAction::Stop { chunk } => panic!("chunk {chunk} is stopped"),
         });
         started.collect()
     }
 
-    fn bytes() -> Said {
-        Said::Done(Ok((Bytes::from_static(&[1; 100]), (0, None))))
+    fn bytes() -> EngineReply {
+        EngineReply::Done(Ok((Bytes::from_static(&[1; 100]), (0, None))))
     }
 
     #[test]
@@ -544,7 +552,7 @@ mod tests {
         assert_eq!(started(&mut machine), [(0, vec![4, 3])]);
         assert_eq!(started(&mut machine), []);
         // A sample that is being read frees its part of the share. A completed one waits in it.
-        assert!(!machine.said(0, 0, Said::Reading, MS));
+        assert!(!machine.said(0, 0, EngineReply::Reading, MS));
         assert_eq!(started(&mut machine), [(1, vec![2])]);
         assert!(!machine.said(0, 1, bytes(), MS));
         assert_eq!((started(&mut machine), machine.held_bytes()), (vec![], 248));
@@ -564,7 +572,7 @@ mod tests {
         let header = Header::new(Kind::Cancel, 7, 1);
         let mut actions = Vec::new();
         machine.asked(&header, &[], MS, &mut actions).unwrap();
-        assert!(matches!(actions[..], [Action::Stop { chunk: 0 }]));
+        assert!(matches!(actions[..], [ServerAction::Stop { chunk: 0 }]));
         assert!(machine.is_idle() && machine.held_bytes() == 0);
         assert_eq!((started(&mut machine), machine.wanted(0, 1)), (vec![], None));
     }
@@ -574,7 +582,7 @@ mod tests {
         let mut machine = serving(2);
         started(&mut machine);
         machine.ended(0, MS);
-        assert_eq!((machine.refused, machine.silent, machine.open), (2, 0, 0));
+        assert_eq!((machine.refused, machine.unacknowledged, machine.open), (2, 0, 0));
     }
 
     #[test]
@@ -582,13 +590,16 @@ mod tests {
         let mut machine = serving(1);
         started(&mut machine);
         assert_eq!(machine.look(Duration::ZERO).unwrap(), Some(Duration::ZERO));
-        assert_eq!(machine.look(Duration::ZERO).unwrap(), Some(ALIVE));
+        assert_eq!(machine.look(Duration::ZERO).unwrap(), Some(HEARTBEAT_INTERVAL));
         assert!(machine.output.is_empty());
-        machine.look(ALIVE).unwrap();
-        machine.look(ALIVE).unwrap();
-        assert!(machine.output.held().all(|held| matches!(held, Held::Alive)) && !machine.output.is_empty());
+        machine.look(HEARTBEAT_INTERVAL).unwrap();
+        machine.look(HEARTBEAT_INTERVAL).unwrap();
+        assert!(
+            machine.output.held().all(|held| matches!(held, QueuedFrame::Heartbeat))
+                && !machine.output.is_empty()
+        );
         // No byte is sent.
-        machine.look = STALLED + 2 * ALIVE;
-        assert_eq!(machine.look(STALLED + ALIVE).unwrap_err().kind(), WireErrorKind::Late);
+        machine.look = WRITE_TIMEOUT + 2 * HEARTBEAT_INTERVAL;
+        assert_eq!(machine.look(WRITE_TIMEOUT + HEARTBEAT_INTERVAL).unwrap_err().kind(), WireErrorKind::Late);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::{
-    Address, Counters, Identity, Network, RawFrames, Remote, Server, Settings, Token, Wire, frame,
+    Address, Counters, Identity, Network, PeerClient, RawFrames, Server, Settings, Token, Wire, frame,
 };
 use foreread_peer_testing::Simulated;
 use foreread_tier::{ErrorKind, Serve};
@@ -303,7 +303,7 @@ type Frames = Box<dyn Fn(&mut RawFrames, u64) -> Vec<u8> + Send>;
 async fn answers_with(
     wire: Wire,
     frames: impl Fn(&mut RawFrames, u64) -> Vec<u8> + Send + 'static,
-) -> (Simulated, Arc<Remote>) {
+) -> (Simulated, Arc<PeerClient>) {
     let world = Simulated::new(2);
     let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let address = listener.address().clone();

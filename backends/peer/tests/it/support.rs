@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, Purpose, RawFrames, Remote, RunId,
-    Server, Settings, Stream, Token, Wire, handshake,
+    Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, PeerClient, Purpose, RawFrames,
+    RunId, Server, Settings, Stream, Token, Wire, handshake,
 };
 use foreread_tier::{Asked, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, Tier, TierError};
 use foreread_tier_testing::{Known, ReadAll};
@@ -193,7 +193,7 @@ impl Node {
     }
 
     /// This node as a tier of `other`.
-    pub fn seen_by(&self, other: &Self) -> Arc<Remote> {
+    pub fn seen_by(&self, other: &Self) -> Arc<PeerClient> {
         other.asker.remote(self.rank, self.server.addresses().to_vec())
     }
 }
@@ -209,7 +209,7 @@ pub fn batch(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
 }
 
 /// Reads all of `known` and checks the bytes.
-pub async fn read_all(tier: &Remote, known: &[Known]) {
+pub async fn read_all(tier: &PeerClient, known: &[Known]) {
     let mut answers = tier.read_all(batch(known));
     let mut count = 0;
     while let Some(answer) = answers.next().await {
@@ -224,7 +224,7 @@ pub async fn read_all(tier: &Remote, known: &[Known]) {
 }
 
 /// Reads one sample.
-pub async fn read_one(tier: &Remote, known: &Known) -> Result<Bytes, TierError> {
+pub async fn read_one(tier: &PeerClient, known: &Known) -> Result<Bytes, TierError> {
     tier.read(Arc::new(known.whole(3))).await
 }
 

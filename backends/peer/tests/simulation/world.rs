@@ -12,10 +12,10 @@ use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 
 use super::ends::{AskingEnd, ServingEnd};
 use super::pipe::Pipe;
-use crate::asking::{self, JITTER};
+use crate::client::{self, RECONNECT_JITTER};
 use crate::frame::Ask;
-use crate::remote::{BACKOFF, CONNECT};
-use crate::serving::{self, Said};
+use crate::peer_client::{BACKOFF, CONNECT_TIMEOUT};
+use crate::serving::{self, EngineReply};
 use crate::{WireError, WireErrorKind};
 
 mod dialing;
@@ -88,7 +88,7 @@ enum Fault {
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// The ends of a connection have work to do.
-    Asking(u64),
+    ClientTask(u64),
     Serving(u64),
     /// A link's connection is requested, accepted, or timed out.
     Dial {
@@ -160,7 +160,7 @@ enum LinkState {
 /// The link of one rank to another.
 struct Link {
     state: LinkState,
-    machine: asking::Machine,
+    machine: client::ClientMachine,
     /// By request: the uses, and which are complete.
     batches: BTreeMap<u64, Vec<(usize, bool)>>,
     /// Requests that wait for the connection.
@@ -364,7 +364,7 @@ impl World {
         }
         node.free_at = now + node.cost;
         match work {
-            Work::Asking(conn) => self.run_asking(conn),
+            Work::ClientTask(conn) => self.run_asking(conn),
             Work::Serving(conn) => self.run_serving(conn),
             Work::Dial { to } => self.dial(rank, to),
             Work::Accept { from, number } => self.accept(rank, from, number),
@@ -406,7 +406,7 @@ impl World {
         }
         // The sender has room again.
         for process in [asker, owner] {
-            let work = if process == asker { Work::Asking(id) } else { Work::Serving(id) };
+            let work = if process == asker { Work::ClientTask(id) } else { Work::Serving(id) };
             self.scheduler.after(Duration::ZERO, Event::Work(process, work));
         }
     }
@@ -434,7 +434,7 @@ impl World {
         match result {
             Ok(next) => {
                 if let Some(next) = next.filter(|next| conn.sets_timer(0, *next, now)) {
-                    self.work(rank, next - now, Work::Asking(id));
+                    self.work(rank, next - now, Work::ClientTask(id));
                 }
                 self.conns.insert(id, conn);
                 self.answered(rank, to, answers);
@@ -475,7 +475,7 @@ impl World {
                 }
                 self.conns.insert(id, conn);
                 for action in actions {
-                    if let serving::Action::Start { chunk, asked } = action {
+                    if let serving::ServerAction::Start { chunk, asked } = action {
                         for asked in asked {
                             self.serve(rank, id, chunk, asked.tag, asked.key.id.0);
                         }
@@ -499,7 +499,7 @@ impl Link {
     fn new(to: usize) -> Self {
         Self {
             state: LinkState::Idle,
-            machine: asking::Machine::new(Rank(to as u32), RUN),
+            machine: client::ClientMachine::new(Rank(to as u32), RUN),
             batches: BTreeMap::new(),
             pending: Vec::new(),
             requests: 0,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::bulk::{Bulk, relay};
-use super::super::messages::{Message, key};
+use super::super::messages::{MeetMessage, key};
 use super::{Event, LeaderProcess, MemberProcess, World};
 
 /// The relay timeout for a deadline of 30 s.
@@ -64,7 +64,7 @@ impl World {
                         && is_due
                         && !std::mem::replace(&mut process.has_said, true)
                     {
-                        let fetch = Message::Fetch { number: number as u32 };
+                        let fetch = MeetMessage::Fetch { number: number as u32 };
                         self.send(link, true, fetch, Bytes::new());
                     }
                     return false;
@@ -105,10 +105,10 @@ impl World {
         // The name in the roster.
         let rank = self.relay_of(self.rank(member));
         let follower = &self.members[member].follower;
-        let mut people = follower.people.iter().chain(&follower.moved);
-        let relay = people.rfind(|person| person.rank == rank).and_then(|person| {
-            self.members.iter().position(|other| other.follower.hello.person.pid == person.pid)
-        });
+        let mut infos = follower.infos.iter().chain(&follower.moved);
+        let relay = infos
+            .rfind(|info| info.rank == rank)
+            .and_then(|info| self.members.iter().position(|other| other.follower.hello.info.pid == info.pid));
         let after = self.delay();
         // Now and then the relay is unreachable.
         match relay.filter(|_| self.faults.is_empty() || self.scheduler.happens(900)) {
@@ -136,7 +136,7 @@ impl World {
     fn serve_visitors(&mut self, relay: usize) {
         let (offers, visitors) = (&self.members[relay].offers, &self.members[relay].visitors);
         let due = visitors.iter().find_map(|(visitor, [requested, sent])| {
-            let (number, bulk) = offers.due(requested, sent)?;
+            let (number, bulk) = offers.next_due(requested, sent)?;
             Some((*visitor, number, bulk?.read()))
         });
         let Some((visitor, number, bytes)) = due else { return };
@@ -213,8 +213,7 @@ impl World {
         sent.sort_unstable();
         let relays = (1..self.size).filter(|rank| self.relay_of(*rank) == *rank);
         let expected = relays.flat_map(|rank| {
-            let member =
-                self.members.iter().find(|member| member.follower.hello.person.rank == rank).unwrap();
+            let member = self.members.iter().find(|member| member.follower.hello.info.rank == rank).unwrap();
             let numbers = if member.has_file { 0..1 } else { 0..2 };
             numbers.map(move |number| (rank as usize, number))
         });

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::members::RECONNECT;
-use super::super::messages::Message;
+use super::super::members::RECONNECT_TIMEOUT;
+use super::super::messages::MeetMessage;
 use super::{Event, Link, SECOND, World};
 
 impl World {
-    pub(super) fn send(&mut self, link: usize, up: bool, message: Message, bulk: Bytes) {
+    pub(super) fn send(&mut self, link: usize, up: bool, message: MeetMessage, bulk: Bytes) {
         let rank = self.rank(self.links[link].member);
         let side = usize::from(!up);
         if self.is_cut(rank, up) {
@@ -58,15 +58,15 @@ impl World {
                 process.follower.closed(now);
                 self.redial(member);
             }
-        } else if let Some(speaker) = self.links[link].speaker.take() {
+        } else if let Some(follower) = self.links[link].follower.take() {
             let process = &mut self.leaders[leader];
             // A rank whose connection broke reconnects to receive the end of the run.
-            if speaker.over && !self.links[link].is_lost {
-                process.leader.heard(speaker.session.rank);
+            if follower.over && !self.links[link].is_lost {
+                process.leader.mark_informed(follower.session.rank);
             }
-            if process.leader.disconnect(speaker.session, now) {
-                let session = speaker.session;
-                self.scheduler.after(RECONNECT, Event::Check { leader, session });
+            if process.leader.disconnect(follower.session, now) {
+                let session = follower.session;
+                self.scheduler.after(RECONNECT_TIMEOUT, Event::Check { leader, session });
             }
             self.pump(leader, Some(link));
         }

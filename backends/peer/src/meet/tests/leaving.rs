@@ -5,7 +5,7 @@ use bytes::Bytes;
 use foreread_types::Rank;
 
 use super::super::group::Left;
-use super::super::messages::{Message, key};
+use super::super::messages::{MeetMessage, key};
 use super::{LeaderProcess, SECOND, World};
 
 impl World {
@@ -27,10 +27,10 @@ impl World {
         let says_done = process.is_done && !std::mem::replace(&mut process.has_left, true);
         if says_report {
             let report = Bytes::from_static(b"{}");
-            self.send(link, true, Message::part(key::REPORT, &report), report);
+            self.send(link, true, MeetMessage::part(key::REPORT, &report), report);
         }
         if says_done {
-            self.send(link, true, Message::part(key::DONE, &Bytes::new()), Bytes::new());
+            self.send(link, true, MeetMessage::part(key::DONE, &Bytes::new()), Bytes::new());
         }
     }
 
@@ -54,7 +54,7 @@ impl World {
         let process = &mut self.leaders[leader];
         let (is_done, is_late) = process.leaves;
         if !is_done || process.missing.is_some() {
-            if process.missing.is_some() && process.leader.all_heard() {
+            if process.missing.is_some() && process.leader.all_informed() {
                 process.ends = process.ends.min(Some(self.scheduler.now()));
             }
             return;

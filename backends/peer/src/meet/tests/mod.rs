@@ -13,9 +13,9 @@
 mod catalogs;
 mod checks;
 mod connections;
-mod first;
 mod leaving;
 mod member;
+mod rank0;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,14 +25,14 @@ use foreread_tier_testing::{Draw, Scheduler};
 use foreread_types::Rank;
 use tokio::time::Instant;
 
-use super::bulk::Offers;
-use super::first::Steps;
+use super::bulk::RelayOffers;
 use super::follower::Follower;
 use super::group::Left;
-use super::leader::{Leader, Speaker};
-use super::members::Session;
-use super::messages::{Hello, Message, Person, SILENCE, Words, key};
-use super::waiting::Patience;
+use super::leader::{FollowerSession, Leader};
+use super::members::RankSession;
+use super::messages::{ComparedSettings, HEARTBEAT_TIMEOUT, Hello, MeetMessage, RankInfo, key};
+use super::rank0::Rank0Steps;
+use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
 use crate::Nonce;
 
@@ -41,11 +41,11 @@ const SECOND: Duration = Duration::from_secs(1);
 /// All faults begin before.
 const FAULTS_END: Duration = Duration::from_secs(60);
 /// The longest cut, in seconds. A pause is shorter.
-const LONGEST: u64 = 25;
+const MAX_CUT_SECONDS: u64 = 25;
 /// A run lasts between half of this and this.
 const RUN: Duration = Duration::from_secs(20);
 /// How long a rank that is done waits for the others.
-const FAREWELL: Duration = Duration::from_secs(60);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Everything has its outcome by then: faults last up to [`MAX_CUT_SECONDS`], each of five steps
 /// has its deadline, and then all leave.
 const END: Duration = Duration::from_secs(60 + 25 + 5 * 30 + 25 + 20 + 60 + 10);
@@ -64,7 +64,7 @@ enum Event {
     Message {
         link: usize,
         up: bool,
-        message: Message,
+        message: MeetMessage,
         bulk: Bytes,
     },
     /// The end of a connection as one side sees it.
@@ -78,7 +78,7 @@ enum Event {
     },
     Check {
         leader: usize,
-        session: Session,
+        session: RankSession,
     },
     /// A member has connected to its node's relay.
     Visit {
@@ -134,13 +134,13 @@ enum Disturbance {
 struct Link {
     leader: usize,
     member: usize,
-    speaker: Option<Speaker>,
+    follower: Option<FollowerSession>,
     /// Whether the leader's and the member's ends are open.
     open: [bool; 2],
     /// When the last message of each direction arrives.
     last: [Duration; 2],
     /// Messages that a cut delays.
-    held: [Vec<(Message, Bytes)>; 2],
+    held: [Vec<(MeetMessage, Bytes)>; 2],
     /// It broke: no side has closed it.
     is_lost: bool,
 }
@@ -160,7 +160,7 @@ impl From<MeetError> for End {
 
 struct LeaderProcess {
     leader: Leader,
-    steps: Steps,
+    steps: Rank0Steps,
     stage: u32,
     nonce: Nonce,
     values: Vec<Bytes>,
@@ -196,7 +196,7 @@ struct MemberProcess {
     catalogs: BTreeMap<usize, Bytes>,
     /// It waits for the relay of its node.
     at_relay: bool,
-    offers: Offers,
+    offers: RelayOffers,
     /// The members that have connected to it as their relay, with what each has requested and
     /// received.
     visitors: BTreeMap<usize, [BTreeSet<usize>; 2]>,
@@ -222,7 +222,7 @@ struct World {
     run: Duration,
 }
 
-fn words() -> Words {
+fn words() -> ComparedSettings {
     vec![("seed".to_owned(), "5".to_owned())]
 }
 
@@ -230,8 +230,8 @@ fn step(number: u32) -> String {
     key::step(number, ["", "share", "exchange", "start"][number as usize])
 }
 
-fn quiet(now: Instant) -> Patience {
-    Patience::new(DEADLINE, Box::new(|_| ()), now)
+fn quiet(now: Instant) -> WaitDeadline {
+    WaitDeadline::new(DEADLINE, Box::new(|_| ()), now)
 }
 
 impl World {
@@ -261,21 +261,21 @@ impl World {
         self.base + self.scheduler.now()
     }
 
-    fn person(&mut self, rank: u32) -> Person {
+    fn info(&mut self, rank: u32) -> RankInfo {
         self.processes += 1;
         let addresses = vec![format!("h{rank}:{}", 7000 + self.processes)];
         let (node, host) = (format!("n{}", rank / 2), format!("h{rank}"));
-        Person { rank, node, host, pid: self.processes as u32, addresses }
+        RankInfo { rank, node, host, pid: self.processes as u32, addresses }
     }
 
     fn start_leader(&mut self) {
-        let person = self.person(0);
+        let info = self.info(0);
         let process = self.processes;
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&process.to_le_bytes());
         let nonce = Nonce::new(nonce);
-        let leader = Leader::new(person, self.size as usize, "1".to_owned(), process, nonce);
-        let mut steps = Steps::new(quiet(self.now()), "here".to_owned());
+        let leader = Leader::new(info, self.size as usize, "1".to_owned(), process, nonce);
+        let mut steps = Rank0Steps::new(quiet(self.now()), "here".to_owned());
         steps.begin(None, &leader, 0, self.now());
         self.leaders.push(LeaderProcess {
             leader,
@@ -295,8 +295,8 @@ impl World {
     }
 
     fn start_member(&mut self, rank: u32) {
-        let person = self.person(rank);
-        let hello = Hello::new(person, self.size, "1".to_owned(), 0, self.processes);
+        let info = self.info(rank);
+        let hello = Hello::new(info, self.size, "1".to_owned(), 0, self.processes);
         self.members.push(MemberProcess {
             follower: Follower::new(hello, quiet(self.now()), "here".to_owned()),
             link: None,
@@ -313,7 +313,7 @@ impl World {
             needed: None,
             catalogs: BTreeMap::new(),
             at_relay: false,
-            offers: Offers::default(),
+            offers: RelayOffers::default(),
             visitors: BTreeMap::new(),
             is_done: false,
             has_left: false,
@@ -325,7 +325,7 @@ impl World {
     }
 
     fn rank(&self, member: usize) -> u32 {
-        self.members[member].follower.hello.person.rank
+        self.members[member].follower.hello.info.rank
     }
 
     fn is_cut(&self, rank: u32, up: bool) -> bool {
@@ -349,7 +349,7 @@ impl World {
                 self.cuts.entry(rank).or_default()[usize::from(!up)] = true;
                 for link in 0..self.links.len() {
                     if self.rank(self.links[link].member) == rank && self.links[link].open.contains(&true) {
-                        self.scheduler.after(SILENCE, Event::Silent { link, up });
+                        self.scheduler.after(HEARTBEAT_TIMEOUT, Event::Silent { link, up });
                     }
                 }
                 self.scheduler.after(SECOND * seconds as u32, Event::Mend { rank });
@@ -443,7 +443,7 @@ impl World {
                 if !self.members[member].is_alive {
                     return;
                 }
-                match self.members[member].follower.look(0, now) {
+                match self.members[member].follower.check_deadline(0, now) {
                     Err(error) => self.end_member(member, &error),
                     Ok(()) => _ = self.scheduler.after(SECOND / 4, Event::Tick(Who::Member(member))),
                 }
@@ -467,7 +467,7 @@ impl World {
                 }
             }
             Event::Check { leader, session } => {
-                self.leaders[leader].leader.check_gone(session);
+                self.leaders[leader].leader.check_lost(session);
                 self.pump(leader, None);
             }
             Event::Visit { visitor, relay } => self.visit(visitor, relay),
@@ -534,7 +534,7 @@ fn play(seed: u64, kinds: u64, faults: u64, longest: u64) -> u128 {
     }
     world.play();
     world.check(seed);
-    world.check_costs(seed, faults == 0, kinds == 1, longest <= SILENCE.as_secs());
+    world.check_costs(seed, faults == 0, kinds == 1, longest <= HEARTBEAT_TIMEOUT.as_secs());
     world.scheduler.digest()
 }
 
@@ -552,33 +552,33 @@ fn seeds() -> impl Iterator<Item = u64> {
 #[test]
 // semantics: RANK-27
 fn ranks_start_with_equal_values_or_name_the_cause() {
-    seeds().for_each(|seed| _ = play(seed, 6, seed % 7, LONGEST));
+    seeds().for_each(|seed| _ = play(seed, 6, seed % 7, MAX_CUT_SECONDS));
 }
 
 #[test]
 // semantics: RANK-27
 fn lost_connections_cost_a_rendezvous_only_time() {
-    seeds().for_each(|seed| _ = play(seed, 1, seed % 40, LONGEST));
+    seeds().for_each(|seed| _ = play(seed, 1, seed % 40, MAX_CUT_SECONDS));
 }
 
 #[test]
 // semantics: RANK-27
 fn ranks_without_faults_leave_together_with_a_catalog_a_node() {
-    seeds().for_each(|seed| _ = play(seed, 1, 0, LONGEST));
+    seeds().for_each(|seed| _ = play(seed, 1, 0, MAX_CUT_SECONDS));
 }
 
 /// Cuts and pauses that are shorter than the heartbeat timeout.
 #[test]
 // semantics: RANK-27
 fn short_cuts_and_pauses_cost_a_rendezvous_only_time() {
-    seeds().for_each(|seed| _ = play(seed, 3, 1 + seed % 2, SILENCE.as_secs()));
+    seeds().for_each(|seed| _ = play(seed, 3, 1 + seed % 2, HEARTBEAT_TIMEOUT.as_secs()));
 }
 
 #[test]
 // semantics: RANK-27
 fn one_seed_gives_one_trace() {
     let seeds: Vec<_> = seeds().take(20).collect();
-    let digests = || seeds.iter().map(|seed| play(*seed, 6, 6, LONGEST)).collect::<Vec<_>>();
+    let digests = || seeds.iter().map(|seed| play(*seed, 6, 6, MAX_CUT_SECONDS)).collect::<Vec<_>>();
     let first = digests();
     assert_eq!(first, digests());
     assert_ne!(first[0], first[1]);

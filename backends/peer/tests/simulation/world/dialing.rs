@@ -8,7 +8,7 @@ impl World {
         let from = self.process(rank);
         let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
         link.state = LinkState::Dialing { number };
-        self.work(rank, CONNECT, Work::TimedOut { to, number });
+        self.work(rank, CONNECT_TIMEOUT, Work::TimedOut { to, number });
         if self.is_cut(rank, to) || self.is_cut(to, rank) {
             return; // retransmissions come too late
         }
@@ -51,14 +51,14 @@ impl World {
         let (mut actions, mut answers) = (Vec::new(), Vec::new());
         link.machine.resume(now, &mut actions);
         for (request, asks) in std::mem::take(&mut link.pending) {
-            let made = link.machine.on(asking::Event::Ask { request, asks }, now, &mut actions);
+            let made = link.machine.on(client::ClientEvent::Ask { request, asks }, now, &mut actions);
             assert!(made.is_ok());
         }
         end.act(&link.machine, &mut actions, &mut answers);
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.asking = Some(end);
         }
-        self.work_soon(rank, Work::Asking(id));
+        self.work_soon(rank, Work::ClientTask(id));
     }
 
     pub(super) fn timed_out(&mut self, rank: usize, to: usize, number: u64) {
@@ -73,7 +73,7 @@ impl World {
         if useful && error.kind() == WireErrorKind::Late {
             self.outcome.resumed += 1;
             let number = self.number();
-            let jitter = self.scheduler.between(Duration::ZERO, JITTER);
+            let jitter = self.scheduler.between(Duration::ZERO, RECONNECT_JITTER);
             if let Some(link) = self.nodes[rank].links.get_mut(&to) {
                 link.state = LinkState::Dialing { number };
             }
@@ -89,9 +89,9 @@ impl World {
         link.failures = if useful { 1 } else { link.failures + 1 };
         let wait = (BACKOFF.0 * 2u32.pow(link.failures.min(5) - 1)).min(BACKOFF.1);
         link.state = LinkState::Down { until: now + wait };
-        link.machine = asking::Machine::new(Rank(to as u32), RUN);
+        link.machine = client::ClientMachine::new(Rank(to as u32), RUN);
         link.pending.clear();
-        let error = crate::remote::error_of(Rank(to as u32), why);
+        let error = crate::peer_client::error_of(Rank(to as u32), why);
         let mut answers = Vec::new();
         for (&request, uses) in &link.batches {
             let open = (0..).zip(uses).filter(|(_, (_, answered))| !answered);

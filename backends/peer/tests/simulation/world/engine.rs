@@ -82,12 +82,12 @@ impl World {
             match link.state {
                 LinkState::Open { conn } => {
                     let (mut actions, mut answers) = (Vec::new(), Vec::new());
-                    let made = link.machine.on(asking::Event::Ask { request, asks }, now, &mut actions);
+                    let made = link.machine.on(client::ClientEvent::Ask { request, asks }, now, &mut actions);
                     assert!(made.is_ok());
                     if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.asking.as_mut()) {
                         end.act(&link.machine, &mut actions, &mut answers);
                     }
-                    self.work_soon(rank, Work::Asking(conn));
+                    self.work_soon(rank, Work::ClientTask(conn));
                 }
                 LinkState::Dialing { .. } => link.pending.push((request, asks)),
                 LinkState::Down { .. } if down => {
@@ -119,7 +119,7 @@ impl World {
             return self.said(conn, chunk, place, Err(error));
         }
         if !self.nodes[rank].memory.contains(&sample) {
-            self.tell(conn, chunk, place, Said::Reading);
+            self.tell(conn, chunk, place, EngineReply::Reading);
             return self.fly(rank, sample, Waiter::Asker { conn, chunk, place });
         }
         if self.disk {
@@ -134,17 +134,17 @@ impl World {
             let check = (crc32c::crc32c(&bytes), None);
             (bytes, check)
         });
-        self.tell(conn, chunk, place, Said::Done(result));
+        self.tell(conn, chunk, place, EngineReply::Done(result));
     }
 
     /// Passes the engine's reply on. An engine waits while there is no room.
-    pub(super) fn tell(&mut self, id: u64, chunk: u64, place: u32, said: Said) {
+    pub(super) fn tell(&mut self, id: u64, chunk: u64, place: u32, said: EngineReply) {
         let now = self.scheduler.now();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (rank, owner) = (conn.owner.0, conn.owner);
         let Some(end) = &mut conn.serving else { return };
         let sample = end.machine.wanted(chunk, place);
-        if let (Said::Done(Ok(_)), false, Some(sample)) = (&said, end.machine.has_room(), sample) {
+        if let (EngineReply::Done(Ok(_)), false, Some(sample)) = (&said, end.machine.has_room(), sample) {
             let work = Work::Disk { conn: id, chunk, place, sample: sample.id.0 };
             self.scheduler.after(MS, Event::Work(owner, work));
             return self.work_soon(rank, Work::Serving(id));
@@ -201,12 +201,12 @@ impl World {
             if let LinkState::Open { conn } = link.state {
                 let (mut actions, mut answers) = (Vec::new(), Vec::new());
                 let forgotten =
-                    link.machine.on(asking::Event::Forget { key: key(sample) }, now, &mut actions);
+                    link.machine.on(client::ClientEvent::Forget { key: key(sample) }, now, &mut actions);
                 assert!(forgotten.is_ok());
                 if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.asking.as_mut()) {
                     end.act(&link.machine, &mut actions, &mut answers);
                 }
-                self.work_soon(rank, Work::Asking(conn));
+                self.work_soon(rank, Work::ClientTask(conn));
                 self.answered(rank, to, answers);
             }
         }

@@ -112,7 +112,7 @@ impl World {
         }
         let (asker, owner) = (conn.asker, conn.owner);
         let delay = self.delay;
-        self.scheduler.after(delay, Event::Work(asker, Work::Asking(id)));
+        self.scheduler.after(delay, Event::Work(asker, Work::ClientTask(id)));
         self.scheduler.after(delay, Event::Work(owner, Work::Serving(id)));
     }
 

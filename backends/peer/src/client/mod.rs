@@ -37,32 +37,32 @@ use bytes::Bytes;
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::{Rank, SampleKey};
 
-pub(crate) use self::driver::{Asking, Command, Open};
+pub(crate) use self::driver::{ClientCommand, ClientTask, OpenRequests};
 use crate::frame::{Ask, Header, Kind, MOST_WORDS, decode_tags, encode_tags, kind_of};
 use crate::{WireError, WireErrorKind};
 
 /// Heartbeat timeout: a rank that sends no byte for this long, while a request is open, counts as
 /// dead.
-pub const SILENT: Duration = Duration::from_millis(600);
+pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(600);
 
 /// How much later silence is checked again before it counts.
-pub const LOOK_AGAIN: Duration = Duration::from_millis(50);
+pub const CONFIRM_DELAY: Duration = Duration::from_millis(50);
 
 /// The longest wait before the second connection to a silent rank.
-pub const JITTER: Duration = Duration::from_millis(200);
+pub const RECONNECT_JITTER: Duration = Duration::from_millis(200);
 
 /// How long a sample may stay unacknowledged.
-pub const UNSEEN: Duration = Duration::from_secs(1);
+pub const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long an acknowledged sample may take.
-pub const LONGEST: Duration = Duration::from_secs(30);
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The tier's name.
 pub(crate) const NAME: &str = "peer";
 
 /// Input of the state machine.
 #[derive(Debug)]
-pub enum Event {
+pub enum ClientEvent {
     /// A new request.
     Ask {
         /// Its number, larger than all earlier ones.
@@ -102,7 +102,7 @@ pub enum Event {
 
 /// Output of the state machine.
 #[derive(Debug)]
-pub enum Action {
+pub enum ClientAction {
     /// Send this frame.
     Send(Header, Bytes),
     /// Complete a sample of a request.
@@ -118,7 +118,7 @@ pub enum Action {
 
 /// The payload that follows a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedPayload {
     /// A sample.
     Sample(SampleKey),
     /// Tags, or the text of an error.
@@ -128,62 +128,71 @@ pub enum Expected {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SampleState {
     /// Not acknowledged.
-    Unseen,
+    Unacknowledged,
     /// Acknowledged: the server reads it, or it waits to be sent.
-    Coming,
+    Acknowledged,
     Done,
 }
 
 #[derive(Debug)]
-struct Request {
-    asks: Vec<(Ask, State)>,
+struct PendingRequest {
+    asks: Vec<(Ask, SampleState)>,
     left: usize,
     since: Duration,
 }
 
-impl Request {
-    fn open(&self) -> impl Iterator<Item = (u32, &Ask, State)> {
+impl PendingRequest {
+    fn open(&self) -> impl Iterator<Item = (u32, &Ask, SampleState)> {
         let all = (0..).zip(&self.asks).map(|(tag, (ask, state))| (tag, ask, *state));
-        all.filter(|(.., state)| *state != State::Done)
+        all.filter(|(.., state)| *state != SampleState::Done)
     }
 
-    fn open_mut(&mut self, tag: u32) -> Option<&mut (Ask, State)> {
-        self.asks.get_mut(tag as usize).filter(|(_, state)| *state != State::Done)
+    fn open_mut(&mut self, tag: u32) -> Option<&mut (Ask, SampleState)> {
+        self.asks.get_mut(tag as usize).filter(|(_, state)| *state != SampleState::Done)
     }
 
     /// Closes a sample. `false` if it is not open.
     fn close(&mut self, tag: u32) -> bool {
-        let was_open = self.open_mut(tag).map(|(_, state)| *state = State::Done).is_some();
+        let was_open = self.open_mut(tag).map(|(_, state)| *state = SampleState::Done).is_some();
         self.left -= usize::from(was_open);
         was_open
     }
 }
 
-/// Open requests of one rank to another. Outlives connections.
+/// OpenRequests requests of one rank to another. Outlives connections.
 #[derive(Debug)]
-pub struct Machine {
+pub struct ClientMachine {
     rank: Rank,
     run: u64,
-    requests: BTreeMap<u64, Request>,
-    /// Open samples in `requests`.
+    requests: BTreeMap<u64, PendingRequest>,
+    /// OpenRequests samples in `requests`.
     open: usize,
     /// Samples that timed out since the counters were updated.
-    late: u64,
+    timed_out: u64,
     /// When bytes last arrived, or the first request was sent after an idle time.
-    heard: Duration,
+    last_byte: Duration,
     /// Silence was detected once. It counts from this time.
-    doubt: Option<Duration>,
+    silent_until: Option<Duration>,
     /// Acknowledgement deadlines of requests.
-    unseen: VecDeque<(Duration, u64)>,
+    ack_deadlines: VecDeque<(Duration, u64)>,
 }
 
-impl Machine {
+impl ClientMachine {
     /// Requests samples of the run with the tag `run` from `rank`.
     pub fn new(rank: Rank, run: u64) -> Self {
-        let (requests, unseen) = (BTreeMap::new(), VecDeque::new());
-        Self { rank, run, requests, open: 0, late: 0, heard: Duration::ZERO, doubt: None, unseen }
+        let (requests, ack_deadlines) = (BTreeMap::new(), VecDeque::new());
+        Self {
+            rank,
+            run,
+            requests,
+            open: 0,
+            timed_out: 0,
+            last_byte: Duration::ZERO,
+            silent_until: None,
+            ack_deadlines,
+        }
     }
 
     /// Samples that are requested and not complete.
@@ -192,59 +201,68 @@ impl Machine {
     }
 
     /// Samples that timed out since the last call.
-    pub fn take_late(&mut self) -> u64 {
-        std::mem::take(&mut self.late)
+    pub fn take_timed_out(&mut self) -> u64 {
+        std::mem::take(&mut self.timed_out)
     }
 
     /// Whether this sample of a request is open.
     pub fn is_open(&self, request: u64, tag: u32) -> bool {
         let slot = self.requests.get(&request).and_then(|request| request.asks.get(tag as usize));
-        slot.is_some_and(|(_, state)| *state != State::Done)
+        slot.is_some_and(|(_, state)| *state != SampleState::Done)
     }
 
     /// Handles `event` and appends to `actions`.
     ///
     /// # Errors
     /// The other end violated the protocol. The connection must end.
-    pub fn on(&mut self, event: Event, now: Duration, actions: &mut Vec<Action>) -> Result<(), WireError> {
+    pub fn on(
+        &mut self,
+        event: ClientEvent,
+        now: Duration,
+        actions: &mut Vec<ClientAction>,
+    ) -> Result<(), WireError> {
         match event {
-            Event::Ask { request, asks } => self.ask(request, asks, now, actions),
-            Event::Cancel { request, tags } => self.drop_asks(request, &tags, actions),
-            Event::Forget { key } => self.forget(key, actions),
-            Event::Heard => (self.heard, self.doubt) = (now, None),
-            Event::Sample { header, result } => self.answer(header.request, header.tag, result, actions),
-            Event::Small { header, bytes } => return self.small(&header, &bytes, actions),
+            ClientEvent::Ask { request, asks } => self.ask(request, asks, now, actions),
+            ClientEvent::Cancel { request, tags } => self.cancel_samples(request, &tags, actions),
+            ClientEvent::Forget { key } => self.forget(key, actions),
+            ClientEvent::Heard => (self.last_byte, self.silent_until) = (now, None),
+            ClientEvent::Sample { header, result } => {
+                self.answer(header.request, header.tag, result, actions)
+            }
+            ClientEvent::Small { header, bytes } => return self.small(&header, &bytes, actions),
         }
         Ok(())
     }
 
-    fn send(&self, kind: Kind, request: u64, payload: Bytes, actions: &mut Vec<Action>) {
-        actions.push(Action::Send(Header::new(kind, self.run, request).over(&payload), payload));
+    fn send(&self, kind: Kind, request: u64, payload: Bytes, actions: &mut Vec<ClientAction>) {
+        actions.push(ClientAction::Send(Header::new(kind, self.run, request).over(&payload), payload));
     }
 
-    fn ask(&mut self, request: u64, asks: Vec<Ask>, now: Duration, actions: &mut Vec<Action>) {
+    fn ask(&mut self, request: u64, asks: Vec<Ask>, now: Duration, actions: &mut Vec<ClientAction>) {
         self.send(Kind::Ask, request, Ask::encode(asks.iter().copied()), actions);
         if self.open == 0 {
-            (self.heard, self.doubt) = (now, None);
+            (self.last_byte, self.silent_until) = (now, None);
         }
         self.open += asks.len();
-        self.unseen.push_back((now + UNSEEN, request));
-        let (left, asks) = (asks.len(), asks.into_iter().map(|ask| (ask, State::Unseen)).collect());
-        self.requests.insert(request, Request { asks, left, since: now });
+        self.ack_deadlines.push_back((now + ACK_TIMEOUT, request));
+        let (left, asks) =
+            (asks.len(), asks.into_iter().map(|ask| (ask, SampleState::Unacknowledged)).collect());
+        self.requests.insert(request, PendingRequest { asks, left, since: now });
     }
 
     /// A second connection is open: sends all open requests again.
-    pub fn resume(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        (self.heard, self.doubt) = (now, None);
-        self.unseen.clear();
+    pub fn resume(&mut self, now: Duration, actions: &mut Vec<ClientAction>) {
+        (self.last_byte, self.silent_until) = (now, None);
+        self.ack_deadlines.clear();
         for (&number, request) in &mut self.requests {
             let asks = request.asks.iter().map(|(ask, _)| *ask);
             let payload = Ask::encode(asks);
-            actions.push(Action::Send(Header::new(Kind::Ask, self.run, number).over(&payload), payload));
+            actions
+                .push(ClientAction::Send(Header::new(Kind::Ask, self.run, number).over(&payload), payload));
             let done = (0..).zip(&mut request.asks).filter_map(|(tag, (_, state))| match state {
-                State::Done => Some(tag),
+                SampleState::Done => Some(tag),
                 open => {
-                    *open = State::Unseen;
+                    *open = SampleState::Unacknowledged;
                     None
                 }
             });
@@ -252,14 +270,14 @@ impl Machine {
             if !done.is_empty() {
                 let payload = encode_tags(&done);
                 let header = Header::new(Kind::Cancel, self.run, number);
-                actions.push(Action::Send(header.over(&payload), payload));
+                actions.push(ClientAction::Send(header.over(&payload), payload));
             }
-            self.unseen.push_back((now + UNSEEN, number));
+            self.ack_deadlines.push_back((now + ACK_TIMEOUT, number));
         }
     }
 
     /// No caller waits for these samples of a request any longer.
-    fn drop_asks(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
+    fn cancel_samples(&mut self, request: u64, tags: &[u32], actions: &mut Vec<ClientAction>) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         let mut dropped: Vec<u32> = tags.iter().copied().filter(|tag| known.close(*tag)).collect();
         self.open -= dropped.len();
@@ -273,18 +291,18 @@ impl Machine {
     }
 
     /// Sends a cancellation.
-    fn cancel(&self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
+    fn cancel(&self, request: u64, tags: &[u32], actions: &mut Vec<ClientAction>) {
         self.send(Kind::Cancel, request, encode_tags(tags), actions);
     }
 
-    fn forget(&mut self, key: SampleKey, actions: &mut Vec<Action>) {
-        let of_request = |(&number, request): (&u64, &Request)| {
+    fn forget(&mut self, key: SampleKey, actions: &mut Vec<ClientAction>) {
+        let of_request = |(&number, request): (&u64, &PendingRequest)| {
             let tag = request.open().find(|(_, ask, _)| ask.key == key).map(|(tag, ..)| tag)?;
             Some((number, tag))
         };
         let found: Vec<(u64, u32)> = self.requests.iter().filter_map(of_request).collect();
         for (request, tag) in found {
-            self.give_up(request, &[tag], "the origin was sooner", actions);
+            self.time_out(request, &[tag], "the origin was sooner", actions);
         }
     }
 
@@ -292,13 +310,17 @@ impl Machine {
     ///
     /// # Errors
     /// The frame violates the protocol. The connection must end.
-    pub fn expect(&mut self, header: &Header, actions: &mut Vec<Action>) -> Result<Expected, WireError> {
+    pub fn expect(
+        &mut self,
+        header: &Header,
+        actions: &mut Vec<ClientAction>,
+    ) -> Result<ExpectedPayload, WireError> {
         if header.job != self.run {
             return Err(WireError::malformed("a frame of another run"));
         }
         match header.kind {
-            Kind::Alive => Ok(Expected::Skipped),
-            Kind::Reading => Ok(Expected::Small),
+            Kind::Alive => Ok(ExpectedPayload::Skipped),
+            Kind::Reading => Ok(ExpectedPayload::Small),
             Kind::Answer => {
                 let length = header.length;
                 if header.status != 0 && length as usize > MOST_WORDS {
@@ -306,23 +328,23 @@ impl Machine {
                 }
                 let known = self.requests.get(&header.request);
                 let slot = known.and_then(|request| request.asks.get(header.tag as usize));
-                let Some((ask, _)) = slot.filter(|(_, state)| *state != State::Done) else {
-                    return Ok(Expected::Skipped);
+                let Some((ask, _)) = slot.filter(|(_, state)| *state != SampleState::Done) else {
+                    return Ok(ExpectedPayload::Skipped);
                 };
                 if ask.key.id.0 != header.sample {
                     let detail = format!("sample {} as the answer to {}", header.sample, ask.key);
                     return Err(WireError::malformed(detail));
                 }
                 if header.status != 0 {
-                    return Ok(Expected::Small);
+                    return Ok(ExpectedPayload::Small);
                 }
                 if u64::from(length) == ask.length {
-                    return Ok(Expected::Sample(ask.key));
+                    return Ok(ExpectedPayload::Sample(ask.key));
                 }
                 let detail = format!("{length} bytes instead of {}", ask.length);
                 let error = TierError::new(ErrorKind::Changed, NAME).with_detail(detail);
                 self.answer(header.request, header.tag, Err(error), actions);
-                Ok(Expected::Skipped)
+                Ok(ExpectedPayload::Skipped)
             }
             Kind::Ask | Kind::Cancel | Kind::Control => {
                 Err(WireError::malformed(format!("a frame {:?} from who is asked for samples", header.kind)))
@@ -330,7 +352,12 @@ impl Machine {
         }
     }
 
-    fn small(&mut self, header: &Header, bytes: &[u8], actions: &mut Vec<Action>) -> Result<(), WireError> {
+    fn small(
+        &mut self,
+        header: &Header,
+        bytes: &[u8],
+        actions: &mut Vec<ClientAction>,
+    ) -> Result<(), WireError> {
         if let Some(kind) = kind_of(header.status).filter(|_| header.kind == Kind::Answer) {
             let words = String::from_utf8_lossy(bytes);
             let colon = if words.is_empty() { "" } else { ": " };
@@ -342,7 +369,7 @@ impl Machine {
         let Some(request) = self.requests.get_mut(&header.request) else { return Ok(()) };
         for tag in decode_tags(bytes)? {
             if let Some((_, state)) = request.open_mut(tag) {
-                *state = State::Coming;
+                *state = SampleState::Acknowledged;
             }
         }
         Ok(())
@@ -353,7 +380,7 @@ impl Machine {
         request: u64,
         tag: u32,
         result: Result<Bytes, TierError>,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<ClientAction>,
     ) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         if !known.close(tag) {
@@ -363,7 +390,7 @@ impl Machine {
         if known.left == 0 {
             self.requests.remove(&request);
         }
-        actions.push(Action::Answer { request, tag, result });
+        actions.push(ClientAction::Answer { request, tag, result });
     }
 
     /// Times out samples. Returns when to call this again, if any sample is open. `busy`: a payload
@@ -375,33 +402,38 @@ impl Machine {
         &mut self,
         now: Duration,
         busy: bool,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<ClientAction>,
     ) -> Result<Option<Duration>, WireError> {
         // Requests are numbered in the order of their time.
         while let Some((&number, oldest)) = self.requests.first_key_value() {
-            if now < oldest.since + LONGEST {
+            if now < oldest.since + RESPONSE_TIMEOUT {
                 break;
             }
             let tags: Vec<u32> = oldest.open().map(|(tag, ..)| tag).collect();
-            self.give_up(number, &tags, &format!("it was on its way for {} s", LONGEST.as_secs()), actions);
+            self.time_out(
+                number,
+                &tags,
+                &format!("it was on its way for {} s", RESPONSE_TIMEOUT.as_secs()),
+                actions,
+            );
         }
         if self.open == 0 {
-            self.unseen.clear();
+            self.ack_deadlines.clear();
             return Ok(None);
         }
-        let mut next = self.heard + SILENT;
+        let mut next = self.last_byte + HEARTBEAT_TIMEOUT;
         if next <= now {
             // Counts from now, because this process may have been paused itself.
-            next = *self.doubt.get_or_insert(now + LOOK_AGAIN);
+            next = *self.silent_until.get_or_insert(now + CONFIRM_DELAY);
             if next <= now {
-                let silence = now.saturating_sub(self.heard).as_secs_f64();
+                let silence = now.saturating_sub(self.last_byte).as_secs_f64();
                 let detail = format!("it has said nothing for {silence:.1} s");
                 return Err(WireError::new(WireErrorKind::Late, detail));
             }
         }
-        while let Some(&(until, number)) = self.unseen.front() {
+        while let Some(&(until, number)) = self.ack_deadlines.front() {
             let Some(request) = self.requests.get(&number) else {
-                self.unseen.pop_front();
+                self.ack_deadlines.pop_front();
                 continue;
             };
             if until > now {
@@ -409,22 +441,22 @@ impl Machine {
                 break;
             }
             if busy {
-                next = next.min(now + LOOK_AGAIN);
+                next = next.min(now + CONFIRM_DELAY);
                 break;
             }
-            self.unseen.pop_front();
-            let unseen = request.open().filter(|(.., state)| *state == State::Unseen);
-            let unseen: Vec<u32> = unseen.map(|(tag, ..)| tag).collect();
-            let why = format!("nothing was said of it in {} s", UNSEEN.as_secs());
-            self.give_up(number, &unseen, &why, actions);
+            self.ack_deadlines.pop_front();
+            let ack_deadlines = request.open().filter(|(.., state)| *state == SampleState::Unacknowledged);
+            let ack_deadlines: Vec<u32> = ack_deadlines.map(|(tag, ..)| tag).collect();
+            let why = format!("nothing was said of it in {} s", ACK_TIMEOUT.as_secs());
+            self.time_out(number, &ack_deadlines, &why, actions);
         }
         if let Some(oldest) = self.requests.values().next() {
-            next = next.min(oldest.since + LONGEST);
+            next = next.min(oldest.since + RESPONSE_TIMEOUT);
         }
         Ok((self.open > 0).then_some(next))
     }
 
-    fn give_up(&mut self, request: u64, tags: &[u32], why: &str, actions: &mut Vec<Action>) {
+    fn time_out(&mut self, request: u64, tags: &[u32], why: &str, actions: &mut Vec<ClientAction>) {
         let error =
             TierError::new(ErrorKind::Transient, NAME).with_detail(format!("rank {}: {why}", self.rank));
         let open: Vec<u32> = tags.iter().copied().filter(|tag| self.is_open(request, *tag)).collect();
@@ -432,7 +464,7 @@ impl Machine {
             self.answer(request, *tag, Err(error.clone()), actions);
         }
         if !open.is_empty() {
-            self.late += open.len() as u64;
+            self.timed_out += open.len() as u64;
             self.cancel(request, &open, actions);
         }
     }
@@ -451,31 +483,31 @@ mod tests {
     }
 
     /// A machine that has requested `samples` samples of 10 bytes at time 0, as request 1.
-    fn asking(samples: u64) -> Machine {
-        let mut machine = Machine::new(Rank(3), 7);
+    fn asking(samples: u64) -> ClientMachine {
+        let mut machine = ClientMachine::new(Rank(3), 7);
         let asks = (0..samples).map(|id| Ask { key: key(id), due: Tick(id), length: 10 }).collect();
         let mut actions = Vec::new();
-        machine.on(Event::Ask { request: 1, asks }, Duration::ZERO, &mut actions).unwrap();
-        assert!(matches!(actions[..], [Action::Send(Header { kind: Kind::Ask, .. }, _)]));
+        machine.on(ClientEvent::Ask { request: 1, asks }, Duration::ZERO, &mut actions).unwrap();
+        assert!(matches!(actions[..], [ClientAction::Send(Header { kind: Kind::Ask, .. }, _)]));
         machine
     }
 
     /// The actions as text: kinds of frames with their tags, and completed samples.
-    fn shown(actions: &[Action]) -> Vec<String> {
+    fn shown(actions: &[ClientAction]) -> Vec<String> {
         let shown = actions.iter().map(|action| match action {
-            Action::Send(header, payload) if header.kind == Kind::Cancel => {
+            ClientAction::Send(header, payload) if header.kind == Kind::Cancel => {
                 format!("Cancel {:?}", decode_tags(payload).unwrap().collect::<Vec<_>>())
             }
-            Action::Send(header, _) => format!("{:?}", header.kind),
-            Action::Answer { tag, result, .. } => format!("{tag} {}", result.is_ok()),
+            ClientAction::Send(header, _) => format!("{:?}", header.kind),
+            ClientAction::Answer { tag, result, .. } => format!("{tag} {}", result.is_ok()),
         });
         shown.collect()
     }
 
-    fn sample(machine: &mut Machine, tag: u32, now: Duration) -> Vec<String> {
+    fn sample(machine: &mut ClientMachine, tag: u32, now: Duration) -> Vec<String> {
         let header = Header { tag, ..Header::new(Kind::Answer, 7, 1) };
         let (mut actions, result) = (Vec::new(), Ok(Bytes::from_static(&[0; 10])));
-        machine.on(Event::Sample { header, result }, now, &mut actions).unwrap();
+        machine.on(ClientEvent::Sample { header, result }, now, &mut actions).unwrap();
         shown(&actions)
     }
 
@@ -483,7 +515,7 @@ mod tests {
     fn silence_is_checked_twice() {
         let mut machine = asking(2);
         let mut look = |at| machine.look(at * MS, false, &mut Vec::new());
-        assert_eq!(look(1).unwrap(), Some(SILENT));
+        assert_eq!(look(1).unwrap(), Some(HEARTBEAT_TIMEOUT));
         // This process was paused. Bytes that arrived meanwhile are read first.
         assert_eq!(look(700).unwrap(), Some(750 * MS));
         assert_eq!(look(750).unwrap_err().kind(), WireErrorKind::Late);
@@ -499,12 +531,12 @@ mod tests {
         assert_eq!(sample(&mut machine, 1, 900 * MS), [""; 0], "answered on the first connection");
         assert_eq!(sample(&mut machine, 0, 900 * MS), ["0 true"]);
         // Unacknowledged samples get a new second. The 30 seconds count from the first request.
-        machine.on(Event::Heard, 1700 * MS, &mut Vec::new()).unwrap();
+        machine.on(ClientEvent::Heard, 1700 * MS, &mut Vec::new()).unwrap();
         let mut actions = Vec::new();
         machine.look(1700 * MS, false, &mut actions).unwrap();
         assert_eq!(shown(&actions), [""; 0]);
-        machine.on(Event::Heard, LONGEST, &mut Vec::new()).unwrap();
-        assert_eq!(machine.look(LONGEST, true, &mut actions).unwrap(), None);
+        machine.on(ClientEvent::Heard, RESPONSE_TIMEOUT, &mut Vec::new()).unwrap();
+        assert_eq!(machine.look(RESPONSE_TIMEOUT, true, &mut actions).unwrap(), None);
         assert_eq!(shown(&actions), ["2 false", "Cancel [2]"]);
     }
 
@@ -512,9 +544,9 @@ mod tests {
     fn forgotten_sample_fails_and_is_cancelled() {
         let mut machine = asking(3);
         let mut actions = Vec::new();
-        machine.on(Event::Forget { key: key(2) }, MS, &mut actions).unwrap();
-        machine.on(Event::Forget { key: key(9) }, MS, &mut actions).unwrap();
+        machine.on(ClientEvent::Forget { key: key(2) }, MS, &mut actions).unwrap();
+        machine.on(ClientEvent::Forget { key: key(9) }, MS, &mut actions).unwrap();
         assert_eq!(shown(&actions), ["2 false", "Cancel [2]"]);
-        assert_eq!((machine.open(), machine.take_late(), machine.take_late()), (2, 1, 0));
+        assert_eq!((machine.open(), machine.take_timed_out(), machine.take_timed_out()), (2, 1, 0));
     }
 }

@@ -28,15 +28,15 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::asking::{Asking, Command, JITTER, NAME, Open};
-use crate::batch::{Batch, Slot};
+use crate::batch::{PendingSample, RequestBatch};
 use crate::channel::Channel;
+use crate::client::{ClientCommand, ClientTask, NAME, OpenRequests, RECONNECT_JITTER};
 use crate::frame::MOST_ASKED;
 use crate::handshake::{self, Identity, Purpose};
 use crate::{Address, Counters, Network, RunId, Wire, WireError, WireErrorKind, lock};
 
 /// Timeout of connect and handshake together.
-pub const CONNECT: Duration = Duration::from_secs(1);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The first and the longest backoff after failed connections.
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -76,11 +76,16 @@ impl Asker {
 
     /// A client of `rank`, which listens at any of `addresses`. Sockets of this node are tried
     /// first.
-    pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<Remote> {
-        let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, tasks: 0, failures: 0 });
+    pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<PeerClient> {
+        let state = Mutex::new(ClientState {
+            addresses: Vec::new(),
+            link: ConnectionState::Idle,
+            tasks: 0,
+            failures: 0,
+        });
         let (requests, burst, sweeps) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
-        let inner = Inner { asker: self.clone(), rank, requests, burst, sweeps, state };
-        let remote = Remote(Arc::new(Shared(Arc::new(inner))));
+        let inner = ClientShared { asker: self.clone(), rank, requests, burst, sweeps, state };
+        let remote = PeerClient(Arc::new(ClientHandle(Arc::new(inner))));
         remote.moved(addresses);
         Arc::new(remote)
     }
@@ -90,60 +95,60 @@ impl Asker {
 /// name for errors.
 ///
 /// Dropping it closes the connection once no caller waits for samples.
-pub struct Remote(Arc<Shared>);
+pub struct PeerClient(Arc<ClientHandle>);
 
 /// Keeps the connection open. Held by the [`PeerClient`] and by pending reads.
-struct Shared(Arc<Inner>);
+struct ClientHandle(Arc<ClientShared>);
 
-impl std::ops::Deref for Shared {
-    type Target = Arc<Inner>;
+impl std::ops::Deref for ClientHandle {
+    type Target = Arc<ClientShared>;
 
-    fn deref(&self) -> &Arc<Inner> {
+    fn deref(&self) -> &Arc<ClientShared> {
         &self.0
     }
 }
 
-/// State that the connection's task shares.
-pub(crate) struct Inner {
+/// ClientState that the connection's task shares.
+pub(crate) struct ClientShared {
     pub(crate) asker: Asker,
     pub(crate) rank: Rank,
     /// The number of requests so far, from which they are numbered.
     requests: AtomicU64,
     /// Samples that were requested since the last frame.
-    burst: Mutex<Vec<Slot>>,
+    burst: Mutex<Vec<PendingSample>>,
     /// The connection's task has been sent a sweep that it has not handled.
     pub(crate) sweeps: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
 }
 
-struct State {
+struct ClientState {
     addresses: Vec<Address>,
-    link: Link,
+    link: ConnectionState,
     /// The number of tasks so far, from which they are numbered.
     tasks: u64,
     /// Failed connections in a row.
     failures: u32,
 }
 
-enum Link {
+enum ConnectionState {
     /// No task, and no recent failure.
-    None,
+    Idle,
     /// A task of this number has a connection or opens one.
-    Some(u64, mpsc::UnboundedSender<Command>),
+    Open(u64, mpsc::UnboundedSender<ClientCommand>),
     /// The last connection failed. Retried after this time.
     Down { until: Instant, why: WireError },
 }
 
-impl fmt::Debug for Remote {
+impl fmt::Debug for PeerClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = lock(&self.0.state);
         let link = match &state.link {
-            Link::None => "none",
-            Link::Some(..) => "open",
-            Link::Down { .. } => "down",
+            ConnectionState::Idle => "none",
+            ConnectionState::Open(..) => "open",
+            ConnectionState::Down { .. } => "down",
         };
         let addresses = &state.addresses;
-        f.debug_struct("Remote")
+        f.debug_struct("PeerClient")
             .field("rank", &self.0.rank)
             .field("addresses", addresses)
             .field("link", &link)
@@ -151,13 +156,13 @@ impl fmt::Debug for Remote {
     }
 }
 
-impl Drop for Shared {
+impl Drop for ClientHandle {
     fn drop(&mut self) {
-        lock(&self.state).link = Link::None;
+        lock(&self.state).link = ConnectionState::Idle;
     }
 }
 
-impl Remote {
+impl PeerClient {
     /// The rank.
     pub fn rank(&self) -> Rank {
         self.0.rank
@@ -169,8 +174,8 @@ impl Remote {
         let mut state = lock(&self.0.state);
         if state.addresses != addresses {
             (state.addresses, state.failures) = (addresses, 0);
-            if matches!(state.link, Link::Down { .. }) {
-                state.link = Link::None;
+            if matches!(state.link, ConnectionState::Down { .. }) {
+                state.link = ConnectionState::Idle;
             }
         }
     }
@@ -178,13 +183,13 @@ impl Remote {
     /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
     pub fn cancel(&self, key: SampleKey) {
         self.0.submit(); // it may not have left
-        if let Link::Some(_, link) = &lock(&self.0.state).link {
-            let _ = link.send(Command::Forget(key)); // nothing is asked where the task is gone
+        if let ConnectionState::Open(_, link) = &lock(&self.0.state).link {
+            let _ = link.send(ClientCommand::Forget(key)); // nothing is asked where the task is gone
         }
     }
 }
 
-impl Tier for Remote {
+impl Tier for PeerClient {
     fn name(&self) -> &str {
         NAME
     }
@@ -202,8 +207,8 @@ impl Tier for Remote {
             return Box::pin(future::ready(Err(error)));
         }
         let (answer, incoming) = oneshot::channel();
-        lock(&self.0.burst).push(Slot { request, answer: Some(answer) });
-        Box::pin(Asked { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
+        lock(&self.0.burst).push(PendingSample { request, answer: Some(answer) });
+        Box::pin(PendingRead { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
     }
 
     /// Sends the burst in one frame.
@@ -212,56 +217,56 @@ impl Tier for Remote {
     }
 }
 
-impl Inner {
+impl ClientShared {
     fn submit(self: &Arc<Self>) {
         let mut burst = std::mem::take(&mut *lock(&self.burst));
         burst.retain(|slot| !slot.is_dropped());
         while !burst.is_empty() {
             let rest = burst.split_off(burst.len().min(MOST_ASKED));
             let number = self.requests.fetch_add(1, Relaxed);
-            self.send(number, Batch::new(self.rank, std::mem::replace(&mut burst, rest)));
+            self.send(number, RequestBatch::new(self.rank, std::mem::replace(&mut burst, rest)));
         }
     }
 
     /// A read was dropped: sends the connection's task a sweep, unless one is pending.
     fn dropped(&self) {
-        if let Link::Some(_, link) = &lock(&self.state).link
+        if let ConnectionState::Open(_, link) = &lock(&self.state).link
             && !self.sweeps.swap(true, AcqRel)
         {
-            let _ = link.send(Command::Sweep); // nothing is asked where the task is gone
+            let _ = link.send(ClientCommand::Sweep); // nothing is asked where the task is gone
         }
     }
 
     /// Passes a batch to the connection's task, which is started if there is none.
-    fn send(self: &Arc<Self>, number: u64, batch: Batch) {
+    fn send(self: &Arc<Self>, number: u64, batch: RequestBatch) {
         let mut state = lock(&self.state);
-        let mut command = Command::Ask(number, batch);
+        let mut command = ClientCommand::Ask(number, batch);
         match &state.link {
-            Link::Down { until, why } if Instant::now() < *until => {
+            ConnectionState::Down { until, why } if Instant::now() < *until => {
                 let why = why.clone();
                 drop(state);
                 return command.fail(&why);
             }
-            Link::Some(_, link) => match link.send(command) {
+            ConnectionState::Open(_, link) => match link.send(command) {
                 Ok(()) => return,
                 // The task ended with its runtime, or panicked.
                 Err(unsent) => command = unsent.0,
             },
-            Link::None | Link::Down { .. } => {}
+            ConnectionState::Idle | ConnectionState::Down { .. } => {}
         }
         let (link, commands) = mpsc::unbounded_channel();
         let _ = link.send(command); // `commands` is here
         state.tasks += 1;
         let task = state.tasks;
-        state.link = Link::Some(task, link);
+        state.link = ConnectionState::Open(task, link);
         drop(state);
         self.asker.runtime.spawn(Arc::clone(self).run(task, commands));
     }
 
     /// The task of a connection, from its opening to its end.
-    async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<Command>) {
+    async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<ClientCommand>) {
         self.sweeps.swap(false, AcqRel); // what an earlier task was told
-        let mut open = Open::new(&self);
+        let mut open = OpenRequests::new(&self);
         let (error, useful) = self.ask(&mut commands, &mut open).await;
         let lost = open.len() > 0 || useful.is_none();
         open.fail(&self, &error);
@@ -271,12 +276,12 @@ impl Inner {
             state.failures = if useful == Some(true) { 1 } else { state.failures.saturating_add(1) };
             // A connection that ends without open requests was closed, not lost. The task may have
             // been replaced meanwhile.
-            if matches!(state.link, Link::Some(current, _) if current == task) {
+            if matches!(state.link, ConnectionState::Open(current, _) if current == task) {
                 state.link = if lost {
                     let until = Instant::now() + self.backoff(state.failures);
-                    Link::Down { until, why: error.clone() }
+                    ConnectionState::Down { until, why: error.clone() }
                 } else {
-                    Link::None
+                    ConnectionState::Idle
                 };
             }
             commands.close();
@@ -290,13 +295,13 @@ impl Inner {
     /// it ended, and whether any byte arrived. `None` if no connection could be opened.
     async fn ask(
         &self,
-        commands: &mut mpsc::UnboundedReceiver<Command>,
-        open: &mut Open,
+        commands: &mut mpsc::UnboundedReceiver<ClientCommand>,
+        open: &mut OpenRequests,
     ) -> (WireError, Option<bool>) {
         let mut was_useful = None;
         loop {
             let mut asking = match self.open().await {
-                Ok(channel) => Asking::new(self, channel, commands, open),
+                Ok(channel) => ClientTask::new(self, channel, commands, open),
                 Err(error) => return (error, was_useful),
             };
             let error = (&mut asking).await;
@@ -307,7 +312,7 @@ impl Inner {
                 return (error, was_useful);
             }
             tracing::debug!(rank = %self.rank, %error, "asks once more");
-            sleep(JITTER.mul_f64(self.draw(open.len() as u64))).await;
+            sleep(RECONNECT_JITTER.mul_f64(self.draw(open.len() as u64))).await;
         }
     }
 
@@ -317,12 +322,12 @@ impl Inner {
         (drawn >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Connects within `timeout`. A rank that accepts the connection is alive but may be busy: it
+    /// Connects within `connect_timeout`. A rank that accepts the connection is alive but may be busy: it
     /// gets until `until` for the handshake.
     async fn open_at(
         &self,
         address: &Address,
-        patience: Duration,
+        connect_timeout: Duration,
         until: Instant,
     ) -> Result<Channel, WireError> {
         let began = Instant::now();
@@ -331,7 +336,7 @@ impl Inner {
             WireError::new(WireErrorKind::Late, detail)
         };
         let Asker { identity, run, wire, network, .. } = &self.asker;
-        let connected = timeout(patience, network.connect(address)).await.map_err(late)?;
+        let connected = timeout(connect_timeout, network.connect(address)).await.map_err(late)?;
         let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
         let ask =
             handshake::ask(stream, identity, Purpose::Samples(*run), wire.over(address), Some(self.rank));
@@ -348,7 +353,7 @@ impl Inner {
 
     async fn open(&self) -> Result<Channel, WireError> {
         let addresses = lock(&self.state).addresses.clone();
-        let until = Instant::now() + CONNECT;
+        let until = Instant::now() + CONNECT_TIMEOUT;
         let mut last: Option<WireError> = None;
         for (address, after) in addresses.iter().zip((0..addresses.len() as u32).rev()) {
             let left = until.saturating_duration_since(Instant::now());
@@ -358,8 +363,8 @@ impl Inner {
             // An unresponsive TCP address leaves time for the others. A Unix socket accepts at once
             // or never.
             let halved = after > 0 && matches!(address, Address::Tcp(..));
-            let patience = if halved { left / 2 } else { left };
-            match self.open_at(address, patience, until).await {
+            let connect_timeout = if halved { left / 2 } else { left };
+            match self.open_at(address, connect_timeout, until).await {
                 Ok(channel) => return Ok(channel),
                 Err(error) => last = Some(error.with(address)),
             }
@@ -369,14 +374,14 @@ impl Inner {
 }
 
 /// A pending sample. Dropping it cancels the request.
-struct Asked {
+struct PendingRead {
     incoming: oneshot::Receiver<Result<Bytes, TierError>>,
-    remote: Arc<Shared>,
+    remote: Arc<ClientHandle>,
     is_submitted: bool,
     is_done: bool,
 }
 
-impl Future for Asked {
+impl Future for PendingRead {
     type Output = Result<Bytes, TierError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
@@ -389,7 +394,7 @@ impl Future for Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingRead {
     fn drop(&mut self) {
         if !self.is_done {
             self.incoming.close();

@@ -14,17 +14,17 @@ use tokio::time::{Instant, sleep_until};
 
 use super::MeetError;
 use super::follower::Follower;
-use super::link::{Incoming, Link};
-use super::member::Member;
-use super::messages::{Message, key};
+use super::follower_driver::FollowerDriver;
+use super::link::{IncomingMessage, RankLink};
+use super::messages::{MeetMessage, key};
 use super::roster::Roster;
-use super::waiting::Patience;
+use super::waiting::WaitDeadline;
 
 /// How often progress is sent.
-const OFTEN: Duration = Duration::from_millis(200);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Longer than any run.
-const EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+const UNLIMITED: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// What this rank sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) struct Outbox {
 
 /// What this rank has learned from rank 0.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct RunEvents {
     /// Rank 0 has the report.
     pub reported: bool,
     /// The connection is lost.
@@ -49,26 +49,27 @@ pub(super) struct Heard {
 
 /// Maintains the connection until the run ends.
 pub(super) async fn run(
-    mut member: Member,
+    mut member: FollowerDriver,
     roster: Arc<Roster>,
     mut outbox: watch::Receiver<Outbox>,
-    heard: watch::Sender<Heard>,
+    events: watch::Sender<RunEvents>,
 ) {
-    member.follower.patience = Patience::new(EVER, Box::new(|_| ()), Instant::now());
+    member.follower.wait = WaitDeadline::new(UNLIMITED, Box::new(|_| ()), Instant::now());
     member.follower.hello.started = true;
     loop {
         if let Some(link) = member.link.take() {
-            heard.send_modify(|heard| heard.is_lost = false);
-            let session = Speaking { link, follower: &mut member.follower, roster: &roster, heard: &heard };
-            if session.speak(&mut outbox).await {
+            events.send_modify(|events| events.is_lost = false);
+            let session =
+                RunSession { link, follower: &mut member.follower, roster: &roster, events: &events };
+            if session.run(&mut outbox).await {
                 return;
             }
             member.follower.closed(Instant::now());
-            heard.send_modify(|heard| heard.is_lost = true);
+            events.send_modify(|events| events.is_lost = true);
             tracing::warn!("rank 0 does not answer; the run goes on, and its end is not told to the others");
         }
         tokio::select! {
-            made = again(&mut member) => if !made {
+            made = reconnect(&mut member) => if !made {
                 return;
             },
             () = ended(&mut outbox) => return,
@@ -82,7 +83,7 @@ async fn ended(outbox: &mut watch::Receiver<Outbox>) {
 }
 
 /// Reconnects. `false` if rank 0 refuses this rank.
-async fn again(member: &mut Member) -> bool {
+async fn reconnect(member: &mut FollowerDriver) -> bool {
     let made = async {
         let found = member.find().await?;
         let made = member.introduce(found).await?;
@@ -102,27 +103,27 @@ async fn again(member: &mut Member) -> bool {
 }
 
 /// One connection to rank 0.
-struct Speaking<'a> {
-    link: Link,
+struct RunSession<'a> {
+    link: RankLink,
     follower: &'a mut Follower,
     roster: &'a Roster,
-    heard: &'a watch::Sender<Heard>,
+    events: &'a watch::Sender<RunEvents>,
 }
 
-impl Speaking<'_> {
+impl RunSession<'_> {
     /// Sends and receives until the run ends (`true`) or the link breaks.
-    async fn speak(mut self, outbox: &mut watch::Receiver<Outbox>) -> bool {
+    async fn run(mut self, outbox: &mut watch::Receiver<Outbox>) -> bool {
         let mut said = Outbox::default();
         let mut next = Instant::now();
         loop {
-            self.heard();
+            self.publish_events();
             let now = outbox.borrow_and_update().clone();
             let hurry = now.done || now.end || now.report != said.report;
             if let Some(at) = now.progress.filter(|at| said.progress != Some(*at))
                 && (hurry || Instant::now() >= next)
             {
-                next = Instant::now() + OFTEN;
-                if !self.link.say(&Message::Progress { at }).await {
+                next = Instant::now() + PROGRESS_INTERVAL;
+                if !self.link.send(&MeetMessage::Progress { at }).await {
                     return now.end;
                 }
                 said.progress = now.progress;
@@ -146,8 +147,8 @@ impl Speaking<'_> {
             let unsaid = now.progress != said.progress;
             tokio::select! {
                 come = self.link.next() => {
-                    let Some(Incoming { message, bulk, .. }) = come else { return false };
-                    if let Err(error) = self.follower.hear(message, bulk, Instant::now()) {
+                    let Some(IncomingMessage { message, bulk, .. }) = come else { return false };
+                    if let Err(error) = self.follower.handle(message, bulk, Instant::now()) {
                         tracing::debug!(%error, "rank 0 ends the connection");
                         return false;
                     }
@@ -161,19 +162,19 @@ impl Speaking<'_> {
     }
 
     async fn part(&self, key: &str, part: Bytes) -> bool {
-        self.link.say_with(&Message::part(key, &part), part).await
+        self.link.send_with_bulk(&MeetMessage::part(key, &part), part).await
     }
 
     /// Publishes what has arrived.
-    fn heard(&mut self) {
-        self.follower.moved.drain(..).for_each(|person| self.roster.place(&person));
+    fn publish_events(&mut self) {
+        self.follower.moved.drain(..).for_each(|info| self.roster.update(&info));
         if let Ok(Some(_)) = self.follower.take(key::REPORT) {
-            self.heard.send_modify(|heard| heard.reported = true);
+            self.events.send_modify(|events| events.reported = true);
         }
         if let Ok(Some(missing)) = self.follower.take(key::DONE) {
             let missing: Vec<u32> = serde_json::from_slice(&missing).unwrap_or_default();
             let missing = missing.into_iter().map(Rank).collect();
-            self.heard.send_modify(|heard| heard.over = Some(missing));
+            self.events.send_modify(|events| events.over = Some(missing));
         }
     }
 }

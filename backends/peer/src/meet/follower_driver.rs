@@ -11,47 +11,47 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::dial::{Dial, Found, Miss};
-use super::follower::{Follower, Heard};
-use super::joining::LARGEST_PART;
-use super::link::{Incoming, Link, Traffic};
-use super::members::RECONNECT;
-use super::messages::{Hello, LAST_WORDS, Message};
+use super::dial::{DialError, Rank0Connection, Rank0Dialer};
+use super::follower::{Follower, FollowerEvent};
+use super::joining::MAX_PART_BYTES;
+use super::link::{IncomingMessage, LinkTraffic, RankLink};
+use super::members::RECONNECT_TIMEOUT;
+use super::messages::{DRAIN_TIMEOUT, Hello, MeetMessage};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Identity};
 
 /// How long another rank 0 may take to reply.
-const ANOTHER: Duration = Duration::from_secs(2);
+const OTHER_RANK0_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Drives a [`Follower`] over its connection to rank 0.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct FollowerDriver {
     pub follower: Follower,
-    pub dial: Dial,
-    pub traffic: Arc<Traffic>,
-    pub link: Option<Link>,
+    pub dial: Rank0Dialer,
+    pub traffic: Arc<LinkTraffic>,
+    pub link: Option<RankLink>,
     /// The address at which rank 0 was reached.
     pub at: Option<Address>,
 }
 
-impl Member {
-    pub(super) fn new(dial: Dial, follower: Follower, traffic: Arc<Traffic>) -> Self {
+impl FollowerDriver {
+    pub(super) fn new(dial: Rank0Dialer, follower: Follower, traffic: Arc<LinkTraffic>) -> Self {
         Self { follower, dial, traffic, link: None, at: None }
     }
 
-    fn look(&mut self) -> Result<(), MeetError> {
-        self.follower.look(self.traffic.moved(), Instant::now())
+    fn check_deadline(&mut self) -> Result<(), MeetError> {
+        self.follower.check_deadline(self.traffic.moved(), Instant::now())
     }
 
     /// Connects to rank 0. The caller then introduces this rank.
-    pub(super) async fn find(&mut self) -> Result<Found, MeetError> {
+    pub(super) async fn find(&mut self) -> Result<Rank0Connection, MeetError> {
         loop {
             let dial = self.dial.clone();
             let mut attempt = pin!(dial.attempt());
             let found = loop {
-                match timeout_at(self.follower.patience.next(), &mut attempt).await {
+                match timeout_at(self.follower.wait.next(), &mut attempt).await {
                     Ok(found) => break found,
-                    Err(_) => self.look()?,
+                    Err(_) => self.check_deadline()?,
                 }
             };
             match found {
@@ -59,7 +59,7 @@ impl Member {
                     self.follower.reached();
                     return Ok(found);
                 }
-                Err(miss) => self.follower.missed(miss, Instant::now())?,
+                Err(miss) => self.follower.dial_failed(miss, Instant::now())?,
             }
             self.pause().await?;
         }
@@ -68,40 +68,40 @@ impl Member {
     /// Waits before the next attempt.
     pub(super) async fn pause(&mut self) -> Result<(), MeetError> {
         self.follower.attempts += 1;
-        let pause = self.dial.pause(self.follower.attempts, self.follower.hello.started);
+        let pause = self.dial.retry_delay(self.follower.attempts, self.follower.hello.started);
         let next = Instant::now() + pause;
         while Instant::now() < next {
-            sleep_until(next.min(self.follower.patience.next())).await;
-            self.look()?;
+            sleep_until(next.min(self.follower.wait.next())).await;
+            self.check_deadline()?;
         }
         Ok(())
     }
 
     /// Sends the hello on a connection and waits for the admission. `false` if rank 0 refuses it
     /// for now, or the connection ends.
-    pub(super) async fn introduce(&mut self, found: Found) -> Result<bool, MeetError> {
-        let mut link = Link::new(found.connection, Arc::clone(&self.traffic));
-        link.say(&Message::Hello(Box::new(self.follower.hello.clone()))).await;
+    pub(super) async fn introduce(&mut self, found: Rank0Connection) -> Result<bool, MeetError> {
+        let mut link = RankLink::new(found.connection, Arc::clone(&self.traffic));
+        link.send(&MeetMessage::Hello(Box::new(self.follower.hello.clone()))).await;
         loop {
-            let come = match timeout_at(self.follower.patience.next(), link.next()).await {
+            let come = match timeout_at(self.follower.wait.next(), link.next()).await {
                 Ok(come) => come,
                 Err(_) => {
-                    self.look()?;
+                    self.check_deadline()?;
                     continue;
                 }
             };
-            let Some(Incoming { message, bulk, .. }) = come else {
+            let Some(IncomingMessage { message, bulk, .. }) = come else {
                 self.follower.closed(Instant::now());
                 return Ok(false);
             };
-            match self.follower.hear(message, bulk, Instant::now())? {
-                Heard::Known => {}
-                Heard::Welcome => {
+            match self.follower.handle(message, bulk, Instant::now())? {
+                FollowerEvent::Handled => {}
+                FollowerEvent::Welcome => {
                     (self.link, self.at) = (Some(link), Some(found.at));
                     return Ok(true);
                 }
-                Heard::NotYet => return Ok(false),
-                Heard::Elsewhere(addresses) => {
+                FollowerEvent::RetryLater => return Ok(false),
+                FollowerEvent::Redirect(addresses) => {
                     let addresses = addresses.iter().filter_map(|address| address.parse().ok());
                     self.dial.redirected(&found.at, addresses.collect());
                     return Ok(false);
@@ -131,7 +131,7 @@ impl Member {
         &mut self,
         identity: &Identity,
         key: &str,
-        say: Option<(Message, Bytes)>,
+        say: Option<(MeetMessage, Bytes)>,
         comes: bool,
     ) -> Result<Bytes, MeetError> {
         self.follower.begin(Instant::now());
@@ -145,7 +145,7 @@ impl Member {
                 && let Some(link) = &self.link
             {
                 // If it cannot be sent, messages received before may contain the reason.
-                link.say_with(message, bulk.clone()).await;
+                link.send_with_bulk(message, bulk.clone()).await;
             }
             while self.link.is_some() {
                 if let Some(value) = self.follower.take(key)? {
@@ -178,10 +178,10 @@ impl Member {
     /// Handles the next message of rank 0, or shows what is waited for.
     async fn next(&mut self) -> Result<(), MeetError> {
         let Some(link) = &mut self.link else { return Ok(()) };
-        match timeout_at(self.follower.patience.next(), link.next()).await {
-            Err(_) => self.look(),
-            Ok(Some(Incoming { message, bulk, .. })) => {
-                self.follower.hear(message, bulk, Instant::now()).map(|_| ())
+        match timeout_at(self.follower.wait.next(), link.next()).await {
+            Err(_) => self.check_deadline(),
+            Ok(Some(IncomingMessage { message, bulk, .. })) => {
+                self.follower.handle(message, bulk, Instant::now()).map(|_| ())
             }
             Ok(None) => {
                 self.lose();
@@ -197,9 +197,9 @@ impl Member {
     }
 
     /// Sends a message without a reply. `false` without a connection.
-    pub(super) async fn say(&self, message: &Message) -> bool {
+    pub(super) async fn send(&self, message: &MeetMessage) -> bool {
         match &self.link {
-            Some(link) => link.say(message).await,
+            Some(link) => link.send(message).await,
             None => false,
         }
     }
@@ -210,31 +210,31 @@ impl Member {
         // Messages received before the break may say that the rendezvous has failed, and rank 0 may
         // be gone since.
         let listen = async { while self.link.is_some() && self.next().await.is_ok() {} };
-        drop(timeout(LAST_WORDS, listen).await);
+        drop(timeout(DRAIN_TIMEOUT, listen).await);
         self.lose();
         if !self.follower.is_refused() {
-            drop(timeout(RECONNECT, self.connect(identity)).await);
+            drop(timeout(RECONNECT_TIMEOUT, self.connect(identity)).await);
         }
     }
 }
 
 /// Checks whether another process is rank 0 of this job.
-pub(super) async fn another_first(dial: &Dial, hello: &Hello) -> Result<(), MeetError> {
+pub(super) async fn check_other_rank0(dial: &Rank0Dialer, hello: &Hello) -> Result<(), MeetError> {
     let ask = async {
         // A notice that is unreadable now is replaced.
         let found = match dial.attempt().await {
             Ok(found) => found,
-            Err(Miss::NotYet(_) | Miss::OtherToken(_) | Miss::Never(_)) => return Ok(()),
+            Err(DialError::NotYet(_) | DialError::OtherToken(_) | DialError::Fatal(_)) => return Ok(()),
         };
-        let mut link = Link::new(found.connection, Traffic::new(LARGEST_PART, Arc::default()));
-        link.say(&Message::Hello(Box::new(hello.clone()))).await;
+        let mut link = RankLink::new(found.connection, LinkTraffic::new(MAX_PART_BYTES, Arc::default()));
+        link.send(&MeetMessage::Hello(Box::new(hello.clone()))).await;
         match link.next().await {
-            Some(Incoming { message: Message::Refuse { kind, why, again: false }, .. }) => {
+            Some(IncomingMessage { message: MeetMessage::Refuse { kind, why, again: false }, .. }) => {
                 Err(MeetError::new(kind, why))
             }
             _ => Ok(()),
         }
     };
     // A process that does not answer in time is ignored.
-    timeout(ANOTHER, ask).await.unwrap_or(Ok(()))
+    timeout(OTHER_RANK0_TIMEOUT, ask).await.unwrap_or(Ok(()))
 }

@@ -20,12 +20,12 @@ use std::sync::{Arc, Mutex};
 use sha2::{Digest, Sha256};
 
 use super::board::Board;
-use super::dial::{Dial, Place};
-use super::interfaces::{self, Addresses};
+use super::dial::{Rank0Dialer, Rank0Location};
+use super::interfaces::{self, InterfaceAddresses};
 use super::launcher::{Launched, Rendezvous};
-use super::messages::Person;
+use super::messages::RankInfo;
 use super::node::{host_name, node_id};
-use super::notice::{Notice, PrivateDirectory, no_token};
+use super::notice::{PrivateDirectory, Rank0Notice, no_token};
 use super::settings::Settings;
 use super::{MeetError, MeetErrorKind};
 use crate::system::is_nobody;
@@ -36,7 +36,7 @@ use crate::{Address, Listener, Network, Token, lock, token};
 const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
 
 /// Socket names that rank 0 may use on one node. Another user's process may have the first.
-const NAMES: u32 = 8;
+const SOCKET_NAMES: u32 = 8;
 
 /// Whether a host stands for all addresses of this host.
 pub(super) fn is_anywhere(host: &str) -> bool {
@@ -45,7 +45,7 @@ pub(super) fn is_anywhere(host: &str) -> bool {
 
 /// This rank's listeners and rendezvous address.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct LocalEndpoint {
     pub network: Arc<dyn Network>,
     pub launched: Launched,
     rendezvous: Rendezvous,
@@ -62,18 +62,18 @@ pub(super) struct Ground {
     directory: Option<PrivateDirectory>,
     /// Whether ranks of other nodes can authenticate.
     has_token: bool,
-    /// Addresses of the interfaces that the user selected.
-    chosen: Addresses,
+    /// InterfaceAddresses of the interfaces that the user selected.
+    selected: InterfaceAddresses,
     /// Whether the notice was withdrawn. Locked while the notice is written, so that no write lands
     /// after the withdrawal.
     is_withdrawn: Arc<Mutex<bool>>,
 }
 
-impl Ground {
+impl LocalEndpoint {
     /// Checks the settings and opens the rendezvous directory.
     pub(super) async fn new(settings: &Settings, process: u64) -> Result<Self, MeetError> {
         let Settings { launched, loader, board, network, token, listen, node, interface, .. } = settings;
-        let chosen = interface.as_deref().map(interfaces::chosen).transpose()?.unwrap_or_default();
+        let selected = interface.as_deref().map(interfaces::selected).transpose()?.unwrap_or_default();
         let (rendezvous, has_token) = (launched.meet()?.clone(), token.is_some());
         let directory = match &rendezvous {
             Rendezvous::Directory(path) => {
@@ -82,7 +82,7 @@ impl Ground {
             }
             Rendezvous::Host { .. } | Rendezvous::List(_) if !has_token => return Err(no_token(&rendezvous)),
             Rendezvous::Node { or, .. } if is_nobody() && (or.is_none() || !has_token) => {
-                return Err(nobody());
+                return Err(unsupported_user());
             }
             Rendezvous::Node { .. } | Rendezvous::Host { .. } | Rendezvous::List(_) => None,
         };
@@ -97,14 +97,14 @@ impl Ground {
             given: listen.clone(),
             directory,
             has_token,
-            chosen,
+            selected,
             is_withdrawn: Arc::default(),
         })
     }
 
     /// This rank, which serves samples at these addresses.
-    pub(super) fn person(&self, addresses: &[Address]) -> Person {
-        Person {
+    pub(super) fn info(&self, addresses: &[Address]) -> RankInfo {
+        RankInfo {
             rank: self.launched.rank.0,
             node: self.node.clone(),
             host: host_name(),
@@ -116,9 +116,9 @@ impl Ground {
     /// The token of a job without a user's token. On one node, it is a text that all ranks can
     /// derive, because the kernel tells which user owns a socket. In a directory that only the user
     /// can read, it is random and made by rank 0.
-    pub(super) fn made_token(&self) -> Result<Option<Token>, MeetError> {
+    pub(super) fn generated_token(&self) -> Result<Option<Token>, MeetError> {
         match &self.rendezvous {
-            Rendezvous::Node { words, .. } => Ok(Some(Token::known(&self.name(words, 0)))),
+            Rendezvous::Node { words, .. } => Ok(Some(Token::known(&self.socket_name(words, 0)))),
             Rendezvous::Directory(_) if self.launched.rank.0 == 0 => {
                 Ok(Some(Token::random().map_err(MeetError::no_random(MeetErrorKind::Secret))?))
             }
@@ -127,36 +127,36 @@ impl Ground {
     }
 
     /// How to find rank 0.
-    pub(super) fn dial(&self, token: Option<Token>) -> Dial {
+    pub(super) fn dial(&self, token: Option<Token>) -> Rank0Dialer {
         let at = |host: &str, ports: &[u16]| ports.iter().map(|port| Address::tcp(host, *port)).collect();
         let mut fallback = Vec::new();
         let place = match (&self.directory, &self.rendezvous) {
-            (Some(directory), _) => Place::Notice(directory.clone()),
-            (None, Rendezvous::Host { host, ports }) => Place::Addresses(at(host, ports)),
-            (None, Rendezvous::List(all)) => Place::Addresses(
+            (Some(directory), _) => Rank0Location::Notice(directory.clone()),
+            (None, Rendezvous::Host { host, ports }) => Rank0Location::Addresses(at(host, ports)),
+            (None, Rendezvous::List(all)) => Rank0Location::Addresses(
                 all.first().map(|(host, port)| Address::tcp(host, *port)).into_iter().collect(),
             ),
             (None, Rendezvous::Node { words, or }) => {
                 if let Some((host, ports)) = or.as_ref().filter(|_| self.has_token) {
                     fallback = at(host, ports);
                 }
-                Place::Addresses(self.names(words))
+                Rank0Location::Addresses(self.socket_names(words))
             }
-            (None, Rendezvous::Directory(_)) => Place::Addresses(Vec::new()),
+            (None, Rendezvous::Directory(_)) => Rank0Location::Addresses(Vec::new()),
         };
         let (rank, job) = (self.launched.rank, self.launched.job_number());
-        Dial::new(Arc::clone(&self.network), place, rank, job, self.loader, token, fallback)
+        Rank0Dialer::new(Arc::clone(&self.network), place, rank, job, self.loader, token, fallback)
     }
 
     /// A name of rank 0's socket on this node.
-    fn name(&self, words: &str, attempt: u32) -> String {
+    fn socket_name(&self, words: &str, attempt: u32) -> String {
         let uid = rustix::process::geteuid().as_raw();
         let digest = Sha256::digest(format!("foreread {uid} {attempt} {} {words}", self.loader));
         format!("foreread-{}", hexadecimal(&digest[..16]))
     }
 
-    fn names(&self, words: &str) -> Vec<Address> {
-        (0..NAMES).map(|attempt| Address::local(self.name(words, attempt))).collect()
+    fn socket_names(&self, words: &str) -> Vec<Address> {
+        (0..SOCKET_NAMES).map(|attempt| Address::local(self.socket_name(words, attempt))).collect()
     }
 
     /// Opens the listeners of this rank.
@@ -164,7 +164,7 @@ impl Ground {
         let mut all = Vec::new();
         if !self.given.is_empty() {
             for address in &self.given {
-                all.push(self.network.listen(address).await.map_err(|error| cannot(address, error))?);
+                all.push(self.network.listen(address).await.map_err(|error| listen_error(address, error))?);
             }
             return Ok(all);
         }
@@ -172,7 +172,10 @@ impl Ground {
         let ports = match &self.rendezvous {
             Rendezvous::Node { words, or } => {
                 let or = or.as_ref().filter(|_| self.has_token);
-                match self.first_of(if is_first { self.names(words) } else { vec![anonymous()?] }).await {
+                match self
+                    .first_of(if is_first { self.socket_names(words) } else { vec![random_socket()?] })
+                    .await
+                {
                     Ok(listener) => all.push(listener),
                     Err(error) if or.is_some() => {
                         tracing::warn!(%error, "ranks meet at the launcher's host: no socket of this node is free");
@@ -193,7 +196,7 @@ impl Ground {
             Rendezvous::Host { .. } | Rendezvous::Directory(_) => vec![0],
         };
         if all.is_empty() {
-            let address = anonymous()?;
+            let address = random_socket()?;
             match self.network.listen(&address).await {
                 Ok(listener) => all.push(listener),
                 // Ranks of this node then use the network.
@@ -251,7 +254,7 @@ impl Ground {
                     if error.kind() == io::ErrorKind::AddrInUse {
                         taken = port;
                     }
-                    last = Some(cannot(&address, error));
+                    last = Some(listen_error(&address, error));
                 }
             }
         }
@@ -260,7 +263,7 @@ impl Ground {
     }
 
     /// The addresses to advertise to other ranks.
-    pub(super) fn told(&self, listens: &[Address]) -> Vec<Address> {
+    pub(super) fn advertised(&self, listens: &[Address]) -> Vec<Address> {
         let listed = match &self.rendezvous {
             Rendezvous::List(list) => list.get(self.launched.rank.0 as usize).map(|(host, _)| host.clone()),
             _ => None,
@@ -269,8 +272,8 @@ impl Ground {
             (Address::Tcp(host, port), Some(listed)) if is_anywhere(host) => {
                 vec![Address::tcp(listed.clone(), *port)]
             }
-            (Address::Tcp(host, port), None) if is_anywhere(host) && !self.chosen.is_empty() => {
-                self.chosen.iter().map(|(_, ip)| Address::tcp(ip.to_string(), *port)).collect()
+            (Address::Tcp(host, port), None) if is_anywhere(host) && !self.selected.is_empty() => {
+                self.selected.iter().map(|(_, ip)| Address::tcp(ip.to_string(), *port)).collect()
             }
             _ => vec![address.clone()],
         };
@@ -321,11 +324,11 @@ impl Ground {
         blocking(publish).await?
     }
 
-    fn notice(&self, listens: &[Address], made: Option<&Token>) -> Notice {
-        let names = |address| names(address, &self.chosen);
+    fn notice(&self, listens: &[Address], made: Option<&Token>) -> Rank0Notice {
+        let names = |address| host_addresses(address, &self.selected);
         let addresses = listens.iter().flat_map(names).map(|address| address.to_string()).collect();
         let token = made.map(|token| String::from_utf8_lossy(token.expose()).into_owned());
-        Notice { instance: self.process, node: node_id(), addresses, token }
+        Rank0Notice { instance: self.process, node: node_id(), addresses, token }
     }
 
     /// Withdraws the notice.
@@ -341,7 +344,7 @@ impl Ground {
 }
 
 /// The error for the user nobody, whose ranks cannot authenticate on a node.
-fn nobody() -> MeetError {
+fn unsupported_user() -> MeetError {
     let (token, meet) = (super::launcher::TOKEN, super::launcher::MEET);
     let line = format!(
         "the kernel cannot tell this user (nobody) from users of other containers: run as another user, or set {token} to \
@@ -356,12 +359,12 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 /// A Unix socket of this node with a random name.
-fn anonymous() -> Result<Address, MeetError> {
+fn random_socket() -> Result<Address, MeetError> {
     let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
     Ok(Address::local(format!("foreread-{}", hexadecimal(&random[..16]))))
 }
 
-fn cannot(address: &Address, error: io::Error) -> MeetError {
+fn listen_error(address: &Address, error: io::Error) -> MeetError {
     let remedy = match error.kind() {
         io::ErrorKind::AddrInUse => "; another program has it: choose another by FOREREAD_MEET",
         _ => "",
@@ -370,15 +373,16 @@ fn cannot(address: &Address, error: io::Error) -> MeetError {
 }
 
 /// The addresses at which other hosts may reach rank 0: those of the selected interfaces, or all.
-fn names(address: &Address, chosen: &Addresses) -> Vec<Address> {
+fn host_addresses(address: &Address, selected: &InterfaceAddresses) -> Vec<Address> {
     let Address::Tcp(host, port) = address else { return vec![address.clone()] };
     if !is_anywhere(host) {
         return vec![address.clone()];
     }
-    let texts = |addresses: &Addresses| addresses.iter().map(|(_, ip)| ip.to_string()).collect::<Vec<_>>();
-    let all = match chosen.is_empty() {
+    let texts =
+        |addresses: &InterfaceAddresses| addresses.iter().map(|(_, ip)| ip.to_string()).collect::<Vec<_>>();
+    let all = match selected.is_empty() {
         true => std::iter::once(host_name()).chain(texts(&interfaces::all())).collect(),
-        false => texts(chosen),
+        false => texts(selected),
     };
     all.into_iter().map(|host| Address::tcp(host, *port)).collect()
 }
@@ -389,33 +393,33 @@ mod tests {
 
     #[test]
     fn wildcard_address_is_published_by_host_name() {
-        let none = Addresses::new();
-        let all = names(&Address::tcp("::", 7), &none);
+        let none = InterfaceAddresses::new();
+        let all = host_addresses(&Address::tcp("::", 7), &none);
         assert_eq!(all[0], Address::tcp(host_name(), 7));
         assert!(
             all.iter()
                 .all(|address| matches!(address, Address::Tcp(host, 7) if !ANYWHERE.contains(&&host[..])))
         );
-        assert_eq!(names(&Address::local("x"), &none), [Address::local("x")]);
-        assert_eq!(names(&Address::tcp("node1", 7), &none), [Address::tcp("node1", 7)]);
-        let chosen = vec![("ib0".to_owned(), "10.1.2.3".parse().unwrap())];
-        assert_eq!(names(&Address::tcp("::", 7), &chosen), [Address::tcp("10.1.2.3", 7)]);
+        assert_eq!(host_addresses(&Address::local("x"), &none), [Address::local("x")]);
+        assert_eq!(host_addresses(&Address::tcp("node1", 7), &none), [Address::tcp("node1", 7)]);
+        let selected = vec![("ib0".to_owned(), "10.1.2.3".parse().unwrap())];
+        assert_eq!(host_addresses(&Address::tcp("::", 7), &selected), [Address::tcp("10.1.2.3", 7)]);
     }
 
     #[test]
     // semantics: RANK-26
     fn chosen_interface_is_announced_in_notice_and_roster() {
-        let mut ground = ground(1, "interface");
-        ground.chosen = ["10.1.2.3", "fd00::3"].map(|ip| ("ib0".to_owned(), ip.parse().unwrap())).into();
+        let mut endpoint = endpoint(1, "interface");
+        endpoint.selected = ["10.1.2.3", "fd00::3"].map(|ip| ("ib0".to_owned(), ip.parse().unwrap())).into();
         let listens = [Address::local("x"), Address::tcp("::", 7)];
         let announced = [Address::local("x"), Address::tcp("10.1.2.3", 7), Address::tcp("fd00::3", 7)];
-        assert_eq!(ground.told(&listens), announced);
-        let notice = ground.notice(&listens, None);
+        assert_eq!(endpoint.advertised(&listens), announced);
+        let notice = endpoint.notice(&listens, None);
         assert_eq!(notice.addresses, announced.map(|address| address.to_string()));
         // The rank's own entry in the list has precedence.
         let list = [("node0", 1), ("node1", 7)].map(|(host, port)| (host.to_owned(), port));
-        ground.rendezvous = Rendezvous::List(list.into());
-        assert_eq!(ground.told(&listens), [Address::local("x"), Address::tcp("node1", 7)]);
+        endpoint.rendezvous = Rendezvous::List(list.into());
+        assert_eq!(endpoint.advertised(&listens), [Address::local("x"), Address::tcp("node1", 7)]);
     }
 
     #[tokio::test]
@@ -424,18 +428,18 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("meet");
         let directory = PrivateDirectory::open(&path).unwrap();
-        let ground = Ground { directory: Some(directory), ..ground(0, "withdrawn") };
+        let endpoint = LocalEndpoint { directory: Some(directory), ..endpoint(0, "withdrawn") };
         let listens = [Address::tcp("node1", 7)];
-        ground.publish(&listens, None, false).await.unwrap();
+        endpoint.publish(&listens, None, false).await.unwrap();
         assert!(path.exists());
-        ground.withdraw();
+        endpoint.withdraw();
         // These writes were under way and finish after the withdrawal.
-        ground.publish(&listens, None, false).await.unwrap();
-        ground.publish(&listens, None, true).await.unwrap();
+        endpoint.publish(&listens, None, false).await.unwrap();
+        endpoint.publish(&listens, None, true).await.unwrap();
         assert!(!path.exists());
     }
 
-    fn ground(rank: u32, words: &str) -> Ground {
+    fn endpoint(rank: u32, words: &str) -> LocalEndpoint {
         let rendezvous = Rendezvous::Node { words: format!("{words} {}", std::process::id()), or: None };
         let launched = Launched {
             rank: foreread_types::Rank(rank),
@@ -448,9 +452,9 @@ mod tests {
             launcher: "a test",
         };
         let (network, given, directory) = (Arc::new(crate::System), Vec::new(), None);
-        let (chosen, is_withdrawn, board, node) = Default::default();
+        let (selected, is_withdrawn, board, node) = Default::default();
         let (loader, process, has_token) = (0, 1, false);
-        Ground {
+        LocalEndpoint {
             network,
             launched,
             rendezvous,
@@ -461,7 +465,7 @@ mod tests {
             given,
             directory,
             has_token,
-            chosen,
+            selected,
             is_withdrawn,
         }
     }
@@ -469,16 +473,18 @@ mod tests {
     /// Socket names are not reserved: another program may have the first.
     #[tokio::test]
     async fn taken_name_of_a_socket_is_passed_over() {
-        let first = ground(0, "taken");
+        let first = endpoint(0, "taken");
         let before = first.listen().await.unwrap();
         let own = first.listen().await.unwrap();
         assert_ne!(before[0].address(), own[0].address());
-        let Place::Addresses(looked_for) = ground(1, "taken").dial(None).place else {
+        let Rank0Location::Addresses(looked_for) = endpoint(1, "taken").dial(None).place else {
             panic!("no addresses")
         };
         assert_eq!([&looked_for[0], &looked_for[1]], [before[0].address(), own[0].address()]);
         // The names of another job, loader or user differ.
-        let Place::Addresses(other) = ground(1, "other").dial(None).place else { panic!("no addresses") };
+        let Rank0Location::Addresses(other) = endpoint(1, "other").dial(None).place else {
+            panic!("no addresses")
+        };
         assert!(other.iter().all(|name| !looked_for.contains(name)));
     }
 }

@@ -23,89 +23,93 @@ pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// The connections of one listener that have not authenticated.
 #[derive(Debug)]
-pub(crate) struct Doorway {
+pub(crate) struct PendingAuth {
     most: usize,
-    inside: Mutex<Inside>,
+    queue: Mutex<AuthQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
-    waiting: VecDeque<Waiting>,
+struct AuthQueue {
+    waiting: VecDeque<PendingConnection>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingConnection {
     number: u64,
-    spoke: Arc<AtomicBool>,
+    named_job: Arc<AtomicBool>,
     /// Dropping it notifies the connection's task.
-    _out: oneshot::Sender<()>,
+    _evicted: oneshot::Sender<()>,
 }
 
-/// A place among the pending connections, released when dropped.
+/// A slot among the pending connections, released when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    doorway: Arc<Doorway>,
+pub(crate) struct AuthSlot {
+    pending: Arc<PendingAuth>,
     number: u64,
     /// Set once the connection has named this job.
-    pub(crate) spoke: Arc<AtomicBool>,
+    pub(crate) named_job: Arc<AtomicBool>,
     /// Resolves when another connection evicts this one.
-    pub(crate) out: oneshot::Receiver<()>,
+    pub(crate) evicted: oneshot::Receiver<()>,
 }
 
-impl Doorway {
+impl PendingAuth {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most: most.max(1), inside: Mutex::default() }
+        Self { most: most.max(1), queue: Mutex::default() }
     }
 
     /// Adds a connection. Evicts another one if necessary.
-    pub(crate) fn enter(self: &Arc<Self>) -> Place {
-        let mut inside = lock(&self.inside);
-        if inside.waiting.len() >= self.most {
-            inside.push_out();
+    pub(crate) fn admit(self: &Arc<Self>) -> AuthSlot {
+        let mut queue = lock(&self.queue);
+        if queue.waiting.len() >= self.most {
+            queue.evict();
         }
-        let (sender, out) = oneshot::channel();
-        let spoke = Arc::new(AtomicBool::new(false));
-        let number = inside.next;
-        inside.next += 1;
-        inside.waiting.push_back(Waiting { number, spoke: Arc::clone(&spoke), _out: sender });
-        drop(inside);
-        Place { doorway: Arc::clone(self), number, spoke, out }
+        let (sender, evicted) = oneshot::channel();
+        let named_job = Arc::new(AtomicBool::new(false));
+        let number = queue.next;
+        queue.next += 1;
+        queue.waiting.push_back(PendingConnection {
+            number,
+            named_job: Arc::clone(&named_job),
+            _evicted: sender,
+        });
+        drop(queue);
+        AuthSlot { pending: Arc::clone(self), number, named_job, evicted }
     }
 
     /// Evicts one connection, if there is any.
-    pub(crate) fn push_out(&self) {
-        lock(&self.inside).push_out();
+    pub(crate) fn evict(&self) {
+        lock(&self.queue).evict();
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        lock(&self.inside).waiting.len()
+        lock(&self.queue).waiting.len()
     }
 }
 
-impl Inside {
-    fn push_out(&mut self) {
-        let silent = self.waiting.iter().position(|waiting| !waiting.spoke.load(Relaxed));
+impl AuthQueue {
+    fn evict(&mut self) {
+        let silent = self.waiting.iter().position(|waiting| !waiting.named_job.load(Relaxed));
         self.waiting.remove(silent.unwrap_or(0));
     }
 }
 
-impl Drop for Place {
+impl Drop for AuthSlot {
     fn drop(&mut self) {
-        lock(&self.doorway.inside).waiting.retain(|waiting| waiting.number != self.number);
+        lock(&self.pending.queue).waiting.retain(|waiting| waiting.number != self.number);
     }
 }
 
 /// Counts refused connections and logs them once a minute.
 #[derive(Debug)]
-pub(crate) struct StrangerLog {
+pub(crate) struct RefusalLog {
     whom: &'static str,
     /// Connections that are not logged yet, and when the last line was written.
     since: Mutex<(u64, Option<Instant>)>,
 }
 
-impl StrangerLog {
+impl RefusalLog {
     pub(crate) fn new(whom: &'static str) -> Self {
         Self { whom, since: Mutex::default() }
     }
@@ -138,23 +142,23 @@ mod tests {
 
     #[test]
     fn silent_connections_are_evicted_before_the_oldest() {
-        let doorway = Arc::new(Doorway::new(3));
-        let mut places: Vec<Place> = (0..3).map(|_| doorway.enter()).collect();
-        places[0].spoke.store(true, Relaxed);
-        let out = |place: &mut Place| place.out.try_recv() == Err(oneshot::error::TryRecvError::Closed);
-        places.push(doorway.enter());
-        assert_eq!(places.iter_mut().map(out).collect::<Vec<_>>(), [false, true, false, false]);
-        places.iter().for_each(|place| place.spoke.store(true, Relaxed));
-        places.push(doorway.enter());
-        assert_eq!(places.iter_mut().map(out).collect::<Vec<_>>(), [true, true, false, false, false]);
-        assert_eq!(doorway.len(), 3);
-        drop(places);
-        assert_eq!(doorway.len(), 0);
+        let pending = Arc::new(PendingAuth::new(3));
+        let mut slots: Vec<AuthSlot> = (0..3).map(|_| pending.admit()).collect();
+        slots[0].named_job.store(true, Relaxed);
+        let out = |slot: &mut AuthSlot| slot.evicted.try_recv() == Err(oneshot::error::TryRecvError::Closed);
+        slots.push(pending.admit());
+        assert_eq!(slots.iter_mut().map(out).collect::<Vec<_>>(), [false, true, false, false]);
+        slots.iter().for_each(|slot| slot.named_job.store(true, Relaxed));
+        slots.push(pending.admit());
+        assert_eq!(slots.iter_mut().map(out).collect::<Vec<_>>(), [true, true, false, false, false]);
+        assert_eq!(pending.len(), 3);
+        drop(slots);
+        assert_eq!(pending.len(), 0);
     }
 
     #[test]
     fn refusals_are_logged_at_once_and_then_once_a_minute() {
-        let (log, start) = (StrangerLog::new("strangers"), Instant::now());
+        let (log, start) = (RefusalLog::new("strangers"), Instant::now());
         assert_eq!(log.count(true, start), Some(1));
         for second in 1..60 {
             assert_eq!(log.count(true, start + Duration::from_secs(second)), None);

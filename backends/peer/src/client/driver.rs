@@ -17,27 +17,27 @@ use foreread_types::SampleKey;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Action, Event, Expected, Machine, NAME};
-use crate::batch::Batch;
+use super::{ClientAction, ClientEvent, ClientMachine, ExpectedPayload, NAME};
+use crate::batch::RequestBatch;
 use crate::channel::Channel;
 use crate::frame::Header;
 use crate::input::Input;
 use crate::output::Output;
-use crate::remote::Inner;
-use crate::timer::Timer;
+use crate::peer_client::ClientShared;
+use crate::timer::PollTimer;
 use crate::{Stream, WireError, WireErrorKind};
 
 /// A command to the connection's task.
-pub(crate) enum Command {
+pub(crate) enum ClientCommand {
     /// A new request with its number.
-    Ask(u64, Batch),
+    Ask(u64, RequestBatch),
     /// Reads were dropped.
     Sweep,
     /// The sample is no longer wanted.
     Forget(SampleKey),
 }
 
-impl Command {
+impl ClientCommand {
     /// Fails its samples.
     pub(crate) fn fail(self, why: &WireError) {
         if let Self::Ask(_, batch) = self {
@@ -54,16 +54,16 @@ enum Body {
     Skipped(u64),
 }
 
-/// Open requests and their callers. Outlives connections.
-pub(crate) struct Open {
-    machine: Machine,
-    batches: BTreeMap<u64, Batch>,
+/// OpenRequests requests and their callers. Outlives connections.
+pub(crate) struct OpenRequests {
+    machine: ClientMachine,
+    batches: BTreeMap<u64, RequestBatch>,
     clock: Instant,
 }
 
-impl Open {
-    pub(crate) fn new(remote: &Inner) -> Self {
-        let machine = Machine::new(remote.rank, remote.asker.run.tag());
+impl OpenRequests {
+    pub(crate) fn new(remote: &ClientShared) -> Self {
+        let machine = ClientMachine::new(remote.rank, remote.asker.run.tag());
         Self { machine, batches: BTreeMap::new(), clock: Instant::now() }
     }
 
@@ -72,34 +72,34 @@ impl Open {
     }
 
     /// Fails all open samples.
-    pub(crate) fn fail(self, remote: &Inner, why: &WireError) {
+    pub(crate) fn fail(self, remote: &ClientShared, why: &WireError) {
         remote.asker.counters.now().lost += self.len() as u64;
         self.batches.into_values().for_each(|batch| batch.fail(why));
     }
 }
 
 /// The task of a connection.
-pub(crate) struct Asking<'a> {
-    remote: &'a Inner,
+pub(crate) struct ClientTask<'a> {
+    remote: &'a ClientShared,
     stream: Stream,
-    commands: &'a mut mpsc::UnboundedReceiver<Command>,
-    open: &'a mut Open,
+    commands: &'a mut mpsc::UnboundedReceiver<ClientCommand>,
+    open: &'a mut OpenRequests,
     /// Output of the machine that is carried out next. Empty between events.
-    actions: Vec<Action>,
+    actions: Vec<ClientAction>,
     input: Input,
     body: Option<Body>,
     output: Output,
     came: u64,
-    timer: Timer,
+    timer: PollTimer,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> ClientTask<'a> {
     /// Resumes the `open` requests on a new connection.
     pub(crate) fn new(
-        remote: &'a Inner,
+        remote: &'a ClientShared,
         channel: Channel,
-        commands: &'a mut mpsc::UnboundedReceiver<Command>,
-        open: &'a mut Open,
+        commands: &'a mut mpsc::UnboundedReceiver<ClientCommand>,
+        open: &'a mut OpenRequests,
     ) -> Self {
         let (stream, input, output) = channel.into_parts();
         let mut actions = Vec::new();
@@ -114,7 +114,7 @@ impl<'a> Asking<'a> {
             body: None,
             output,
             came: 0,
-            timer: Timer::default(),
+            timer: PollTimer::default(),
         };
         this.act();
         this
@@ -125,7 +125,7 @@ impl<'a> Asking<'a> {
         self.input.came() > 0
     }
 
-    fn on(&mut self, event: Event) -> Result<(), WireError> {
+    fn on(&mut self, event: ClientEvent) -> Result<(), WireError> {
         self.open.machine.on(event, self.open.clock.elapsed(), &mut self.actions)?;
         self.act();
         Ok(())
@@ -136,11 +136,11 @@ impl<'a> Asking<'a> {
         let (mut sends, mut got, mut got_bytes) = (false, 0, 0);
         for action in self.actions.drain(..) {
             match action {
-                Action::Send(header, payload) => {
+                ClientAction::Send(header, payload) => {
                     self.output.push(header, payload, None, ());
                     sends = true;
                 }
-                Action::Answer { request, tag, result } => {
+                ClientAction::Answer { request, tag, result } => {
                     if let Ok(bytes) = &result {
                         (got, got_bytes) = (got + 1, got_bytes + bytes.len() as u64);
                     }
@@ -153,7 +153,7 @@ impl<'a> Asking<'a> {
                 }
             }
         }
-        let late = self.open.machine.take_late();
+        let late = self.open.machine.take_timed_out();
         if got + late > 0 {
             let mut tally = self.remote.asker.counters.now();
             tally.late += late;
@@ -169,19 +169,19 @@ impl<'a> Asking<'a> {
         sends
     }
 
-    fn command(&mut self, command: Command) -> Result<(), WireError> {
+    fn command(&mut self, command: ClientCommand) -> Result<(), WireError> {
         match command {
-            Command::Ask(request, batch) => {
+            ClientCommand::Ask(request, batch) => {
                 self.remote.asker.counters.now().asked += batch.left() as u64;
                 let asks = batch.asks().collect();
                 self.open.batches.insert(request, batch);
-                self.on(Event::Ask { request, asks })?;
+                self.on(ClientEvent::Ask { request, asks })?;
                 // Reads that were dropped before this command arrived: an earlier sweep did not
                 // find them.
                 self.cancel_dropped(request)
             }
-            Command::Sweep => self.sweep(),
-            Command::Forget(key) => self.on(Event::Forget { key }),
+            ClientCommand::Sweep => self.sweep(),
+            ClientCommand::Forget(key) => self.on(ClientEvent::Forget { key }),
         }
     }
 
@@ -198,7 +198,7 @@ impl<'a> Asking<'a> {
         if batch.is_empty() {
             self.open.batches.remove(&request);
         }
-        if tags.is_empty() { Ok(()) } else { self.on(Event::Cancel { request, tags }) }
+        if tags.is_empty() { Ok(()) } else { self.on(ClientEvent::Cancel { request, tags }) }
     }
 
     /// Reads and handles a frame. `false` at the end of the stream.
@@ -225,14 +225,14 @@ impl<'a> Asking<'a> {
                     let detail = format!("rank {rank}: the checksum or tag does not match what arrived");
                     Err(TierError::new(ErrorKind::Corrupt, NAME).with_detail(detail))
                 };
-                self.on(Event::Sample { header, result })?;
+                self.on(ClientEvent::Sample { header, result })?;
             }
             Some(Body::Small(header, bytes)) => {
                 let bytes = bytes.into_inner().freeze();
                 if !self.input.fits(&header, None, &bytes) {
                     return Poll::Ready(Err(WireError::malformed("a frame arrived damaged")));
                 }
-                self.on(Event::Small { header, bytes })?;
+                self.on(ClientEvent::Small { header, bytes })?;
             }
             Some(Body::Skipped(..)) | None => {}
         }
@@ -246,14 +246,14 @@ impl<'a> Asking<'a> {
         let expected = self.open.machine.expect(&header, &mut self.actions)?;
         self.act();
         Ok(match expected {
-            Expected::Skipped => skipped,
-            Expected::Small => Body::Small(header, BytesMut::with_capacity(length).limit(length)),
-            Expected::Sample(key) => match self.remote.asker.buffers.allocate(length, 1) {
+            ExpectedPayload::Skipped => skipped,
+            ExpectedPayload::Small => Body::Small(header, BytesMut::with_capacity(length).limit(length)),
+            ExpectedPayload::Sample(key) => match self.remote.asker.buffers.allocate(length, 1) {
                 Some(buffer) => Body::Sample(header, key, buffer),
                 None => {
                     let error = TierError::new(ErrorKind::Other, NAME)
                         .with_detail(format!("no memory for {length} bytes"));
-                    self.on(Event::Sample { header, result: Err(error) })?;
+                    self.on(ClientEvent::Sample { header, result: Err(error) })?;
                     skipped
                 }
             },
@@ -272,7 +272,7 @@ impl<'a> Asking<'a> {
     }
 
     /// Does all that is possible without waiting. The end of the connection is an error.
-    fn go_on(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
+    fn poll_all(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         while let Poll::Ready(frame) = self.poll_frame(cx) {
             if !frame? {
                 return Err(WireError::new(WireErrorKind::Gone, "it closed the connection"));
@@ -280,7 +280,7 @@ impl<'a> Asking<'a> {
         }
         if self.input.came() > self.came {
             self.came = self.input.came();
-            self.on(Event::Heard)?;
+            self.on(ClientEvent::Heard)?;
         }
         while let Poll::Ready(command) = self.commands.poll_recv(cx) {
             match command {
@@ -305,12 +305,12 @@ impl<'a> Asking<'a> {
     }
 }
 
-impl Future for Asking<'_> {
+impl Future for ClientTask<'_> {
     /// Why the connection ended.
     type Output = WireError;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WireError> {
-        match self.get_mut().go_on(cx) {
+        match self.get_mut().poll_all(cx) {
             Ok(()) => Poll::Pending,
             Err(error) => Poll::Ready(error),
         }

@@ -90,7 +90,7 @@ impl RequestBatch {
 impl Drop for RequestBatch {
     fn drop(&mut self) {
         if self.left > 0 {
-            let detail = format!("rank {} is no longer asked: this process ends", self.rank);
+            let detail = format!("rank {}: this process ends", self.rank);
             self.answer_all(&TierError::new(ErrorKind::Closed, NAME).with_detail(detail));
         }
     }

@@ -203,7 +203,7 @@ impl Tier for PeerClient {
         if u32::try_from(request.len()).is_err() {
             let error = TierError::new(ErrorKind::Unsupported, NAME)
                 .with_object(&*request.object.path)
-                .with_detail("a sample of 4 GiB or more does not go from rank to rank");
+                .with_detail("samples of 4 GiB or more are not sent between ranks");
             return Box::pin(future::ready(Err(error)));
         }
         let (answer, incoming) = oneshot::channel();
@@ -311,7 +311,7 @@ impl ClientShared {
             if !useful || error.kind() != WireErrorKind::Late {
                 return (error, was_useful);
             }
-            tracing::debug!(rank = %self.rank, %error, "asks once more");
+            tracing::debug!(rank = %self.rank, %error, "reconnects once");
             sleep(RECONNECT_JITTER.mul_f64(self.draw(open.len() as u64))).await;
         }
     }
@@ -369,7 +369,7 @@ impl ClientShared {
                 Err(error) => last = Some(error.with(address)),
             }
         }
-        Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Gone, "no address of it is known")))
+        Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Gone, "it has no known address")))
     }
 }
 

@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn refusals_are_logged_at_once_and_then_once_a_minute() {
-        let (log, start) = (RefusalLog::new("strangers"), Instant::now());
+        let (log, start) = (RefusalLog::new("unauthenticated peers"), Instant::now());
         assert_eq!(log.count(true, start), Some(1));
         for second in 1..60 {
             assert_eq!(log.count(true, start + Duration::from_secs(second)), None);

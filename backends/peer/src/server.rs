@@ -133,9 +133,9 @@ impl Server {
             run: OnceLock::new(),
             source: RwLock::default(),
             meetings: sender,
-            unauthenticated: RefusalLog::new("strangers"),
+            unauthenticated: RefusalLog::new("unauthenticated peers"),
             other_runs: RefusalLog::new("ranks of other runs"),
-            misconfigured: RefusalLog::new("ranks that were started otherwise"),
+            misconfigured: RefusalLog::new("ranks with other settings"),
         });
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let between_nodes = listeners.iter().any(|listener| matches!(listener.address(), Address::Tcp(..)));
@@ -226,7 +226,7 @@ async fn take(mut listener: Box<dyn Listener>, shared: Arc<ServerShared>) {
 async fn pause(shared: &ServerShared, address: &Address, error: io::Error) {
     shared.note_unauthenticated(
         "nobody",
-        &WireError::io(&format!("{address}: cannot take a connection"), error),
+        &WireError::io(&format!("{address}: cannot accept a connection"), error),
     );
     sleep(ACCEPT_RETRY_DELAY).await;
 }
@@ -251,11 +251,11 @@ async fn serve_connection(
     let answer = handshake::answer(stream, from.clone(), &shared.identity, &offer, wanted, &slot.named_job);
     let answered = tokio::select! {
         answered = timeout(PATIENCE, answer) => answered.unwrap_or_else(|_| {
-            let detail = format!("it did not say who it is in {} s", PATIENCE.as_secs());
+            let detail = format!("no handshake within {} s", PATIENCE.as_secs());
             Err(WireError::new(WireErrorKind::Late, detail))
         }),
         _ = &mut slot.evicted => {
-            Err(WireError::new(WireErrorKind::Late, "it said nothing, and others came"))
+            Err(WireError::new(WireErrorKind::Late, "it sent nothing and was evicted"))
         }
     };
     let named_job = slot.named_job.load(Relaxed);
@@ -280,7 +280,7 @@ async fn serve_connection(
         }
         Err(error) => {
             if named_job && matches!(error.kind(), WireErrorKind::OtherToken | WireErrorKind::OtherVersion) {
-                shared.counters.note_mistaken(format!("somebody at {from}: {error}"));
+                shared.counters.note_mistaken(format!("a process at {from}: {error}"));
             }
             return shared.note_unauthenticated(&from, &error);
         }

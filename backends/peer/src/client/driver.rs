@@ -285,7 +285,7 @@ impl<'a> ClientTask<'a> {
         while let Poll::Ready(command) = self.commands.poll_recv(cx) {
             match command {
                 Some(command) => self.command(command)?,
-                None => return Err(WireError::new(WireErrorKind::Gone, "nobody asks any more")),
+                None => return Err(WireError::new(WireErrorKind::Gone, "no caller is left")),
             }
         }
         loop {

@@ -302,7 +302,7 @@ impl ClientMachine {
         };
         let found: Vec<(u64, u32)> = self.requests.iter().filter_map(of_request).collect();
         for (request, tag) in found {
-            self.time_out(request, &[tag], "the origin was sooner", actions);
+            self.time_out(request, &[tag], "the origin delivered it first", actions);
         }
     }
 
@@ -347,7 +347,7 @@ impl ClientMachine {
                 Ok(ExpectedPayload::Skipped)
             }
             Kind::Ask | Kind::Cancel | Kind::Control => {
-                Err(WireError::malformed(format!("a frame {:?} from who is asked for samples", header.kind)))
+                Err(WireError::malformed(format!("unexpected frame {:?} from a server", header.kind)))
             }
         }
     }
@@ -413,7 +413,7 @@ impl ClientMachine {
             self.time_out(
                 number,
                 &tags,
-                &format!("it was on its way for {} s", RESPONSE_TIMEOUT.as_secs()),
+                &format!("it did not arrive within {} s", RESPONSE_TIMEOUT.as_secs()),
                 actions,
             );
         }
@@ -427,7 +427,7 @@ impl ClientMachine {
             next = *self.silent_until.get_or_insert(now + CONFIRM_DELAY);
             if next <= now {
                 let silence = now.saturating_sub(self.last_byte).as_secs_f64();
-                let detail = format!("it has said nothing for {silence:.1} s");
+                let detail = format!("no data for {silence:.1} s");
                 return Err(WireError::new(WireErrorKind::Late, detail));
             }
         }
@@ -447,7 +447,7 @@ impl ClientMachine {
             self.ack_deadlines.pop_front();
             let ack_deadlines = request.open().filter(|(.., state)| *state == SampleState::Unacknowledged);
             let ack_deadlines: Vec<u32> = ack_deadlines.map(|(tag, ..)| tag).collect();
-            let why = format!("nothing was said of it in {} s", ACK_TIMEOUT.as_secs());
+            let why = format!("it was not acknowledged within {} s", ACK_TIMEOUT.as_secs());
             self.time_out(number, &ack_deadlines, &why, actions);
         }
         if let Some(oldest) = self.requests.values().next() {

@@ -133,9 +133,8 @@ impl Bulk {
 
 /// The error if rank 0 can no longer read a catalog that other ranks need.
 pub(super) fn unreadable(error: &io::Error) -> MeetError {
-    let line = format!(
-        "rank 0's catalog cannot be read any more: {error}; leave its file as it is while ranks start"
-    );
+    let line =
+        format!("rank 0 can no longer read its catalog: {error}; do not change the file while ranks start");
     MeetError::new(MeetErrorKind::Broken, line)
 }
 
@@ -277,7 +276,7 @@ pub(super) async fn fetch(
         let connection = match opened {
             Ok((connection, _)) => connection,
             Err(error) => {
-                tracing::debug!(%error, "the rank that has the catalog is not reached");
+                tracing::debug!(%error, "cannot connect to the node's relay");
                 continue;
             }
         };

@@ -171,7 +171,7 @@ impl Rank0Dialer {
         let addresses = parsed.filter(|at| near || matches!(at, Address::Tcp(..))).collect();
         let made = notice.token.as_ref().and_then(|token| Token::new(token).ok());
         let Some(token) = self.token.clone().or(made) else {
-            let why = "rank 0 was given a token (FOREREAD_TOKEN), and this rank was not";
+            let why = "rank 0 has a token (FOREREAD_TOKEN), and this rank has none";
             return Err(DialError::NotYet(Some(why.to_owned())));
         };
         let mut found = pin!(self.race(addresses, token));

@@ -293,7 +293,7 @@ impl LocalEndpoint {
         let networks: Vec<_> = addresses.iter().filter_map(of_network).map(named).collect();
         if !networks.is_empty() {
             tracing::info!(
-                "other nodes reach this rank at {}; {} chooses another network",
+                "other nodes reach this rank at {}; set {} to choose another network",
                 networks.join(", "),
                 interfaces::INTERFACE
             );
@@ -366,7 +366,7 @@ fn random_socket() -> Result<Address, MeetError> {
 
 fn listen_error(address: &Address, error: io::Error) -> MeetError {
     let remedy = match error.kind() {
-        io::ErrorKind::AddrInUse => "; another program has it: choose another by FOREREAD_MEET",
+        io::ErrorKind::AddrInUse => "; another program uses it: choose another address with FOREREAD_MEET",
         _ => "",
     };
     MeetError::caused(MeetErrorKind::Network, format!("cannot listen at {address}: {error}{remedy}"), error)

@@ -110,7 +110,7 @@ impl Follower {
             DialError::Fatal(error) => return Err(error),
             DialError::NotYet(why) => (self.why, self.other_token) = (why, None),
             DialError::OtherToken(at) => {
-                self.why = Some(format!("who answers at {at} has another token (FOREREAD_TOKEN)"));
+                self.why = Some(format!("the process at {at} has another token (FOREREAD_TOKEN)"));
                 if self.other_token.is_none() {
                     self.other_token = Some((now, at));
                     self.wait.show_now();
@@ -131,7 +131,7 @@ impl Follower {
             self.lost.get_or_insert(now);
             self.was_lost |= self.hello.met.is_some();
         } else {
-            self.why = Some("it closed the connection before it said anything".to_owned());
+            self.why = Some("it closed the connection without a reply".to_owned());
         }
     }
 
@@ -233,8 +233,9 @@ impl Follower {
             None => Ok(None),
             Some(known) => {
                 let rank = self.hello.info.rank;
-                let line =
-                    format!("rank {rank} does not follow the same steps: its {key} is others' {known}");
+                let line = format!(
+                    "rank {rank} does not follow the same steps: its step is {key}, the others' is {known}"
+                );
                 Err(MeetError::new(MeetErrorKind::Broken, line))
             }
         }
@@ -261,7 +262,7 @@ impl Follower {
         // Rank 0 times out at about the same time, and may know more.
         let why = on.as_ref().map(|on| format!("; {on}")).unwrap_or_default();
         let line = format!(
-            "rank {rank} waited {seconds} s for {who}: see whether all were started and what they wait for{why}"
+            "rank {rank} waited {seconds} s for {who}: check whether all were started and what they wait for{why}"
         );
         Err(MeetError::new(MeetErrorKind::Deadline, line))
     }
@@ -274,7 +275,7 @@ impl Follower {
         // During the run, rank 0 is searched for until the run ends.
         let lost = self.lost.filter(|_| !self.hello.started).map(|lost| now.duration_since(lost));
         let first = self.first.as_deref().filter(|_| lost.is_some_and(|lost| lost >= RECONNECT_TIMEOUT));
-        let gone = first.map(|first| format!("rank 0 ({first}) was here and is gone"));
+        let gone = first.map(|first| format!("rank 0 ({first}) was connected and is gone"));
         let shown = gone.as_ref().map(|gone| format!("; {gone}")).unwrap_or_default();
         let on = format!("at {place}{shown}{why}");
         match self.first {
@@ -298,13 +299,15 @@ impl Follower {
         }
         if let Some(gone) = gone {
             let line = format!(
-                "{gone}: rank {rank} does not reach it at {place} any more; see what rank 0 said last{why}"
+                "{gone}: rank {rank} can no longer reach it at {place}; check rank 0's last output{why}"
             );
             return Err(MeetError::new(MeetErrorKind::Deadline, line));
         }
         let last = match &self.why {
             Some(why) => format!("the last attempt: {why}"),
-            None => "see whether it was started, and whether it says the same of where to meet".to_owned(),
+            None => {
+                "check whether it was started, and whether it uses the same rendezvous address".to_owned()
+            }
         };
         let line = format!(
             "rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {SINGLE_RANK_HINT}"

@@ -58,7 +58,7 @@ fn select(all: &[Interface], text: &str) -> Result<InterfaceAddresses, MeetError
     }
     let known: Vec<_> = reachable(all, true).map(|(name, ip)| format!("{name} ({ip})")).collect();
     let line = format!(
-        "invalid {INTERFACE} '{text}': it names no network interface of this host that has an address: expected some of {}",
+        "invalid {INTERFACE} '{text}': no network interface of this host with an address matches: expected some of {}",
         known.join(", ")
     );
     Err(MeetError::new(MeetErrorKind::Setting, line))
@@ -82,7 +82,7 @@ pub(super) fn selected(text: &str) -> Result<InterfaceAddresses, MeetError> {
 /// All addresses of this host that other hosts may reach.
 pub(super) fn all() -> InterfaceAddresses {
     let all = interfaces().unwrap_or_else(|error| {
-        tracing::warn!(%error, "others find this host by its name alone");
+        tracing::warn!(%error, "other nodes find this host only by its name");
         Vec::new()
     });
     reachable(&all, false).collect()

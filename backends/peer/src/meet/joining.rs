@@ -350,7 +350,7 @@ impl Joining {
                 continue;
             }
             if let Some(relay) = relay {
-                tracing::debug!(%relay, "a catalog does not come from this node's rank; rank 0 is asked");
+                tracing::debug!(%relay, "the relay did not deliver a catalog, which is now requested from rank 0");
             }
             let comes = relay.is_none() && is_pushed;
             let fetch = (MeetMessage::Fetch { number: number as u32 }, Bytes::new());
@@ -442,7 +442,7 @@ impl Joining {
             JoiningRole::Follower { member, .. } => member.follower.nonce,
             JoiningRole::Started => None,
         };
-        let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 named no run"))?;
+        let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 sent no run id"))?;
         let run = RunId::new(nonce, bound);
         // Before the last step, because a rank that has passed it may send requests.
         if let Some(server) = &self.server {

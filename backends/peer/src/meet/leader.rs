@@ -250,7 +250,7 @@ impl Leader {
         let done = self.store.part_of(session.rank, key::DONE).is_some();
         if gone && !done && self.started && !self.ended {
             let rank = session.rank;
-            tracing::warn!("rank {rank} does not answer any more; its samples are read from the origin");
+            tracing::warn!("rank {rank} no longer answers; its samples are read from the origin");
         }
         self.changed(false);
     }
@@ -284,7 +284,7 @@ impl Leader {
     /// A rank's part exceeds a limit: the rendezvous fails. During the run, only this rank is
     /// refused.
     fn no_room(&mut self, rank: usize, key: &str) -> MeetMessage {
-        let line = format!("there is no room at rank 0 for what rank {rank} brings ({key})");
+        let line = format!("rank 0 has no room for the part of rank {rank} ({key})");
         self.refuse_rank(MeetError::new(MeetErrorKind::Broken, line))
     }
 
@@ -297,7 +297,7 @@ impl Leader {
             return if self.store.register(key) { Ok(()) } else { Err(self.no_room(rank, key)) };
         };
         let line = format!(
-            "rank {rank} ({}) does not follow the same steps: its {key} is others' {known}",
+            "rank {rank} ({}) does not follow the same steps: its step is {key}, the others' is {known}",
             self.members.location(rank),
         );
         Err(self.refuse_rank(MeetError::new(MeetErrorKind::Broken, line)))
@@ -446,7 +446,7 @@ impl Leader {
             1 => ", and 1 other".to_owned(),
             others => format!(", and {others} others"),
         };
-        Some((*since, format!("rank {rank} ({place}) was here and is gone{others}")))
+        Some((*since, format!("rank {rank} ({place}) was connected and is gone{others}")))
     }
 
     /// Ranks that are gone.

@@ -225,7 +225,7 @@ impl LinkReader {
                 None => return Ok(None),
                 Some((frame_kind::MESSAGE, text)) => {
                     let Some(message) = MeetMessage::decode(&text) else {
-                        tracing::warn!("a rank says what this version does not understand");
+                        tracing::warn!("a rank sent an invalid message");
                         return Err(());
                     };
                     let (bulk, room) = self.bulk(message.length()).await?;

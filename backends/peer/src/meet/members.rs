@@ -239,14 +239,14 @@ fn duplicate_rank(owner: Option<&RankInfo>, other: &RankInfo) -> String {
     let (rank, place) = (other.rank, other.location());
     if owner.is_some_and(|owner| (owner.pid, &owner.node) == (other.pid, &other.node)) {
         return format!(
-            "{place} is rank {rank} twice: another of its loaders meets there already; give each meeting of a process its \
-             number, or close the earlier loader first"
+            "{place} is rank {rank} twice: another of its loaders meets at the same address; number the loaders of a \
+             process, or close the earlier one first"
         );
     }
     let owner = owner.map(RankInfo::location).unwrap_or_default();
     format!(
-        "two processes are rank {rank}: {owner}, and {place}: check what sets their ranks, or whether another run meets \
-         there: each needs a place of its own"
+        "two processes are rank {rank}: {owner}, and {place}: check their rank settings, or whether another \
+         run meets at the same address"
     )
 }
 
@@ -337,7 +337,7 @@ mod tests {
     fn duplicate_rank_is_told_the_other_process() {
         let two = duplicate_rank(Some(&info(1, 7)), &info(1, 8));
         assert!(two.starts_with("two processes are rank 1: process 7 on h, and process 8 on h: "), "{two}");
-        assert!(two.contains("another run meets there"), "{two}");
+        assert!(two.contains("another run meets at the same address"), "{two}");
         let one = duplicate_rank(Some(&info(1, 7)), &info(1, 7));
         assert!(one.starts_with("process 7 on h is rank 1 twice: another of its loaders"), "{one}");
     }

@@ -51,8 +51,8 @@ pub fn given_token(surroundings: &Surroundings<'_>) -> Result<Option<Token>, Mee
 /// The error if there is neither a token nor a private way to pass one.
 pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
     secret_error(format!(
-        "ranks meet at {meet}, where no secret can be passed to the job's user alone: put `export {TOKEN}=$(foreread \
-         token)` into the job script, before what starts the ranks, or let {} be a directory that all ranks see",
+        "ranks meet at {meet}, where a token is required: put `export {TOKEN}=$(foreread \
+         token)` into the job script before the command that starts the ranks, or set {} to a directory that all ranks share",
         super::launcher::MEET
     ))
 }
@@ -94,15 +94,18 @@ impl PrivateDirectory {
         };
         let refused = |why: String| secret_error(format!("ranks do not meet in {shown}: {why}"));
         let parent = path.parent().unwrap_or(path);
-        let above = fs::metadata(parent).map_err(|error| cannot("its parent cannot be looked at", error))?;
+        let above = fs::metadata(parent).map_err(|error| cannot("its parent cannot be read", error))?;
         // A user who can write to the parent could replace this directory, unless the parent is
         // sticky.
         let open = above.mode() & 0o022 != 0 && above.mode() & 0o1000 == 0;
         if open || ![uid, 0].contains(&above.uid()) {
-            let why =
-                if open { "is writable for others".to_owned() } else { format!("is user {}'s", above.uid()) };
+            let why = if open {
+                "is writable by other users".to_owned()
+            } else {
+                format!("is user {}'s", above.uid())
+            };
             return Err(refused(format!(
-                "others can put another in its place, because {} {why}: choose a directory that only you can write to",
+                "other users can replace it, because {} {why}: choose a directory that only you can write to",
                 parent.display()
             )));
         }
@@ -118,17 +121,17 @@ impl PrivateDirectory {
             attempts += 1;
             match fs::symlink_metadata(path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < MAX_ATTEMPTS => {}
-                found => break found.map_err(|error| cannot("it cannot be looked at", error))?,
+                found => break found.map_err(|error| cannot("it cannot be read", error))?,
             }
         };
         if !found.is_dir() {
-            return Err(refused("it is no directory; remove it".to_owned()));
+            return Err(refused("it is not a directory; remove it".to_owned()));
         }
         if found.uid() != uid {
             return Err(refused(format!("it belongs to user {}, not to user {uid}", found.uid())));
         }
         if found.mode() & 0o077 != 0 {
-            return Err(refused(format!("others can use it: `chmod 700 {shown}`")));
+            return Err(refused(format!("other users can enter it: `chmod 700 {shown}`")));
         }
         Ok(Self { path: path.to_owned(), uid })
     }
@@ -163,7 +166,7 @@ impl PrivateDirectory {
             // Otherwise it would block the next attempt.
             drop(fs::remove_file(&new));
             let line =
-                format!("rank 0 cannot write {}, by which the others find it: {error}", path.display());
+                format!("rank 0 cannot write {}, by which other ranks find it: {error}", path.display());
             MeetError::caused(MeetErrorKind::Secret, line, error)
         })
     }
@@ -300,12 +303,12 @@ mod tests {
         let path = base.path().join("meet");
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
-        assert!(refusal(&path, uid()).contains("others can use it"));
+        assert!(refusal(&path, uid()).contains("other users can enter it"));
         let link = base.path().join("link");
         symlink(base.path(), &link).unwrap();
-        assert!(refusal(&link, uid()).contains("it is no directory"));
+        assert!(refusal(&link, uid()).contains("it is not a directory"));
         fs::set_permissions(base.path(), fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(refusal(&path, uid()).contains("others can put another in its place"));
+        assert!(refusal(&path, uid()).contains("other users can replace it"));
         fs::set_permissions(base.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
         assert!(PrivateDirectory::at(&path, uid()).is_ok());
@@ -342,7 +345,7 @@ mod tests {
     fn directory_without_a_parent_is_named() {
         let base = tempfile::tempdir().unwrap();
         let error = PrivateDirectory::open(&base.path().join("gone/meet")).unwrap_err().to_string();
-        assert!(error.contains("its parent cannot be looked at"), "{error}");
+        assert!(error.contains("its parent cannot be read"), "{error}");
     }
 
     #[test]

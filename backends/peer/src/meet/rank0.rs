@@ -91,7 +91,7 @@ impl Rank0Steps {
         let for_good = self.loss_check.check(long, now);
         if let Some((_, gone)) = gone.as_ref().filter(|_| for_good) {
             let seconds = RETURN_TIMEOUT.as_secs();
-            let line = format!("{gone}: not back within {seconds} s; see what was said there last");
+            let line = format!("{gone}: it did not reconnect within {seconds} s; check its last output");
             return Some(Err(MeetError::new(MeetErrorKind::Deadline, line)));
         }
         // Once all ranks are connected, refused processes do not matter.
@@ -138,13 +138,13 @@ impl Rank0Steps {
         let (who, seconds) = (ranks(missing, more), self.wait.deadline().as_secs());
         let line = match key {
             None => format!(
-                "{who} of {} did not come to {} within {seconds} s: see whether they were started, say the same of where \
-                 to meet, and have the same token; {SINGLE_RANK_HINT}",
+                "{who} of {} did not come to {} within {seconds} s: check whether they were started, and have \
+                 the same rendezvous address and token; {SINGLE_RANK_HINT}",
                 leader.world, self.place
             ),
             Some(_) => {
                 let places = leader.locations(missing);
-                format!("{who} ({places}) did not answer within {seconds} s: see what they wait for")
+                format!("{who} ({places}) did not answer within {seconds} s: check what they wait for")
             }
         };
         let line = why.map(|why| format!("{line}; {why}")).unwrap_or(line);

@@ -66,7 +66,7 @@ pub(super) async fn run(
             }
             member.follower.closed(Instant::now());
             events.send_modify(|events| events.is_lost = true);
-            tracing::warn!("rank 0 does not answer; the run goes on, and its end is not told to the others");
+            tracing::warn!("rank 0 does not answer; the run continues without its coordination");
         }
         tokio::select! {
             made = reconnect(&mut member) => if !made {
@@ -96,7 +96,7 @@ async fn reconnect(member: &mut FollowerDriver) -> bool {
     match made {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!(%error, "this rank goes on without rank 0");
+            tracing::warn!(%error, "this rank continues without rank 0");
             false
         }
     }

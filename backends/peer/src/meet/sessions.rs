@@ -59,11 +59,11 @@ async fn serve_session(hub: Arc<Hub>, greeting: Greeting, connection: Connection
     let mut link = RankLink::new(connection, Arc::clone(&hub.traffic));
     let come = timeout(HELLO_TIMEOUT, link.next()).await;
     let Ok(Some(IncomingMessage { message: MeetMessage::Hello(hello), .. })) = come else {
-        return tracing::debug!(from = greeting.from, "a rank did not introduce itself");
+        return tracing::debug!(from = greeting.from, "a rank sent no hello");
     };
     if hello.info.rank != greeting.rank.0 {
         let (one, other) = (hello.info.rank, greeting.rank);
-        return tracing::warn!(from = greeting.from, "a rank says to be {one} and {other}");
+        return tracing::warn!(from = greeting.from, "a rank claims to be {one} and {other}");
     }
     let follower = match hub.with(|leader| leader.hello(&hello, &greeting.from, Instant::now())) {
         Ok(follower) => follower,
@@ -73,7 +73,7 @@ async fn serve_session(hub: Arc<Hub>, greeting: Greeting, connection: Connection
             return hub.with(|leader| leader.mark_informed(hello.info.rank as usize));
         }
         Err(HelloRefusal::Connection(refuse)) => {
-            tracing::debug!(from = greeting.from, ?refuse, "refused a rank its place");
+            tracing::debug!(from = greeting.from, ?refuse, "refused a rank");
             link.send(&refuse).await;
             return link.close().await;
         }

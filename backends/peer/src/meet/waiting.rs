@@ -22,8 +22,8 @@ pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 const HINT_DELAY: Duration = Duration::from_secs(10);
 
 /// A remedy for ranks that do not come because they make no such loader.
-pub(super) const SINGLE_RANK_HINT: &str = "a loader that only some ranks make takes rank=0 and world_size=1 there, or together=False \
-                                  (the command: --peers off); one that has to be closed before this one may not be closed yet";
+pub(super) const SINGLE_RANK_HINT: &str = "if only some ranks make this loader, pass rank=0 and world_size=1 \
+     there, or together=False (the command: --peers off); an earlier loader may still have to be closed";
 
 /// Checks a condition twice before it counts. When a paused process resumes, all its timers fire at
 /// once, before it has read the messages that arrived meanwhile.

@@ -128,7 +128,7 @@ impl PeerConnection {
         if self.input.fits(&header, None, &payload) {
             Poll::Ready(Ok(Some((header, payload))))
         } else {
-            Poll::Ready(Err(WireError::malformed("a question arrived damaged")))
+            Poll::Ready(Err(WireError::malformed("a request arrived damaged")))
         }
     }
 

@@ -182,7 +182,7 @@ impl<R> ServerMachine<R> {
         if matches!(header.kind, Kind::Ask | Kind::Cancel) && header.job == self.run {
             return Ok(());
         }
-        Err(WireError::malformed(format!("a frame {:?} from who asks for samples", header.kind)))
+        Err(WireError::malformed(format!("unexpected frame {:?} from a client", header.kind)))
     }
 
     /// A request or cancellation arrived undamaged.
@@ -444,7 +444,7 @@ impl<R> ServerMachine<R> {
         }
         let blocked = !self.output.is_empty();
         if blocked && now.saturating_sub(self.sent) >= WRITE_TIMEOUT {
-            let detail = format!("it takes nothing for {} s", WRITE_TIMEOUT.as_secs());
+            let detail = format!("it has read nothing for {} s", WRITE_TIMEOUT.as_secs());
             return Err(WireError::new(WireErrorKind::Late, detail));
         }
         // A waiting response is a sign of life when it is sent.

@@ -402,7 +402,7 @@ fn nonsense(key: SampleKey, wire: Wire) -> [(&'static str, Frames); 6] {
             Box::new(move |raw, request| answer(raw, request, 0, other, &[7; 1000])),
         ),
         (
-            "a frame Ask from who is asked",
+            "unexpected frame Ask from a server",
             Box::new(|raw, request| raw.frame(header(frame::Kind::Ask, request), None, &[])),
         ),
         ("of another run", Box::new(move |raw, request| raw.frame(other_run(request), None, &[]))),

@@ -122,7 +122,7 @@ async fn second_rank_0_is_refused() {
     let second = job.spawn(0, SECOND, |joined| async move { joined.err() });
     let error = second.await.unwrap().unwrap();
     // One process plays both here.
-    assert!(error.to_string().contains(" is rank 0 twice: another of its loaders meets there"), "{error}");
+    assert!(error.to_string().contains(" is rank 0 twice: another of its loaders meets at the same address"), "{error}");
     let other = job.spawn(1, Duration::ZERO, |joined| async move { joined });
     let (first, other) = (first.await.unwrap(), other.await.unwrap());
     assert!(first.is_ok() && other.is_ok());
@@ -179,7 +179,7 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
         assert!((least..least + SECOND * 3).contains(&after), "{after:?} of {deadline:?}");
         let (first, said) = told.lock().unwrap()[0].clone();
         assert!(first < SECOND, "{first:?}: {said}");
-        assert!(said.contains("who answers at r0:7000 has another token (FOREREAD_TOKEN)"), "{said}");
+        assert!(said.contains("the process at r0:7000 has another token (FOREREAD_TOKEN)"), "{said}");
     }
     let came = "it came with another token (FOREREAD_TOKEN) and says to be rank 2";
     for error in all(here).await {
@@ -404,7 +404,7 @@ async fn disconnected_rank_is_named_soon_on_every_rank() {
         assert_eq!(error.kind(), MeetErrorKind::Deadline, "{error}");
         let who = if rank == 1 { "rank 0 (process " } else { "rank 1 (process " };
         assert!(error.to_string().starts_with(who), "{error}");
-        assert!(error.to_string().contains("was here and is gone"), "{error}");
+        assert!(error.to_string().contains("was connected and is gone"), "{error}");
     }
     assert!(began.elapsed() < SECOND * 60, "{:?}", began.elapsed());
     let shown = shown.lock().unwrap();

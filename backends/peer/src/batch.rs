@@ -53,7 +53,8 @@ impl RequestBatch {
         let Some(sample) = self.samples.get_mut(position) else { return };
         let Some(answer) = sample.answer.take() else { return };
         self.left -= 1;
-        let _ = answer.send(result.map_err(|error| error.with_object(&*sample.request.object.path))); // or nobody waits
+        let result = result.map_err(|error| error.with_object(&*sample.request.object.path));
+        let _ = answer.send(result); // the caller may be gone
     }
 
     /// Takes out the samples whose caller is gone.

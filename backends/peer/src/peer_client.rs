@@ -108,7 +108,7 @@ impl std::ops::Deref for ClientHandle {
     }
 }
 
-/// ClientState that the connection's task shares.
+/// State that the connection's task shares.
 pub(crate) struct ClientShared {
     pub(crate) asker: Asker,
     pub(crate) rank: Rank,

@@ -209,7 +209,8 @@ async fn take(mut listener: Box<dyn Listener>, shared: Arc<ServerShared>) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
                     let slot = pending.admit();
-                    connections.spawn(serve_connection(stream, from, slot, Arc::clone(&offer), Arc::clone(&shared)));
+                    let (offer, shared) = (Arc::clone(&offer), Arc::clone(&shared));
+                    connections.spawn(serve_connection(stream, from, slot, offer, shared));
                 }
                 Err(error) => {
                     pending.evict();

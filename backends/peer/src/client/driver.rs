@@ -54,7 +54,7 @@ enum Body {
     Skipped(u64),
 }
 
-/// OpenRequests requests and their callers. Outlives connections.
+/// Open requests and their callers. Outlives connections.
 pub(crate) struct OpenRequests {
     machine: ClientMachine,
     batches: BTreeMap<u64, RequestBatch>,
@@ -261,10 +261,10 @@ impl<'a> ClientTask<'a> {
     }
 
     /// When to check the timeouts next.
-    fn look(&mut self) -> Result<Option<Duration>, WireError> {
+    fn check_timeouts(&mut self) -> Result<Option<Duration>, WireError> {
         loop {
             let busy = self.body.is_some();
-            let next = self.open.machine.look(self.open.clock.elapsed(), busy, &mut self.actions);
+            let next = self.open.machine.check_timeouts(self.open.clock.elapsed(), busy, &mut self.actions);
             if !self.act() || next.is_err() {
                 return next;
             }
@@ -280,7 +280,7 @@ impl<'a> ClientTask<'a> {
         }
         if self.input.came() > self.came {
             self.came = self.input.came();
-            self.on(ClientEvent::Heard)?;
+            self.on(ClientEvent::BytesArrived)?;
         }
         while let Poll::Ready(command) = self.commands.poll_recv(cx) {
             match command {
@@ -289,7 +289,7 @@ impl<'a> ClientTask<'a> {
             }
         }
         loop {
-            let next = self.look()?;
+            let next = self.check_timeouts()?;
             if let Poll::Ready(written) = self.output.poll_write(&mut self.stream, cx) {
                 written?;
             }

@@ -8,7 +8,7 @@
 //!
 //! | event | after | what fails |
 //! |---|---|---|
-//! | no byte arrives while a request is open | [`HEARTBEAT_TIMEOUT`] and [`CONFIRM_DELAY`] | the connection, see below |
+//! | no byte arrives while a request is open | [`HEARTBEAT_TIMEOUT`], [`CONFIRM_DELAY`] | the connection |
 //! | bytes arrive, and a sample is not acknowledged | [`ACK_TIMEOUT`] | that sample |
 //! | an acknowledged sample does not arrive | [`RESPONSE_TIMEOUT`] after its request | that sample |
 //! | the engine got the sample from the origin (hedge) | at once | that sample |
@@ -83,7 +83,7 @@ pub enum ClientEvent {
         key: SampleKey,
     },
     /// Bytes arrived.
-    Heard,
+    BytesArrived,
     /// A sample arrived ([`ExpectedPayload::Sample`]). An error says why it is unusable.
     Sample {
         /// Its frame.
@@ -161,13 +161,13 @@ impl PendingRequest {
     }
 }
 
-/// OpenRequests requests of one rank to another. Outlives connections.
+/// Open requests of one rank to another. Outlives connections.
 #[derive(Debug)]
 pub struct ClientMachine {
     rank: Rank,
     run: u64,
     requests: BTreeMap<u64, PendingRequest>,
-    /// OpenRequests samples in `requests`.
+    /// Open samples in `requests`.
     open: usize,
     /// Samples that timed out since the counters were updated.
     timed_out: u64,
@@ -225,7 +225,7 @@ impl ClientMachine {
             ClientEvent::Ask { request, asks } => self.ask(request, asks, now, actions),
             ClientEvent::Cancel { request, tags } => self.cancel_samples(request, &tags, actions),
             ClientEvent::Forget { key } => self.forget(key, actions),
-            ClientEvent::Heard => (self.last_byte, self.silent_until) = (now, None),
+            ClientEvent::BytesArrived => (self.last_byte, self.silent_until) = (now, None),
             ClientEvent::Sample { header, result } => {
                 self.answer(header.request, header.tag, result, actions)
             }
@@ -359,9 +359,9 @@ impl ClientMachine {
         actions: &mut Vec<ClientAction>,
     ) -> Result<(), WireError> {
         if let Some(kind) = kind_of(header.status).filter(|_| header.kind == Kind::Answer) {
-            let words = String::from_utf8_lossy(bytes);
-            let colon = if words.is_empty() { "" } else { ": " };
-            let detail = format!("rank {}{colon}{words}", self.rank);
+            let text = String::from_utf8_lossy(bytes);
+            let colon = if text.is_empty() { "" } else { ": " };
+            let detail = format!("rank {}{colon}{text}", self.rank);
             let error = TierError::new(kind, NAME).with_detail(detail);
             self.answer(header.request, header.tag, Err(error), actions);
             return Ok(());
@@ -398,7 +398,7 @@ impl ClientMachine {
     ///
     /// # Errors
     /// Heartbeat timeout. The connection must end, and [`resume`](Self::resume) may be tried.
-    pub fn look(
+    pub fn check_timeouts(
         &mut self,
         now: Duration,
         busy: bool,
@@ -514,7 +514,7 @@ mod tests {
     #[test]
     fn silence_is_checked_twice() {
         let mut machine = asking(2);
-        let mut look = |at| machine.look(at * MS, false, &mut Vec::new());
+        let mut look = |at| machine.check_timeouts(at * MS, false, &mut Vec::new());
         assert_eq!(look(1).unwrap(), Some(HEARTBEAT_TIMEOUT));
         // This process was paused. Bytes that arrived meanwhile are read first.
         assert_eq!(look(700).unwrap(), Some(750 * MS));
@@ -531,12 +531,12 @@ mod tests {
         assert_eq!(sample(&mut machine, 1, 900 * MS), [""; 0], "answered on the first connection");
         assert_eq!(sample(&mut machine, 0, 900 * MS), ["0 true"]);
         // Unacknowledged samples get a new second. The 30 seconds count from the first request.
-        machine.on(ClientEvent::Heard, 1700 * MS, &mut Vec::new()).unwrap();
+        machine.on(ClientEvent::BytesArrived, 1700 * MS, &mut Vec::new()).unwrap();
         let mut actions = Vec::new();
-        machine.look(1700 * MS, false, &mut actions).unwrap();
+        machine.check_timeouts(1700 * MS, false, &mut actions).unwrap();
         assert_eq!(shown(&actions), [""; 0]);
-        machine.on(ClientEvent::Heard, RESPONSE_TIMEOUT, &mut Vec::new()).unwrap();
-        assert_eq!(machine.look(RESPONSE_TIMEOUT, true, &mut actions).unwrap(), None);
+        machine.on(ClientEvent::BytesArrived, RESPONSE_TIMEOUT, &mut Vec::new()).unwrap();
+        assert_eq!(machine.check_timeouts(RESPONSE_TIMEOUT, true, &mut actions).unwrap(), None);
         assert_eq!(shown(&actions), ["2 false", "Cancel [2]"]);
     }
 

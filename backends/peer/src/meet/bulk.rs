@@ -141,8 +141,8 @@ pub(super) fn unreadable(error: &io::Error) -> MeetError {
 /// The error if more catalog bytes would leave rank 0 than allowed.
 pub(super) fn too_large(bytes: u64) -> MeetError {
     let line = format!(
-        "rank 0 would send {} GiB of catalogs, and at most {} GiB may leave it: run `foreread index` into a shared file \
-         first, and give that file to all ranks",
+        "rank 0 would send {} GiB of catalogs, and at most {} GiB may leave it: run `foreread index` into \
+         a shared file first, and give that file to all ranks",
         bytes >> 30,
         MAX_SENT_BYTES >> 30
     );
@@ -244,7 +244,9 @@ async fn relay_to(
             // The other end closes when it has all. If this end closed with an unread heartbeat,
             // TCP could drop sent data.
             come = link.next() => match come {
-                Some(IncomingMessage { message: MeetMessage::Fetch { number }, .. }) if requested.len() < MAX_CATALOGS => {
+                Some(IncomingMessage { message: MeetMessage::Fetch { number }, .. })
+                    if requested.len() < MAX_CATALOGS =>
+                {
                     requested.insert(number as usize);
                 }
                 Some(_) => {}

@@ -51,8 +51,9 @@ fn raised(limit: Rlimit, needed: u64, world: u32) -> Result<Option<Rlimit>, Meet
         return Err(MeetError::new(
             MeetErrorKind::Setting,
             format!(
-                "{world} ranks need {needed} open descriptors in each process, and this one may have {most}: raise the hard \
-                 limit (`ulimit -Hn {needed}`, or LimitNOFILE of the service that starts the ranks)"
+                "{world} ranks need {needed} open descriptors in each process, and this one may have \
+                 {most}: raise the hard limit (`ulimit -Hn {needed}`, or LimitNOFILE of the service that \
+                 starts the ranks)"
             ),
         ));
     }

@@ -2,9 +2,12 @@
 //!
 //! | rendezvous | rank 0 listens | other ranks connect |
 //! |---|---|---|
-//! | on one node | at an abstract Unix socket, named after the user and the launcher | to that name, one of eight. After 5 s to the launcher's host, if there is a token |
-//! | at a named host | at the port, or at one of four derived from the launcher's variables | there |
+//! | on one node | at an abstract Unix socket named after user and launcher | to that name |
+//! | at a named host | at the port, or one of four derived from the launcher | there |
 //! | in a shared directory | at any port | to the addresses in rank 0's notice |
+//!
+//! On one node, rank 0 takes the first free one of eight names. After 5 s, other ranks also try the
+//! launcher's host, if there is a token.
 //!
 //! Every rank also listens at an abstract Unix socket for the ranks of its node. With several
 //! nodes, it listens at a port on all addresses of its host, because it cannot know which of them
@@ -62,7 +65,7 @@ pub(super) struct LocalEndpoint {
     directory: Option<PrivateDirectory>,
     /// Whether ranks of other nodes can authenticate.
     has_token: bool,
-    /// InterfaceAddresses of the interfaces that the user selected.
+    /// Addresses of the interfaces that the user selected.
     selected: InterfaceAddresses,
     /// Whether the notice was withdrawn. Locked while the notice is written, so that no write lands
     /// after the withdrawal.
@@ -178,7 +181,8 @@ impl LocalEndpoint {
                 {
                     Ok(listener) => all.push(listener),
                     Err(error) if or.is_some() => {
-                        tracing::warn!(%error, "ranks meet at the launcher's host: no socket of this node is free");
+                        tracing::warn!(%error, "ranks meet at the launcher's host: no socket of this node \
+                             is free");
                     }
                     Err(error) => return Err(error),
                 }
@@ -347,8 +351,8 @@ impl LocalEndpoint {
 fn unsupported_user() -> MeetError {
     let (token, meet) = (super::launcher::TOKEN, super::launcher::MEET);
     let line = format!(
-        "the kernel cannot tell this user (nobody) from users of other containers: run as another user, or set {token} to \
-         what `foreread token` prints and {meet} to rank 0's host:port"
+        "the kernel cannot tell this user (nobody) from users of other containers: run as another user, or \
+         set {token} to what `foreread token` prints and {meet} to rank 0's host:port"
     );
     MeetError::new(MeetErrorKind::Secret, line)
 }

@@ -105,8 +105,8 @@ impl Follower {
     ///
     /// # Errors
     /// No later attempt can succeed.
-    pub(super) fn dial_failed(&mut self, miss: DialError, now: Instant) -> Result<(), MeetError> {
-        match miss {
+    pub(super) fn dial_failed(&mut self, error: DialError, now: Instant) -> Result<(), MeetError> {
+        match error {
             DialError::Fatal(error) => return Err(error),
             DialError::NotYet(why) => (self.why, self.other_token) = (why, None),
             DialError::OtherToken(at) => {
@@ -262,7 +262,8 @@ impl Follower {
         // Rank 0 times out at about the same time, and may know more.
         let why = on.as_ref().map(|on| format!("; {on}")).unwrap_or_default();
         let line = format!(
-            "rank {rank} waited {seconds} s for {who}: check whether all were started and what they wait for{why}"
+            "rank {rank} waited {seconds} s for {who}: check whether all were started and what they wait \
+             for{why}"
         );
         Err(MeetError::new(MeetErrorKind::Deadline, line))
     }
@@ -293,8 +294,8 @@ impl Follower {
             );
             return Err(MeetError::new(MeetErrorKind::Secret, line));
         }
-        let for_good = self.loss_check.check(lost.is_some_and(|lost| lost >= RETURN_TIMEOUT), now);
-        if !for_good && !self.wait.is_expired(now) {
+        let is_confirmed = self.loss_check.check(lost.is_some_and(|lost| lost >= RETURN_TIMEOUT), now);
+        if !is_confirmed && !self.wait.is_expired(now) {
             return Ok(());
         }
         if let Some(gone) = gone {

@@ -59,7 +59,7 @@ impl FollowerDriver {
                     self.follower.reached();
                     return Ok(found);
                 }
-                Err(miss) => self.follower.dial_failed(miss, Instant::now())?,
+                Err(error) => self.follower.dial_failed(error, Instant::now())?,
             }
             self.pause().await?;
         }
@@ -131,7 +131,7 @@ impl FollowerDriver {
         &mut self,
         identity: &Identity,
         key: &str,
-        say: Option<(MeetMessage, Bytes)>,
+        request: Option<(MeetMessage, Bytes)>,
         comes: bool,
     ) -> Result<Bytes, MeetError> {
         self.follower.begin(Instant::now());
@@ -141,7 +141,7 @@ impl FollowerDriver {
             }
             self.connect(identity).await?;
             let is_said = !comes || self.follower.was_lost;
-            if let Some((message, bulk)) = say.as_ref().filter(|_| is_said)
+            if let Some((message, bulk)) = request.as_ref().filter(|_| is_said)
                 && let Some(link) = &self.link
             {
                 // If it cannot be sent, messages received before may contain the reason.

@@ -64,12 +64,12 @@ impl RunConnection {
         Self::Rank0 { hub, _serving: serving, _following: AbortOnDrop(context.runtime.spawn(following)) }
     }
 
-    pub(super) fn follower(mut member: FollowerDriver, roster: &Arc<Roster>, context: &Context) -> Self {
+    pub(super) fn follower(mut driver: FollowerDriver, roster: &Arc<Roster>, context: &Context) -> Self {
         // The roster has them.
-        member.follower.forget();
+        driver.follower.forget();
         let (outbox, told) = watch::channel(Outbox::default());
         let (sender, events) = watch::channel(RunEvents::default());
-        let task = AbortOnDrop(context.runtime.spawn(run(member, Arc::clone(roster), told, sender)));
+        let task = AbortOnDrop(context.runtime.spawn(run(driver, Arc::clone(roster), told, sender)));
         Self::Follower { outbox, events, task: Mutex::new(Some(task)) }
     }
 }

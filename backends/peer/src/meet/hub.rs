@@ -43,12 +43,12 @@ impl Hub {
         done
     }
 
-    /// LeaderChanges that rank 0 may wait for.
+    /// Changes that rank 0 may wait for.
     pub(super) fn arrivals(&self) -> watch::Receiver<()> {
         self.arrived.subscribe()
     }
 
-    /// LeaderChanges that may have to be sent to other ranks.
+    /// Changes that may have to be sent to other ranks.
     pub(super) fn published(&self) -> watch::Receiver<()> {
         self.published.subscribe()
     }

@@ -2,7 +2,7 @@
 //! the user names.
 //!
 //! Without a name, other nodes use the address from which rank 0 saw this rank connect. That is the
-//! network of the host name, which is often the slow one on clusters. InterfaceFilter match as those of
+//! network of the host name, which is often the slow one on clusters. Names match as those of
 //! `NCCL_SOCKET_IFNAME`, so that one value serves both.
 
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::{MeetError, MeetErrorKind};
 /// (all but these).
 pub const INTERFACE: &str = "FOREREAD_INTERFACE";
 
-/// InterfaceAddresses of this host, each with its interface.
+/// Addresses of this host, each with its interface.
 pub(super) type InterfaceAddresses = Vec<(String, IpAddr)>;
 
 /// A parsed list of interface names.
@@ -58,7 +58,8 @@ fn select(all: &[Interface], text: &str) -> Result<InterfaceAddresses, MeetError
     }
     let known: Vec<_> = reachable(all, true).map(|(name, ip)| format!("{name} ({ip})")).collect();
     let line = format!(
-        "invalid {INTERFACE} '{text}': no network interface of this host with an address matches: expected some of {}",
+        "invalid {INTERFACE} '{text}': no network interface of this host with an address matches: expected \
+         some of {}",
         known.join(", ")
     );
     Err(MeetError::new(MeetErrorKind::Setting, line))

@@ -45,13 +45,13 @@ const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// Dropping it notifies the other ranks that this rank gave up.
 #[derive(Debug)]
 pub struct Joining {
-    side: JoiningRole,
+    role: JoiningRole,
     endpoint: Arc<LocalEndpoint>,
     identity: Identity,
     /// `None` after the start.
     server: Option<Server>,
     nodes: Vec<u32>,
-    /// Rank0Steps that this rank has made.
+    /// Steps that this rank has made.
     steps: u32,
     /// The catalogs that rank 0 has shared: whether each node gets them without a request.
     pushed: Vec<bool>,
@@ -61,13 +61,13 @@ pub struct Joining {
 #[derive(Debug)]
 enum JoiningRole {
     Rank0 {
-        first: Rank0Driver,
+        driver: Rank0Driver,
         serving: Option<AbortOnDrop>,
         /// Keeps rank 0's notice and rendezvous address in place until the start.
         publishing: Option<AbortOnDrop>,
     },
     Follower {
-        member: Box<FollowerDriver>,
+        driver: Box<FollowerDriver>,
         /// Catalogs for other ranks of this node. `None` once no more are added.
         offers: Option<watch::Sender<RelayOffers>>,
         _passing_on: Option<AbortOnDrop>,
@@ -117,7 +117,7 @@ impl Joining {
         let start = |identity, listeners| {
             Server::start(&Handle::current(), identity, listeners, bounds, Arc::clone(&counters))
         };
-        let (side, identity, server) = if rank.0 == 0 {
+        let (role, identity, server) = if rank.0 == 0 {
             check_other_rank0(&dial, &hello).await?;
             let Some(token) = token else {
                 return Err(MeetError::new(MeetErrorKind::Secret, "there is no token"));
@@ -150,41 +150,41 @@ impl Joining {
                     }
                 }
             });
-            let first = Rank0Driver { hub, steps: Rank0Steps::new(wait, dial.place.to_string()) };
-            (JoiningRole::Rank0 { first, serving, publishing: Some(publishing) }, identity, server)
+            let driver = Rank0Driver { hub, steps: Rank0Steps::new(wait, dial.place.to_string()) };
+            (JoiningRole::Rank0 { driver, serving, publishing: Some(publishing) }, identity, server)
         } else {
             let traffic = LinkTraffic::new(u64::MAX, Arc::clone(&counters));
             let follower = Follower::new(hello, wait, dial.place.to_string());
-            let mut member = FollowerDriver::new(dial, follower, Arc::clone(&traffic));
+            let mut driver = FollowerDriver::new(dial, follower, Arc::clone(&traffic));
             let mut served: Option<(Identity, Server)> = None;
             let (identity, server) = loop {
-                let found = member.find().await?;
+                let found = driver.find().await?;
                 let same =
                     served.take().filter(|(known, _)| known.token.expose() == found.identity.token.expose());
                 let (identity, server) = match same {
                     Some(same) => same,
                     None => (found.identity.clone(), start(found.identity.clone(), endpoint.listen().await?)),
                 };
-                member.follower.hello.info = endpoint.info(&endpoint.advertised(server.addresses()));
-                if member.introduce(found).await? {
+                driver.follower.hello.info = endpoint.info(&endpoint.advertised(server.addresses()));
+                if driver.introduce(found).await? {
                     break (identity, server);
                 }
-                member.pause().await?;
+                driver.pause().await?;
                 served = Some((identity, server));
             };
             let (offers, offered) = watch::channel(RelayOffers::default());
             let passing_on = server
                 .meetings()
                 .map(|meetings| AbortOnDrop::new(bulk::relay_catalogs(meetings, offered, traffic)));
-            let member = Box::new(member);
+            let driver = Box::new(driver);
             (
-                JoiningRole::Follower { member, offers: Some(offers), _passing_on: passing_on },
+                JoiningRole::Follower { driver, offers: Some(offers), _passing_on: passing_on },
                 identity,
                 server,
             )
         };
         let (nodes, pushed, server) = (Vec::new(), Vec::new(), Some(server));
-        let mut joining = Self { side, endpoint, identity, server, nodes, steps: 0, pushed, deadline };
+        let mut joining = Self { role, endpoint, identity, server, nodes, steps: 0, pushed, deadline };
         joining.count_nodes().await?;
         if joining.nodes.iter().any(|node| *node > 0)
             && let Some(own) = joining.infos().get(rank.0 as usize)
@@ -196,8 +196,8 @@ impl Joining {
 
     /// Waits for all ranks and numbers their nodes.
     async fn count_nodes(&mut self) -> Result<(), MeetError> {
-        if let JoiningRole::Rank0 { first, .. } = &mut self.side {
-            first.arrive().await?;
+        if let JoiningRole::Rank0 { driver, .. } = &mut self.role {
+            driver.arrive().await?;
         }
         let mut known: Vec<String> = Vec::new();
         let number = |info: RankInfo| match known.iter().position(|node| *node == info.node) {
@@ -213,17 +213,17 @@ impl Joining {
 
     /// The ranks, as far as this one knows them.
     fn infos(&self) -> Vec<RankInfo> {
-        match &self.side {
-            JoiningRole::Rank0 { first, .. } => first.hub.with(|leader| leader.infos()),
-            JoiningRole::Follower { member, .. } => member.follower.infos.clone(),
+        match &self.role {
+            JoiningRole::Rank0 { driver, .. } => driver.hub.with(|leader| leader.infos()),
+            JoiningRole::Follower { driver, .. } => driver.follower.infos.clone(),
             JoiningRole::Started => Vec::new(),
         }
     }
 
     /// The addresses of all ranks, as this rank reaches them.
     fn roster(&self) -> Roster {
-        let (at, moved) = match &self.side {
-            JoiningRole::Follower { member, .. } => (member.at.as_ref(), &member.follower.moved[..]),
+        let (at, moved) = match &self.role {
+            JoiningRole::Follower { driver, .. } => (driver.at.as_ref(), &driver.follower.moved[..]),
             JoiningRole::Rank0 { .. } | JoiningRole::Started => (None, &[][..]),
         };
         let roster = Roster::new(&self.infos(), self.endpoint.node.clone(), at);
@@ -250,11 +250,11 @@ impl Joining {
     /// Reports progress of a long task to all ranks. To be repeated while it progresses. Deadlines
     /// restart, and all ranks show it.
     pub async fn working(&mut self, on: &str) {
-        match &mut self.side {
-            JoiningRole::Rank0 { first, .. } => first.working(on),
-            JoiningRole::Follower { member, .. } => {
-                if !member.send(&MeetMessage::Working { on: on.to_owned() }).await {
-                    member.reconnect(&self.identity).await;
+        match &mut self.role {
+            JoiningRole::Rank0 { driver, .. } => driver.working(on),
+            JoiningRole::Follower { driver, .. } => {
+                if !driver.send(&MeetMessage::Working { on: on.to_owned() }).await {
+                    driver.reconnect(&self.identity).await;
                 }
             }
             JoiningRole::Started => {}
@@ -279,18 +279,18 @@ impl Joining {
     /// leave rank 0, or there are more than 16 of them.
     pub async fn share_with(&mut self, blob: Option<Bytes>, bulks: Vec<Bulk>) -> Result<Bytes, MeetError> {
         let key = self.step("share");
-        match &mut self.side {
-            JoiningRole::Rank0 { first, .. } => {
+        match &mut self.role {
+            JoiningRole::Rank0 { driver, .. } => {
                 if bulks.len() > bulk::MAX_CATALOGS {
                     let error = MeetError::new(MeetErrorKind::Setting, "more than 16 catalogs are shared");
-                    return Err(first.fail(error).await);
+                    return Err(driver.fail(error).await);
                 }
                 let blob = blob.unwrap_or_default();
                 // The number of catalogs, and for each whether it is sent without a request.
                 let mut value = vec![bulks.len() as u8];
                 value.extend(bulks.iter().map(|bulk| u8::from(bulk.is_pushed())));
                 value.extend_from_slice(&blob);
-                first.share(&key, value.into(), bulks).await?;
+                driver.share(&key, value.into(), bulks).await?;
                 Ok(blob)
             }
             JoiningRole::Follower { .. } => {
@@ -298,7 +298,7 @@ impl Joining {
                 let bulks = 1 + usize::from(value.first().copied().unwrap_or_default());
                 let kinds = value.split_to(bulks.min(value.len()));
                 self.pushed = kinds.iter().skip(1).map(|kind| *kind != 0).collect();
-                if let JoiningRole::Follower { offers: Some(offers), .. } = &self.side {
+                if let JoiningRole::Follower { offers: Some(offers), .. } = &self.role {
                     offers.send_modify(|offers| offers.pushed.clone_from(&self.pushed));
                 }
                 Ok(value)
@@ -320,7 +320,7 @@ impl Joining {
         let relay = relay.filter(|relay| *relay != rank);
         let addresses = relay.map(|relay| self.roster().addresses(relay)).unwrap_or_default();
         let numbers = 0..have.len();
-        let JoiningRole::Follower { member, offers, .. } = &mut self.side else {
+        let JoiningRole::Follower { driver, offers, .. } = &mut self.role else {
             return Ok(vec![None; have.len()]);
         };
         let (network, identity) = (&*self.endpoint.network, &self.identity);
@@ -339,10 +339,10 @@ impl Joining {
         let mut got = BTreeMap::new();
         if let Some(relay) = relay.filter(|_| !missing.is_empty()) {
             let (to, silence) = ((relay, &addresses[..]), bulk::relay_timeout(self.deadline));
-            let traffic = Arc::clone(&member.traffic);
+            let traffic = Arc::clone(&driver.traffic);
             tokio::select! {
                 come = bulk::fetch(network, to, identity, &traffic, &missing, silence) => got = come,
-                error = member.stay(identity) => return Err(error),
+                error = driver.stay(identity) => return Err(error),
             }
         }
         for (number, is_pushed) in missing {
@@ -350,11 +350,12 @@ impl Joining {
                 continue;
             }
             if let Some(relay) = relay {
-                tracing::debug!(%relay, "the relay did not deliver a catalog, which is now requested from rank 0");
+                tracing::debug!(%relay, "the relay did not deliver a catalog, which is now requested from \
+                     rank 0");
             }
             let comes = relay.is_none() && is_pushed;
             let fetch = (MeetMessage::Fetch { number: number as u32 }, Bytes::new());
-            let value = member.value(identity, &key::bulk(number), Some(fetch), comes).await?;
+            let value = driver.value(identity, &key::bulk(number), Some(fetch), comes).await?;
             offer(BTreeMap::from([(number, Bulk::needed(value.clone()))]));
             got.insert(number, value);
         }
@@ -375,10 +376,10 @@ impl Joining {
         digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
     ) -> Result<Bytes, MeetError> {
         let key = self.step("exchange");
-        match &mut self.side {
-            JoiningRole::Rank0 { first, .. } => {
-                let value = digest(first.gather(&key, &words, &own).await?);
-                first.agree(&key, &words, &value);
+        match &mut self.role {
+            JoiningRole::Rank0 { driver, .. } => {
+                let value = digest(driver.gather(&key, &words, &own).await?);
+                driver.agree(&key, &words, &value);
                 Ok(value)
             }
             JoiningRole::Follower { .. } => self.part(&key, &words, &own).await,
@@ -389,7 +390,7 @@ impl Joining {
     /// The key of the next step.
     fn step(&mut self, name: &str) -> String {
         self.steps += 1;
-        if let JoiningRole::Follower { offers, .. } = &mut self.side
+        if let JoiningRole::Follower { offers, .. } = &mut self.role
             && !self.pushed.is_empty()
         {
             *offers = None;
@@ -399,9 +400,9 @@ impl Joining {
 
     /// The value of a key. `request` is the message that obtains it, if it does not come without
     /// one.
-    async fn value(&mut self, key: &str, say: Option<(MeetMessage, Bytes)>) -> Result<Bytes, MeetError> {
-        match &mut self.side {
-            JoiningRole::Follower { member, .. } => member.value(&self.identity, key, say, false).await,
+    async fn value(&mut self, key: &str, request: Option<(MeetMessage, Bytes)>) -> Result<Bytes, MeetError> {
+        match &mut self.role {
+            JoiningRole::Follower { driver, .. } => driver.value(&self.identity, key, request, false).await,
             JoiningRole::Rank0 { .. } | JoiningRole::Started => Ok(Bytes::new()),
         }
     }
@@ -437,9 +438,9 @@ impl Joining {
         stores: &[StoreId],
         context: &Context,
     ) -> Result<Group, MeetError> {
-        let nonce = match &self.side {
-            JoiningRole::Rank0 { first, .. } => Some(first.hub.with(|leader| leader.nonce)),
-            JoiningRole::Follower { member, .. } => member.follower.nonce,
+        let nonce = match &self.role {
+            JoiningRole::Rank0 { driver, .. } => Some(driver.hub.with(|leader| leader.nonce)),
+            JoiningRole::Follower { driver, .. } => driver.follower.nonce,
             JoiningRole::Started => None,
         };
         let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 sent no run id"))?;
@@ -449,18 +450,18 @@ impl Joining {
             server.enter(run);
         }
         let key = self.step("start");
-        match &mut self.side {
-            JoiningRole::Rank0 { first, .. } => first.start(&key, &words).await?,
+        match &mut self.role {
+            JoiningRole::Rank0 { driver, .. } => driver.start(&key, &words).await?,
             JoiningRole::Follower { .. } => _ = self.part(&key, &words, &[]).await?,
             JoiningRole::Started => {}
         }
         let roster = Arc::new(self.roster());
         let has_started = || MeetError::new(MeetErrorKind::Broken, "the ranks have started before");
-        let running = match std::mem::replace(&mut self.side, JoiningRole::Started) {
-            JoiningRole::Rank0 { first, serving, .. } => {
-                RunConnection::rank0(first.hub, serving, &roster, context)
+        let running = match std::mem::replace(&mut self.role, JoiningRole::Started) {
+            JoiningRole::Rank0 { driver, serving, .. } => {
+                RunConnection::rank0(driver.hub, serving, &roster, context)
             }
-            JoiningRole::Follower { member, .. } => RunConnection::follower(*member, &roster, context),
+            JoiningRole::Follower { driver, .. } => RunConnection::follower(*driver, &roster, context),
             JoiningRole::Started => return Err(has_started()),
         };
         let server = self.server.take().ok_or_else(has_started)?;
@@ -472,16 +473,16 @@ impl Joining {
 
     /// Ends before the start. Every rank ends with a line that contains `why`.
     pub async fn give_up(mut self, why: &str) {
-        match std::mem::replace(&mut self.side, JoiningRole::Started) {
-            JoiningRole::Rank0 { mut first, serving, .. } => {
+        match std::mem::replace(&mut self.role, JoiningRole::Started) {
+            JoiningRole::Rank0 { mut driver, serving, .. } => {
                 let line = format!("rank 0 ({}) gave up: {why}", host_name());
-                first.fail(MeetError::new(MeetErrorKind::Refused, line)).await;
+                driver.fail(MeetError::new(MeetErrorKind::Refused, line)).await;
                 drop(serving);
             }
-            JoiningRole::Follower { mut member, .. } => {
+            JoiningRole::Follower { mut driver, .. } => {
                 // Without a connection, rank 0 detects the end itself.
-                _ = member.send(&MeetMessage::GiveUp { why: why.to_owned() }).await;
-                if let Some(link) = member.link.take() {
+                _ = driver.send(&MeetMessage::GiveUp { why: why.to_owned() }).await;
+                if let Some(link) = driver.link.take() {
                     link.close().await;
                 }
             }
@@ -494,12 +495,12 @@ impl Joining {
 impl Drop for Joining {
     fn drop(&mut self) {
         const WHY: &str = "it ended before the start";
-        match &mut self.side {
-            JoiningRole::Rank0 { first, serving, publishing } => {
+        match &mut self.role {
+            JoiningRole::Rank0 { driver, serving, publishing } => {
                 // Otherwise it could write the notice again after its withdrawal below.
                 *publishing = None;
                 let error = MeetError::new(MeetErrorKind::Refused, format!("rank 0 gave up: {WHY}"));
-                first.hub.with(|leader| leader.fail(error));
+                driver.hub.with(|leader| leader.fail(error));
                 if let (Some(serving), Ok(runtime)) = (serving.take(), Handle::try_current()) {
                     // Leaves the other ranks time to receive it.
                     runtime.spawn(async move {
@@ -508,8 +509,8 @@ impl Drop for Joining {
                     });
                 }
             }
-            JoiningRole::Follower { member, .. } => {
-                if let Some(link) = &member.link {
+            JoiningRole::Follower { driver, .. } => {
+                if let Some(link) = &driver.link {
                     link.try_send(&MeetMessage::GiveUp { why: WHY.to_owned() });
                 }
             }

@@ -29,7 +29,7 @@ use crate::Nonce;
 /// Pending value requests per connection.
 const MAX_PENDING_REQUESTS: usize = 16;
 
-/// LeaderChanges since the last check.
+/// Changes since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LeaderChanges {
     /// Rank 0's steps may be complete.
@@ -67,7 +67,7 @@ pub(super) struct Leader {
     roster: Option<(u64, Bytes)>,
     started: bool,
     ended: bool,
-    /// LeaderChanges of addresses since the roster.
+    /// Changes of addresses since the roster.
     moves: u64,
     lowest: u64,
     changes: LeaderChanges,
@@ -106,7 +106,7 @@ impl Leader {
         Self { loader, board, ..self }
     }
 
-    /// LeaderChanges since the last call.
+    /// Changes since the last call.
     pub(super) fn take_changes(&mut self) -> LeaderChanges {
         std::mem::take(&mut self.changes)
     }
@@ -335,7 +335,7 @@ impl Leader {
         }
     }
 
-    // Rank0Steps of rank 0.
+    // Steps of rank 0.
 
     /// The lowest progress of all ranks.
     pub(super) fn lowest(&self) -> u64 {

@@ -126,8 +126,8 @@ impl Members {
         }
         hello.met.filter(|met| *met != self.rank0_process()).map(|_| {
             let line = format!(
-                "rank 0 was started again while rank {rank} ({place}) of an earlier run is alive: end that process, \
-                 and start all ranks again"
+                "rank 0 was started again while rank {rank} ({place}) of an earlier run is alive: end that \
+                 process, and start all ranks again"
             );
             MeetError::new(MeetErrorKind::Broken, line)
         })
@@ -158,8 +158,8 @@ impl Members {
         };
         let is_other = member.info.is_some() && member.process != hello.process;
         // The death of a whole machine is detected later.
-        let silent = member.lost.is_some_and(|lost| now.duration_since(lost) >= RECONNECT_TIMEOUT);
-        if is_other && (member.connected || (!started && !silent)) {
+        let is_gone = member.lost.is_some_and(|lost| now.duration_since(lost) >= RECONNECT_TIMEOUT);
+        if is_other && (member.connected || (!started && !is_gone)) {
             let line = duplicate_rank(member.info.as_ref(), info);
             let claimed = member.claimed.filter(|(_, last)| now.duration_since(*last) < CLAIM_TIMEOUT);
             let (since, _) = *member.claimed.insert((claimed.map_or(now, |(since, _)| since), now));
@@ -176,7 +176,8 @@ impl Members {
         if is_other && !started {
             let before = member.info.as_ref().map(RankInfo::location).unwrap_or_default();
             let line = format!(
-                "rank {rank} was started again ({}, before {before}) while the ranks met: start all ranks again",
+                "rank {rank} was started again ({}, before {before}) while the ranks met: start all ranks \
+                 again",
                 info.location()
             );
             return Admission::Replaced(MeetError::new(MeetErrorKind::Broken, line));
@@ -239,14 +240,14 @@ fn duplicate_rank(owner: Option<&RankInfo>, other: &RankInfo) -> String {
     let (rank, place) = (other.rank, other.location());
     if owner.is_some_and(|owner| (owner.pid, &owner.node) == (other.pid, &other.node)) {
         return format!(
-            "{place} is rank {rank} twice: another of its loaders meets at the same address; number the loaders of a \
-             process, or close the earlier one first"
+            "{place} is rank {rank} twice: another of its loaders meets at the same address; number the \
+             loaders of a process, or close the earlier one first"
         );
     }
     let owner = owner.map(RankInfo::location).unwrap_or_default();
     format!(
-        "two processes are rank {rank}: {owner}, and {place}: check their rank settings, or whether another \
-         run meets at the same address"
+        "two processes are rank {rank}: {owner}, and {place}: check their rank settings, or whether \
+         another run meets at the same address"
     )
 }
 
@@ -284,8 +285,8 @@ mod tests {
         Members::new(info(0, 1), 3, "1".into(), 1)
     }
 
-    fn here(seated: Admission) -> (RankSession, bool) {
-        match seated {
+    fn here(admission: Admission) -> (RankSession, bool) {
+        match admission {
             Admission::Admitted { session, has_moved } => (session, has_moved),
             other => panic!("{other:?}"),
         }

@@ -262,7 +262,11 @@ mod tests {
     fn messages_are_those_of_the_version() {
         assert_eq!(VERSION, 4);
         for text in [
-            r#"{"is":"hello","person":{"rank":1,"node":"n","host":"h","pid":7,"addresses":["h:1"]},"world_size":2,"version":"1","loader":0,"process":5,"met":null,"steps":0,"moves":0,"started":false}"#,
+            concat!(
+                r#"{"is":"hello","person":{"rank":1,"node":"n","host":"h","pid":7,"addresses":["h:1"]},"#,
+                r#""world_size":2,"version":"1","loader":0,"process":5,"met":null,"steps":0,"moves":0,"#,
+                r#""started":false}"#
+            ),
             r#"{"is":"welcome","process":5,"nonce":"00","place":"process 7 on h","moves":0,"length":9}"#,
             r#"{"is":"elsewhere","addresses":["h:1"]}"#,
             r#"{"is":"refuse","kind":"differs","why":"seed","again":false}"#,

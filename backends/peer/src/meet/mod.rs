@@ -15,24 +15,25 @@
 //! # States of a follower
 //!
 //! ```text
-//!             +--------------- lost connection, or retry later: backoff --------------+
-//!             v                                                                       |
-//!   start > DIALING -- handshake --> CONNECTED -- hello --> WAITING -- welcome --> ADMITTED
-//!             |                         ^                      |                      |
-//!             | deadline, other token   +----- redirect -------+ refuse               | share, exchange, start:
-//!             v                                                v                      | a part of each step, and its value
-//!           FAILED <-------- refuse, deadline, give up --------+----------------------+
-//!                                                                                     v
-//!   END <-- value of `done` -- DONE <-- part of `done` -- RUNNING (progress, report; reconnects)
+//!              backoff: lost connection, retry later, redirect
+//!   +-----------------------------+-----------------------+
+//!   v                             |                       |
+//! DIALING -- handshake, hello --> WAITING -- welcome --> ADMITTED
+//!   |                             |                       | share, exchange, start:
+//!   | deadline, other token       | refuse, deadline      | a part of each step, and its value
+//!   v                             v                       v
+//! FAILED <------------------------+----- refuse ------- RUNNING (progress, report, reconnects)
+//!                                                         | part of `done`
+//!                                                         v
+//!                                                       DONE -- value of `done` --> END
 //! ```
 //!
 //! # States of rank 0
 //!
 //! ```text
-//!   COLLECTING -- all ranks connected: roster --> STEPS -- start --> RUNNING -- all done, or deadline --> ENDED
-//!       |                                           |
-//!       +-- deadline, duplicate or replaced rank, --+--> FAILED (the reason is sent to all ranks)
-//!           different settings, give up
+//! COLLECTING -- all connected: roster --> STEPS -- start --> RUNNING -- all done, deadline --> ENDED
+//!   | deadline, duplicate rank              | deadline, replaced rank, differences, give up
+//!   +---------------------------------------+--> FAILED (the reason is sent to all ranks)
 //! ```
 //!
 //! # Modules
@@ -40,7 +41,8 @@
 //! | module | content |
 //! |---|---|
 //! | the crate `foreread-launcher` | this rank and the rendezvous address, from the environment |
-//! | `endpoint`, `notice`, `board`, `dial`, `node`, `interfaces`, `descriptors` | where a rank listens, how it finds rank 0, descriptor limits |
+//! | `endpoint`, `board`, `node`, `interfaces`, `descriptors` | where a rank listens |
+//! | `notice`, `dial` | how a follower finds rank 0: handshake, retries, backoff |
 //! | `messages`, `link` | messages and heartbeats, one connection |
 //! | `settings`, `joining` | the steps until the start, the same on all ranks: [`Joining`] |
 //! | `store`, `members`, `leader`, `hub`, `sessions`, `rank0`, `compare` | rank 0 |

@@ -51,8 +51,9 @@ pub fn given_token(surroundings: &Surroundings<'_>) -> Result<Option<Token>, Mee
 /// The error if there is neither a token nor a private way to pass one.
 pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
     secret_error(format!(
-        "ranks meet at {meet}, where a token is required: put `export {TOKEN}=$(foreread \
-         token)` into the job script before the command that starts the ranks, or set {} to a directory that all ranks share",
+        "ranks meet at {meet}, where a token is required: put `export {TOKEN}=$(foreread token)` into the \
+         job script before the command that starts the ranks, or set {} to a directory that all ranks \
+         share",
         super::launcher::MEET
     ))
 }
@@ -105,7 +106,8 @@ impl PrivateDirectory {
                 format!("is user {}'s", above.uid())
             };
             return Err(refused(format!(
-                "other users can replace it, because {} {why}: choose a directory that only you can write to",
+                "other users can replace it, because {} {why}: choose a directory that only you can write \
+                 to",
                 parent.display()
             )));
         }
@@ -205,8 +207,8 @@ impl PrivateDirectory {
         };
         if !metadata.is_file() || metadata.uid() != uid || metadata.permissions().mode() & 0o077 != 0 {
             return Err(secret_error(format!(
-                "{shown} should be user {uid}'s own file that nobody else can read, and it is user {}'s with mode {:o}: \
-                 remove it",
+                "{shown} should be user {uid}'s own file that nobody else can read, and it is user {}'s \
+                 with mode {:o}: remove it",
                 metadata.uid(),
                 metadata.permissions().mode() & 0o7777
             )));

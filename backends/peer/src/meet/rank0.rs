@@ -88,8 +88,8 @@ impl Rank0Steps {
         let (works, on) = leader.work_reports();
         let gone = leader.longest_absent(key, now);
         let long = gone.as_ref().is_some_and(|(since, _)| *since >= RETURN_TIMEOUT);
-        let for_good = self.loss_check.check(long, now);
-        if let Some((_, gone)) = gone.as_ref().filter(|_| for_good) {
+        let is_confirmed = self.loss_check.check(long, now);
+        if let Some((_, gone)) = gone.as_ref().filter(|_| is_confirmed) {
             let seconds = RETURN_TIMEOUT.as_secs();
             let line = format!("{gone}: it did not reconnect within {seconds} s; check its last output");
             return Some(Err(MeetError::new(MeetErrorKind::Deadline, line)));
@@ -138,8 +138,8 @@ impl Rank0Steps {
         let (who, seconds) = (ranks(missing, more), self.wait.deadline().as_secs());
         let line = match key {
             None => format!(
-                "{who} of {} did not come to {} within {seconds} s: check whether they were started, and have \
-                 the same rendezvous address and token; {SINGLE_RANK_HINT}",
+                "{who} of {} did not come to {} within {seconds} s: check whether they were started, and \
+                 have the same rendezvous address and token; {SINGLE_RANK_HINT}",
                 leader.world, self.place
             ),
             Some(_) => {
@@ -291,11 +291,12 @@ impl Rank0Driver {
         let mut arrivals = hub.arrivals();
         loop {
             arrivals.mark_unchanged();
-            let ((told, here), world) = hub.with(|leader| (leader.informed_and_connected(), leader.world));
-            if told + 1 >= world {
+            let ((informed, here), world) =
+                hub.with(|leader| (leader.informed_and_connected(), leader.world));
+            if informed + 1 >= world {
                 return error;
             }
-            let until = began + if told + here + 1 >= world { FAILURE_TIMEOUT } else { late };
+            let until = began + if informed + here + 1 >= world { FAILURE_TIMEOUT } else { late };
             if Instant::now() >= until || timeout(until - Instant::now(), arrivals.changed()).await.is_err() {
                 return error;
             }

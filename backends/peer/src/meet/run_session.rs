@@ -49,27 +49,27 @@ pub(super) struct RunEvents {
 
 /// Maintains the connection until the run ends.
 pub(super) async fn run(
-    mut member: FollowerDriver,
+    mut driver: FollowerDriver,
     roster: Arc<Roster>,
     mut outbox: watch::Receiver<Outbox>,
     events: watch::Sender<RunEvents>,
 ) {
-    member.follower.wait = WaitDeadline::new(UNLIMITED, Box::new(|_| ()), Instant::now());
-    member.follower.hello.started = true;
+    driver.follower.wait = WaitDeadline::new(UNLIMITED, Box::new(|_| ()), Instant::now());
+    driver.follower.hello.started = true;
     loop {
-        if let Some(link) = member.link.take() {
+        if let Some(link) = driver.link.take() {
             events.send_modify(|events| events.is_lost = false);
             let session =
-                RunSession { link, follower: &mut member.follower, roster: &roster, events: &events };
+                RunSession { link, follower: &mut driver.follower, roster: &roster, events: &events };
             if session.run(&mut outbox).await {
                 return;
             }
-            member.follower.closed(Instant::now());
+            driver.follower.closed(Instant::now());
             events.send_modify(|events| events.is_lost = true);
             tracing::warn!("rank 0 does not answer; the run continues without its coordination");
         }
         tokio::select! {
-            made = reconnect(&mut member) => if !made {
+            connected = reconnect(&mut driver) => if !connected {
                 return;
             },
             () = ended(&mut outbox) => return,
@@ -83,17 +83,17 @@ async fn ended(outbox: &mut watch::Receiver<Outbox>) {
 }
 
 /// Reconnects. `false` if rank 0 refuses this rank.
-async fn reconnect(member: &mut FollowerDriver) -> bool {
-    let made = async {
-        let found = member.find().await?;
-        let made = member.introduce(found).await?;
-        if !made {
-            member.pause().await?;
+async fn reconnect(driver: &mut FollowerDriver) -> bool {
+    let connected = async {
+        let found = driver.find().await?;
+        let connected = driver.introduce(found).await?;
+        if !connected {
+            driver.pause().await?;
         }
         Ok(())
     };
-    let made: Result<(), MeetError> = made.await;
-    match made {
+    let connected: Result<(), MeetError> = connected.await;
+    match connected {
         Ok(()) => true,
         Err(error) => {
             tracing::warn!(%error, "this rank continues without rank 0");
@@ -113,38 +113,38 @@ struct RunSession<'a> {
 impl RunSession<'_> {
     /// Sends and receives until the run ends (`true`) or the link breaks.
     async fn run(mut self, outbox: &mut watch::Receiver<Outbox>) -> bool {
-        let mut said = Outbox::default();
+        let mut sent = Outbox::default();
         let mut next = Instant::now();
         loop {
             self.publish_events();
             let now = outbox.borrow_and_update().clone();
-            let hurry = now.done || now.end || now.report != said.report;
-            if let Some(at) = now.progress.filter(|at| said.progress != Some(*at))
-                && (hurry || Instant::now() >= next)
+            let at_once = now.done || now.end || now.report != sent.report;
+            if let Some(at) = now.progress.filter(|at| sent.progress != Some(*at))
+                && (at_once || Instant::now() >= next)
             {
                 next = Instant::now() + PROGRESS_INTERVAL;
                 if !self.link.send(&MeetMessage::Progress { at }).await {
                     return now.end;
                 }
-                said.progress = now.progress;
+                sent.progress = now.progress;
             }
-            if let Some(report) = now.report.clone().filter(|_| said.report.is_none()) {
+            if let Some(report) = now.report.clone().filter(|_| sent.report.is_none()) {
                 if !self.part(key::REPORT, report).await {
                     return now.end;
                 }
-                said.report.clone_from(&now.report);
+                sent.report.clone_from(&now.report);
             }
-            if now.done && !said.done {
+            if now.done && !sent.done {
                 if !self.part(key::DONE, Bytes::new()).await {
                     return now.end;
                 }
-                said.done = true;
+                sent.done = true;
             }
             if now.end {
                 self.link.close().await;
                 return true;
             }
-            let unsaid = now.progress != said.progress;
+            let unsent = now.progress != sent.progress;
             tokio::select! {
                 come = self.link.next() => {
                     let Some(IncomingMessage { message, bulk, .. }) = come else { return false };
@@ -156,7 +156,7 @@ impl RunSession<'_> {
                 changed = outbox.changed() => if changed.is_err() {
                     return true;
                 },
-                () = sleep_until(next), if unsaid => {}
+                () = sleep_until(next), if unsent => {}
             }
         }
     }

@@ -160,7 +160,7 @@ impl SessionTask<'_> {
     /// Sends all messages that are due.
     async fn send_due(&mut self, link: &RankLink) -> SendOutcome {
         while let Some(due) = self.hub.with(|leader| leader.next_send(&mut self.follower)) {
-            let said = match due {
+            let sent = match due {
                 NextSend::Message(message, bulk) => link.send_with_bulk(&message, bulk).await,
                 NextSend::Bulk(number, bulk) => match bulk.value(number).await {
                     Ok((message, bytes)) => {
@@ -182,7 +182,7 @@ impl SessionTask<'_> {
                 }
                 NextSend::Replaced => return SendOutcome::Replaced,
             };
-            if !said {
+            if !sent {
                 return SendOutcome::Broken;
             }
         }
@@ -192,9 +192,9 @@ impl SessionTask<'_> {
     /// Handles a message.
     fn handle(&mut self, come: IncomingMessage) -> Result<(), MessageFault> {
         let IncomingMessage { message, bulk, room } = come;
-        let heard = self.hub.with(|leader| leader.message(&mut self.follower, message, bulk));
+        let handled = self.hub.with(|leader| leader.message(&mut self.follower, message, bulk));
         // The leader has counted the bytes.
         drop(room);
-        heard
+        handled
     }
 }

@@ -22,8 +22,9 @@ pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 const HINT_DELAY: Duration = Duration::from_secs(10);
 
 /// A remedy for ranks that do not come because they make no such loader.
-pub(super) const SINGLE_RANK_HINT: &str = "if only some ranks make this loader, pass rank=0 and world_size=1 \
-     there, or together=False (the command: --peers off); an earlier loader may still have to be closed";
+pub(super) const SINGLE_RANK_HINT: &str = "if only some ranks make this loader, pass rank=0 and \
+     world_size=1 there, or together=False (the command: --peers off); an earlier loader may still have to \
+     be closed";
 
 /// Checks a condition twice before it counts. When a paused process resumes, all its timers fire at
 /// once, before it has read the messages that arrived meanwhile.
@@ -49,7 +50,7 @@ pub struct Waiting {
     pub missing: Vec<Rank>,
     /// How many more are missing.
     pub more: usize,
-    /// WaitingCallback of another rank, or where rank 0 is searched for.
+    /// Progress of another rank, or where rank 0 is searched for.
     pub on: Option<String>,
     /// The waiting time so far.
     pub waited: Duration,

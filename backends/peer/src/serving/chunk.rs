@@ -33,13 +33,13 @@ impl ChunkSample {
 #[derive(Debug)]
 pub(super) struct EngineChunk {
     pub(super) request: u64,
-    slots: Vec<ChunkSample>,
+    samples: Vec<ChunkSample>,
     left: usize,
 }
 
 impl EngineChunk {
-    pub(super) fn new(request: u64, slots: Vec<ChunkSample>) -> Self {
-        Self { request, left: slots.len(), slots }
+    pub(super) fn new(request: u64, samples: Vec<ChunkSample>) -> Self {
+        Self { request, left: samples.len(), samples }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -48,40 +48,43 @@ impl EngineChunk {
 
     /// Bytes without a reply.
     pub(super) fn unacknowledged(&self) -> u64 {
-        let unacknowledged = self.slots.iter().filter(|slot| slot.state == ReplyState::None);
-        unacknowledged.fold(0, |sum, slot| sum.saturating_add(slot.length))
+        let unacknowledged = self.samples.iter().filter(|sample| sample.state == ReplyState::None);
+        unacknowledged.fold(0, |sum, sample| sum.saturating_add(sample.length))
     }
 
     /// The sample at this position, if it is still wanted.
     pub(super) fn wanted(&self, position: u32) -> Option<SampleKey> {
-        let slot = self.slots.get(position as usize).filter(|slot| slot.state != ReplyState::Done)?;
-        Some(slot.key)
+        let sample = self.samples.get(position as usize).filter(|sample| sample.state != ReplyState::Done)?;
+        Some(sample.key)
     }
 
     /// The position of the first open sample.
     pub(super) fn first_open(&self) -> Option<u32> {
-        self.slots.iter().position(|slot| slot.state != ReplyState::Done).map(|position| position as u32)
+        self.samples
+            .iter()
+            .position(|sample| sample.state != ReplyState::Done)
+            .map(|position| position as u32)
     }
 
     /// The sample is no longer wanted. Returns how many bytes are no longer unacknowledged.
     pub(super) fn forget(&mut self, tag: u32) -> u64 {
-        let position = self.slots.iter().position(|slot| slot.tag == tag);
+        let position = self.samples.iter().position(|sample| sample.tag == tag);
         position.and_then(|position| self.record(position as u32, false)).map_or(0, |(.., freed)| freed)
     }
 
     /// Records a reply. Returns the sample's tag, its key, and how many bytes are no longer
     /// unacknowledged. `None` if it changes nothing.
     pub(super) fn record(&mut self, position: u32, reading: bool) -> Option<(u32, SampleKey, u64)> {
-        let slot = self.slots.get_mut(position as usize)?;
+        let sample = self.samples.get_mut(position as usize)?;
         let state = if reading { ReplyState::Reading } else { ReplyState::Done };
-        if slot.state == ReplyState::Done || slot.state == state {
+        if sample.state == ReplyState::Done || sample.state == state {
             return None;
         }
-        let freed = if slot.state == ReplyState::None { slot.length } else { 0 };
-        slot.state = state;
+        let freed = if sample.state == ReplyState::None { sample.length } else { 0 };
+        sample.state = state;
         if state == ReplyState::Done {
             self.left -= 1;
         }
-        Some((slot.tag, slot.key, freed))
+        Some((sample.tag, sample.key, freed))
     }
 }

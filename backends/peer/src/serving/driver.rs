@@ -105,7 +105,7 @@ impl PeerConnection {
             done?;
         }
         if self.machine.output.left_ever() > before {
-            self.machine.left(self.clock.elapsed());
+            self.machine.on_write(self.clock.elapsed());
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl PeerConnection {
         let mut any = self.poll_room(cx);
         while self.machine.has_room() {
             match Pin::new(&mut self.started).poll_next(cx) {
-                Poll::Ready(Some(word)) => self.said(word),
+                Poll::Ready(Some(reply)) => self.on_reply(reply),
                 Poll::Ready(None) | Poll::Pending => break,
             }
             any = true;
@@ -177,12 +177,12 @@ impl PeerConnection {
         any
     }
 
-    fn said(&mut self, ChunkReply { chunk, served, last }: ChunkReply) {
+    fn on_reply(&mut self, ChunkReply { chunk, served, last }: ChunkReply) {
         let now = self.clock.elapsed();
-        let said = served.and_then(|served| self.checked(chunk, served));
-        let ended = said.is_some_and(|(place, said)| self.machine.said(chunk, place, said, now));
+        let reply = served.and_then(|served| self.checked(chunk, served));
+        let ended = reply.is_some_and(|(place, reply)| self.machine.on_reply(chunk, place, reply, now));
         if last {
-            self.machine.ended(chunk, now);
+            self.machine.on_chunk_end(chunk, now);
         } else if ended {
             // The rest of the chunk was cancelled.
             self.actions.push(ServerAction::Stop { chunk });
@@ -254,7 +254,7 @@ impl PeerConnection {
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         loop {
             let now = self.clock.elapsed();
-            let Some(next) = self.machine.look(now)? else {
+            let Some(next) = self.machine.check_timeouts(now)? else {
                 self.input.rest();
                 return Ok(()); // the timer rings once more, in vain
             };
@@ -281,7 +281,7 @@ impl Future for PeerConnection {
                 match this.poll_frame(cx)? {
                     Poll::Ready(Some((header, payload))) => {
                         let now = this.clock.elapsed();
-                        this.machine.asked(&header, &payload, now, &mut this.actions)?;
+                        this.machine.on_request(&header, &payload, now, &mut this.actions)?;
                         this.act();
                     }
                     Poll::Ready(None) => return Poll::Ready(Ok(())),

@@ -6,15 +6,15 @@
 //! connection may hold is bounded:
 //!
 //! * Samples that the engine has and has not acknowledged, and responses that wait to be written,
-//! have together at most [`Settings::share`] bytes, or are one sample. Once the engine reports that
-//! it reads a sample from the origin, the sample no longer counts. Slow origin reads therefore do
-//! not hold up cached samples.
+//!   have together at most [`Settings::share`] bytes, or are one sample. Once the engine reports that
+//!   it reads a sample from the origin, the sample no longer counts. Slow origin reads therefore do
+//!   not hold up cached samples.
 //! * Waiting responses of all connections have at most [`Settings::budget`] bytes, plus one
-//! response on each connection. A rank that does not read its responses holds its share and no
-//! more. A sample larger than the budget is sent when its connection has nothing else. There is no
-//! deadlock between two ranks, because each has room for one more response.
+//!   response on each connection. A rank that does not read its responses holds its share and no
+//!   more. A sample larger than the budget is sent when its connection has nothing else. There is no
+//!   deadlock between two ranks, because each has room for one more response.
 //! * Requests wait in a queue, ordered by their due time. With [`MAX_OPEN_SAMPLES`] open, the
-//! connection is not read, and the client gets backpressure.
+//!   connection is not read, and the client gets backpressure.
 //!
 //! The client must be able to detect that this end is alive. While a request is open, a frame is
 //! sent at least every [`HEARTBEAT_INTERVAL`]. Samples that wait here, in the queue or for the
@@ -129,13 +129,13 @@ pub(crate) struct ServerMachine<R> {
     /// Bytes that were started and not acknowledged by the engine.
     unacknowledged: u64,
     /// Samples that the engine reads from the origin, to be acknowledged.
-    reading: Vec<(u64, u32)>,
+    origin_reads: Vec<(u64, u32)>,
     /// A response that waits for the budget.
-    held: Option<(Header, Bytes, Option<Trailer>)>,
+    blocked_response: Option<(Header, Bytes, Option<Trailer>)>,
     /// When bytes were last sent, or the first request arrived after an idle time.
     sent: Duration,
     /// When to check for samples that have waited for long.
-    look: Duration,
+    check_at: Duration,
     /// Samples that were sent, their bytes, and samples that were refused, since the counters were
     /// updated.
     pub(crate) served: (u64, u64),
@@ -155,10 +155,10 @@ impl<R> ServerMachine<R> {
             started: BTreeMap::new(),
             chunks: 0,
             unacknowledged: 0,
-            reading: Vec::new(),
-            held: None,
+            origin_reads: Vec::new(),
+            blocked_response: None,
             sent: Duration::ZERO,
-            look: Duration::ZERO,
+            check_at: Duration::ZERO,
             served: (0, 0),
             refused: 0,
         }
@@ -189,7 +189,7 @@ impl<R> ServerMachine<R> {
     ///
     /// # Errors
     /// It violates the protocol. The connection must end.
-    pub(crate) fn asked(
+    pub(crate) fn on_request(
         &mut self,
         header: &Header,
         payload: &[u8],
@@ -217,14 +217,14 @@ impl<R> ServerMachine<R> {
         Ok(())
     }
 
-    /// These samples are no longer wanted. An empty list means the whole request. QueuedSample samples
+    /// These samples are no longer wanted. An empty list means the whole request. Queued samples
     /// stay in the queue until their turn. The queue is compacted when most of it is cancelled, so
     /// that a client cannot make it grow.
     fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Vec<ServerAction>) {
         self.forget(request, tags, actions);
         self.output.discard(|held| held.is_of(request, tags));
         let is_unwanted = |header: &Header| header.request == request && names(tags, header.tag);
-        drop(self.held.take_if(|(header, ..)| is_unwanted(header)));
+        drop(self.blocked_response.take_if(|(header, ..)| is_unwanted(header)));
         if self.queue.len() > 2 * self.open + MAX_CHUNK.1 {
             let requests = &self.requests;
             let is_open = |queued: &QueuedSample| {
@@ -270,7 +270,7 @@ impl<R> ServerMachine<R> {
 
     fn start_one(&mut self) -> Option<ServerAction> {
         let waiting = self.output.waiting() as u64;
-        let mut slots: Vec<ChunkSample> = Vec::new();
+        let mut samples: Vec<ChunkSample> = Vec::new();
         let mut asked: Vec<Asked> = Vec::new();
         let (mut request, mut bytes) = (0, 0u64);
         while let Some(Reverse(next)) = self.queue.peek() {
@@ -281,41 +281,41 @@ impl<R> ServerMachine<R> {
             }
             let held = self.unacknowledged.saturating_add(waiting).saturating_add(bytes);
             let fits = held == 0 || held.saturating_add(next.length) <= self.share;
-            let same = slots.is_empty() || next.request == request;
-            if !fits || !same || slots.len() == MAX_CHUNK.1 || bytes >= MAX_CHUNK.0 {
+            let same = samples.is_empty() || next.request == request;
+            if !fits || !same || samples.len() == MAX_CHUNK.1 || bytes >= MAX_CHUNK.0 {
                 break;
             }
             let Some(Reverse(next)) = self.queue.pop() else { break };
             request = next.request;
             bytes = bytes.saturating_add(next.length);
-            asked.push(Asked { tag: slots.len() as u32, key: next.key, due: next.due });
-            slots.push(ChunkSample::new(next.tag, next.key, next.length));
+            asked.push(Asked { tag: samples.len() as u32, key: next.key, due: next.due });
+            samples.push(ChunkSample::new(next.tag, next.key, next.length));
         }
-        if slots.is_empty() {
+        if samples.is_empty() {
             return None;
         }
         self.unacknowledged = self.unacknowledged.saturating_add(bytes);
         let chunk = self.chunks;
         self.chunks += 1;
-        self.started.insert(chunk, EngineChunk::new(request, slots));
+        self.started.insert(chunk, EngineChunk::new(request, samples));
         Some(ServerAction::Start { chunk, asked })
     }
 
     /// Whether replies of the engine are taken.
     pub(crate) fn has_room(&self) -> bool {
-        self.held.is_none() && (self.output.waiting() as u64) < self.share
+        self.blocked_response.is_none() && (self.output.waiting() as u64) < self.share
     }
 
     /// The sample at this position of a chunk, if it is still wanted.
-    pub(crate) fn wanted(&self, chunk: u64, place: u32) -> Option<SampleKey> {
-        self.started.get(&chunk)?.wanted(place)
+    pub(crate) fn wanted(&self, chunk: u64, position: u32) -> Option<SampleKey> {
+        self.started.get(&chunk)?.wanted(position)
     }
 
     /// Handles the engine's reply to a sample. Returns whether the chunk is complete.
-    pub(crate) fn said(&mut self, chunk: u64, place: u32, said: EngineReply, now: Duration) -> bool {
+    pub(crate) fn on_reply(&mut self, chunk: u64, position: u32, reply: EngineReply, now: Duration) -> bool {
         let Some(of) = self.started.get_mut(&chunk) else { return true };
         let request = of.request;
-        let change = of.record(place, matches!(said, EngineReply::Reading));
+        let change = of.record(position, matches!(reply, EngineReply::Reading));
         let ended = of.is_done();
         if ended {
             self.started.remove(&chunk);
@@ -323,8 +323,8 @@ impl<R> ServerMachine<R> {
         let Some((tag, key, freed)) = change else { return ended };
         self.unacknowledged -= freed;
         let Some(known) = self.requests.get_mut(&request) else { return ended };
-        let EngineReply::Done(result) = said else {
-            self.reading.push((request, tag));
+        let EngineReply::Done(result) = reply else {
+            self.origin_reads.push((request, tag));
             return ended;
         };
         if known.close(tag) {
@@ -338,9 +338,14 @@ impl<R> ServerMachine<R> {
     }
 
     /// The engine sends no more replies to a chunk. The other samples of it are not cached here.
-    pub(crate) fn ended(&mut self, chunk: u64, now: Duration) {
-        while let Some(place) = self.started.get(&chunk).and_then(EngineChunk::first_open) {
-            self.said(chunk, place, EngineReply::Done(Err(TierError::new(ErrorKind::Absent, "peer"))), now);
+    pub(crate) fn on_chunk_end(&mut self, chunk: u64, now: Duration) {
+        while let Some(position) = self.started.get(&chunk).and_then(EngineChunk::first_open) {
+            self.on_reply(
+                chunk,
+                position,
+                EngineReply::Done(Err(TierError::new(ErrorKind::Absent, "peer"))),
+                now,
+            );
         }
     }
 
@@ -359,14 +364,14 @@ impl<R> ServerMachine<R> {
                 let answer = (header.over_checked(&bytes, crc32c), bytes, trailer);
                 match self.output.is_empty() {
                     true => self.push(answer, None, now),
-                    false => self.held = Some(answer),
+                    false => self.blocked_response = Some(answer),
                 }
             }
             Err(error) => {
                 self.refused += 1;
-                let words = Bytes::from(error_text(&error));
+                let text = Bytes::from(error_text(&error));
                 let header = Header { status: status_of(error.kind()), ..header };
-                self.push((header.over(&words), words, None), None, now);
+                self.push((header.over(&text), text, None), None, now);
             }
         }
     }
@@ -380,12 +385,12 @@ impl<R> ServerMachine<R> {
 
     /// Bytes of the response that waits for the budget.
     pub(crate) fn needs_room(&self) -> Option<u64> {
-        self.held.as_ref().map(|(_, bytes, _)| bytes.len() as u64)
+        self.blocked_response.as_ref().map(|(_, bytes, _)| bytes.len() as u64)
     }
 
     /// The waiting response may be sent. It needs no budget if it is the only one.
     pub(crate) fn give_room(&mut self, room: Option<R>, now: Duration) {
-        if let Some(answer) = self.held.take() {
+        if let Some(answer) = self.blocked_response.take() {
             self.push(answer, room, now);
         }
     }
@@ -397,17 +402,18 @@ impl<R> ServerMachine<R> {
 
     /// Acknowledges samples that the engine reads from the origin, if they are still open.
     pub(crate) fn acknowledge_origin_reads(&mut self) {
-        if self.reading.is_empty() {
+        if self.origin_reads.is_empty() {
             return;
         }
         let wait = self.ack_is_queued();
-        if wait && self.reading.len() <= 2 * self.open + MAX_CHUNK.1 {
+        if wait && self.origin_reads.len() <= 2 * self.open + MAX_CHUNK.1 {
             return;
         }
         let requests = &self.requests;
-        self.reading.retain(|(request, tag)| requests.get(request).is_some_and(|known| known.is_open(*tag)));
+        self.origin_reads
+            .retain(|(request, tag)| requests.get(request).is_some_and(|known| known.is_open(*tag)));
         if !wait {
-            let reading = std::mem::take(&mut self.reading);
+            let reading = std::mem::take(&mut self.origin_reads);
             self.acknowledge(reading);
         }
     }
@@ -424,7 +430,7 @@ impl<R> ServerMachine<R> {
     }
 
     /// Bytes were sent.
-    pub(crate) fn left(&mut self, now: Duration) {
+    pub(crate) fn on_write(&mut self, now: Duration) {
         self.sent = now;
     }
 
@@ -433,12 +439,12 @@ impl<R> ServerMachine<R> {
     ///
     /// # Errors
     /// Write timeout. The connection must end.
-    pub(crate) fn look(&mut self, now: Duration) -> Result<Option<Duration>, WireError> {
+    pub(crate) fn check_timeouts(&mut self, now: Duration) -> Result<Option<Duration>, WireError> {
         if self.is_idle() {
             return Ok(None);
         }
-        if self.look <= now {
-            self.look = now + HEARTBEAT_INTERVAL;
+        if self.check_at <= now {
+            self.check_at = now + HEARTBEAT_INTERVAL;
             self.acknowledge_waiting(now);
             return Ok(Some(now));
         }
@@ -494,10 +500,10 @@ impl<R> ServerMachine<R> {
 
 /// The error text for the client, truncated to the limit of a frame.
 fn error_text(error: &TierError) -> String {
-    let mut words = error.detail().unwrap_or_default().to_owned();
-    let end = (0..=MOST_WORDS.min(words.len())).rev().find(|end| words.is_char_boundary(*end));
-    words.truncate(end.unwrap_or(0));
-    words
+    let mut text = error.detail().unwrap_or_default().to_owned();
+    let end = (0..=MOST_WORDS.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
+    text
 }
 
 #[cfg(test)]
@@ -525,7 +531,7 @@ mod tests {
         let asks = Ask::encode((0..samples).map(ask));
         let header = Header::new(Kind::Ask, 7, 1).over(&asks);
         machine.expect(&header).unwrap();
-        machine.asked(&header, &asks, Duration::ZERO, &mut Vec::new()).unwrap();
+        machine.on_request(&header, &asks, Duration::ZERO, &mut Vec::new()).unwrap();
         machine
     }
 
@@ -552,12 +558,12 @@ mod tests {
         assert_eq!(started(&mut machine), [(0, vec![4, 3])]);
         assert_eq!(started(&mut machine), []);
         // A sample that is being read frees its part of the share. A completed one waits in it.
-        assert!(!machine.said(0, 0, EngineReply::Reading, MS));
+        assert!(!machine.on_reply(0, 0, EngineReply::Reading, MS));
         assert_eq!(started(&mut machine), [(1, vec![2])]);
-        assert!(!machine.said(0, 1, bytes(), MS));
+        assert!(!machine.on_reply(0, 1, bytes(), MS));
         assert_eq!((started(&mut machine), machine.held_bytes()), (vec![], 248));
         // The second response waits for the budget. Until then, no more replies are taken.
-        assert!(machine.said(1, 0, bytes(), MS));
+        assert!(machine.on_reply(1, 0, bytes(), MS));
         assert_eq!((machine.needs_room(), machine.has_room()), (Some(100), false));
         machine.give_room(Some(()), MS);
         assert_eq!((machine.needs_room(), machine.output.waiting()), (None, 296));
@@ -567,11 +573,11 @@ mod tests {
     fn cancelled_request_is_stopped_and_does_not_leave() {
         let mut machine = serving(4);
         started(&mut machine);
-        machine.said(0, 0, bytes(), MS);
+        machine.on_reply(0, 0, bytes(), MS);
         assert!(!machine.output.is_empty());
         let header = Header::new(Kind::Cancel, 7, 1);
         let mut actions = Vec::new();
-        machine.asked(&header, &[], MS, &mut actions).unwrap();
+        machine.on_request(&header, &[], MS, &mut actions).unwrap();
         assert!(matches!(actions[..], [ServerAction::Stop { chunk: 0 }]));
         assert!(machine.is_idle() && machine.held_bytes() == 0);
         assert_eq!((started(&mut machine), machine.wanted(0, 1)), (vec![], None));
@@ -581,7 +587,7 @@ mod tests {
     fn samples_without_an_engine_reply_are_absent() {
         let mut machine = serving(2);
         started(&mut machine);
-        machine.ended(0, MS);
+        machine.on_chunk_end(0, MS);
         assert_eq!((machine.refused, machine.unacknowledged, machine.open), (2, 0, 0));
     }
 
@@ -589,17 +595,20 @@ mod tests {
     fn heartbeats_leave_while_something_is_open() {
         let mut machine = serving(1);
         started(&mut machine);
-        assert_eq!(machine.look(Duration::ZERO).unwrap(), Some(Duration::ZERO));
-        assert_eq!(machine.look(Duration::ZERO).unwrap(), Some(HEARTBEAT_INTERVAL));
+        assert_eq!(machine.check_timeouts(Duration::ZERO).unwrap(), Some(Duration::ZERO));
+        assert_eq!(machine.check_timeouts(Duration::ZERO).unwrap(), Some(HEARTBEAT_INTERVAL));
         assert!(machine.output.is_empty());
-        machine.look(HEARTBEAT_INTERVAL).unwrap();
-        machine.look(HEARTBEAT_INTERVAL).unwrap();
+        machine.check_timeouts(HEARTBEAT_INTERVAL).unwrap();
+        machine.check_timeouts(HEARTBEAT_INTERVAL).unwrap();
         assert!(
             machine.output.held().all(|held| matches!(held, QueuedFrame::Heartbeat))
                 && !machine.output.is_empty()
         );
         // No byte is sent.
-        machine.look = WRITE_TIMEOUT + 2 * HEARTBEAT_INTERVAL;
-        assert_eq!(machine.look(WRITE_TIMEOUT + HEARTBEAT_INTERVAL).unwrap_err().kind(), WireErrorKind::Late);
+        machine.check_at = WRITE_TIMEOUT + 2 * HEARTBEAT_INTERVAL;
+        assert_eq!(
+            machine.check_timeouts(WRITE_TIMEOUT + HEARTBEAT_INTERVAL).unwrap_err().kind(),
+            WireErrorKind::Late
+        );
     }
 }

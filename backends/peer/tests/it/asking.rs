@@ -181,7 +181,7 @@ async fn acknowledged_sample_is_waited_for() {
         assert_eq!(began.elapsed().as_secs(), u64::from(tag) * 10 + 5);
     }
     let late = answers.next().await.unwrap().result.unwrap_err();
-    assert_eq!(late.to_string(), "peer: s/3: transient failure: rank 0: it was on its way for 30 s");
+    assert_eq!(late.to_string(), "peer: s/3: transient failure: rank 0: it did not arrive within 30 s");
     assert_eq!(began.elapsed().as_secs(), 30);
     sleep(Duration::from_millis(1)).await;
     assert_eq!((owner.shelf.open(), asker.server.counters().read().late), (0, 1), "the owner is told");

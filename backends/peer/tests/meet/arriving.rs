@@ -122,7 +122,10 @@ async fn second_rank_0_is_refused() {
     let second = job.spawn(0, SECOND, |joined| async move { joined.err() });
     let error = second.await.unwrap().unwrap();
     // One process plays both here.
-    assert!(error.to_string().contains(" is rank 0 twice: another of its loaders meets at the same address"), "{error}");
+    assert!(
+        error.to_string().contains(" is rank 0 twice: another of its loaders meets at the same address"),
+        "{error}"
+    );
     let other = job.spawn(1, Duration::ZERO, |joined| async move { joined });
     let (first, other) = (first.await.unwrap(), other.await.unwrap());
     assert!(first.is_ok() && other.is_ok());
@@ -173,7 +176,8 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
         let (error, after) = joined.await.unwrap();
         let error = error.unwrap();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
-        let line = "rank 2 has another token than rank 0 at r0:7000: give all ranks the same FOREREAD_TOKEN";
+        let line = "rank 2 has another token than rank 0 at r0:7000: give all ranks the same \
+             FOREREAD_TOKEN";
         assert_eq!(error.to_string(), line);
         let least = deadline.min(SECOND * 60);
         assert!((least..least + SECOND * 3).contains(&after), "{after:?} of {deadline:?}");
@@ -257,7 +261,8 @@ async fn other_version_in_rank_0s_place_is_named_at_the_deadline() {
     let began = Instant::now();
     let error = Joining::join(job.settings(1)).await.unwrap_err();
     assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
-    let said = "the last attempt: r0:7000: it speaks version 9 between ranks, this program 4: run one version on all ranks";
+    let said = "the last attempt: r0:7000: it speaks version 9 between ranks, this program 4: run one \
+         version on all ranks";
     assert!(error.to_string().contains(said), "{error}");
     sits.abort();
 }

@@ -121,7 +121,7 @@ async fn unreadable_catalog_ends_the_rendezvous_with_the_reason() {
             _ => compare(&mut joining, Vec::new()).await.unwrap_err(),
         };
         assert_eq!(error.kind(), MeetErrorKind::Broken);
-        assert!(error.to_string().contains("cannot be read any more: it was overwritten"), "{error}");
+        assert!(error.to_string().contains("can no longer read its catalog: it was overwritten"), "{error}");
     });
     all(ranks).await;
 }

@@ -176,7 +176,8 @@ async fn restarted_process_cannot_join_a_later_loader() {
     drop(second.pop());
     sleep(SECOND * 5).await;
     let error = Joining::join(settings(&job, 2, 0, &place)).await.unwrap_err().to_string();
-    let said = "rank 0 there has loader 2 of its process, and this is loader 1; a process that was started again cannot";
+    let said = "rank 0 there has loader 2 of its process, and this is loader 1; a process that was started \
+         again cannot";
     assert!(error.contains(said), "{error}");
 }
 

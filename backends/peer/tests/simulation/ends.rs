@@ -87,9 +87,9 @@ impl AskingEnd {
         self.act(machine, &mut actions, answers);
         if self.input.came() > self.came {
             self.came = self.input.came();
-            machine.on(client::ClientEvent::Heard, now, &mut actions)?;
+            machine.on(client::ClientEvent::BytesArrived, now, &mut actions)?;
         }
-        let next = machine.look(now, self.body.is_some(), &mut actions);
+        let next = machine.check_timeouts(now, self.body.is_some(), &mut actions);
         self.act(machine, &mut actions, answers);
         if let Poll::Ready(written) = self.output.poll_write(&mut pipes[0], cx) {
             written?;
@@ -194,7 +194,7 @@ impl ServingEnd {
         loop {
             self.machine.acknowledge_origin_reads();
             self.write(&mut pipes[1], now, cx)?;
-            let next = self.machine.look(now)?;
+            let next = self.machine.check_timeouts(now)?;
             if next.is_none_or(|next| next > now) {
                 return Ok(next);
             }
@@ -215,7 +215,7 @@ impl ServingEnd {
             written?;
         }
         if self.machine.output.left_ever() > before {
-            self.machine.left(now);
+            self.machine.on_write(now);
         }
         Ok(())
     }
@@ -240,7 +240,7 @@ impl ServingEnd {
         let Some((header, bytes)) = self.body.take() else { return Poll::Pending };
         let bytes = bytes.into_inner().freeze();
         fits(&self.input, &header, &bytes)?;
-        self.machine.asked(&header, &bytes, now, actions)?;
+        self.machine.on_request(&header, &bytes, now, actions)?;
         Poll::Ready(Ok(true))
     }
 }

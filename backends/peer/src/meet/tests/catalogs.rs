@@ -201,7 +201,11 @@ impl World {
         match process.catalogs.get(&1) {
             None => assert!(process.has_file, "seed {seed}: rank {rank} has no second catalog"),
             Some(bytes) => {
-                assert!(*bytes == content(of, 1) || bytes == "opened", "seed {seed}: rank {rank}: {bytes:?}");
+                assert!(
+                    *bytes == content(of, 1) || bytes == "opened",
+                    "seed {seed}: rank {rank}: \
+                     {bytes:?}"
+                );
             }
         }
     }

@@ -17,7 +17,13 @@ impl World {
         let absence = self.faults.iter().any(|fault| !matches!(fault, Disturbance::Lose { .. }));
         match end {
             End::Killed => other_processes,
-            End::Error(MeetErrorKind::Broken, line) => other_processes && line.contains(" was started again"),
+            End::Error(MeetErrorKind::Broken, line) => {
+                other_processes
+                    && line.contains(
+                        " was started \
+                 again",
+                    )
+            }
             End::Error(MeetErrorKind::Setting, line) => {
                 other_processes && line.starts_with("two processes are rank")
             }

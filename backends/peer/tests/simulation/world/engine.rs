@@ -149,7 +149,7 @@ impl World {
             self.scheduler.after(MS, Event::Work(owner, work));
             return self.work_soon(rank, Work::Serving(id));
         }
-        end.machine.said(chunk, place, said, now);
+        end.machine.on_reply(chunk, place, said, now);
         self.work_soon(rank, Work::Serving(id));
     }
 

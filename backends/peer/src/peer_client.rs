@@ -182,9 +182,9 @@ impl PeerClient {
 
     /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
     pub fn cancel(&self, key: SampleKey) {
-        self.0.submit(); // it may not have left
+        self.0.submit(); // the request may still wait in the burst
         if let ConnectionState::Open(_, link) = &lock(&self.0.state).link {
-            let _ = link.send(ClientCommand::Forget(key)); // nothing is asked where the task is gone
+            let _ = link.send(ClientCommand::Forget(key)); // the task may have ended
         }
     }
 }
@@ -233,7 +233,7 @@ impl ClientShared {
         if let ConnectionState::Open(_, link) = &lock(&self.state).link
             && !self.sweeps.swap(true, AcqRel)
         {
-            let _ = link.send(ClientCommand::Sweep); // nothing is asked where the task is gone
+            let _ = link.send(ClientCommand::Sweep); // the task may have ended
         }
     }
 
@@ -255,7 +255,7 @@ impl ClientShared {
             ConnectionState::Idle | ConnectionState::Down { .. } => {}
         }
         let (link, commands) = mpsc::unbounded_channel();
-        let _ = link.send(command); // `commands` is here
+        let _ = link.send(command); // its receiver is alive
         state.tasks += 1;
         let task = state.tasks;
         state.link = ConnectionState::Open(task, link);
@@ -265,7 +265,7 @@ impl ClientShared {
 
     /// The task of a connection, from its opening to its end.
     async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<ClientCommand>) {
-        self.sweeps.swap(false, AcqRel); // what an earlier task was told
+        self.sweeps.swap(false, AcqRel); // set for an earlier task
         let mut open = OpenRequests::new(&self);
         let (error, useful) = self.ask(&mut commands, &mut open).await;
         let lost = open.len() > 0 || useful.is_none();

@@ -226,7 +226,7 @@ async fn take(mut listener: Box<dyn Listener>, shared: Arc<ServerShared>) {
 /// A connection could not be accepted. One pending connection was evicted to free its descriptor.
 async fn pause(shared: &ServerShared, address: &Address, error: io::Error) {
     shared.note_unauthenticated(
-        "nobody",
+        "unknown",
         &WireError::io(&format!("{address}: cannot accept a connection"), error),
     );
     sleep(ACCEPT_RETRY_DELAY).await;

@@ -1,5 +1,5 @@
 //! Unauthenticated connections get no data, hold no resources, and lock no rank out.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -17,7 +17,7 @@ use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
-use self::common::{Has, resident};
+use self::common::{FixedSample, resident};
 
 fn identity(rank: u32) -> Identity {
     Identity { rank: Rank(rank), job: 1, token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap() }
@@ -33,7 +33,7 @@ struct Rig {
 
 impl Rig {
     async fn new() -> Self {
-        let (known, source) = Has::bytes(110_000);
+        let (known, source) = FixedSample::bytes(110_000);
         let listener = System.listen(&Address::tcp("127.0.0.1", 0)).await.unwrap();
         let Address::Tcp(_, port) = *listener.address() else { panic!("a port") };
         let runtime = Handle::current();
@@ -55,7 +55,7 @@ impl Rig {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("nobody listens");
+        panic!("no listener");
     }
 
     /// A new rank connects and reads a sample. Returns how long it took.
@@ -116,7 +116,10 @@ async fn unauthenticated_connection_gets_nothing() {
         let mut heard = Vec::new();
         let _ = stream.read_to_end(&mut heard); // it may be reset
         let version = b"FRDH\x04\0\0\0";
-        assert!(heard.is_empty() || bytes == other_version && heard == version, "{heard:?} for a stranger");
+        assert!(
+            heard.is_empty() || bytes == other_version && heard == version,
+            "{heard:?} without authentication"
+        );
     }
     assert_eq!(rig.strangers(7).await, 7);
     assert_eq!(rig.server.counters().read().served, 0);

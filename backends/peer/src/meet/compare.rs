@@ -35,8 +35,8 @@ pub(super) fn difference(theirs: &ComparedSettings, ours: &ComparedSettings) -> 
     let mut seen = BTreeSet::new();
     let differing = names.filter(|name| seen.insert((*name).clone())).filter_map(|name| {
         let (theirs, ours) = (value(theirs, name), value(ours, name));
-        let said = |value: Option<String>| value.unwrap_or_else(|| "not said".to_owned());
-        (theirs != ours).then(|| format!("{name} is {}, rank 0's is {}", said(theirs), said(ours)))
+        let shown = |value: Option<String>| value.unwrap_or_else(|| "not set".to_owned());
+        (theirs != ours).then(|| format!("{name} is {}, rank 0's is {}", shown(theirs), shown(ours)))
     });
     let all: Vec<_> = differing.collect();
     (!all.is_empty()).then(|| all.join("; "))
@@ -50,22 +50,23 @@ pub(super) fn differences(parts: &[Option<Bytes>]) -> Option<String> {
     let mut found: Vec<(String, Vec<Rank>)> = Vec::new();
     for (rank, part) in parts.iter().enumerate().filter(|(_, part)| part.is_some()) {
         // Settings that cannot be read come from another release.
-        let Some(what) = difference(&words(part).unwrap_or_default(), &ours) else { continue };
-        match found.iter_mut().find(|(known, _)| *known == what) {
-            Some((_, who)) => who.push(Rank(rank as u32)),
-            None => found.push((what, vec![Rank(rank as u32)])),
+        let Some(text) = difference(&words(part).unwrap_or_default(), &ours) else { continue };
+        match found.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, group)) => group.push(Rank(rank as u32)),
+            None => found.push((text, vec![Rank(rank as u32)])),
         }
     }
-    found.sort_by_key(|(_, who)| std::cmp::Reverse(who.len()));
-    let (what, who) = found.first()?;
-    let (named, more) = (&who[..who.len().min(MAX_NAMED_RANKS)], who.len().saturating_sub(MAX_NAMED_RANKS));
-    let verb = if who.len() == 1 { "differs" } else { "differ" };
-    let others: usize = found.iter().skip(1).map(|(_, who)| who.len()).sum();
+    found.sort_by_key(|(_, group)| std::cmp::Reverse(group.len()));
+    let (text, group) = found.first()?;
+    let (named, more) =
+        (&group[..group.len().min(MAX_NAMED_RANKS)], group.len().saturating_sub(MAX_NAMED_RANKS));
+    let verb = if group.len() == 1 { "differs" } else { "differ" };
+    let others: usize = found.iter().skip(1).map(|(_, group)| group.len()).sum();
     let others = match others {
         0 => String::new(),
         others => format!(" ({others} more differ otherwise)"),
     };
-    Some(format!("{} {verb} from rank 0: {what}{others}", ranks(named, more)))
+    Some(format!("{} {verb} from rank 0: {text}{others}", ranks(named, more)))
 }
 
 #[cfg(test)]
@@ -79,8 +80,8 @@ mod tests {
     #[test]
     fn words_and_bytes_travel_as_one() {
         let packed = pack(&words(&[("seed", "5")]), b"held");
-        let (said, held) = unpack(&packed);
-        assert_eq!((&said[..], &held[..]), (&br#"[["seed","5"]]"#[..], &b"held"[..]));
+        let (shown, held) = unpack(&packed);
+        assert_eq!((&shown[..], &held[..]), (&br#"[["seed","5"]]"#[..], &b"held"[..]));
         for cut in 0..packed.len() - 4 {
             assert_eq!(unpack(&packed.slice(..cut)).1, "", "{cut}");
         }
@@ -104,7 +105,7 @@ mod tests {
         let other = words(&[("seed", "5"), ("catalog", "x")]);
         assert_eq!(
             difference(&other, &words(&[("seed", "5"), ("plan", "a")])).unwrap(),
-            "plan is not said, rank 0's is a; catalog is x, rank 0's is not said"
+            "plan is not set, rank 0's is a; catalog is x, rank 0's is not set"
         );
     }
 }

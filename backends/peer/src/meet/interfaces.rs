@@ -102,7 +102,7 @@ mod tests {
     #[test]
     // semantics: RANK-26
     fn names_match_as_those_of_nccl_do() {
-        for (text, meant) in [
+        for (text, expected_names) in [
             ("ib", "ib0 ib1"),
             ("ib1, eth", "ib1 eth0"),
             ("=ib1", "ib1"),
@@ -115,7 +115,7 @@ mod tests {
                 .into_iter()
                 .filter(|name| names.matches(name))
                 .collect();
-            let mut expected: Vec<_> = meant.split_whitespace().collect();
+            let mut expected: Vec<_> = expected_names.split_whitespace().collect();
             expected.sort_by_key(|name| found.iter().position(|known| known == name));
             assert_eq!(found, expected, "{text}");
         }

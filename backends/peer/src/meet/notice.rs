@@ -207,8 +207,8 @@ impl PrivateDirectory {
         };
         if !metadata.is_file() || metadata.uid() != uid || metadata.permissions().mode() & 0o077 != 0 {
             return Err(secret_error(format!(
-                "{shown} should be user {uid}'s own file that nobody else can read, and it is user {}'s \
-                 with mode {:o}: remove it",
+                "{shown} must be a private file of user {uid}, but it belongs to user {} with mode {:o}: \
+                 remove it",
                 metadata.uid(),
                 metadata.permissions().mode() & 0o7777
             )));

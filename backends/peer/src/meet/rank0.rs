@@ -284,7 +284,7 @@ impl Rank0Driver {
         let error = failed.unwrap_or_else(|| MeetError::new(MeetErrorKind::Broken, "no run"));
         let (began, hub) = (Instant::now(), Arc::clone(&self.hub));
         let late = match error.kind() {
-            // A rank that dial_failed the deadline does not come soon.
+            // A rank that missed the deadline does not come soon.
             MeetErrorKind::Deadline => FAILURE_TIMEOUT,
             _ => self.steps.wait.remaining(began).clamp(FAILURE_TIMEOUT, LATE_FAILURE_TIMEOUT),
         };

@@ -163,8 +163,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waiting_is_shown_once_a_second_and_ends() {
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
+        let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
+        let show = move |waiting: &Waiting| drop(sender.send(waiting.to_string()));
         let mut wait = WaitDeadline::new(Duration::from_millis(2500), Box::new(show), Instant::now());
         while !wait.is_expired(Instant::now()) {
             tokio::time::sleep_until(wait.next()).await;
@@ -172,7 +172,7 @@ mod tests {
         }
         drop(wait);
         let mut lines = Vec::new();
-        while let Some(line) = told.recv().await {
+        while let Some(line) = received.recv().await {
             lines.push(line);
         }
         assert_eq!(lines, ["waiting for rank 1 (1 s of 2 s)", "waiting for rank 1 (2 s of 2 s)"]);
@@ -180,15 +180,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn long_wait_shows_the_remedy_for_a_single_rank_loader() {
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
+        let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
+        let show = move |waiting: &Waiting| drop(sender.send(waiting.to_string()));
         let mut wait = WaitDeadline::new(Duration::from_secs(300), Box::new(show), Instant::now());
         for on in [None, Some("at node1:7000".to_owned())] {
             tokio::time::sleep(Duration::from_secs(6)).await;
             wait.show_absent(&[Rank(1)], 0, on, Instant::now());
         }
-        assert_eq!(told.recv().await.unwrap(), "waiting for rank 1 (6 s of 300 s)");
-        let line = told.recv().await.unwrap();
+        assert_eq!(received.recv().await.unwrap(), "waiting for rank 1 (6 s of 300 s)");
+        let line = received.recv().await.unwrap();
         assert_eq!(line, format!("waiting for rank 1 (12 s of 300 s): at node1:7000; {SINGLE_RANK_HINT}"));
     }
 }

@@ -256,7 +256,7 @@ impl PeerConnection {
             let now = self.clock.elapsed();
             let Some(next) = self.machine.check_timeouts(now)? else {
                 self.input.rest();
-                return Ok(()); // the timer rings once more, in vain
+                return Ok(()); // the timer fires once more without effect
             };
             if next <= now {
                 self.write(cx)?;

@@ -461,7 +461,7 @@ impl<R> ServerMachine<R> {
         }
         let header = Header::new(Kind::Alive, self.run, 0);
         self.output.push(header.over(&[]), Bytes::new(), None, QueuedFrame::Heartbeat);
-        self.sent = now; // also where it does not leave: the kernel has what left before
+        self.sent = now; // even if it waits: the kernel has sent earlier frames
         Ok(Some(now))
     }
 

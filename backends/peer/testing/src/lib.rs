@@ -28,12 +28,12 @@ const CAPACITY: usize = 64 << 10;
 
 /// All hosts and the cables between them. Clones share them.
 #[derive(Clone)]
-pub struct Simulated(Arc<Mutex<World>>);
+pub struct Simulated(Arc<Mutex<NetworkState>>);
 
-struct World {
+struct NetworkState {
     seed: u64,
     draws: u64,
-    breaking: f64,
+    break_chance: f64,
     next_port: u16,
     listeners: HashMap<(String, u16), mpsc::UnboundedSender<(Stream, String)>>,
     cables: HashMap<(String, String), Arc<Cable>>,
@@ -47,13 +47,20 @@ impl Simulated {
     /// A network without hosts.
     pub fn new(seed: u64) -> Self {
         let (listeners, cables) = (HashMap::new(), HashMap::new());
-        Self(Arc::new(Mutex::new(World { seed, draws: 0, breaking: 0.0, next_port: 1, listeners, cables })))
+        Self(Arc::new(Mutex::new(NetworkState {
+            seed,
+            draws: 0,
+            break_chance: 0.0,
+            next_port: 1,
+            listeners,
+            cables,
+        })))
     }
 
     /// The network as the host `name` sees it. It listens and connects at [`Address::Tcp`] of
     /// hosts' names.
     pub fn host(&self, name: impl Into<String>) -> Arc<dyn Network> {
-        Arc::new(Host { world: self.clone(), name: name.into() })
+        Arc::new(SimulatedHost { world: self.clone(), name: name.into() })
     }
 
     fn cable(&self, one: &str, other: &str) -> Arc<Cable> {
@@ -86,7 +93,7 @@ impl Simulated {
 
     /// Each write breaks its connection with this chance.
     pub fn breaking(&self, chance: f64) {
-        lock(&self.0).breaking = chance;
+        lock(&self.0).break_chance = chance;
     }
 
     /// The number of connections that are open at either end.
@@ -99,12 +106,12 @@ impl Simulated {
 
     fn breaks(&self) -> bool {
         let mut world = lock(&self.0);
-        if world.breaking <= 0.0 {
+        if world.break_chance <= 0.0 {
             return false;
         }
         world.draws += 1;
         let drawn = mix(world.seed ^ mix(world.draws));
-        ((drawn >> 11) as f64 / (1u64 << 53) as f64) < world.breaking
+        ((drawn >> 11) as f64 / (1u64 << 53) as f64) < world.break_chance
     }
 }
 
@@ -135,7 +142,7 @@ impl Cable {
     }
 
     /// A new connection over it: both ends.
-    fn connect(self: &Arc<Self>, world: &Simulated) -> (End, End) {
+    fn connect(self: &Arc<Self>, world: &Simulated) -> (ConnectionEnd, ConnectionEnd) {
         let pipe =
             || Arc::new(Pipe { cable: Arc::clone(self), world: world.clone(), state: Mutex::default() });
         let (one, other) = (pipe(), pipe());
@@ -143,7 +150,7 @@ impl Cable {
         state.pipes.retain(|pipe| pipe.strong_count() > 0);
         state.pipes.extend([Arc::downgrade(&one), Arc::downgrade(&other)]);
         drop(state);
-        let end = |read: &Arc<Pipe>, write: &Arc<Pipe>| End {
+        let end = |read: &Arc<Pipe>, write: &Arc<Pipe>| ConnectionEnd {
             read: Arc::clone(read),
             write: Arc::clone(write),
             timer: None,
@@ -161,12 +168,12 @@ struct Pipe {
 
 #[derive(Default)]
 struct PipeState {
-    under_way: VecDeque<(Instant, Bytes)>,
+    in_flight: VecDeque<(Instant, Bytes)>,
     bytes: usize,
     /// The writer has ended.
     ended: bool,
     /// The reader is gone.
-    unread: bool,
+    reader_gone: bool,
     severed: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -188,20 +195,20 @@ impl Pipe {
     fn sever(&self) {
         self.change(|state| {
             state.severed = true;
-            state.under_way.clear();
+            state.in_flight.clear();
             state.bytes = 0;
         });
     }
 }
 
 /// One end of a connection.
-struct End {
+struct ConnectionEnd {
     read: Arc<Pipe>,
     write: Arc<Pipe>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl AsyncRead for End {
+impl AsyncRead for ConnectionEnd {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -221,13 +228,13 @@ impl AsyncRead for End {
             }
             let now = Instant::now();
             let ended = state.ended;
-            match state.under_way.front_mut() {
+            match state.in_flight.front_mut() {
                 Some((at, bytes)) if *at <= now => {
                     let count = bytes.len().min(into.remaining());
                     into.put_slice(&bytes[..count]);
                     bytes.advance(count);
                     if bytes.is_empty() {
-                        state.under_way.pop_front();
+                        state.in_flight.pop_front();
                     }
                     state.bytes -= count;
                     let writer = state.writer.take();
@@ -251,7 +258,7 @@ impl AsyncRead for End {
     }
 }
 
-impl AsyncWrite for End {
+impl AsyncWrite for ConnectionEnd {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[io::IoSlice::new(bytes)])
     }
@@ -268,7 +275,7 @@ impl AsyncWrite for End {
         }
         let delay = lock(&self.write.cable.state).delay;
         let mut state = lock(&self.write.state);
-        if state.severed || state.unread {
+        if state.severed || state.reader_gone {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         let room = CAPACITY - state.bytes;
@@ -283,10 +290,10 @@ impl AsyncWrite for End {
         }
         let count = taken.len();
         // Bytes that are sent later do not arrive earlier, even if the delay was reduced.
-        let last = state.under_way.back().map(|(at, _)| *at);
+        let last = state.in_flight.back().map(|(at, _)| *at);
         let at = (Instant::now() + delay).max(last.unwrap_or_else(Instant::now));
         if count > 0 {
-            state.under_way.push_back((at, taken.into()));
+            state.in_flight.push_back((at, taken.into()));
             state.bytes += count;
         }
         let reader = state.reader.take();
@@ -309,15 +316,15 @@ impl AsyncWrite for End {
     }
 }
 
-impl Drop for End {
+impl Drop for ConnectionEnd {
     fn drop(&mut self) {
         self.write.change(|state| state.ended = true);
-        self.read.change(|state| state.unread = true);
+        self.read.change(|state| state.reader_gone = true);
     }
 }
 
 #[derive(Debug)]
-struct Host {
+struct SimulatedHost {
     world: Simulated,
     name: String,
 }
@@ -326,13 +333,13 @@ fn tcp(address: &Address) -> io::Result<(&str, u16)> {
     match address {
         Address::Tcp(host, port) => Ok((host, *port)),
         Address::Local(_) => {
-            Err(io::Error::new(io::ErrorKind::Unsupported, "no sockets of a node in a simulated network"))
+            Err(io::Error::new(io::ErrorKind::Unsupported, "a simulated network has no Unix sockets"))
         }
     }
 }
 
 #[async_trait]
-impl Network for Host {
+impl Network for SimulatedHost {
     async fn listen(&self, address: &Address) -> io::Result<Box<dyn Listener>> {
         let (_, mut port) = tcp(address)?;
         let mut world = lock(&self.world.0);
@@ -344,9 +351,9 @@ impl Network for Host {
         if world.listeners.get(&place).is_some_and(|listener| !listener.is_closed()) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        let (sender, coming) = mpsc::unbounded_channel();
+        let (sender, accepted) = mpsc::unbounded_channel();
         world.listeners.insert(place, sender);
-        Ok(Box::new(Listening { coming, address: Address::tcp(self.name.clone(), port) }))
+        Ok(Box::new(SimulatedListener { accepted, address: Address::tcp(self.name.clone(), port) }))
     }
 
     async fn connect(&self, address: &Address) -> io::Result<Stream> {
@@ -373,15 +380,15 @@ impl Network for Host {
 }
 
 #[derive(Debug)]
-struct Listening {
-    coming: mpsc::UnboundedReceiver<(Stream, String)>,
+struct SimulatedListener {
+    accepted: mpsc::UnboundedReceiver<(Stream, String)>,
     address: Address,
 }
 
 #[async_trait]
-impl Listener for Listening {
+impl Listener for SimulatedListener {
     async fn accept(&mut self) -> io::Result<(Stream, String)> {
-        self.coming.recv().await.ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.accepted.recv().await.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     fn address(&self) -> &Address {
@@ -413,7 +420,7 @@ mod tests {
         other.read_to_end(&mut got).await.unwrap();
         write.await.unwrap();
         assert!(got == expected);
-        assert!(other.write_all(b"x").await.is_err(), "nobody reads it");
+        assert!(other.write_all(b"x").await.is_err(), "the reader is gone");
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,9 +8,9 @@ use foreread_types::Rank;
 use futures::{StreamExt, stream};
 
 #[derive(Debug)]
-pub struct Has(pub Known);
+pub struct FixedSample(pub Known);
 
-impl Has {
+impl FixedSample {
     /// A sample of this length.
     pub fn bytes(length: u64) -> (Known, Arc<dyn Serve>) {
         let known = Known::generate(1, [("a", length)]).remove(0);
@@ -18,7 +18,7 @@ impl Has {
     }
 }
 
-impl Serve for Has {
+impl Serve for FixedSample {
     fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
         let content = self.0.content.clone();
         let answer = move |asked: Asked| Served::Done { tag: asked.tag, result: Ok(content.clone()) };

@@ -16,7 +16,7 @@ use proptest::test_runner::TestRunner;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::support::{How, Node, Shelf, WIRES, batch, raw, raw_answer, read_all, run, samples};
+use crate::support::{AnswerRule, Node, SampleStore, WIRES, batch, raw, raw_answer, read_all, run, samples};
 
 /// Valid bytes of a requester, or of a server.
 fn seed(asks_or_answers: usize, raw: &mut RawFrames) -> Vec<u8> {
@@ -111,14 +111,15 @@ fn paused<T>(future: impl Future<Output = T>) -> T {
 async fn to_who_serves(wire: Wire, bytes: Sends<'_>) {
     let world = Simulated::new(1);
     let known = samples(5, 1000);
-    let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 {
-        3 => How::Never,
-        4 => How::Reading(Duration::from_millis(50)),
-        _ => How::Now,
+    let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 {
+        3 => AnswerRule::Never,
+        4 => AnswerRule::Reading(Duration::from_millis(50)),
+        _ => AnswerRule::Now,
     });
     let settings = Settings { budget: 10_000, share: 5_000, wire };
-    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
-    let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
+    let asker =
+        Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let (mut stream, mut frames) =
         raw(&world.host("three"), &owner.server.addresses()[0], 2, settings.wire).await;
     let _ = stream.write_all(&bytes(&mut frames)).await; // it may be cut off before all is sent
@@ -150,7 +151,7 @@ async fn to_who_asks(wire: Wire, bytes: Sends<'_>) {
     };
     let host = world.host("two");
     let settings = Settings { wire, ..Settings::default() };
-    let asker = Node::new(&host, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let asker = Node::new(&host, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let tier = asker.asker.remote(Rank(0), vec![address]);
     let known = samples(5, 1000);
     let answers = timeout(Duration::from_secs(32), tier.read_all(batch(&known)).collect::<Vec<_>>());
@@ -225,10 +226,11 @@ fn eprintln_on_panic(tried: &dyn std::fmt::Debug, act: impl FnOnce()) {
 async fn half_a_frame_and_silence_harm_no_rank_on_real_sockets() {
     let network: Arc<dyn Network> = Arc::new(System);
     let known = samples(20, 50_000);
-    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let listen = [Address::tcp("127.0.0.1", 0)];
-    let owner = Node::new(&network, 0, &listen, Settings::default(), shelf).await;
-    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let owner = Node::new(&network, 0, &listen, Settings::default(), store).await;
+    let asker =
+        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let mut halves = Vec::new();
     for length in [0, 1, 47, 48, 87, 88] {
         let (mut stream, mut frames) =

@@ -16,7 +16,7 @@ use futures::StreamExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
-use crate::support::{How, Node, Shelf, batch, identity, samples};
+use crate::support::{AnswerRule, Node, SampleStore, batch, identity, samples};
 
 /// Bytes of the requester's two handshake messages, and of the server's one.
 const HELLO: usize = 92;
@@ -219,11 +219,11 @@ fn other_samples(known: &[Known], seed: u64) -> Vec<Known> {
 /// Three servers: the one that clients expect, another rank of its run, and the same rank in
 /// another run.
 async fn owners(world: &Simulated, known: &[Known], settings: Settings) -> [Node; 3] {
-    let shelf = |known: &[Known]| Shelf::new(known, |_, _| How::Now);
+    let store = |known: &[Known]| SampleStore::new(known, |_, _| AnswerRule::Now);
     let at = |host: &str| [Address::tcp(host, 0)];
-    let (second, third) = (shelf(&other_samples(known, 6)), shelf(&other_samples(known, 7)));
+    let (second, third) = (store(&other_samples(known, 6)), store(&other_samples(known, 7)));
     [
-        Node::new(&world.host("one"), 0, &at("one"), settings, shelf(known)).await,
+        Node::new(&world.host("one"), 0, &at("one"), settings, store(known)).await,
         Node::new(&world.host("two"), 2, &at("two"), settings, second).await,
         Node::with_identity(&world.host("three"), identity(0), other_run(), &at("three"), settings, third)
             .await,
@@ -238,14 +238,15 @@ async fn through_a_relay(draw: Draw, wire: Wire, every: u64, changes: u64) -> (u
     let known = samples(6, 1000);
     let nodes = owners(&world, &known, settings).await;
     let askers = [
-        Node::new(&world.host("asker"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await,
+        Node::new(&world.host("asker"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now))
+            .await,
         Node::with_identity(
             &world.host("asker"),
             identity(1),
             other_run(),
             &[],
             settings,
-            Shelf::new(&[], |_, _| How::Now),
+            SampleStore::new(&[], |_, _| AnswerRule::Now),
         )
         .await,
     ];
@@ -313,7 +314,9 @@ async fn relay_that_changes_nothing_is_not_noticed() {
         let settings = Settings { wire, ..Settings::default() };
         let known = samples(6, 20_000);
         let nodes = owners(&world, &known, settings).await;
-        let asker = Node::new(&world.host("asker"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+        let asker =
+            Node::new(&world.host("asker"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now))
+                .await;
         let middle = Middle::shared(Draw::of(1), wire, u64::MAX >> 8);
         let owner = vec![nodes[0].server.addresses()[0].clone()];
         let address = relay(world.host("relay"), Arc::clone(&middle), owner).await;
@@ -339,7 +342,7 @@ async fn relay_of_a_rendezvous_delivers_no_other_message() {
         let settings = Settings::default();
         servers.push(Server::start(&runtime, identity(rank), vec![listener], settings, Arc::default()));
     }
-    let source: Arc<dyn Serve> = Shelf::new(&[], |_, _| How::Now);
+    let source: Arc<dyn Serve> = SampleStore::new(&[], |_, _| AnswerRule::Now);
     servers[0].serve(Arc::downgrade(&source));
     let middle = Middle::shared(draw, Wire::Sealed, 4);
     let owners = servers.iter().map(|server| server.addresses()[0].clone()).collect();

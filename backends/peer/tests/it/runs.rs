@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Handle;
 
 use crate::support::{
-    How, Node, Shelf, WIRES, batch, identity, raw, raw_answer, read_all, read_one, run, samples,
+    AnswerRule, Node, SampleStore, WIRES, batch, identity, raw, raw_answer, read_all, read_one, run, samples,
 };
 
 /// A run that differs from [`run`] only in rank 0's nonce.
@@ -30,8 +30,8 @@ fn connections(directory: &Path) -> Vec<(Wire, Address)> {
     tcp.into_iter().chain([unix]).collect()
 }
 
-fn nothing() -> Arc<Shelf> {
-    Shelf::new(&[], |_, _| How::Now)
+fn nothing() -> Arc<SampleStore> {
+    SampleStore::new(&[], |_, _| AnswerRule::Now)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,8 +42,8 @@ async fn rank_of_another_run_gets_no_sample_on_any_connection() {
     let network: Arc<dyn Network> = Arc::new(System);
     for (wire, address) in connections(directory.path()) {
         let (what, settings) = (format!("{wire} {address}"), Settings { wire, ..Settings::default() });
-        let shelf = Shelf::new(&known, |_, _| How::Now);
-        let owner = Node::new(&network, 0, &[address], settings, shelf).await;
+        let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
+        let owner = Node::new(&network, 0, &[address], settings, store).await;
         let other = Node::with_identity(&network, identity(1), other_run(), &[], settings, nothing()).await;
         for _ in 0..3 {
             let error = read_one(&owner.seen_by(&other), &known[0]).await.unwrap_err();
@@ -65,8 +65,8 @@ async fn rank_in_no_run_serves_no_sample() {
     let counters = Arc::new(Counters::default());
     let server =
         Server::start(&Handle::current(), identity(0), vec![listener], Settings::default(), counters);
-    let shelf: Arc<dyn Serve> = Shelf::new(&known, |_, _| How::Now);
-    server.serve(Arc::downgrade(&shelf));
+    let store: Arc<dyn Serve> = SampleStore::new(&known, |_, _| AnswerRule::Now);
+    server.serve(Arc::downgrade(&store));
     let asker = Node::new(&world.host("two"), 1, &[], Settings::default(), nothing()).await;
     let tier = || asker.asker.remote(Rank(0), server.addresses().to_vec());
     let error = read_one(&tier(), &known[0]).await.unwrap_err().to_string();
@@ -117,8 +117,8 @@ async fn client_rejects_frames_of_another_run_on_any_connection() {
 async fn server_rejects_frames_of_another_run() {
     let world = Simulated::new(1);
     let known = samples(1, 1000);
-    let shelf = Shelf::new(&known, |_, _| How::Now);
-    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
     let network = world.host("two");
     let (mut stream, mut frames) = raw(&network, &owner.server.addresses()[0], 1, Wire::Authenticated).await;
     let asks = foreread_peer::frame::Ask::encode(std::iter::once(foreread_peer::frame::Ask {

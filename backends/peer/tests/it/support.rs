@@ -32,7 +32,7 @@ pub fn run() -> RunId {
 
 /// How a rank handles a request.
 #[derive(Clone, Copy, Debug)]
-pub enum How {
+pub enum AnswerRule {
     /// Answers at once.
     Now,
     /// Answers after a time without an acknowledgement.
@@ -45,24 +45,27 @@ pub enum How {
     Fails(ErrorKind),
 }
 
-type Rule = Box<dyn Fn(Rank, &Asked) -> How + Send + Sync>;
+type Rule = Box<dyn Fn(Rank, &Asked) -> AnswerRule + Send + Sync>;
 
 /// A rank's samples.
-pub struct Shelf {
+pub struct SampleStore {
     samples: HashMap<SampleKey, Bytes>,
     rule: Rule,
     /// Reads that a caller still waits for.
     pub open: Arc<AtomicUsize>,
 }
 
-impl fmt::Debug for Shelf {
+impl fmt::Debug for SampleStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shelf").field("samples", &self.samples.len()).finish_non_exhaustive()
+        f.debug_struct("SampleStore").field("samples", &self.samples.len()).finish_non_exhaustive()
     }
 }
 
-impl Shelf {
-    pub fn new(known: &[Known], rule: impl Fn(Rank, &Asked) -> How + Send + Sync + 'static) -> Arc<Self> {
+impl SampleStore {
+    pub fn new(
+        known: &[Known],
+        rule: impl Fn(Rank, &Asked) -> AnswerRule + Send + Sync + 'static,
+    ) -> Arc<Self> {
         let samples = known.iter().map(|known| (known.key, known.content.clone())).collect();
         Arc::new(Self { samples, rule: Box::new(rule), open: Arc::default() })
     }
@@ -87,38 +90,38 @@ impl Drop for Open {
     }
 }
 
-impl Serve for Shelf {
+impl Serve for SampleStore {
     fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving {
         let one = |asked: Asked| {
             let tag = asked.tag;
             let held = self.samples.get(&asked.key).cloned();
-            let result = held.ok_or_else(|| TierError::new(ErrorKind::Absent, "shelf"));
+            let result = held.ok_or_else(|| TierError::new(ErrorKind::Absent, "store"));
             let open = Open::new(&self.open);
             let done = move |result| {
                 drop(open);
                 Served::Done { tag, result }
             };
             match (self.rule)(from, &asked) {
-                How::Now => stream::iter([done(result)]).boxed(),
-                How::Fails(kind) => {
-                    let error = TierError::new(kind, "shelf").with_detail("on command");
+                AnswerRule::Now => stream::iter([done(result)]).boxed(),
+                AnswerRule::Fails(kind) => {
+                    let error = TierError::new(kind, "store").with_detail("on command");
                     stream::iter([done(Err(error))]).boxed()
                 }
-                How::Never => {
+                AnswerRule::Never => {
                     let pending = async move {
                         let _held = done;
                         std::future::pending().await
                     };
                     stream::once(pending).boxed()
                 }
-                How::Silently(time) => {
+                AnswerRule::Silently(time) => {
                     let answer = async move {
                         sleep(time).await;
                         done(result)
                     };
                     stream::once(answer).boxed()
                 }
-                How::Reading(time) => {
+                AnswerRule::Reading(time) => {
                     let answer = async move {
                         sleep(time).await;
                         done(result)
@@ -135,7 +138,7 @@ impl Serve for Shelf {
 pub struct Node {
     pub server: Server,
     pub asker: Asker,
-    pub shelf: Arc<Shelf>,
+    pub store: Arc<SampleStore>,
     rank: Rank,
 }
 
@@ -150,9 +153,9 @@ impl Node {
         rank: u32,
         listen: &[Address],
         settings: Settings,
-        shelf: Arc<Shelf>,
+        store: Arc<SampleStore>,
     ) -> Self {
-        Self::with_identity(network, identity(rank), run(), listen, settings, shelf).await
+        Self::with_identity(network, identity(rank), run(), listen, settings, store).await
     }
 
     pub async fn with_identity(
@@ -161,7 +164,7 @@ impl Node {
         run: RunId,
         listen: &[Address],
         settings: Settings,
-        shelf: Arc<Shelf>,
+        store: Arc<SampleStore>,
     ) -> Self {
         let mut listeners = Vec::new();
         for address in listen {
@@ -174,15 +177,15 @@ impl Node {
         let rank = identity.rank;
         let server = Server::start(&runtime, identity, listeners, settings, counters);
         server.enter(run);
-        let source: Arc<dyn Serve> = shelf.clone();
+        let source: Arc<dyn Serve> = store.clone();
         server.serve(Arc::downgrade(&source));
-        Self { server, asker, shelf, rank }
+        Self { server, asker, store, rank }
     }
 
     /// Waits until it holds nothing. A response is released when its write returns, and may have
     /// arrived before.
     pub async fn rests(&self) {
-        let held = || (self.server.in_use(), self.shelf.open());
+        let held = || (self.server.in_use(), self.store.open());
         for _ in 0..1000 {
             if held() == (0, 0) {
                 return;

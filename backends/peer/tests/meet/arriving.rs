@@ -163,16 +163,16 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
     // Independent of the deadline, and no longer than that.
     let mut strange = Vec::new();
     for deadline in [SECOND * 300, DEADLINE / 2] {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let lines = Arc::clone(&told);
+        let shown_lines = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&shown_lines);
         let progress = move |waiting: &_| lines.lock().unwrap().push((began.elapsed(), format!("{waiting}")));
         let settings =
             Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(2) };
         let settings = Settings { deadline, progress: Box::new(progress), ..settings };
         let joined = async move { (Joining::join(settings).await.err(), began.elapsed()) };
-        strange.push((deadline, told, tokio::spawn(joined)));
+        strange.push((deadline, shown_lines, tokio::spawn(joined)));
     }
-    for (deadline, told, joined) in strange {
+    for (deadline, shown_lines, joined) in strange {
         let (error, after) = joined.await.unwrap();
         let error = error.unwrap();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
@@ -181,11 +181,11 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
         assert_eq!(error.to_string(), line);
         let least = deadline.min(SECOND * 60);
         assert!((least..least + SECOND * 3).contains(&after), "{after:?} of {deadline:?}");
-        let (first, said) = told.lock().unwrap()[0].clone();
-        assert!(first < SECOND, "{first:?}: {said}");
-        assert!(said.contains("the process at r0:7000 has another token (FOREREAD_TOKEN)"), "{said}");
+        let (first, expected) = shown_lines.lock().unwrap()[0].clone();
+        assert!(first < SECOND, "{first:?}: {expected}");
+        assert!(expected.contains("the process at r0:7000 has another token (FOREREAD_TOKEN)"), "{expected}");
     }
-    let came = "it came with another token (FOREREAD_TOKEN) and says to be rank 2";
+    let came = "it came with another token (FOREREAD_TOKEN) and reply to be rank 2";
     for error in all(here).await {
         let error = error.unwrap().to_string();
         assert!(error.contains("rank 2"), "{error}");
@@ -199,12 +199,12 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
 }
 
 /// A process without the token that listens at a port before rank 0 does.
-async fn stranger(mut stream: foreread_peer::Stream, says: &str) {
+async fn unauthenticated_peer(mut stream: foreread_peer::Stream, reply: &str) {
     let mut hello = [0; 100];
     let Ok(1..) = stream.read(&mut hello).await else { return };
     let mut challenge = [0; 40];
     challenge[..5].copy_from_slice(b"FRDH\x04");
-    match says {
+    match reply {
         "another version" => challenge[4] = 9,
         "another token" => challenge[5] = 3,
         "nonsense" => challenge.fill(7),
@@ -220,14 +220,14 @@ async fn stranger(mut stream: foreread_peer::Stream, says: &str) {
 #[tokio::test(start_paused = true)]
 // semantics: RANK-15
 async fn unauthenticated_listener_before_rank_0_ends_no_rank() {
-    for says in ["another version", "another token", "nonsense", "nothing", "good-bye"] {
+    for reply in ["another version", "another token", "nonsense", "nothing", "good-bye"] {
         for port in [7000, 7001] {
             let job = Job::new(3);
             let at = foreread_peer::Address::tcp("r0", port);
             let mut listener = job.network.host("r0").listen(&at).await.unwrap();
             let sits = tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(stranger(stream, says));
+                    tokio::spawn(unauthenticated_peer(stream, reply));
                 }
             });
             let stores = job.stores();
@@ -236,12 +236,12 @@ async fn unauthenticated_listener_before_rank_0_ends_no_rank() {
                     let stores = stores.clone();
                     let wait = if rank == 0 { SECOND * 20 } else { Duration::ZERO };
                     job.spawn(rank, wait, move |joining| async move {
-                        let joining = joining.map_err(|error| format!("{says} at {port}: {error}"));
+                        let joining = joining.map_err(|error| format!("{reply} at {port}: {error}"));
                         begin(joining.unwrap(), &stores).await.unwrap().leave(DEADLINE).await
                     })
                 })
                 .collect();
-            assert!(all(ranks).await.iter().all(|left| *left == Left::Together), "{says}");
+            assert!(all(ranks).await.iter().all(|left| *left == Left::Together), "{reply}");
             sits.abort();
         }
     }
@@ -255,15 +255,15 @@ async fn other_version_in_rank_0s_place_is_named_at_the_deadline() {
     let mut listener = job.network.host("r0").listen(&at).await.unwrap();
     let sits = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(stranger(stream, "another version"));
+            tokio::spawn(unauthenticated_peer(stream, "another version"));
         }
     });
     let began = Instant::now();
     let error = Joining::join(job.settings(1)).await.unwrap_err();
     assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
-    let said = "the last attempt: r0:7000: it speaks version 9 between ranks, this program 4: run one \
+    let expected = "the last attempt: r0:7000: it speaks version 9 between ranks, this program 4: run one \
          version on all ranks";
-    assert!(error.to_string().contains(said), "{error}");
+    assert!(error.to_string().contains(expected), "{error}");
     sits.abort();
 }
 
@@ -279,8 +279,8 @@ async fn rank_of_another_version_is_named_by_rank_0() {
     let hello = [b"FRDH\x03\x02\0\0\x01\0\0\0", &of_job[..], &[7; 72]].concat();
     stream.write_all(&hello).await.unwrap();
     let error = first.await.unwrap();
-    let said = "it speaks version 3 between ranks, this program 4: run one version on all ranks";
-    assert!(error.contains("rank 1 of 2 did not come") && error.contains(said), "{error}");
+    let expected = "it speaks version 3 between ranks, this program 4: run one version on all ranks";
+    assert!(error.contains("rank 1 of 2 did not come") && error.contains(expected), "{error}");
 }
 
 /// A process that once claimed a rank does not make the rank's own restart a duplicate.
@@ -416,9 +416,9 @@ async fn disconnected_rank_is_named_soon_on_every_rank() {
     for rank in 0..4 {
         let who = if rank == 1 { "rank 0 (process " } else { "rank 1 (process " };
         let start = format!("{rank}: waiting for rank {} (", u32::from(rank != 1));
-        let said =
+        let expected =
             |line: &&String| line.starts_with(&start) && line.contains(who) && line.contains("is gone");
-        assert!(shown.iter().filter(said).count() > 10, "{shown:?}");
+        assert!(shown.iter().filter(expected).count() > 10, "{shown:?}");
     }
 }
 

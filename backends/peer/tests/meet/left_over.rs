@@ -10,7 +10,7 @@ use foreread_types::Fingerprint;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::running::{Holds, ask};
+use crate::running::{RankSamples, ask};
 use crate::support::{DEADLINE, Job, all, begin, compare, context};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -48,7 +48,8 @@ async fn leave(groups: Vec<Arc<Group>>) {
 async fn left_over_rank_gets_no_sample_of_a_later_run() {
     let job = Job::new(2);
     let mut old = job.start().await;
-    let holds: Vec<Arc<dyn Serve>> = [3, 4, 5].map(|text| Arc::new(Holds(text)) as Arc<dyn Serve>).into();
+    let holds: Vec<Arc<dyn Serve>> =
+        [3, 4, 5].map(|text| Arc::new(RankSamples(text)) as Arc<dyn Serve>).into();
     old[0].serve(Arc::downgrade(&holds[0]));
     assert_eq!(ask(&old[1], 0).await.unwrap(), "3:00042");
     drop(old.remove(0));
@@ -104,7 +105,7 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
                 job.spawn(rank, Duration::ZERO, move |joining| async move {
                     let group =
                         joining.unwrap().start(Vec::new(), &[bound], &stores, &context()).await.unwrap();
-                    let holds: Arc<dyn Serve> = Arc::new(Holds(rank));
+                    let holds: Arc<dyn Serve> = Arc::new(RankSamples(rank));
                     group.serve(Arc::downgrade(&holds));
                     (group, holds)
                 })
@@ -139,12 +140,12 @@ async fn left_over_ranks_do_not_end_a_later_rendezvous() {
     job.network.mend("r0", "r3");
     let new = all(ranks).await;
     let shown = shown.lock().unwrap().clone();
-    let said = |who: &str, rank: u32| {
+    let is_shown = |who: &str, rank: u32| {
         let line = format!("rank 0 was started again while rank {rank} (process ");
         shown.iter().any(|shown| shown.starts_with(who) && shown.contains(&line))
     };
-    assert!(said("0: ", 1) && said("0: ", 2) && said("0: ", 3), "{shown:?}");
-    assert!(said("1: ", 2), "the others are told as well: {shown:?}");
+    assert!(is_shown("0: ", 1) && is_shown("0: ", 2) && is_shown("0: ", 3), "{shown:?}");
+    assert!(is_shown("1: ", 2), "shown on the others as well: {shown:?}");
     leave(new).await;
     drop(old);
 }
@@ -180,7 +181,7 @@ async fn left_over_rank_between_steps_changes_nothing() {
 #[tokio::test(start_paused = true)]
 // semantics: RANK-6
 async fn rank_of_another_world_size_or_version_fails_alone() {
-    for (size, version, said) in [
+    for (size, version, expected) in [
         (5, "1.0", "differs from rank 0: world size is 5, rank 0's is 3"),
         (3, "2.0", "differs from rank 0: version is 2.0, rank 0's is 1.0"),
     ] {
@@ -201,12 +202,12 @@ async fn rank_of_another_world_size_or_version_fails_alone() {
         let (shown, ranks) = later(&job, |rank| SECOND * 10 * u32::from(rank == 1));
         let (error, ended) = stray.await.unwrap();
         assert_eq!(error.kind(), MeetErrorKind::Differs);
-        assert!(error.to_string().ends_with(said), "{error}");
+        assert!(error.to_string().ends_with(expected), "{error}");
         assert!(ended - began < SECOND * 3);
         leave(all(ranks).await).await;
         let shown = shown.lock().unwrap();
         for rank in ["0: waiting for rank 1 ", "2: waiting for rank 1 "] {
-            let named = shown.iter().filter(|line| line.starts_with(rank) && line.contains(said));
+            let named = shown.iter().filter(|line| line.starts_with(rank) && line.contains(expected));
             assert!(named.count() > 5, "{shown:?}");
         }
     }

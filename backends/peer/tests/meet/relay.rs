@@ -78,8 +78,11 @@ async fn ranks_meet_through_a_relay_that_changes_what_they_say() {
     assert!(groups.iter().all(|group| group.run() == groups[0].run()));
     let middle = middle.lock().unwrap();
     assert!(middle.seen.len() > 500 && middle.left < 2, "{} bytes passed", middle.seen.len());
-    for said in [&b"addresses"[..], b"r1:", b"world_size"] {
-        assert!(!middle.seen.windows(said.len()).any(|part| part == said), "{said:?} can be read");
+    for expected in [&b"addresses"[..], b"r1:", b"world_size"] {
+        assert!(
+            !middle.seen.windows(expected.len()).any(|part| part == expected),
+            "{expected:?} can be read"
+        );
     }
     sits.abort();
 }

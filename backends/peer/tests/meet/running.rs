@@ -35,7 +35,7 @@ async fn lowest_progress_is_that_of_the_slowest_rank() {
         groups[rank].progress(100 + rank as u64);
     }
     sleep(SECOND).await;
-    assert_eq!(*lowest.borrow(), 0, "rank 3 has said nothing");
+    assert_eq!(*lowest.borrow(), 0, "rank 3 has expected nothing");
     for at in 1..=50 {
         groups[3].progress(at);
     }
@@ -182,9 +182,9 @@ async fn broken_connections_cost_only_time() {
 
 /// Serves samples that name the rank.
 #[derive(Debug)]
-pub struct Holds(pub u32);
+pub struct RankSamples(pub u32);
 
-impl Serve for Holds {
+impl Serve for RankSamples {
     fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
         let rank = self.0;
         let answer = move |asked: Asked| {
@@ -209,7 +209,8 @@ pub async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::Tier
 async fn restarted_rank_takes_its_place() {
     let job = Job::new(3);
     let mut groups = job.start().await;
-    let holds: Vec<Arc<dyn Serve>> = (0..3).map(|rank| Arc::new(Holds(rank)) as Arc<dyn Serve>).collect();
+    let holds: Vec<Arc<dyn Serve>> =
+        (0..3).map(|rank| Arc::new(RankSamples(rank)) as Arc<dyn Serve>).collect();
     for (group, holds) in groups.iter().zip(&holds) {
         group.serve(Arc::downgrade(holds));
     }
@@ -239,7 +240,7 @@ async fn restarted_rank_takes_its_place() {
         begin(joining.unwrap(), &stores).await.unwrap()
     });
     let again = Arc::new(again.await.unwrap());
-    assert_eq!(again.run(), groups[0].run(), "it is in the run that goes on");
+    assert_eq!(again.run(), groups[0].run(), "it has joined the same run");
     again.serve(Arc::downgrade(&holds[2]));
     groups.push(again);
     sleep(SECOND).await;
@@ -257,7 +258,8 @@ async fn restarted_rank_takes_its_place() {
 async fn dead_rank_0_ends_waits_and_samples_still_flow() {
     let job = Job::new(3);
     let mut groups = job.start().await;
-    let holds: Vec<Arc<dyn Serve>> = (0..3).map(|rank| Arc::new(Holds(rank)) as Arc<dyn Serve>).collect();
+    let holds: Vec<Arc<dyn Serve>> =
+        (0..3).map(|rank| Arc::new(RankSamples(rank)) as Arc<dyn Serve>).collect();
     for (group, holds) in groups.iter().zip(&holds) {
         group.serve(Arc::downgrade(holds));
     }
@@ -291,7 +293,7 @@ async fn rank_0_alone_cannot_be_started_again() {
 async fn store_is_that_of_another_rank_or_none() {
     let job = Job::new(2);
     let groups = job.start().await;
-    let holds: Arc<dyn Serve> = Arc::new(Holds(1));
+    let holds: Arc<dyn Serve> = Arc::new(RankSamples(1));
     groups[1].serve(Arc::downgrade(&holds));
     assert_eq!(ask(&groups[0], 1).await.unwrap(), "1:00042");
     assert!(groups[1].tier(StoreId(1)).is_none(), "its own");

@@ -176,9 +176,9 @@ async fn restarted_process_cannot_join_a_later_loader() {
     drop(second.pop());
     sleep(SECOND * 5).await;
     let error = Joining::join(settings(&job, 2, 0, &place)).await.unwrap_err().to_string();
-    let said = "rank 0 there has loader 2 of its process, and this is loader 1; a process that was started \
+    let expected = "rank 0 there has loader 2 of its process, and this is loader 1; a process that was started \
          again cannot";
-    assert!(error.contains(said), "{error}");
+    assert!(error.contains(expected), "{error}");
 }
 
 /// A loader that differs on one rank ends, and its address is free for the next.
@@ -209,16 +209,16 @@ async fn loader_made_by_rank_0_alone_fails_with_the_remedy() {
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
     let training = start(&job, 0, &place).await;
     let shown = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&shown);
-    let progress = move |waiting: &_| told.lock().unwrap().push(format!("{waiting}"));
+    let shown_lines = Arc::clone(&shown);
+    let progress = move |waiting: &_| shown_lines.lock().unwrap().push(format!("{waiting}"));
     let alone = Settings { progress: Box::new(progress), ..settings(&job, 0, 1, &place) };
     let error = Joining::join(alone).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Deadline);
     let remedy = "pass rank=0 and world_size=1 there, or together=False";
     assert!(error.to_string().contains(remedy), "{error}");
     let shown = shown.lock().unwrap().clone();
-    let tells = |line: &String| line.starts_with("waiting for rank 1 (") && line.contains(remedy);
-    assert!(shown.iter().any(tells), "{shown:?}");
+    let has_remedy = |line: &String| line.starts_with("waiting for rank 1 (") && line.contains(remedy);
+    assert!(shown.iter().any(has_remedy), "{shown:?}");
     leave(training).await;
 }
 

@@ -302,8 +302,8 @@ async fn reason_of_an_earlier_attempt_is_not_reported_later() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(path.join("rank0"), stale(&["127.0.0.1:1"])).unwrap();
     fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    let progress = move |waiting: &_| drop(tell.send(format!("{waiting}")));
+    let (sender, mut shown_lines) = tokio::sync::mpsc::unbounded_channel();
+    let progress = move |waiting: &_| drop(sender.send(format!("{waiting}")));
     let launched = launched(1, 2, Rendezvous::Directory(path.clone()));
     let settings = Settings {
         deadline: Duration::from_secs(6),
@@ -311,7 +311,7 @@ async fn reason_of_an_earlier_attempt_is_not_reported_later() {
         ..settings(launched, None)
     };
     let joining = tokio::spawn(Joining::join(settings));
-    let first = told.recv().await.unwrap();
+    let first = shown_lines.recv().await.unwrap();
     assert!(first.contains("cannot connect"), "{first}");
     fs::remove_file(path.join("rank0")).unwrap();
     let error = joining.await.unwrap().unwrap_err().to_string();

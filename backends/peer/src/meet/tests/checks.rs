@@ -38,7 +38,7 @@ impl World {
         for (number, member) in self.members.iter().enumerate() {
             let rank = self.rank(number);
             let outcome = member.outcome.as_ref();
-            let outcome = outcome.unwrap_or_else(|| panic!("seed {seed}: rank {rank} waits for ever"));
+            let outcome = outcome.unwrap_or_else(|| panic!("seed {seed}: rank {rank} waits forever"));
             match outcome {
                 Err(end) => assert!(self.is_explained(end), "seed {seed}: rank {rank}: {end:?}"),
                 Ok(()) => {
@@ -57,7 +57,7 @@ impl World {
         }
         for (number, leader) in self.leaders.iter().enumerate() {
             let outcome = leader.outcome.as_ref();
-            let outcome = outcome.unwrap_or_else(|| panic!("seed {seed}: leader {number} waits for ever"));
+            let outcome = outcome.unwrap_or_else(|| panic!("seed {seed}: leader {number} waits forever"));
             if let Err(end) = outcome {
                 assert!(self.is_explained(end), "seed {seed}: leader {number}: {end:?}");
             }
@@ -69,7 +69,7 @@ impl World {
     pub(super) fn check_costs(&self, seed: u64, are_none: bool, are_losses: bool, are_short: bool) {
         if are_none || are_losses || are_short {
             let started = self.members.iter().all(|member| matches!(member.outcome, Some(Ok(()))));
-            assert!(started, "seed {seed}: it costs time and nothing else");
+            assert!(started, "seed {seed}: it may cost only time");
         }
         if are_none || are_losses {
             let reports = self.leaders[0].leader.store.parts(key::REPORT);

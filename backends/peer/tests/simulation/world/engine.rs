@@ -138,18 +138,18 @@ impl World {
     }
 
     /// Passes the engine's reply on. An engine waits while there is no room.
-    pub(super) fn tell(&mut self, id: u64, chunk: u64, place: u32, said: EngineReply) {
+    pub(super) fn tell(&mut self, id: u64, chunk: u64, place: u32, expected: EngineReply) {
         let now = self.scheduler.now();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (rank, owner) = (conn.owner.0, conn.owner);
         let Some(end) = &mut conn.serving else { return };
         let sample = end.machine.wanted(chunk, place);
-        if let (EngineReply::Done(Ok(_)), false, Some(sample)) = (&said, end.machine.has_room(), sample) {
+        if let (EngineReply::Done(Ok(_)), false, Some(sample)) = (&expected, end.machine.has_room(), sample) {
             let work = Work::Disk { conn: id, chunk, place, sample: sample.id.0 };
             self.scheduler.after(MS, Event::Work(owner, work));
             return self.work_soon(rank, Work::Serving(id));
         }
-        end.machine.on_reply(chunk, place, said, now);
+        end.machine.on_reply(chunk, place, expected, now);
         self.work_soon(rank, Work::Serving(id));
     }
 

@@ -16,16 +16,20 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::support::{
-    How, JOB, Node, Shelf, WIRES, batch, identity, raw_answer, read_all, read_one, run, samples,
+    AnswerRule, JOB, Node, SampleStore, WIRES, batch, identity, raw_answer, read_all, read_one, run, samples,
 };
 
 /// Two ranks with a network between them. The first has the samples.
-async fn two(known: &[Known], rule: impl Fn(u64) -> How + Send + Sync + 'static) -> (Simulated, Node, Node) {
+async fn two(
+    known: &[Known],
+    rule: impl Fn(u64) -> AnswerRule + Send + Sync + 'static,
+) -> (Simulated, Node, Node) {
     let world = Simulated::new(5);
     let (one, two) = (world.host("one"), world.host("two"));
-    let shelf = Shelf::new(known, move |_, asked| rule(asked.key.id.0));
-    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), shelf).await;
-    let asker = Node::new(&two, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let store = SampleStore::new(known, move |_, asked| rule(asked.key.id.0));
+    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), store).await;
+    let asker =
+        Node::new(&two, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     (world, owner, asker)
 }
 
@@ -34,7 +38,8 @@ async fn two(known: &[Known], rule: impl Fn(u64) -> How + Send + Sync + 'static)
 async fn silent_rank_fails_requests_in_bounded_time() {
     let known = samples(10, 1000);
     let (world, owner, asker) =
-        two(&known, |id| if id < 5 { How::Now } else { How::Reading(Duration::from_secs(9)) }).await;
+        two(&known, |id| if id < 5 { AnswerRule::Now } else { AnswerRule::Reading(Duration::from_secs(9)) })
+            .await;
     let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
     for _ in 0..5 {
@@ -74,7 +79,7 @@ async fn silent_rank_fails_requests_in_bounded_time() {
 // semantics: RANK-19
 async fn paused_owner_gets_requests_again_on_a_second_connection() {
     let known = samples(10, 1000);
-    let rule = |id| if id < 5 { How::Now } else { How::Reading(Duration::from_millis(200)) };
+    let rule = |id| if id < 5 { AnswerRule::Now } else { AnswerRule::Reading(Duration::from_millis(200)) };
     let (world, owner, asker) = two(&known, rule).await;
     let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
@@ -98,7 +103,7 @@ async fn paused_owner_gets_requests_again_on_a_second_connection() {
 #[tokio::test(start_paused = true)]
 async fn cancelled_sample_fails_alone() {
     let known = samples(3, 1000);
-    let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(3))).await;
+    let (_world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(3))).await;
     let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
     let cancel = async {
@@ -116,7 +121,7 @@ async fn cancelled_sample_fails_alone() {
 #[tokio::test(start_paused = true)]
 async fn dead_rank_fails_its_requests_at_once_and_is_used_again_later() {
     let known = samples(10, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(9))).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(9))).await;
     let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
     sleep(Duration::from_secs(1)).await;
@@ -129,8 +134,8 @@ async fn dead_rank_fails_its_requests_at_once_and_is_used_again_later() {
     sleep(Duration::from_secs(1)).await;
     let refused = read_one(&tier, &known[0]).await.unwrap_err();
     assert!(refused.to_string().contains("cannot connect"), "{refused}");
-    let shelf = Shelf::new(&known, |_, _| How::Now);
-    let again = Node::new(&world.host("one"), 0, &addresses, Settings::default(), shelf).await;
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
+    let again = Node::new(&world.host("one"), 0, &addresses, Settings::default(), store).await;
     sleep(Duration::from_secs(1)).await;
     read_all(&tier, &known).await;
     // Without open requests, the end of a connection is not a failure.
@@ -142,14 +147,14 @@ async fn dead_rank_fails_its_requests_at_once_and_is_used_again_later() {
 #[tokio::test(start_paused = true)]
 async fn rank_restarted_at_another_address_is_found() {
     let known = samples(3, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     let tier = owner.seen_by(&asker);
     read_all(&tier, &known).await;
     drop(owner);
     assert!(read_one(&tier, &known[0]).await.is_err());
-    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let again =
-        Node::new(&world.host("three"), 0, &[Address::tcp("three", 0)], Settings::default(), shelf).await;
+        Node::new(&world.host("three"), 0, &[Address::tcp("three", 0)], Settings::default(), store).await;
     tier.moved(again.server.addresses().to_vec());
     read_all(&tier, &known).await;
 }
@@ -159,7 +164,7 @@ async fn rank_restarted_at_another_address_is_found() {
 #[tokio::test(start_paused = true)]
 async fn busy_rank_with_several_addresses_gets_the_whole_timeout() {
     let known = samples(3, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     world.delay("one", "two", Duration::from_millis(110));
     let mut addresses = owner.server.addresses().to_vec();
     addresses.extend([Address::tcp("three", 9), Address::tcp("zero", 9)]);
@@ -171,7 +176,8 @@ async fn busy_rank_with_several_addresses_gets_the_whole_timeout() {
 // semantics: RANK-17
 async fn acknowledged_sample_is_waited_for() {
     let known = samples(4, 1000);
-    let (_world, owner, asker) = two(&known, |id| How::Reading(Duration::from_secs(id * 10 + 5))).await;
+    let (_world, owner, asker) =
+        two(&known, |id| AnswerRule::Reading(Duration::from_secs(id * 10 + 5))).await;
     let tier = owner.seen_by(&asker);
     let began = Instant::now();
     let mut answers = tier.read_all(batch(&known));
@@ -184,7 +190,11 @@ async fn acknowledged_sample_is_waited_for() {
     assert_eq!(late.to_string(), "peer: s/3: transient failure: rank 0: it did not arrive within 30 s");
     assert_eq!(began.elapsed().as_secs(), 30);
     sleep(Duration::from_millis(1)).await;
-    assert_eq!((owner.shelf.open(), asker.server.counters().read().late), (0, 1), "the owner is told");
+    assert_eq!(
+        (owner.store.open(), asker.server.counters().read().late),
+        (0, 1),
+        "the owner gets the cancellation"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,10 +202,10 @@ async fn acknowledged_sample_is_waited_for() {
 async fn unacknowledged_sample_fails_alone() {
     let known = samples(4, 1000);
     let rule = |id| match id {
-        0 => How::Never,
-        1 => How::Silently(Duration::from_millis(900)),
-        2 => How::Reading(Duration::from_secs(3)),
-        _ => How::Silently(Duration::from_millis(1100)),
+        0 => AnswerRule::Never,
+        1 => AnswerRule::Silently(Duration::from_millis(900)),
+        2 => AnswerRule::Reading(Duration::from_secs(3)),
+        _ => AnswerRule::Silently(Duration::from_millis(1100)),
     };
     let (_world, owner, asker) = two(&known, rule).await;
     let tier = owner.seen_by(&asker);
@@ -208,36 +218,36 @@ async fn unacknowledged_sample_fails_alone() {
         .collect()
         .await;
     assert_eq!(answers, [(1, true, 900), (0, false, 1000), (3, false, 1000), (2, true, 3000)]);
-    assert_eq!(owner.shelf.open(), 0, "what was given up is given up there too");
+    assert_eq!(owner.store.open(), 0, "the server stops as well");
     read_all(&tier, &known[2..3]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropped_reads_are_cancelled_at_the_server() {
     let known = samples(100, 1000);
-    let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(20))).await;
+    let (_world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(20))).await;
     let tier = owner.seen_by(&asker);
     let (kept, dropped) = (tier.read_all(batch(&known[..50])), tier.read_all(batch(&known[50..])));
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(owner.shelf.open(), 100);
+    assert_eq!(owner.store.open(), 100);
     drop(dropped);
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(owner.shelf.open(), 50);
+    assert_eq!(owner.store.open(), 50);
     assert_eq!(kept.filter(|answer| std::future::ready(answer.result.is_ok())).count().await, 50);
-    assert_eq!(owner.shelf.open(), 0);
+    assert_eq!(owner.store.open(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn slow_cable_is_not_a_heartbeat_timeout() {
     let known = samples(20, 60_000);
-    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     world.delay("one", "two", Duration::from_millis(100));
     // 64 KiB in 100 ms: 1.2 MB take 2 s.
     read_all(&owner.seen_by(&asker), &known).await;
     assert_eq!(owner.server.counters().read().served, 20);
     let large = samples(1, 2_000_000);
-    let shelf = Shelf::new(&large, |_, _| How::Now);
-    let slow = Node::new(&world.host("one"), 2, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
+    let store = SampleStore::new(&large, |_, _| AnswerRule::Now);
+    let slow = Node::new(&world.host("one"), 2, &[Address::tcp("one", 0)], Settings::default(), store).await;
     read_all(&slow.seen_by(&asker), &large).await;
     assert_eq!(asker.server.counters().read().late, 0);
 }
@@ -246,13 +256,13 @@ async fn slow_cable_is_not_a_heartbeat_timeout() {
 // semantics: RANK-31
 async fn other_token_opens_no_connection_in_either_direction() {
     let known = samples(1, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     let token = Token::new("4c0d92f7ba8e4167a35e19d2c680fb73").unwrap();
     let stranger = Identity { token, ..identity(7) };
-    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let listen = [Address::tcp("three", 0)];
     let stranger =
-        Node::with_identity(&world.host("three"), stranger, run(), &listen, Settings::default(), shelf).await;
+        Node::with_identity(&world.host("three"), stranger, run(), &listen, Settings::default(), store).await;
     let error = read_one(&owner.seen_by(&stranger), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("another token"), "{error}");
     assert_eq!(owner.server.counters().read().strangers, 1);
@@ -270,7 +280,7 @@ async fn other_token_opens_no_connection_in_either_direction() {
         run(),
         &[Address::tcp("three", 0)],
         Settings::default(),
-        Shelf::new(&known, |_, _| How::Now),
+        SampleStore::new(&known, |_, _| AnswerRule::Now),
     )
     .await;
     let error = read_one(&owner.seen_by(&other), &known[0]).await.unwrap_err();
@@ -280,7 +290,7 @@ async fn other_token_opens_no_connection_in_either_direction() {
 /// A rank that dies during its handshake does not count as unauthenticated.
 #[tokio::test(start_paused = true)]
 async fn interrupted_handshake_of_the_job_is_not_counted() {
-    let (world, owner, _asker) = two(&samples(1, 1000), |_| How::Now).await;
+    let (world, owner, _asker) = two(&samples(1, 1000), |_| AnswerRule::Now).await;
     let address = &owner.server.addresses()[0];
     let hello = |job: u64| [b"FRDH\x04\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
     for (job, waits) in [(JOB, false), (JOB, true), (JOB + 1, false), (JOB + 1, true)] {
@@ -289,12 +299,12 @@ async fn interrupted_handshake_of_the_job_is_not_counted() {
         if waits {
             let mut reply = Vec::new();
             stream.read_to_end(&mut reply).await.unwrap();
-            assert!(reply.is_empty(), "nothing is said before the first message is there");
+            assert!(reply.is_empty(), "nothing is expected before the first message is there");
         }
         drop(stream);
         sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(owner.server.counters().read().strangers, 2, "those who named another job");
+    assert_eq!(owner.server.counters().read().strangers, 2, "of another job");
 }
 
 type Frames = Box<dyn Fn(&mut RawFrames, u64) -> Vec<u8> + Send>;
@@ -322,7 +332,7 @@ async fn answers_with(
     });
     let host = world.host("two");
     let settings = Settings { wire, ..Settings::default() };
-    let asker = Node::new(&host, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let asker = Node::new(&host, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let tier = asker.asker.remote(Rank(0), vec![address]);
     (world, tier)
 }
@@ -357,9 +367,13 @@ async fn wrong_responses_harm_no_other_sample() {
         let (_world, tier) = answers_with(wire, frames).await;
         let mut answers: Vec<_> = tier.read_all(batch(&known)).collect().await;
         answers.sort_by_key(|answer| answer.tag);
-        let said: Vec<_> =
+        let expected: Vec<_> =
             answers.iter().map(|a| a.result.as_ref().map(|b| b.len()).map_err(|e| e.kind())).collect();
-        assert_eq!(said, [Err(ErrorKind::Corrupt), Err(ErrorKind::Changed), Ok(1000), Ok(1000)], "{wire}");
+        assert_eq!(
+            expected,
+            [Err(ErrorKind::Corrupt), Err(ErrorKind::Changed), Ok(1000), Ok(1000)],
+            "{wire}"
+        );
     }
 }
 
@@ -367,16 +381,16 @@ async fn wrong_responses_harm_no_other_sample() {
 async fn frames_that_no_rank_sends_end_the_connection_at_once() {
     let known = samples(2, 1000);
     for wire in WIRES {
-        for (said, frames) in nonsense(known[0].key, wire) {
+        for (expected, frames) in nonsense(known[0].key, wire) {
             let (_world, tier) = answers_with(wire, frames).await;
             let began = Instant::now();
             let answers: Vec<_> = tier.read_all(batch(&known)).collect().await;
-            assert_eq!((answers.len(), began.elapsed()), (2, Duration::ZERO), "{wire}: {said}");
+            assert_eq!((answers.len(), began.elapsed()), (2, Duration::ZERO), "{wire}: {expected}");
             for answer in answers {
                 let error = answer.result.unwrap_err();
                 assert!(
-                    error.to_string().contains(said) && error.kind() == ErrorKind::Transient,
-                    "{wire}: {said}: {error}"
+                    error.to_string().contains(expected) && error.kind() == ErrorKind::Transient,
+                    "{wire}: {expected}: {error}"
                 );
             }
         }
@@ -416,14 +430,11 @@ fn nonsense(key: SampleKey, wire: Wire) -> [(&'static str, Frames); 6] {
 #[tokio::test(start_paused = true)]
 async fn connection_closes_when_its_client_is_dropped() {
     let known = samples(5, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(3))).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(3))).await;
     let tier = owner.seen_by(&asker);
     let answers = tier.read_all(batch(&known));
     drop(tier);
-    assert!(
-        answers.all(|answer| std::future::ready(answer.result.is_ok())).await,
-        "who waits gets what comes"
-    );
+    assert!(answers.all(|answer| std::future::ready(answer.result.is_ok())).await, "pending reads complete");
     sleep(Duration::from_millis(1)).await;
     assert_eq!(world.connections(), 0);
 }
@@ -511,7 +522,7 @@ async fn source_that_ends_early_holds_nothing() {
         }
     }
     let known = samples(2, 1000);
-    let (_world, owner, asker) = two(&known, |_| How::Now).await;
+    let (_world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     let source: Arc<dyn Serve> = Arc::new(Ends);
     owner.server.serve(Arc::downgrade(&source));
     let answers: Vec<_> = owner.seen_by(&asker).read_all(batch(&known)).collect().await;

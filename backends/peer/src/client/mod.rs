@@ -116,6 +116,8 @@ pub enum ClientAction {
     },
 }
 
+type Actions = Vec<ClientAction>;
+
 /// The payload that follows a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpectedPayload {
@@ -128,7 +130,7 @@ pub enum ExpectedPayload {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SampleState {
+enum Status {
     /// Not acknowledged.
     Unacknowledged,
     /// Acknowledged: the server reads it, or it waits to be sent.
@@ -138,24 +140,24 @@ enum SampleState {
 
 #[derive(Debug)]
 struct PendingRequest {
-    asks: Vec<(Ask, SampleState)>,
+    asks: Vec<(Ask, Status)>,
     left: usize,
     since: Duration,
 }
 
 impl PendingRequest {
-    fn open(&self) -> impl Iterator<Item = (u32, &Ask, SampleState)> {
+    fn open(&self) -> impl Iterator<Item = (u32, &Ask, Status)> {
         let all = (0..).zip(&self.asks).map(|(tag, (ask, state))| (tag, ask, *state));
-        all.filter(|(.., state)| *state != SampleState::Done)
+        all.filter(|(.., state)| *state != Status::Done)
     }
 
-    fn open_mut(&mut self, tag: u32) -> Option<&mut (Ask, SampleState)> {
-        self.asks.get_mut(tag as usize).filter(|(_, state)| *state != SampleState::Done)
+    fn open_mut(&mut self, tag: u32) -> Option<&mut (Ask, Status)> {
+        self.asks.get_mut(tag as usize).filter(|(_, state)| *state != Status::Done)
     }
 
     /// Closes a sample. `false` if it is not open.
     fn close(&mut self, tag: u32) -> bool {
-        let was_open = self.open_mut(tag).map(|(_, state)| *state = SampleState::Done).is_some();
+        let was_open = self.open_mut(tag).map(|(_, state)| *state = Status::Done).is_some();
         self.left -= usize::from(was_open);
         was_open
     }
@@ -208,19 +210,14 @@ impl ClientMachine {
     /// Whether this sample of a request is open.
     pub fn is_open(&self, request: u64, tag: u32) -> bool {
         let slot = self.requests.get(&request).and_then(|request| request.asks.get(tag as usize));
-        slot.is_some_and(|(_, state)| *state != SampleState::Done)
+        slot.is_some_and(|(_, state)| *state != Status::Done)
     }
 
     /// Handles `event` and appends to `actions`.
     ///
     /// # Errors
     /// The other end violated the protocol. The connection must end.
-    pub fn on(
-        &mut self,
-        event: ClientEvent,
-        now: Duration,
-        actions: &mut Vec<ClientAction>,
-    ) -> Result<(), WireError> {
+    pub fn on(&mut self, event: ClientEvent, now: Duration, actions: &mut Actions) -> Result<(), WireError> {
         match event {
             ClientEvent::Ask { request, asks } => self.ask(request, asks, now, actions),
             ClientEvent::Cancel { request, tags } => self.cancel_samples(request, &tags, actions),
@@ -234,24 +231,23 @@ impl ClientMachine {
         Ok(())
     }
 
-    fn send(&self, kind: Kind, request: u64, payload: Bytes, actions: &mut Vec<ClientAction>) {
+    fn send(&self, kind: Kind, request: u64, payload: Bytes, actions: &mut Actions) {
         actions.push(ClientAction::Send(Header::new(kind, self.run, request).over(&payload), payload));
     }
 
-    fn ask(&mut self, request: u64, asks: Vec<Ask>, now: Duration, actions: &mut Vec<ClientAction>) {
+    fn ask(&mut self, request: u64, asks: Vec<Ask>, now: Duration, actions: &mut Actions) {
         self.send(Kind::Ask, request, Ask::encode(asks.iter().copied()), actions);
         if self.open == 0 {
             (self.last_byte, self.silent_until) = (now, None);
         }
         self.open += asks.len();
         self.ack_deadlines.push_back((now + ACK_TIMEOUT, request));
-        let (left, asks) =
-            (asks.len(), asks.into_iter().map(|ask| (ask, SampleState::Unacknowledged)).collect());
+        let (left, asks) = (asks.len(), asks.into_iter().map(|ask| (ask, Status::Unacknowledged)).collect());
         self.requests.insert(request, PendingRequest { asks, left, since: now });
     }
 
     /// A second connection is open: sends all open requests again.
-    pub fn resume(&mut self, now: Duration, actions: &mut Vec<ClientAction>) {
+    pub fn resume(&mut self, now: Duration, actions: &mut Actions) {
         (self.last_byte, self.silent_until) = (now, None);
         self.ack_deadlines.clear();
         for (&number, request) in &mut self.requests {
@@ -260,9 +256,9 @@ impl ClientMachine {
             actions
                 .push(ClientAction::Send(Header::new(Kind::Ask, self.run, number).over(&payload), payload));
             let done = (0..).zip(&mut request.asks).filter_map(|(tag, (_, state))| match state {
-                SampleState::Done => Some(tag),
+                Status::Done => Some(tag),
                 open => {
-                    *open = SampleState::Unacknowledged;
+                    *open = Status::Unacknowledged;
                     None
                 }
             });
@@ -277,7 +273,7 @@ impl ClientMachine {
     }
 
     /// No caller waits for these samples of a request any longer.
-    fn cancel_samples(&mut self, request: u64, tags: &[u32], actions: &mut Vec<ClientAction>) {
+    fn cancel_samples(&mut self, request: u64, tags: &[u32], actions: &mut Actions) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         let mut dropped: Vec<u32> = tags.iter().copied().filter(|tag| known.close(*tag)).collect();
         self.open -= dropped.len();
@@ -291,11 +287,11 @@ impl ClientMachine {
     }
 
     /// Sends a cancellation.
-    fn cancel(&self, request: u64, tags: &[u32], actions: &mut Vec<ClientAction>) {
+    fn cancel(&self, request: u64, tags: &[u32], actions: &mut Actions) {
         self.send(Kind::Cancel, request, encode_tags(tags), actions);
     }
 
-    fn forget(&mut self, key: SampleKey, actions: &mut Vec<ClientAction>) {
+    fn forget(&mut self, key: SampleKey, actions: &mut Actions) {
         let of_request = |(&number, request): (&u64, &PendingRequest)| {
             let tag = request.open().find(|(_, ask, _)| ask.key == key).map(|(tag, ..)| tag)?;
             Some((number, tag))
@@ -310,11 +306,7 @@ impl ClientMachine {
     ///
     /// # Errors
     /// The frame violates the protocol. The connection must end.
-    pub fn expect(
-        &mut self,
-        header: &Header,
-        actions: &mut Vec<ClientAction>,
-    ) -> Result<ExpectedPayload, WireError> {
+    pub fn expect(&mut self, header: &Header, actions: &mut Actions) -> Result<ExpectedPayload, WireError> {
         if header.job != self.run {
             return Err(WireError::malformed("a frame of another run"));
         }
@@ -328,7 +320,7 @@ impl ClientMachine {
                 }
                 let known = self.requests.get(&header.request);
                 let slot = known.and_then(|request| request.asks.get(header.tag as usize));
-                let Some((ask, _)) = slot.filter(|(_, state)| *state != SampleState::Done) else {
+                let Some((ask, _)) = slot.filter(|(_, state)| *state != Status::Done) else {
                     return Ok(ExpectedPayload::Skipped);
                 };
                 if ask.key.id.0 != header.sample {
@@ -352,12 +344,7 @@ impl ClientMachine {
         }
     }
 
-    fn small(
-        &mut self,
-        header: &Header,
-        bytes: &[u8],
-        actions: &mut Vec<ClientAction>,
-    ) -> Result<(), WireError> {
+    fn small(&mut self, header: &Header, bytes: &[u8], actions: &mut Actions) -> Result<(), WireError> {
         if let Some(kind) = kind_of(header.status).filter(|_| header.kind == Kind::Answer) {
             let text = String::from_utf8_lossy(bytes);
             let colon = if text.is_empty() { "" } else { ": " };
@@ -369,19 +356,13 @@ impl ClientMachine {
         let Some(request) = self.requests.get_mut(&header.request) else { return Ok(()) };
         for tag in decode_tags(bytes)? {
             if let Some((_, state)) = request.open_mut(tag) {
-                *state = SampleState::Acknowledged;
+                *state = Status::Acknowledged;
             }
         }
         Ok(())
     }
 
-    fn answer(
-        &mut self,
-        request: u64,
-        tag: u32,
-        result: Result<Bytes, TierError>,
-        actions: &mut Vec<ClientAction>,
-    ) {
+    fn answer(&mut self, request: u64, tag: u32, result: Result<Bytes, TierError>, actions: &mut Actions) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         if !known.close(tag) {
             return;
@@ -402,7 +383,7 @@ impl ClientMachine {
         &mut self,
         now: Duration,
         busy: bool,
-        actions: &mut Vec<ClientAction>,
+        actions: &mut Actions,
     ) -> Result<Option<Duration>, WireError> {
         // Requests are numbered in the order of their time.
         while let Some((&number, oldest)) = self.requests.first_key_value() {
@@ -445,7 +426,7 @@ impl ClientMachine {
                 break;
             }
             self.ack_deadlines.pop_front();
-            let ack_deadlines = request.open().filter(|(.., state)| *state == SampleState::Unacknowledged);
+            let ack_deadlines = request.open().filter(|(.., state)| *state == Status::Unacknowledged);
             let ack_deadlines: Vec<u32> = ack_deadlines.map(|(tag, ..)| tag).collect();
             let why = format!("it was not acknowledged within {} s", ACK_TIMEOUT.as_secs());
             self.time_out(number, &ack_deadlines, &why, actions);
@@ -456,7 +437,7 @@ impl ClientMachine {
         Ok((self.open > 0).then_some(next))
     }
 
-    fn time_out(&mut self, request: u64, tags: &[u32], why: &str, actions: &mut Vec<ClientAction>) {
+    fn time_out(&mut self, request: u64, tags: &[u32], why: &str, actions: &mut Actions) {
         let error =
             TierError::new(ErrorKind::Transient, NAME).with_detail(format!("rank {}: {why}", self.rank));
         let open: Vec<u32> = tags.iter().copied().filter(|tag| self.is_open(request, *tag)).collect();

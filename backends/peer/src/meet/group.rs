@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::endpoint::LocalEndpoint;
 use super::follower_driver::FollowerDriver;
 use super::hub::Hub;
-use super::joining::AbortOnDrop;
+use super::joining::OwnedTask;
 use super::members::RECONNECT_TIMEOUT;
 use super::messages::key;
 use super::roster::Roster;
@@ -40,28 +40,28 @@ pub enum Left {
 
 /// The connections to other ranks that a run needs in addition to those for samples.
 #[derive(Debug)]
-pub(super) enum RunConnection {
+pub(super) enum RunLink {
     Rank0 {
         hub: Arc<Hub>,
-        _serving: Option<AbortOnDrop>,
-        _following: AbortOnDrop,
+        _serving: Option<OwnedTask>,
+        _following: OwnedTask,
     },
     Follower {
         outbox: watch::Sender<Outbox>,
         events: watch::Receiver<RunEvents>,
-        task: Mutex<Option<AbortOnDrop>>,
+        task: Mutex<Option<OwnedTask>>,
     },
 }
 
-impl RunConnection {
+impl RunLink {
     pub(super) fn rank0(
         hub: Arc<Hub>,
-        serving: Option<AbortOnDrop>,
+        serving: Option<OwnedTask>,
         roster: &Arc<Roster>,
         context: &Context,
     ) -> Self {
         let following = apply_roster_changes(Arc::clone(&hub), Arc::clone(roster));
-        Self::Rank0 { hub, _serving: serving, _following: AbortOnDrop(context.runtime.spawn(following)) }
+        Self::Rank0 { hub, _serving: serving, _following: OwnedTask(context.runtime.spawn(following)) }
     }
 
     pub(super) fn follower(mut driver: FollowerDriver, roster: &Arc<Roster>, context: &Context) -> Self {
@@ -69,7 +69,7 @@ impl RunConnection {
         driver.follower.forget();
         let (outbox, told) = watch::channel(Outbox::default());
         let (sender, events) = watch::channel(RunEvents::default());
-        let task = AbortOnDrop(context.runtime.spawn(run(driver, Arc::clone(roster), told, sender)));
+        let task = OwnedTask(context.runtime.spawn(run(driver, Arc::clone(roster), told, sender)));
         Self::Follower { outbox, events, task: Mutex::new(Some(task)) }
     }
 }
@@ -78,7 +78,7 @@ impl RunConnection {
 #[derive(Debug)]
 pub struct Group {
     endpoint: Arc<LocalEndpoint>,
-    running: RunConnection,
+    running: RunLink,
     roster: Arc<Roster>,
     /// The store of each rank.
     stores: Vec<StoreId>,
@@ -90,7 +90,7 @@ pub struct Group {
 impl Group {
     pub(super) fn new(
         endpoint: Arc<LocalEndpoint>,
-        running: RunConnection,
+        running: RunLink,
         roster: Arc<Roster>,
         stores: Vec<StoreId>,
         asker: Asker,
@@ -108,8 +108,8 @@ impl Group {
     /// value is sent to rank 0.
     pub fn progress(&self, at: u64) {
         match &self.running {
-            RunConnection::Rank0 { hub, .. } => hub.with(|leader| leader.progress(0, at)),
-            RunConnection::Follower { outbox, .. } => {
+            RunLink::Rank0 { hub, .. } => hub.with(|leader| leader.progress(0, at)),
+            RunLink::Follower { outbox, .. } => {
                 outbox.send_modify(|outbox| outbox.progress = Some(at));
             }
         }
@@ -119,8 +119,8 @@ impl Group {
     /// ranks. The receiver can wait for changes.
     pub fn lowest(&self) -> Option<watch::Receiver<u64>> {
         match &self.running {
-            RunConnection::Rank0 { hub, .. } => Some(hub.lowest()),
-            RunConnection::Follower { .. } => None,
+            RunLink::Rank0 { hub, .. } => Some(hub.lowest()),
+            RunLink::Follower { .. } => None,
         }
     }
 
@@ -131,12 +131,12 @@ impl Group {
     /// The report is sent even if the future is dropped.
     pub async fn report(&self, report: Bytes, deadline: Duration) -> bool {
         match &self.running {
-            RunConnection::Rank0 { hub, .. } => {
+            RunLink::Rank0 { hub, .. } => {
                 // Rank 0's own steps never conflict.
                 drop(hub.with(|leader| leader.part(0, key::REPORT, report)));
                 true
             }
-            RunConnection::Follower { outbox, events, .. } => {
+            RunLink::Follower { outbox, events, .. } => {
                 outbox.send_modify(|outbox| outbox.report = Some(report));
                 let mut events = events.clone();
                 timeout(deadline, events.wait_for(|events| events.reported))
@@ -149,7 +149,7 @@ impl Group {
     /// On rank 0, the reports of all ranks including its own. `None` for ranks that are gone, or do
     /// not report before the deadline. Empty on other ranks.
     pub async fn reports(&self, deadline: Duration) -> Vec<Option<Bytes>> {
-        let RunConnection::Rank0 { hub, .. } = &self.running else { return Vec::new() };
+        let RunLink::Rank0 { hub, .. } = &self.running else { return Vec::new() };
         let until = Instant::now() + deadline;
         let mut arrivals = hub.arrivals();
         loop {
@@ -170,7 +170,7 @@ impl Group {
     /// # Cancel safety
     /// Only the elapsed time is lost.
     pub async fn lost_first(&self, this_long: Duration) {
-        let RunConnection::Follower { events, .. } = &self.running else {
+        let RunLink::Follower { events, .. } = &self.running else {
             return std::future::pending().await;
         };
         let mut events = events.clone();
@@ -208,7 +208,7 @@ impl Group {
 
     async fn end_run(&self, until: Instant) -> Left {
         match &self.running {
-            RunConnection::Rank0 { hub, .. } => {
+            RunLink::Rank0 { hub, .. } => {
                 drop(hub.with(|leader| leader.part(0, key::DONE, Bytes::new())));
                 let mut arrivals = hub.arrivals();
                 let missing = loop {
@@ -232,7 +232,7 @@ impl Group {
                 drop(timeout(FINAL_MESSAGE_TIMEOUT, last).await);
                 if missing.is_empty() { Left::Together } else { Left::Without(missing) }
             }
-            RunConnection::Follower { outbox, task, events } => {
+            RunLink::Follower { outbox, task, events } => {
                 outbox.send_modify(|outbox| outbox.done = true);
                 let mut events = events.clone();
                 let over = timeout_at(until, events.wait_for(|events| events.over.is_some())).await;
@@ -256,8 +256,8 @@ impl Group {
     #[cfg(feature = "testing")]
     pub fn gone(&self) -> Vec<Rank> {
         match &self.running {
-            RunConnection::Rank0 { hub, .. } => hub.with(|leader| leader.lost(Instant::now())),
-            RunConnection::Follower { .. } => Vec::new(),
+            RunLink::Rank0 { hub, .. } => hub.with(|leader| leader.lost(Instant::now())),
+            RunLink::Follower { .. } => Vec::new(),
         }
     }
 

@@ -18,7 +18,7 @@ use super::descriptors;
 use super::endpoint::LocalEndpoint;
 use super::follower::Follower;
 use super::follower_driver::{FollowerDriver, check_other_rank0};
-use super::group::{Group, RunConnection};
+use super::group::{Group, RunLink};
 use super::hub::Hub;
 use super::leader::Leader;
 use super::link::LinkTraffic;
@@ -45,7 +45,7 @@ const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// Dropping it notifies the other ranks that this rank gave up.
 #[derive(Debug)]
 pub struct Joining {
-    role: JoiningRole,
+    role: Role,
     endpoint: Arc<LocalEndpoint>,
     identity: Identity,
     /// `None` after the start.
@@ -59,18 +59,18 @@ pub struct Joining {
 }
 
 #[derive(Debug)]
-enum JoiningRole {
+enum Role {
     Rank0 {
         driver: Rank0Driver,
-        serving: Option<AbortOnDrop>,
+        serving: Option<OwnedTask>,
         /// Keeps rank 0's notice and rendezvous address in place until the start.
-        publishing: Option<AbortOnDrop>,
+        publishing: Option<OwnedTask>,
     },
     Follower {
         driver: Box<FollowerDriver>,
         /// Catalogs for other ranks of this node. `None` once no more are added.
         offers: Option<watch::Sender<RelayOffers>>,
-        _passing_on: Option<AbortOnDrop>,
+        _passing_on: Option<OwnedTask>,
     },
     /// Started.
     Started,
@@ -78,16 +78,16 @@ enum JoiningRole {
 
 /// A task that is aborted when this is dropped.
 #[derive(Debug)]
-pub(super) struct AbortOnDrop(pub JoinHandle<()>);
+pub(super) struct OwnedTask(pub JoinHandle<()>);
 
-impl AbortOnDrop {
+impl OwnedTask {
     /// Spawns it on the current runtime.
     pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(work))
     }
 }
 
-impl Drop for AbortOnDrop {
+impl Drop for OwnedTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -130,11 +130,11 @@ impl Joining {
             let leader = leader.with_loader(loader, Arc::clone(&endpoint.board));
             let hub = Arc::new(Hub::new(leader, Arc::clone(&traffic)));
             let serving =
-                server.meetings().map(|meetings| AbortOnDrop::new(serve_all(Arc::clone(&hub), meetings)));
+                server.meetings().map(|meetings| OwnedTask::new(serve_all(Arc::clone(&hub), meetings)));
             endpoint.publish(&listens, made.as_ref(), false).await?;
             let (publishing, known, counted) =
                 (Arc::clone(&endpoint), identity.clone(), Arc::clone(&counters));
-            let publishing = AbortOnDrop::new(async move {
+            let publishing = OwnedTask::new(async move {
                 loop {
                     sleep(REPUBLISH_INTERVAL).await;
                     if let Err(error) = publishing.publish(&listens, made.as_ref(), true).await {
@@ -151,7 +151,7 @@ impl Joining {
                 }
             });
             let driver = Rank0Driver { hub, steps: Rank0Steps::new(wait, dial.place.to_string()) };
-            (JoiningRole::Rank0 { driver, serving, publishing: Some(publishing) }, identity, server)
+            (Role::Rank0 { driver, serving, publishing: Some(publishing) }, identity, server)
         } else {
             let traffic = LinkTraffic::new(u64::MAX, Arc::clone(&counters));
             let follower = Follower::new(hello, wait, dial.place.to_string());
@@ -175,13 +175,9 @@ impl Joining {
             let (offers, offered) = watch::channel(RelayOffers::default());
             let passing_on = server
                 .meetings()
-                .map(|meetings| AbortOnDrop::new(bulk::relay_catalogs(meetings, offered, traffic)));
+                .map(|meetings| OwnedTask::new(bulk::relay_catalogs(meetings, offered, traffic)));
             let driver = Box::new(driver);
-            (
-                JoiningRole::Follower { driver, offers: Some(offers), _passing_on: passing_on },
-                identity,
-                server,
-            )
+            (Role::Follower { driver, offers: Some(offers), _passing_on: passing_on }, identity, server)
         };
         let (nodes, pushed, server) = (Vec::new(), Vec::new(), Some(server));
         let mut joining = Self { role, endpoint, identity, server, nodes, steps: 0, pushed, deadline };
@@ -196,7 +192,7 @@ impl Joining {
 
     /// Waits for all ranks and numbers their nodes.
     async fn count_nodes(&mut self) -> Result<(), MeetError> {
-        if let JoiningRole::Rank0 { driver, .. } = &mut self.role {
+        if let Role::Rank0 { driver, .. } = &mut self.role {
             driver.arrive().await?;
         }
         let mut known: Vec<String> = Vec::new();
@@ -214,17 +210,17 @@ impl Joining {
     /// The ranks, as far as this one knows them.
     fn infos(&self) -> Vec<RankInfo> {
         match &self.role {
-            JoiningRole::Rank0 { driver, .. } => driver.hub.with(|leader| leader.infos()),
-            JoiningRole::Follower { driver, .. } => driver.follower.infos.clone(),
-            JoiningRole::Started => Vec::new(),
+            Role::Rank0 { driver, .. } => driver.hub.with(|leader| leader.infos()),
+            Role::Follower { driver, .. } => driver.follower.infos.clone(),
+            Role::Started => Vec::new(),
         }
     }
 
     /// The addresses of all ranks, as this rank reaches them.
     fn roster(&self) -> Roster {
         let (at, moved) = match &self.role {
-            JoiningRole::Follower { driver, .. } => (driver.at.as_ref(), &driver.follower.moved[..]),
-            JoiningRole::Rank0 { .. } | JoiningRole::Started => (None, &[][..]),
+            Role::Follower { driver, .. } => (driver.at.as_ref(), &driver.follower.moved[..]),
+            Role::Rank0 { .. } | Role::Started => (None, &[][..]),
         };
         let roster = Roster::new(&self.infos(), self.endpoint.node.clone(), at);
         moved.iter().for_each(|info| roster.update(info));
@@ -251,13 +247,13 @@ impl Joining {
     /// restart, and all ranks show it.
     pub async fn working(&mut self, on: &str) {
         match &mut self.role {
-            JoiningRole::Rank0 { driver, .. } => driver.working(on),
-            JoiningRole::Follower { driver, .. } => {
+            Role::Rank0 { driver, .. } => driver.working(on),
+            Role::Follower { driver, .. } => {
                 if !driver.send(&MeetMessage::Working { on: on.to_owned() }).await {
                     driver.reconnect(&self.identity).await;
                 }
             }
-            JoiningRole::Started => {}
+            Role::Started => {}
         }
     }
 
@@ -280,7 +276,7 @@ impl Joining {
     pub async fn share_with(&mut self, blob: Option<Bytes>, bulks: Vec<Bulk>) -> Result<Bytes, MeetError> {
         let key = self.step("share");
         match &mut self.role {
-            JoiningRole::Rank0 { driver, .. } => {
+            Role::Rank0 { driver, .. } => {
                 if bulks.len() > bulk::MAX_CATALOGS {
                     let error = MeetError::new(MeetErrorKind::Setting, "more than 16 catalogs are shared");
                     return Err(driver.fail(error).await);
@@ -293,17 +289,17 @@ impl Joining {
                 driver.share(&key, value.into(), bulks).await?;
                 Ok(blob)
             }
-            JoiningRole::Follower { .. } => {
+            Role::Follower { .. } => {
                 let mut value = self.value(&key, None).await?;
                 let bulks = 1 + usize::from(value.first().copied().unwrap_or_default());
                 let kinds = value.split_to(bulks.min(value.len()));
                 self.pushed = kinds.iter().skip(1).map(|kind| *kind != 0).collect();
-                if let JoiningRole::Follower { offers: Some(offers), .. } = &self.role {
+                if let Role::Follower { offers: Some(offers), .. } = &self.role {
                     offers.send_modify(|offers| offers.pushed.clone_from(&self.pushed));
                 }
                 Ok(value)
             }
-            JoiningRole::Started => Ok(Bytes::new()),
+            Role::Started => Ok(Bytes::new()),
         }
     }
 
@@ -320,7 +316,7 @@ impl Joining {
         let relay = relay.filter(|relay| *relay != rank);
         let addresses = relay.map(|relay| self.roster().addresses(relay)).unwrap_or_default();
         let numbers = 0..have.len();
-        let JoiningRole::Follower { driver, offers, .. } = &mut self.role else {
+        let Role::Follower { driver, offers, .. } = &mut self.role else {
             return Ok(vec![None; have.len()]);
         };
         let (network, identity) = (&*self.endpoint.network, &self.identity);
@@ -377,20 +373,20 @@ impl Joining {
     ) -> Result<Bytes, MeetError> {
         let key = self.step("exchange");
         match &mut self.role {
-            JoiningRole::Rank0 { driver, .. } => {
+            Role::Rank0 { driver, .. } => {
                 let value = digest(driver.gather(&key, &words, &own).await?);
                 driver.agree(&key, &words, &value);
                 Ok(value)
             }
-            JoiningRole::Follower { .. } => self.part(&key, &words, &own).await,
-            JoiningRole::Started => Ok(Bytes::new()),
+            Role::Follower { .. } => self.part(&key, &words, &own).await,
+            Role::Started => Ok(Bytes::new()),
         }
     }
 
     /// The key of the next step.
     fn step(&mut self, name: &str) -> String {
         self.steps += 1;
-        if let JoiningRole::Follower { offers, .. } = &mut self.role
+        if let Role::Follower { offers, .. } = &mut self.role
             && !self.pushed.is_empty()
         {
             *offers = None;
@@ -402,8 +398,8 @@ impl Joining {
     /// one.
     async fn value(&mut self, key: &str, request: Option<(MeetMessage, Bytes)>) -> Result<Bytes, MeetError> {
         match &mut self.role {
-            JoiningRole::Follower { driver, .. } => driver.value(&self.identity, key, request, false).await,
-            JoiningRole::Rank0 { .. } | JoiningRole::Started => Ok(Bytes::new()),
+            Role::Follower { driver, .. } => driver.value(&self.identity, key, request, false).await,
+            Role::Rank0 { .. } | Role::Started => Ok(Bytes::new()),
         }
     }
 
@@ -439,9 +435,9 @@ impl Joining {
         context: &Context,
     ) -> Result<Group, MeetError> {
         let nonce = match &self.role {
-            JoiningRole::Rank0 { driver, .. } => Some(driver.hub.with(|leader| leader.nonce)),
-            JoiningRole::Follower { driver, .. } => driver.follower.nonce,
-            JoiningRole::Started => None,
+            Role::Rank0 { driver, .. } => Some(driver.hub.with(|leader| leader.nonce)),
+            Role::Follower { driver, .. } => driver.follower.nonce,
+            Role::Started => None,
         };
         let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 sent no run id"))?;
         let run = RunId::new(nonce, bound);
@@ -451,18 +447,16 @@ impl Joining {
         }
         let key = self.step("start");
         match &mut self.role {
-            JoiningRole::Rank0 { driver, .. } => driver.start(&key, &words).await?,
-            JoiningRole::Follower { .. } => _ = self.part(&key, &words, &[]).await?,
-            JoiningRole::Started => {}
+            Role::Rank0 { driver, .. } => driver.start(&key, &words).await?,
+            Role::Follower { .. } => _ = self.part(&key, &words, &[]).await?,
+            Role::Started => {}
         }
         let roster = Arc::new(self.roster());
         let has_started = || MeetError::new(MeetErrorKind::Broken, "the ranks have started before");
-        let running = match std::mem::replace(&mut self.role, JoiningRole::Started) {
-            JoiningRole::Rank0 { driver, serving, .. } => {
-                RunConnection::rank0(driver.hub, serving, &roster, context)
-            }
-            JoiningRole::Follower { driver, .. } => RunConnection::follower(*driver, &roster, context),
-            JoiningRole::Started => return Err(has_started()),
+        let running = match std::mem::replace(&mut self.role, Role::Started) {
+            Role::Rank0 { driver, serving, .. } => RunLink::rank0(driver.hub, serving, &roster, context),
+            Role::Follower { driver, .. } => RunLink::follower(*driver, &roster, context),
+            Role::Started => return Err(has_started()),
         };
         let server = self.server.take().ok_or_else(has_started)?;
         let (endpoint, identity) = (Arc::clone(&self.endpoint), self.identity.clone());
@@ -473,20 +467,20 @@ impl Joining {
 
     /// Ends before the start. Every rank ends with a line that contains `why`.
     pub async fn give_up(mut self, why: &str) {
-        match std::mem::replace(&mut self.role, JoiningRole::Started) {
-            JoiningRole::Rank0 { mut driver, serving, .. } => {
+        match std::mem::replace(&mut self.role, Role::Started) {
+            Role::Rank0 { mut driver, serving, .. } => {
                 let line = format!("rank 0 ({}) gave up: {why}", host_name());
                 driver.fail(MeetError::new(MeetErrorKind::Refused, line)).await;
                 drop(serving);
             }
-            JoiningRole::Follower { mut driver, .. } => {
+            Role::Follower { mut driver, .. } => {
                 // Without a connection, rank 0 detects the end itself.
                 _ = driver.send(&MeetMessage::GiveUp { why: why.to_owned() }).await;
                 if let Some(link) = driver.link.take() {
                     link.close().await;
                 }
             }
-            JoiningRole::Started => {}
+            Role::Started => {}
         }
         self.endpoint.withdraw();
     }
@@ -496,7 +490,7 @@ impl Drop for Joining {
     fn drop(&mut self) {
         const WHY: &str = "it ended before the start";
         match &mut self.role {
-            JoiningRole::Rank0 { driver, serving, publishing } => {
+            Role::Rank0 { driver, serving, publishing } => {
                 // Otherwise it could write the notice again after its withdrawal below.
                 *publishing = None;
                 let error = MeetError::new(MeetErrorKind::Refused, format!("rank 0 gave up: {WHY}"));
@@ -509,12 +503,12 @@ impl Drop for Joining {
                     });
                 }
             }
-            JoiningRole::Follower { driver, .. } => {
+            Role::Follower { driver, .. } => {
                 if let Some(link) = &driver.link {
                     link.try_send(&MeetMessage::GiveUp { why: WHY.to_owned() });
                 }
             }
-            JoiningRole::Started => return,
+            Role::Started => return,
         }
         self.endpoint.withdraw();
     }

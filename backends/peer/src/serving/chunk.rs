@@ -47,9 +47,9 @@ impl EngineChunk {
     }
 
     /// Bytes without a reply.
-    pub(super) fn unacknowledged(&self) -> u64 {
-        let unacknowledged = self.samples.iter().filter(|sample| sample.state == ReplyState::None);
-        unacknowledged.fold(0, |sum, sample| sum.saturating_add(sample.length))
+    pub(super) fn unacked(&self) -> u64 {
+        let unacked = self.samples.iter().filter(|sample| sample.state == ReplyState::None);
+        unacked.fold(0, |sum, sample| sum.saturating_add(sample.length))
     }
 
     /// The sample at this position, if it is still wanted.

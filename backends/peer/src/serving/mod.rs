@@ -81,6 +81,8 @@ pub(crate) enum ServerAction {
     Stop { chunk: u64 },
 }
 
+type Actions = Vec<ServerAction>;
+
 /// A frame that waits to be sent.
 pub(crate) enum QueuedFrame<R> {
     Answer {
@@ -89,7 +91,7 @@ pub(crate) enum QueuedFrame<R> {
         request: u64,
         tag: u32,
         /// Since when it waits. `None` once it was acknowledged.
-        unacknowledged_since: Option<Duration>,
+        unacked_since: Option<Duration>,
     },
     /// Acknowledges samples.
     Acknowledgement,
@@ -127,7 +129,7 @@ pub(crate) struct ServerMachine<R> {
     /// The number of the next chunk.
     chunks: u64,
     /// Bytes that were started and not acknowledged by the engine.
-    unacknowledged: u64,
+    unacked: u64,
     /// Samples that the engine reads from the origin, to be acknowledged.
     origin_reads: Vec<(u64, u32)>,
     /// A response that waits for the budget.
@@ -154,7 +156,7 @@ impl<R> ServerMachine<R> {
             queue: BinaryHeap::new(),
             started: BTreeMap::new(),
             chunks: 0,
-            unacknowledged: 0,
+            unacked: 0,
             origin_reads: Vec::new(),
             blocked_response: None,
             sent: Duration::ZERO,
@@ -194,7 +196,7 @@ impl<R> ServerMachine<R> {
         header: &Header,
         payload: &[u8],
         now: Duration,
-        actions: &mut Vec<ServerAction>,
+        actions: &mut Actions,
     ) -> Result<(), WireError> {
         let request = header.request;
         if header.kind == Kind::Cancel {
@@ -220,7 +222,7 @@ impl<R> ServerMachine<R> {
     /// These samples are no longer wanted. An empty list means the whole request. Queued samples
     /// stay in the queue until their turn. The queue is compacted when most of it is cancelled, so
     /// that a client cannot make it grow.
-    fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Vec<ServerAction>) {
+    fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Actions) {
         self.forget(request, tags, actions);
         self.output.discard(|held| held.is_of(request, tags));
         let is_unwanted = |header: &Header| header.request == request && names(tags, header.tag);
@@ -234,7 +236,7 @@ impl<R> ServerMachine<R> {
         }
     }
 
-    fn forget(&mut self, request: u64, tags: &[u32], actions: &mut Vec<ServerAction>) {
+    fn forget(&mut self, request: u64, tags: &[u32], actions: &mut Actions) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         let closed = match tags {
             [] => std::mem::take(&mut known.left),
@@ -245,11 +247,11 @@ impl<R> ServerMachine<R> {
         if all {
             self.requests.remove(&request);
         }
-        let unacknowledged = &mut self.unacknowledged;
+        let unacked = &mut self.unacked;
         self.started.retain(|&number, chunk| {
             if chunk.request == request {
-                *unacknowledged -= match all {
-                    true => chunk.unacknowledged(),
+                *unacked -= match all {
+                    true => chunk.unacked(),
                     false => tags.iter().map(|tag| chunk.forget(*tag)).sum(),
                 };
                 if all || chunk.is_done() {
@@ -262,7 +264,7 @@ impl<R> ServerMachine<R> {
     }
 
     /// Starts the most urgent samples at the engine, as many as the share allows.
-    pub(crate) fn start(&mut self, actions: &mut Vec<ServerAction>) {
+    pub(crate) fn start(&mut self, actions: &mut Actions) {
         while let Some(action) = self.start_one() {
             actions.push(action);
         }
@@ -279,7 +281,7 @@ impl<R> ServerMachine<R> {
                 self.queue.pop(); // cancelled
                 continue;
             }
-            let held = self.unacknowledged.saturating_add(waiting).saturating_add(bytes);
+            let held = self.unacked.saturating_add(waiting).saturating_add(bytes);
             let fits = held == 0 || held.saturating_add(next.length) <= self.share;
             let same = samples.is_empty() || next.request == request;
             if !fits || !same || samples.len() == MAX_CHUNK.1 || bytes >= MAX_CHUNK.0 {
@@ -294,7 +296,7 @@ impl<R> ServerMachine<R> {
         if samples.is_empty() {
             return None;
         }
-        self.unacknowledged = self.unacknowledged.saturating_add(bytes);
+        self.unacked = self.unacked.saturating_add(bytes);
         let chunk = self.chunks;
         self.chunks += 1;
         self.started.insert(chunk, EngineChunk::new(request, samples));
@@ -321,7 +323,7 @@ impl<R> ServerMachine<R> {
             self.started.remove(&chunk);
         }
         let Some((tag, key, freed)) = change else { return ended };
-        self.unacknowledged -= freed;
+        self.unacked -= freed;
         let Some(known) = self.requests.get_mut(&request) else { return ended };
         let EngineReply::Done(result) = reply else {
             self.origin_reads.push((request, tag));
@@ -379,7 +381,7 @@ impl<R> ServerMachine<R> {
     fn push(&mut self, answer: (Header, Bytes, Option<Trailer>), room: Option<R>, now: Duration) {
         let (header, bytes, trailer) = answer;
         let Header { request, tag, .. } = header;
-        let held = QueuedFrame::Answer { _room: room, request, tag, unacknowledged_since: Some(now) };
+        let held = QueuedFrame::Answer { _room: room, request, tag, unacked_since: Some(now) };
         self.output.push(header, bytes, trailer, held);
     }
 
@@ -472,8 +474,8 @@ impl<R> ServerMachine<R> {
         }
         let mut waiting: Vec<(u64, u32)> = Vec::new();
         for held in self.output.held() {
-            if let QueuedFrame::Answer { request, tag, unacknowledged_since, .. } = held
-                && unacknowledged_since.take_if(|since| now.saturating_sub(*since) >= ACK_AFTER).is_some()
+            if let QueuedFrame::Answer { request, tag, unacked_since, .. } = held
+                && unacked_since.take_if(|since| now.saturating_sub(*since) >= ACK_AFTER).is_some()
             {
                 waiting.push((*request, *tag));
             }
@@ -510,7 +512,7 @@ fn error_text(error: &TierError) -> String {
 impl<R> ServerMachine<R> {
     /// Bytes that are held: started and not acknowledged, or waiting to be sent.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.unacknowledged + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
+        self.unacked + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
     }
 }
 
@@ -588,7 +590,7 @@ mod tests {
         let mut machine = serving(2);
         started(&mut machine);
         machine.on_chunk_end(0, MS);
-        assert_eq!((machine.refused, machine.unacknowledged, machine.open), (2, 0, 0));
+        assert_eq!((machine.refused, machine.unacked, machine.open), (2, 0, 0));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! The task that drives [`Machine`](super::Machine) over one connection.
+//! The task that drives [`ClientMachine`](super::ClientMachine) over one connection.
 //!
-//! Answers are read into memory of their exact length and handed on at once, to a queue that never makes this task wait:
-//! what may come is what was asked for, which its askers have counted already. So a slow asker holds up nobody, and this
-//! end always reads.
+//! Samples are read into memory of their exact length and passed to a queue that never blocks this
+//! task. The amount is bounded, because only requested samples arrive, and their requesters have
+//! counted them. A slow caller therefore delays no other, and this end always reads.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,28 +17,28 @@ use foreread_types::SampleKey;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Action, Event, Expected, Machine, NAME};
-use crate::batch::Batch;
+use super::{ClientAction, ClientEvent, ClientMachine, ExpectedPayload, NAME};
+use crate::batch::RequestBatch;
 use crate::channel::Channel;
 use crate::frame::Header;
 use crate::input::Input;
 use crate::output::Output;
-use crate::remote::Inner;
-use crate::timer::Timer;
+use crate::peer_client::ClientShared;
+use crate::timer::PollTimer;
 use crate::{Stream, WireError, WireErrorKind};
 
-/// What the connection's task is told.
-pub(crate) enum Command {
-    /// A request of this number.
-    Ask(u64, Batch),
+/// A command to the connection's task.
+pub(crate) enum ClientCommand {
+    /// A new request with its number.
+    Ask(u64, RequestBatch),
     /// Reads were dropped.
     Sweep,
-    /// This sample is no longer wanted.
+    /// The sample is no longer wanted.
     Forget(SampleKey),
 }
 
-impl Command {
-    /// Answers what it asks for.
+impl ClientCommand {
+    /// Fails its samples.
     pub(crate) fn fail(self, why: &WireError) {
         if let Self::Ask(_, batch) = self {
             batch.fail(why);
@@ -46,61 +46,60 @@ impl Command {
     }
 }
 
-/// What follows a header.
+/// The payload that follows a header.
 enum Body {
     Sample(Header, SampleKey, Buffer),
     Small(Header, Limit<BytesMut>),
-    /// So many bytes are left.
+    /// The bytes that are left.
     Skipped(u64),
 }
 
-/// What is open, beyond the end of a connection.
-pub(crate) struct Open {
-    machine: Machine,
-    batches: BTreeMap<u64, Batch>,
+/// Open requests and their callers. Outlives connections.
+pub(crate) struct OpenRequests {
+    machine: ClientMachine,
+    batches: BTreeMap<u64, RequestBatch>,
     clock: Instant,
 }
 
-impl Open {
-    pub(crate) fn new(remote: &Inner) -> Self {
-        let machine = Machine::new(remote.rank, remote.asker.run.tag());
+impl OpenRequests {
+    pub(crate) fn new(remote: &ClientShared) -> Self {
+        let machine = ClientMachine::new(remote.rank, remote.asker.run.tag());
         Self { machine, batches: BTreeMap::new(), clock: Instant::now() }
     }
 
-    /// Samples that were asked for and not answered.
     pub(crate) fn len(&self) -> usize {
         self.machine.open()
     }
 
-    /// Answers all that is open.
-    pub(crate) fn fail(self, remote: &Inner, why: &WireError) {
+    /// Fails all open samples.
+    pub(crate) fn fail(self, remote: &ClientShared, why: &WireError) {
         remote.asker.counters.now().lost += self.len() as u64;
         self.batches.into_values().for_each(|batch| batch.fail(why));
     }
 }
 
 /// The task of a connection.
-pub(crate) struct Asking<'a> {
-    remote: &'a Inner,
+pub(crate) struct ClientTask<'a> {
+    remote: &'a ClientShared,
     stream: Stream,
-    commands: &'a mut mpsc::UnboundedReceiver<Command>,
-    open: &'a mut Open,
-    /// Taken from the machine and carried out; empty between events.
-    actions: Vec<Action>,
+    commands: &'a mut mpsc::UnboundedReceiver<ClientCommand>,
+    open: &'a mut OpenRequests,
+    /// Output of the machine that is carried out next. Empty between events.
+    actions: Vec<ClientAction>,
     input: Input,
     body: Option<Body>,
     output: Output,
     came: u64,
-    timer: Timer,
+    timer: PollTimer,
 }
 
-impl<'a> Asking<'a> {
-    /// Goes on with what is `open`.
+impl<'a> ClientTask<'a> {
+    /// Resumes the `open` requests on a new connection.
     pub(crate) fn new(
-        remote: &'a Inner,
+        remote: &'a ClientShared,
         channel: Channel,
-        commands: &'a mut mpsc::UnboundedReceiver<Command>,
-        open: &'a mut Open,
+        commands: &'a mut mpsc::UnboundedReceiver<ClientCommand>,
+        open: &'a mut OpenRequests,
     ) -> Self {
         let (stream, input, output) = channel.into_parts();
         let mut actions = Vec::new();
@@ -115,33 +114,33 @@ impl<'a> Asking<'a> {
             body: None,
             output,
             came: 0,
-            timer: Timer::default(),
+            timer: PollTimer::default(),
         };
         this.act();
         this
     }
 
-    /// Whether anything ever came.
+    /// Whether any byte arrived.
     pub(crate) fn was_useful(&self) -> bool {
         self.input.came() > 0
     }
 
-    fn on(&mut self, event: Event) -> Result<(), WireError> {
+    fn on(&mut self, event: ClientEvent) -> Result<(), WireError> {
         self.open.machine.on(event, self.open.clock.elapsed(), &mut self.actions)?;
         self.act();
         Ok(())
     }
 
-    /// Carries out what the machine wants; whether frames are to be sent.
+    /// Carries out the machine's actions. Returns whether frames are to be sent.
     fn act(&mut self) -> bool {
         let (mut sends, mut got, mut got_bytes) = (false, 0, 0);
         for action in self.actions.drain(..) {
             match action {
-                Action::Send(header, payload) => {
+                ClientAction::Send(header, payload) => {
                     self.output.push(header, payload, None, ());
                     sends = true;
                 }
-                Action::Answer { request, tag, result } => {
+                ClientAction::Answer { request, tag, result } => {
                     if let Ok(bytes) = &result {
                         (got, got_bytes) = (got + 1, got_bytes + bytes.len() as u64);
                     }
@@ -154,14 +153,14 @@ impl<'a> Asking<'a> {
                 }
             }
         }
-        let late = self.open.machine.take_late();
+        let late = self.open.machine.take_timed_out();
         if got + late > 0 {
             let mut tally = self.remote.asker.counters.now();
             tally.late += late;
             tally.got += got;
             tally.got_bytes += got_bytes;
         }
-        // What still comes of a sample that was given up takes no memory.
+        // The rest of a sample that was given up takes no memory.
         if let Some(Body::Sample(header, _, buffer)) = &self.body
             && !self.open.machine.is_open(header.request, header.tag)
         {
@@ -170,22 +169,23 @@ impl<'a> Asking<'a> {
         sends
     }
 
-    fn command(&mut self, command: Command) -> Result<(), WireError> {
+    fn command(&mut self, command: ClientCommand) -> Result<(), WireError> {
         match command {
-            Command::Ask(request, batch) => {
+            ClientCommand::Ask(request, batch) => {
                 self.remote.asker.counters.now().asked += batch.left() as u64;
                 let asks = batch.asks().collect();
                 self.open.batches.insert(request, batch);
-                self.on(Event::Ask { request, asks })?;
-                // What was dropped on its way here: a sweep that looked for it has found nothing.
+                self.on(ClientEvent::Ask { request, asks })?;
+                // Reads that were dropped before this command arrived: an earlier sweep did not
+                // find them.
                 self.cancel_dropped(request)
             }
-            Command::Sweep => self.sweep(),
-            Command::Forget(key) => self.on(Event::Forget { key }),
+            ClientCommand::Sweep => self.sweep(),
+            ClientCommand::Forget(key) => self.on(ClientEvent::Forget { key }),
         }
     }
 
-    /// Cancels what nobody waits for any longer.
+    /// Cancels samples without a caller.
     fn sweep(&mut self) -> Result<(), WireError> {
         self.remote.sweeps.swap(false, AcqRel);
         let requests: Vec<u64> = self.open.batches.keys().copied().collect();
@@ -198,10 +198,10 @@ impl<'a> Asking<'a> {
         if batch.is_empty() {
             self.open.batches.remove(&request);
         }
-        if tags.is_empty() { Ok(()) } else { self.on(Event::Cancel { request, tags }) }
+        if tags.is_empty() { Ok(()) } else { self.on(ClientEvent::Cancel { request, tags }) }
     }
 
-    /// Reads a frame and does what it says; `false` at the end of the stream.
+    /// Reads and handles a frame. `false` at the end of the stream.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, WireError>> {
         if self.body.is_none() {
             let Some(header) = ready!(self.input.poll_header(&mut self.stream, cx))? else {
@@ -225,14 +225,14 @@ impl<'a> Asking<'a> {
                     let detail = format!("rank {rank}: the checksum or tag does not match what arrived");
                     Err(TierError::new(ErrorKind::Corrupt, NAME).with_detail(detail))
                 };
-                self.on(Event::Sample { header, result })?;
+                self.on(ClientEvent::Sample { header, result })?;
             }
             Some(Body::Small(header, bytes)) => {
                 let bytes = bytes.into_inner().freeze();
                 if !self.input.fits(&header, None, &bytes) {
                     return Poll::Ready(Err(WireError::malformed("a frame arrived damaged")));
                 }
-                self.on(Event::Small { header, bytes })?;
+                self.on(ClientEvent::Small { header, bytes })?;
             }
             Some(Body::Skipped(..)) | None => {}
         }
@@ -246,33 +246,33 @@ impl<'a> Asking<'a> {
         let expected = self.open.machine.expect(&header, &mut self.actions)?;
         self.act();
         Ok(match expected {
-            Expected::Skipped => skipped,
-            Expected::Small => Body::Small(header, BytesMut::with_capacity(length).limit(length)),
-            Expected::Sample(key) => match self.remote.asker.buffers.allocate(length, 1) {
+            ExpectedPayload::Skipped => skipped,
+            ExpectedPayload::Small => Body::Small(header, BytesMut::with_capacity(length).limit(length)),
+            ExpectedPayload::Sample(key) => match self.remote.asker.buffers.allocate(length, 1) {
                 Some(buffer) => Body::Sample(header, key, buffer),
                 None => {
                     let error = TierError::new(ErrorKind::Other, NAME)
                         .with_detail(format!("no memory for {length} bytes"));
-                    self.on(Event::Sample { header, result: Err(error) })?;
+                    self.on(ClientEvent::Sample { header, result: Err(error) })?;
                     skipped
                 }
             },
         })
     }
 
-    /// When to look again.
-    fn look(&mut self) -> Result<Option<Duration>, WireError> {
+    /// When to check the timeouts next.
+    fn check_timeouts(&mut self) -> Result<Option<Duration>, WireError> {
         loop {
             let busy = self.body.is_some();
-            let next = self.open.machine.look(self.open.clock.elapsed(), busy, &mut self.actions);
+            let next = self.open.machine.check_timeouts(self.open.clock.elapsed(), busy, &mut self.actions);
             if !self.act() || next.is_err() {
                 return next;
             }
         }
     }
 
-    /// All that can be done without waiting; the connection's end is an error.
-    fn go_on(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
+    /// Does all that is possible without waiting. The end of the connection is an error.
+    fn poll_all(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         while let Poll::Ready(frame) = self.poll_frame(cx) {
             if !frame? {
                 return Err(WireError::new(WireErrorKind::Gone, "it closed the connection"));
@@ -280,16 +280,16 @@ impl<'a> Asking<'a> {
         }
         if self.input.came() > self.came {
             self.came = self.input.came();
-            self.on(Event::Heard)?;
+            self.on(ClientEvent::BytesArrived)?;
         }
         while let Poll::Ready(command) = self.commands.poll_recv(cx) {
             match command {
                 Some(command) => self.command(command)?,
-                None => return Err(WireError::new(WireErrorKind::Gone, "nobody asks any more")),
+                None => return Err(WireError::new(WireErrorKind::Gone, "no caller is left")),
             }
         }
         loop {
-            let next = self.look()?;
+            let next = self.check_timeouts()?;
             if let Poll::Ready(written) = self.output.poll_write(&mut self.stream, cx) {
                 written?;
             }
@@ -305,12 +305,12 @@ impl<'a> Asking<'a> {
     }
 }
 
-impl Future for Asking<'_> {
+impl Future for ClientTask<'_> {
     /// Why the connection ended.
     type Output = WireError;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WireError> {
-        match self.get_mut().go_on(cx) {
+        match self.get_mut().poll_all(cx) {
             Ok(()) => Poll::Pending,
             Err(error) => Poll::Ready(error),
         }

@@ -1,10 +1,10 @@
-//! Ranks that are slow, silent, gone, back, or others than they should be.
+//! Ranks that are slow, silent, dead, restarted, or have another identity.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::{
-    Address, Counters, Identity, Network, RawFrames, Remote, Server, Settings, Token, Wire, frame,
+    Address, Counters, Identity, Network, PeerClient, RawFrames, Server, Settings, Token, Wire, frame,
 };
 use foreread_peer_testing::Simulated;
 use foreread_tier::{ErrorKind, Serve};
@@ -16,25 +16,30 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::support::{
-    How, JOB, Node, Shelf, WIRES, batch, identity, raw_answer, read_all, read_one, run, samples,
+    AnswerRule, JOB, Node, SampleStore, WIRES, batch, identity, raw_answer, read_all, read_one, run, samples,
 };
 
-/// Two ranks with a network between: the first has the samples.
-async fn two(known: &[Known], rule: impl Fn(u64) -> How + Send + Sync + 'static) -> (Simulated, Node, Node) {
+/// Two ranks with a network between them. The first has the samples.
+async fn two(
+    known: &[Known],
+    rule: impl Fn(u64) -> AnswerRule + Send + Sync + 'static,
+) -> (Simulated, Node, Node) {
     let world = Simulated::new(5);
     let (one, two) = (world.host("one"), world.host("two"));
-    let shelf = Shelf::new(known, move |_, asked| rule(asked.key.id.0));
-    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), shelf).await;
-    let asker = Node::new(&two, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let store = SampleStore::new(known, move |_, asked| rule(asked.key.id.0));
+    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), store).await;
+    let asker =
+        Node::new(&two, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     (world, owner, asker)
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-17, RANK-19
-async fn a_rank_that_falls_silent_is_given_up_in_bounded_time() {
+async fn silent_rank_fails_requests_in_bounded_time() {
     let known = samples(10, 1000);
     let (world, owner, asker) =
-        two(&known, |id| if id < 5 { How::Now } else { How::Reading(Duration::from_secs(9)) }).await;
+        two(&known, |id| if id < 5 { AnswerRule::Now } else { AnswerRule::Reading(Duration::from_secs(9)) })
+            .await;
     let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
     for _ in 0..5 {
@@ -51,10 +56,10 @@ async fn a_rank_that_falls_silent_is_given_up_in_bounded_time() {
     }
     assert!(answers.next().await.is_none());
     let took = began.elapsed();
-    // Silence, a jitter of at most 0.2 s, and a second connection that takes a second at most.
+    // The heartbeat timeout, a jitter of at most 0.2 s, and a second connection within a second.
     assert!(took >= Duration::from_millis(1500) && took <= Duration::from_millis(1900), "{took:?}");
     assert_eq!(asker.server.counters().read().lost, 5);
-    // Connecting takes a second at most, and then fails at once for a while.
+    // Connecting takes a second at most. Then requests fail at once during the backoff.
     sleep(Duration::from_secs(1)).await;
     let began = Instant::now();
     assert_eq!(read_one(&tier, &known[0]).await.unwrap_err().kind(), ErrorKind::Transient);
@@ -62,18 +67,19 @@ async fn a_rank_that_falls_silent_is_given_up_in_bounded_time() {
     assert!(format!("{tier:?}").contains(r#"link: "down""#));
     assert!(read_one(&tier, &known[0]).await.is_err());
     assert_eq!(began.elapsed().as_millis(), 1000);
-    // And when the cable is mended, it is asked again.
+    // Once the cable is mended, the rank is used again.
     world.mend("one", "two");
     sleep(Duration::from_secs(1)).await;
     read_all(&tier, &known[..5]).await;
 }
 
-/// A process that was stopped for a second: what is open is asked for on a second connection, and nothing fails.
+/// A process that was stopped for a second: open requests are sent again on a second connection,
+/// and none fails.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-19
-async fn paused_owner_is_asked_once_more() {
+async fn paused_owner_gets_requests_again_on_a_second_connection() {
     let known = samples(10, 1000);
-    let rule = |id| if id < 5 { How::Now } else { How::Reading(Duration::from_millis(200)) };
+    let rule = |id| if id < 5 { AnswerRule::Now } else { AnswerRule::Reading(Duration::from_millis(200)) };
     let (world, owner, asker) = two(&known, rule).await;
     let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
@@ -93,11 +99,11 @@ async fn paused_owner_is_asked_once_more() {
     owner.rests().await;
 }
 
-/// What the engine has from elsewhere is not sent.
+/// A sample that the engine has from elsewhere is not sent.
 #[tokio::test(start_paused = true)]
 async fn cancelled_sample_fails_alone() {
     let known = samples(3, 1000);
-    let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(3))).await;
+    let (_world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(3))).await;
     let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
     let cancel = async {
@@ -113,9 +119,9 @@ async fn cancelled_sample_fails_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rank_that_dies_fails_what_it_was_asked_at_once_and_is_asked_again_when_it_is_back() {
+async fn dead_rank_fails_its_requests_at_once_and_is_used_again_later() {
     let known = samples(10, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(9))).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(9))).await;
     let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
     sleep(Duration::from_secs(1)).await;
@@ -128,36 +134,37 @@ async fn a_rank_that_dies_fails_what_it_was_asked_at_once_and_is_asked_again_whe
     sleep(Duration::from_secs(1)).await;
     let refused = read_one(&tier, &known[0]).await.unwrap_err();
     assert!(refused.to_string().contains("cannot connect"), "{refused}");
-    let shelf = Shelf::new(&known, |_, _| How::Now);
-    let again = Node::new(&world.host("one"), 0, &addresses, Settings::default(), shelf).await;
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
+    let again = Node::new(&world.host("one"), 0, &addresses, Settings::default(), store).await;
     sleep(Duration::from_secs(1)).await;
     read_all(&tier, &known).await;
-    // Where nobody waits for anything, an end is no failure.
+    // Without open requests, the end of a connection is not a failure.
     drop(again);
     sleep(Duration::from_millis(1)).await;
     assert!(!format!("{tier:?}").contains("down"), "{tier:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rank_that_was_started_elsewhere_is_found_where_it_is() {
+async fn rank_restarted_at_another_address_is_found() {
     let known = samples(3, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     let tier = owner.seen_by(&asker);
     read_all(&tier, &known).await;
     drop(owner);
     assert!(read_one(&tier, &known[0]).await.is_err());
-    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let again =
-        Node::new(&world.host("three"), 0, &[Address::tcp("three", 0)], Settings::default(), shelf).await;
+        Node::new(&world.host("three"), 0, &[Address::tcp("three", 0)], Settings::default(), store).await;
     tier.moved(again.server.addresses().to_vec());
     read_all(&tier, &known).await;
 }
 
-/// Of several addresses, the one that takes the connection has all the time that is left to answer.
+/// Of several addresses, one that accepts the connection has all the remaining time for the
+/// handshake.
 #[tokio::test(start_paused = true)]
-async fn a_busy_rank_is_not_taken_for_dead_because_it_has_several_addresses() {
+async fn busy_rank_with_several_addresses_gets_the_whole_timeout() {
     let known = samples(3, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     world.delay("one", "two", Duration::from_millis(110));
     let mut addresses = owner.server.addresses().to_vec();
     addresses.extend([Address::tcp("three", 9), Address::tcp("zero", 9)]);
@@ -167,9 +174,10 @@ async fn a_busy_rank_is_not_taken_for_dead_because_it_has_several_addresses() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-17
-async fn what_is_said_to_be_on_its_way_is_waited_for() {
+async fn acknowledged_sample_is_waited_for() {
     let known = samples(4, 1000);
-    let (_world, owner, asker) = two(&known, |id| How::Reading(Duration::from_secs(id * 10 + 5))).await;
+    let (_world, owner, asker) =
+        two(&known, |id| AnswerRule::Reading(Duration::from_secs(id * 10 + 5))).await;
     let tier = owner.seen_by(&asker);
     let began = Instant::now();
     let mut answers = tier.read_all(batch(&known));
@@ -179,21 +187,25 @@ async fn what_is_said_to_be_on_its_way_is_waited_for() {
         assert_eq!(began.elapsed().as_secs(), u64::from(tag) * 10 + 5);
     }
     let late = answers.next().await.unwrap().result.unwrap_err();
-    assert_eq!(late.to_string(), "peer: s/3: transient failure: rank 0: it was on its way for 30 s");
+    assert_eq!(late.to_string(), "peer: s/3: transient failure: rank 0: it did not arrive within 30 s");
     assert_eq!(began.elapsed().as_secs(), 30);
     sleep(Duration::from_millis(1)).await;
-    assert_eq!((owner.shelf.open(), asker.server.counters().read().late), (0, 1), "the owner is told");
+    assert_eq!(
+        (owner.store.open(), asker.server.counters().read().late),
+        (0, 1),
+        "the owner gets the cancellation"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-17
-async fn what_nothing_is_said_of_fails_alone() {
+async fn unacknowledged_sample_fails_alone() {
     let known = samples(4, 1000);
     let rule = |id| match id {
-        0 => How::Never,
-        1 => How::Silently(Duration::from_millis(900)),
-        2 => How::Reading(Duration::from_secs(3)),
-        _ => How::Silently(Duration::from_millis(1100)),
+        0 => AnswerRule::Never,
+        1 => AnswerRule::Silently(Duration::from_millis(900)),
+        2 => AnswerRule::Reading(Duration::from_secs(3)),
+        _ => AnswerRule::Silently(Duration::from_millis(1100)),
     };
     let (_world, owner, asker) = two(&known, rule).await;
     let tier = owner.seen_by(&asker);
@@ -206,58 +218,58 @@ async fn what_nothing_is_said_of_fails_alone() {
         .collect()
         .await;
     assert_eq!(answers, [(1, true, 900), (0, false, 1000), (3, false, 1000), (2, true, 3000)]);
-    assert_eq!(owner.shelf.open(), 0, "what was given up is given up there too");
+    assert_eq!(owner.store.open(), 0, "the server stops as well");
     read_all(&tier, &known[2..3]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_answers_cancels_them_there() {
+async fn dropped_reads_are_cancelled_at_the_server() {
     let known = samples(100, 1000);
-    let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(20))).await;
+    let (_world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(20))).await;
     let tier = owner.seen_by(&asker);
     let (kept, dropped) = (tier.read_all(batch(&known[..50])), tier.read_all(batch(&known[50..])));
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(owner.shelf.open(), 100);
+    assert_eq!(owner.store.open(), 100);
     drop(dropped);
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(owner.shelf.open(), 50);
+    assert_eq!(owner.store.open(), 50);
     assert_eq!(kept.filter(|answer| std::future::ready(answer.result.is_ok())).count().await, 50);
-    assert_eq!(owner.shelf.open(), 0);
+    assert_eq!(owner.store.open(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_cables_are_not_silence() {
+async fn slow_cable_is_not_a_heartbeat_timeout() {
     let known = samples(20, 60_000);
-    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     world.delay("one", "two", Duration::from_millis(100));
     // 64 KiB in 100 ms: 1.2 MB take 2 s.
     read_all(&owner.seen_by(&asker), &known).await;
     assert_eq!(owner.server.counters().read().served, 20);
     let large = samples(1, 2_000_000);
-    let shelf = Shelf::new(&large, |_, _| How::Now);
-    let slow = Node::new(&world.host("one"), 2, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
+    let store = SampleStore::new(&large, |_, _| AnswerRule::Now);
+    let slow = Node::new(&world.host("one"), 2, &[Address::tcp("one", 0)], Settings::default(), store).await;
     read_all(&slow.seen_by(&asker), &large).await;
     assert_eq!(asker.server.counters().read().late, 0);
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-31
-async fn another_token_opens_nothing_in_either_direction() {
+async fn other_token_opens_no_connection_in_either_direction() {
     let known = samples(1, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     let token = Token::new("4c0d92f7ba8e4167a35e19d2c680fb73").unwrap();
     let stranger = Identity { token, ..identity(7) };
-    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let listen = [Address::tcp("three", 0)];
     let stranger =
-        Node::with_identity(&world.host("three"), stranger, run(), &listen, Settings::default(), shelf).await;
+        Node::with_identity(&world.host("three"), stranger, run(), &listen, Settings::default(), store).await;
     let error = read_one(&owner.seen_by(&stranger), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("another token"), "{error}");
     assert_eq!(owner.server.counters().read().strangers, 1);
     let error = read_one(&stranger.seen_by(&asker), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("another token"), "{error}");
     assert_eq!((owner.server.counters().read().served, stranger.server.counters().read().served), (0, 0));
-    // Another rank than the one that is looked for, and another job.
+    // A rank with another number than expected, and another job.
     let wrong = asker.asker.remote(Rank(5), owner.server.addresses().to_vec());
     let error = read_one(&wrong, &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("rank 0 answers there and not rank 5"), "{error}");
@@ -268,17 +280,17 @@ async fn another_token_opens_nothing_in_either_direction() {
         run(),
         &[Address::tcp("three", 0)],
         Settings::default(),
-        Shelf::new(&known, |_, _| How::Now),
+        SampleStore::new(&known, |_, _| AnswerRule::Now),
     )
     .await;
     let error = read_one(&owner.seen_by(&other), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("of another job"), "{error}");
 }
 
-/// A rank that dies in its handshake is no stranger.
+/// A rank that dies during its handshake does not count as unauthenticated.
 #[tokio::test(start_paused = true)]
-async fn who_names_the_job_and_breaks_off_is_not_counted_as_a_stranger() {
-    let (world, owner, _asker) = two(&samples(1, 1000), |_| How::Now).await;
+async fn interrupted_handshake_of_the_job_is_not_counted() {
+    let (world, owner, _asker) = two(&samples(1, 1000), |_| AnswerRule::Now).await;
     let address = &owner.server.addresses()[0];
     let hello = |job: u64| [b"FRDH\x04\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
     for (job, waits) in [(JOB, false), (JOB, true), (JOB + 1, false), (JOB + 1, true)] {
@@ -287,21 +299,21 @@ async fn who_names_the_job_and_breaks_off_is_not_counted_as_a_stranger() {
         if waits {
             let mut reply = Vec::new();
             stream.read_to_end(&mut reply).await.unwrap();
-            assert!(reply.is_empty(), "nothing is said before the first message is there");
+            assert!(reply.is_empty(), "nothing is expected before the first message is there");
         }
         drop(stream);
         sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(owner.server.counters().read().strangers, 2, "those who named another job");
+    assert_eq!(owner.server.counters().read().strangers, 2, "of another job");
 }
 
 type Frames = Box<dyn Fn(&mut RawFrames, u64) -> Vec<u8> + Send>;
 
-/// A rank that answers one question with frames of the test's own making.
+/// A rank that answers one request with frames made by the test.
 async fn answers_with(
     wire: Wire,
     frames: impl Fn(&mut RawFrames, u64) -> Vec<u8> + Send + 'static,
-) -> (Simulated, Arc<Remote>) {
+) -> (Simulated, Arc<PeerClient>) {
     let world = Simulated::new(2);
     let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let address = listener.address().clone();
@@ -320,7 +332,7 @@ async fn answers_with(
     });
     let host = world.host("two");
     let settings = Settings { wire, ..Settings::default() };
-    let asker = Node::new(&host, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let asker = Node::new(&host, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let tier = asker.asker.remote(Rank(0), vec![address]);
     (world, tier)
 }
@@ -336,7 +348,7 @@ fn answer(raw: &mut RawFrames, request: u64, tag: u32, key: SampleKey, payload: 
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-34
-async fn answers_that_are_wrong_harm_no_others() {
+async fn wrong_responses_harm_no_other_sample() {
     let known = samples(4, 1000);
     for wire in WIRES {
         let content: Vec<_> = known.iter().map(|known| (known.key, known.content.clone())).collect();
@@ -347,7 +359,7 @@ async fn answers_that_are_wrong_harm_no_others() {
             let mut damaged = whole(raw, request, 0, 0);
             damaged[raw.head() + 500] ^= 1;
             let short = answer(raw, request, 1, content[1].0, &content[1].1[..999]);
-            // Of samples and requests that nobody asked for, and one twice.
+            // Samples and requests that were never requested, and one twice.
             let unknown = [whole(raw, request, 77, 0), whole(raw, request + 9, 0, 0)].concat();
             let good = [(2, 2), (2, 2), (3, 3)].map(|(tag, at)| whole(raw, request, tag, at)).concat();
             [damaged, short, unknown, good].concat()
@@ -355,9 +367,13 @@ async fn answers_that_are_wrong_harm_no_others() {
         let (_world, tier) = answers_with(wire, frames).await;
         let mut answers: Vec<_> = tier.read_all(batch(&known)).collect().await;
         answers.sort_by_key(|answer| answer.tag);
-        let said: Vec<_> =
+        let expected: Vec<_> =
             answers.iter().map(|a| a.result.as_ref().map(|b| b.len()).map_err(|e| e.kind())).collect();
-        assert_eq!(said, [Err(ErrorKind::Corrupt), Err(ErrorKind::Changed), Ok(1000), Ok(1000)], "{wire}");
+        assert_eq!(
+            expected,
+            [Err(ErrorKind::Corrupt), Err(ErrorKind::Changed), Ok(1000), Ok(1000)],
+            "{wire}"
+        );
     }
 }
 
@@ -365,23 +381,23 @@ async fn answers_that_are_wrong_harm_no_others() {
 async fn frames_that_no_rank_sends_end_the_connection_at_once() {
     let known = samples(2, 1000);
     for wire in WIRES {
-        for (said, frames) in nonsense(known[0].key, wire) {
+        for (expected, frames) in nonsense(known[0].key, wire) {
             let (_world, tier) = answers_with(wire, frames).await;
             let began = Instant::now();
             let answers: Vec<_> = tier.read_all(batch(&known)).collect().await;
-            assert_eq!((answers.len(), began.elapsed()), (2, Duration::ZERO), "{wire}: {said}");
+            assert_eq!((answers.len(), began.elapsed()), (2, Duration::ZERO), "{wire}: {expected}");
             for answer in answers {
                 let error = answer.result.unwrap_err();
                 assert!(
-                    error.to_string().contains(said) && error.kind() == ErrorKind::Transient,
-                    "{wire}: {said}: {error}"
+                    error.to_string().contains(expected) && error.kind() == ErrorKind::Transient,
+                    "{wire}: {expected}: {error}"
                 );
             }
         }
     }
 }
 
-/// What ends a connection, and what is said of it.
+/// Frames that end a connection, each with a part of the error.
 fn nonsense(key: SampleKey, wire: Wire) -> [(&'static str, Frames); 6] {
     let no_frame = if wire == Wire::Authenticated { "arrived damaged" } else { "not a frame" };
     let damaged = move |raw: &mut RawFrames, request| {
@@ -400,7 +416,7 @@ fn nonsense(key: SampleKey, wire: Wire) -> [(&'static str, Frames); 6] {
             Box::new(move |raw, request| answer(raw, request, 0, other, &[7; 1000])),
         ),
         (
-            "a frame Ask from who is asked",
+            "unexpected frame Ask from a server",
             Box::new(|raw, request| raw.frame(header(frame::Kind::Ask, request), None, &[])),
         ),
         ("of another run", Box::new(move |raw, request| raw.frame(other_run(request), None, &[]))),
@@ -412,22 +428,19 @@ fn nonsense(key: SampleKey, wire: Wire) -> [(&'static str, Frames); 6] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_goes_when_nobody_has_its_rank_any_more() {
+async fn connection_closes_when_its_client_is_dropped() {
     let known = samples(5, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(3))).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(3))).await;
     let tier = owner.seen_by(&asker);
     let answers = tier.read_all(batch(&known));
     drop(tier);
-    assert!(
-        answers.all(|answer| std::future::ready(answer.result.is_ok())).await,
-        "who waits gets what comes"
-    );
+    assert!(answers.all(|answer| std::future::ready(answer.result.is_ok())).await, "pending reads complete");
     sleep(Duration::from_millis(1)).await;
     assert_eq!(world.connections(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn meetings_are_handed_to_who_takes_them() {
+async fn rendezvous_connections_are_passed_to_their_receiver() {
     let world = Simulated::new(2);
     let host = world.host("one");
     let listener = host.listen(&Address::tcp("one", 0)).await.unwrap();
@@ -454,7 +467,7 @@ async fn meetings_are_handed_to_who_takes_them() {
     assert_eq!(received.unwrap(), Some((17, blob)));
     theirs.send(1, bytes::Bytes::new()).await.unwrap();
     assert_eq!(ours.receive(0).await.unwrap(), Some((1, bytes::Bytes::new())));
-    // What is longer than may come is not read.
+    // A message above the limit is not read.
     ours.send(1, bytes::Bytes::from_static(b"12345")).await.unwrap();
     assert!(theirs.receive(4).await.unwrap_err().to_string().contains("5 bytes where a message of 4"));
     drop(theirs);
@@ -465,7 +478,7 @@ async fn meetings_are_handed_to_who_takes_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_is_half_received_is_received_later() {
+async fn half_received_message_is_received_later() {
     let world = Simulated::new(2);
     let host = world.host("one");
     let listener = host.listen(&Address::tcp("one", 0)).await.unwrap();
@@ -500,7 +513,7 @@ async fn a_message_that_is_half_received_is_received_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_ends_early_holds_nothing() {
+async fn source_that_ends_early_holds_nothing() {
     #[derive(Debug)]
     struct Ends;
     impl Serve for Ends {
@@ -509,7 +522,7 @@ async fn a_source_that_ends_early_holds_nothing() {
         }
     }
     let known = samples(2, 1000);
-    let (_world, owner, asker) = two(&known, |_| How::Now).await;
+    let (_world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     let source: Arc<dyn Serve> = Arc::new(Ends);
     owner.server.serve(Arc::downgrade(&source));
     let answers: Vec<_> = owner.seen_by(&asker).read_all(batch(&known)).collect().await;

@@ -1,11 +1,11 @@
-//! Rank 0's own steps of a meeting.
+//! Rank 0's own steps of a rendezvous.
 //!
-//! They wait on the [`Hub`] for what the others bring. A step's deadline counts the time in which nothing moves: an arrival
-//! of bytes, or a rank that says what it works on, begins it anew, so a long listing is no reason to give up as long as
-//! somebody says that it goes on. The time in which all have to come is counted strictly. Whatever ends a meeting is told to
-//! all who are here, and for a while to who comes later: each rank prints the reason, not only the first.
+//! A step waits on the [`Hub`] for the contributions of all ranks. Its deadline restarts when bytes
+//! arrive, or when a rank reports progress. A long listing therefore does not time out while it
+//! progresses. The deadline for all ranks to connect does not restart. A failure is sent to all
+//! connected ranks, and for a while to ranks that come later, so that each rank prints the reason.
 //!
-//! [`Steps`] decides, without I/O or clock; [`First`] waits and calls it.
+//! [`Rank0Steps`] decides, without I/O or clock. [`Rank0Driver`] waits and calls it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,60 +18,61 @@ use super::bulk::Bulk;
 use super::compare::{differences, pack, unpack};
 use super::hub::Hub;
 use super::leader::Leader;
-use super::messages::{Words, ranks};
-use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
+use super::messages::{ComparedSettings, ranks};
+use super::waiting::{RETURN_TIMEOUT, SINGLE_RANK_HINT, TwoStepCheck, WaitDeadline};
 use super::{MeetError, MeetErrorKind};
 
-/// How long those who are here may take to hear why there is no run.
-const TELL: Duration = Duration::from_secs(2);
+/// How long connected ranks may take to receive the failure.
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long those who are late are waited for, to be told.
-const TELL_LATE: Duration = Duration::from_secs(10);
+/// How long late ranks are awaited, to send them the failure.
+const LATE_FAILURE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long others that differ may come after the first that does, to be named with it.
+/// How long to wait for further ranks that differ after the first one, to name them all.
 const GATHER_DIFFERENCES: Duration = Duration::from_millis(300);
 
-/// What rank 0 waits for: that all come, or their parts of a key.
+/// What rank 0 waits for: all ranks to connect, or their parts of a key.
 #[derive(Debug)]
-pub(super) struct Steps {
-    pub patience: Patience,
-    /// Where they meet, for messages.
+pub(super) struct Rank0Steps {
+    pub wait: WaitDeadline,
+    /// The rendezvous address, for messages.
     place: String,
-    doubt: Doubt,
-    /// What had moved, and how much was worked on, when it was looked last.
+    loss_check: TwoStepCheck,
+    /// Transferred pieces and reported work at the last check.
     moved: Option<(u64, u64)>,
 }
 
-/// What is known apart from the leader.
+/// State outside of the leader.
 #[derive(Debug, Default)]
-pub(super) struct Outside {
+pub(super) struct ExternalState {
     /// Pieces of bulk that were sent and received.
     pub moved: u64,
-    /// Who came with another token or version.
+    /// A process that connected with another token or version.
     pub mistaken: Option<String>,
 }
 
-impl Steps {
-    pub(super) fn new(patience: Patience, place: String) -> Self {
-        Self { patience, place, doubt: Doubt::default(), moved: None }
+impl Rank0Steps {
+    pub(super) fn new(wait: WaitDeadline, place: String) -> Self {
+        Self { wait, place, loss_check: TwoStepCheck::default(), moved: None }
     }
 
-    /// Begins to wait; for parts of a key the deadline begins anew.
+    /// Starts to wait. For parts of a key, the deadline restarts.
     pub(super) fn begin(&mut self, key: Option<&str>, leader: &Leader, moved: u64, now: Instant) {
         if key.is_some() {
-            self.patience.begin(now);
+            self.wait.restart(now);
         }
-        self.moved = Some((moved, leader.works().0));
-        self.doubt = Doubt::default();
+        self.moved = Some((moved, leader.work_reports().0));
+        self.loss_check = TwoStepCheck::default();
     }
 
-    /// Whether what is waited for is `complete`, or `None` while it is not; tells the others once a second.
+    /// Returns when the wait is `complete` or has failed, and `None` before. Notifies the other
+    /// ranks once a second.
     pub(super) fn poll(
         &mut self,
         leader: &mut Leader,
         key: Option<&str>,
         complete: impl FnOnce(&Leader) -> bool,
-        outside: Outside,
+        outside: ExternalState,
         now: Instant,
     ) -> Option<Result<(), MeetError>> {
         if let Some(error) = leader.failed() {
@@ -80,70 +81,70 @@ impl Steps {
         if complete(leader) {
             return Some(Ok(()));
         }
-        if now < self.patience.next() {
+        if now < self.wait.next() {
             return None;
         }
         let (missing, more) = leader.missing(key);
-        let (works, on) = leader.works();
-        let gone = leader.gone(key, now);
-        let long = gone.as_ref().is_some_and(|(since, _)| *since >= BACK);
-        let for_good = self.doubt.confirmed(long, now);
-        if let Some((_, gone)) = gone.as_ref().filter(|_| for_good) {
-            let seconds = BACK.as_secs();
-            let line = format!("{gone}: not back within {seconds} s; see what was said there last");
+        let (works, on) = leader.work_reports();
+        let gone = leader.longest_absent(key, now);
+        let long = gone.as_ref().is_some_and(|(since, _)| *since >= RETURN_TIMEOUT);
+        let is_confirmed = self.loss_check.check(long, now);
+        if let Some((_, gone)) = gone.as_ref().filter(|_| is_confirmed) {
+            let seconds = RETURN_TIMEOUT.as_secs();
+            let line = format!("{gone}: it did not reconnect within {seconds} s; check its last output");
             return Some(Err(MeetError::new(MeetErrorKind::Deadline, line)));
         }
-        // Where all have come, who else came does not matter.
+        // Once all ranks are connected, refused processes do not matter.
         let mistaken = outside.mistaken.filter(|_| key.is_none());
-        let strays = leader.strays().filter(|_| key.is_none());
-        let refused = strays.as_ref().map(|strays| strays.error.to_string());
+        let rejected = leader.rejected().filter(|_| key.is_none());
+        let refused = rejected.as_ref().map(|rejected| rejected.error.to_string());
         let why = gone.map(|(_, gone)| gone).into_iter().chain(refused).chain(mistaken);
         let why: Vec<_> = why.collect();
         let why = (!why.is_empty()).then(|| why.join("; "));
         let moved = (outside.moved, works);
         if key.is_some() && self.moved != Some(moved) {
             if self.moved.is_some_and(|before| before.0 != moved.0) {
-                leader.work_on();
+                leader.note_transfer();
             }
-            self.moved = Some((moved.0, leader.works().0));
-            self.patience.begin(now);
+            self.moved = Some((moved.0, leader.work_reports().0));
+            self.wait.restart(now);
         }
-        if self.patience.over(now) {
-            // Nobody else has claimed those ranks.
-            let error = match strays.filter(|strays| strays.are_all) {
-                Some(strays) => strays.error,
-                None => self.nobody(leader, key, (&missing, more), why),
+        if self.wait.is_expired(now) {
+            // Every missing rank is claimed by a refused process alone.
+            let error = match rejected.filter(|rejected| rejected.are_all) {
+                Some(rejected) => rejected.error,
+                None => self.missing_error(leader, key, (&missing, more), why),
             };
             return Some(Err(error));
         }
         let on: Vec<_> = why.into_iter().chain(on).collect();
         let on = (!on.is_empty()).then(|| on.join("; "));
-        leader.announce(&missing, more, on.clone());
+        leader.announce_waiting(&missing, more, on.clone());
         match key {
-            None => self.patience.show_absent(&missing, more, on, now),
-            Some(_) => self.patience.show(&missing, more, on, now),
+            None => self.wait.show_absent(&missing, more, on, now),
+            Some(_) => self.wait.show(&missing, more, on, now),
         }
         None
     }
 
-    /// That ranks did not come or answer.
-    fn nobody(
+    /// The error for ranks that did not come or answer.
+    fn missing_error(
         &self,
         leader: &Leader,
         key: Option<&str>,
         (missing, more): (&[Rank], usize),
         why: Option<String>,
     ) -> MeetError {
-        let (who, seconds) = (ranks(missing, more), self.patience.deadline().as_secs());
+        let (who, seconds) = (ranks(missing, more), self.wait.deadline().as_secs());
         let line = match key {
             None => format!(
-                "{who} of {} did not come to {} within {seconds} s: see whether they were started, say the same of where \
-                 to meet, and have the same token; {NOT_ALL}",
+                "{who} of {} did not come to {} within {seconds} s: check whether they were started, and \
+                 have the same rendezvous address and token; {SINGLE_RANK_HINT}",
                 leader.world, self.place
             ),
             Some(_) => {
-                let places = leader.places(missing);
-                format!("{who} ({places}) did not answer within {seconds} s: see what they wait for")
+                let places = leader.locations(missing);
+                format!("{who} ({places}) did not answer within {seconds} s: check what they wait for")
             }
         };
         let line = why.map(|why| format!("{line}; {why}")).unwrap_or(line);
@@ -151,52 +152,52 @@ impl Steps {
     }
 }
 
-/// Rank 0 while ranks meet.
+/// Drives the steps of rank 0 until the start.
 #[derive(Debug)]
-pub(super) struct First {
+pub(super) struct Rank0Driver {
     pub hub: Arc<Hub>,
-    pub steps: Steps,
+    pub steps: Rank0Steps,
 }
 
-impl First {
-    /// Waits until all are here.
+impl Rank0Driver {
+    /// Waits until all ranks are connected.
     pub(super) async fn arrive(&mut self) -> Result<(), MeetError> {
-        self.wait(None, Leader::all_here).await?;
-        self.hub.with(Leader::welcome_all);
+        self.wait(None, Leader::all_connected).await?;
+        self.hub.with(Leader::publish_roster);
         Ok(())
     }
 
-    /// Gives all `value`, and `bulks` to those who need them.
+    /// Publishes `value`, and `bulks` to ranks that need them.
     pub(super) async fn share(&mut self, key: &str, value: Bytes, bulks: Vec<Bulk>) -> Result<(), MeetError> {
         if !bulks.is_empty() {
             self.hub.with(|leader| leader.put_bulks(bulks));
         }
-        self.come(key, None).await?;
+        self.contribute(key, None).await?;
         self.hub.with(|leader| leader.put(key, value));
         Ok(())
     }
 
-    /// What each rank brings, this one's first, where all have the same words. The ranks wait for the value that is made of
-    /// it, which [`agree`](Self::agree) puts.
+    /// The parts of all ranks, this one's first, if their settings are equal. The ranks wait for
+    /// the value, which [`agree`](Self::agree) publishes.
     pub(super) async fn gather(
         &mut self,
         key: &str,
-        words: &Words,
+        words: &ComparedSettings,
         own: &[u8],
     ) -> Result<Vec<Bytes>, MeetError> {
         let own = pack(words, own);
         let ours = unpack(&own).0;
-        self.come(key, Some(own)).await?;
+        self.contribute(key, Some(own)).await?;
         let differs =
             |leader: &Leader| leader.store.parts(key).iter().flatten().any(|part| unpack(part).0 != ours);
-        // Only the last part that came can differ.
-        self.wait(Some(key), |leader| leader.store.is_whole(key) || differs(leader)).await?;
+        // Only the last part that arrived can differ.
+        self.wait(Some(key), |leader| leader.store.is_complete(key) || differs(leader)).await?;
         if self.hub.with(|leader| differs(leader)) {
-            // Whoever else differs says so at about the same time.
+            // Other ranks that differ send their parts at about the same time.
             let hub = &self.hub;
             let mut arrivals = hub.arrivals();
             let others = async {
-                while !hub.with(|leader| leader.store.is_whole(key)) && arrivals.changed().await.is_ok() {}
+                while !hub.with(|leader| leader.store.is_complete(key)) && arrivals.changed().await.is_ok() {}
             };
             drop(timeout(GATHER_DIFFERENCES, others).await);
         }
@@ -208,13 +209,13 @@ impl First {
         Ok(parts.iter().map(|part| part.as_ref().map(|part| unpack(part).1).unwrap_or_default()).collect())
     }
 
-    /// Puts the value of a key that all have given their parts of. A rank that comes later compares its words with these.
-    pub(super) fn agree(&self, key: &str, words: &Words, value: &[u8]) {
+    /// Publishes the value of a key. A rank that comes later compares its settings with these.
+    pub(super) fn agree(&self, key: &str, words: &ComparedSettings, value: &[u8]) {
         self.hub.with(|leader| leader.put(key, pack(words, value)));
     }
 
-    /// Begins, when all are ready and have the same words.
-    pub(super) async fn start(&mut self, key: &str, words: &Words) -> Result<(), MeetError> {
+    /// Starts the run, once all ranks are ready and have equal settings.
+    pub(super) async fn start(&mut self, key: &str, words: &ComparedSettings) -> Result<(), MeetError> {
         self.gather(key, words, &[]).await?;
         match self.hub.with(|leader| leader.start(key, pack(words, &[]))) {
             Ok(()) => Ok(()),
@@ -222,22 +223,22 @@ impl First {
         }
     }
 
-    /// Rank 0 works on something: nobody's deadline passes.
+    /// Rank 0 reports progress: deadlines of all ranks restart.
     pub(super) fn working(&mut self, on: &str) {
         self.hub.with(|leader| {
-            leader.work(0, on);
-            let on = leader.works().1;
-            leader.announce(&[Rank(0)], 0, on);
+            leader.note_work(0, on);
+            let on = leader.work_reports().1;
+            leader.announce_waiting(&[Rank(0)], 0, on);
         });
-        self.steps.patience.begin(Instant::now());
+        self.steps.wait.restart(Instant::now());
     }
 
     /// Rank 0 is at the step of this key, with its part.
-    async fn come(&mut self, key: &str, part: Option<Bytes>) -> Result<(), MeetError> {
+    async fn contribute(&mut self, key: &str, part: Option<Bytes>) -> Result<(), MeetError> {
         let refused = self.hub.with(|leader| {
             let come = match part {
                 Some(part) => leader.part(0, key, part),
-                None => leader.want(0, key),
+                None => leader.register(0, key),
             };
             leader.failed().or_else(|| {
                 let line = || format!("there is no room for another step ({key})");
@@ -250,7 +251,7 @@ impl First {
         }
     }
 
-    /// Waits for the parts of a key, or for all to come.
+    /// Waits for the parts of a key, or for all ranks to connect.
     async fn wait(&mut self, key: Option<&str>, complete: impl Fn(&Leader) -> bool) -> Result<(), MeetError> {
         let hub = Arc::clone(&self.hub);
         let mut arrivals = hub.arrivals();
@@ -259,7 +260,7 @@ impl First {
         loop {
             arrivals.mark_unchanged();
             let mistaken = hub.traffic.counters().mistaken();
-            let outside = Outside { moved: hub.traffic.moved(), mistaken };
+            let outside = ExternalState { moved: hub.traffic.moved(), mistaken };
             let polled = hub.with(|leader| self.steps.poll(leader, key, &complete, outside, Instant::now()));
             match polled {
                 Some(Ok(())) => return Ok(()),
@@ -267,14 +268,14 @@ impl First {
                 None => {}
             }
             tokio::select! {
-                // The hub lives as long as this.
+                // The hub lives as long as this driver.
                 _ = arrivals.changed() => {}
-                () = sleep_until(self.steps.patience.next()) => {}
+                () = sleep_until(self.steps.wait.next()) => {}
             }
         }
     }
 
-    /// Sees to it that the others hear of `error`; returns what is to be said here.
+    /// Sends `error` to the other ranks. Returns the error to report here.
     pub(super) async fn fail(&mut self, error: MeetError) -> MeetError {
         let failed = self.hub.with(|leader| {
             leader.fail(error);
@@ -283,18 +284,19 @@ impl First {
         let error = failed.unwrap_or_else(|| MeetError::new(MeetErrorKind::Broken, "no run"));
         let (began, hub) = (Instant::now(), Arc::clone(&self.hub));
         let late = match error.kind() {
-            // Who has not come by now does not come soon.
-            MeetErrorKind::Deadline => TELL,
-            _ => self.steps.patience.left(began).clamp(TELL, TELL_LATE),
+            // A rank that missed the deadline does not come soon.
+            MeetErrorKind::Deadline => FAILURE_TIMEOUT,
+            _ => self.steps.wait.remaining(began).clamp(FAILURE_TIMEOUT, LATE_FAILURE_TIMEOUT),
         };
         let mut arrivals = hub.arrivals();
         loop {
             arrivals.mark_unchanged();
-            let ((told, here), world) = hub.with(|leader| (leader.told(), leader.world));
-            if told + 1 >= world {
+            let ((informed, here), world) =
+                hub.with(|leader| (leader.informed_and_connected(), leader.world));
+            if informed + 1 >= world {
                 return error;
             }
-            let until = began + if told + here + 1 >= world { TELL } else { late };
+            let until = began + if informed + here + 1 >= world { FAILURE_TIMEOUT } else { late };
             if Instant::now() >= until || timeout(until - Instant::now(), arrivals.changed()).await.is_err() {
                 return error;
             }

@@ -1,58 +1,60 @@
-//! Rank 0 of a simulated meeting, as [`First`](super::super::first::First) drives it.
+//! Rank 0 of a simulated rendezvous, driven as by
+//! [`Rank0Driver`](super::super::rank0::Rank0Driver).
 
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
 use super::super::compare::{differences, pack, unpack};
-use super::super::first::Outside;
-use super::super::leader::{Due, Fault, Leader, Refusal};
-use super::super::members::RECONNECT;
-use super::super::messages::{Message, key};
+use super::super::leader::{HelloRefusal, Leader, MessageFault, NextSend};
+use super::super::members::RECONNECT_TIMEOUT;
+use super::super::messages::{MeetMessage, key};
+use super::super::rank0::ExternalState;
 use super::catalogs::bulks;
-use super::{Event, FAREWELL, SECOND, Who, World, step, words};
+use super::{Event, SECOND, SHUTDOWN_TIMEOUT, Who, World, step, words};
 
 impl World {
-    pub(super) fn take(&mut self, link: usize, message: Message, bulk: Bytes) {
+    pub(super) fn take(&mut self, link: usize, message: MeetMessage, bulk: Bytes) {
         let now = self.now();
         let leader = self.links[link].leader;
-        if let Message::Hello(hello) = message {
+        if let MeetMessage::Hello(hello) = message {
             match self.leaders[leader].leader.hello(&hello, "", now) {
-                Ok(speaker) => self.links[link].speaker = Some(speaker),
-                Err(Refusal::NoRun(refuse)) => {
-                    self.leaders[leader].leader.heard(hello.person.rank as usize);
+                Ok(follower) => self.links[link].follower = Some(follower),
+                Err(HelloRefusal::NoRun(refuse)) => {
+                    self.leaders[leader].leader.mark_informed(hello.info.rank as usize);
                     self.send(link, false, refuse, Bytes::new());
                     self.close(link, true);
                 }
-                Err(Refusal::Connection(refuse)) => {
+                Err(HelloRefusal::Connection(refuse)) => {
                     self.send(link, false, refuse, Bytes::new());
                     self.close(link, true);
                 }
             }
-        } else if let Some(speaker) = &mut self.links[link].speaker
-            && let Err(fault) = self.leaders[leader].leader.message(speaker, message, bulk)
+        } else if let Some(follower) = &mut self.links[link].follower
+            && let Err(fault) = self.leaders[leader].leader.message(follower, message, bulk)
         {
-            if let Fault::Refuse(refuse) = fault {
+            if let MessageFault::Refuse(refuse) = fault {
                 self.send(link, false, refuse, Bytes::new());
             }
-            self.drop_speaker(link);
+            self.drop_session(link);
         }
         self.pump(leader, Some(link));
     }
 
-    /// Rank 0 ends a connection.
-    pub(super) fn drop_speaker(&mut self, link: usize) {
+    /// Rank 0 closes a connection.
+    pub(super) fn drop_session(&mut self, link: usize) {
         let (now, leader) = (self.now(), self.links[link].leader);
-        if let Some(speaker) = self.links[link].speaker.take()
-            && self.leaders[leader].leader.disconnect(speaker.session, now)
+        if let Some(follower) = self.links[link].follower.take()
+            && self.leaders[leader].leader.disconnect(follower.session, now)
         {
-            self.scheduler.after(RECONNECT, Event::Check { leader, session: speaker.session });
+            self.scheduler.after(RECONNECT_TIMEOUT, Event::Check { leader, session: follower.session });
         }
         self.close(link, true);
     }
 
-    /// Rank 0's own steps, as [`First`](super::first::First) makes them, and what is due: on the connection whose task was
-    /// woken, and on the others where the leader says that there is something for them.
+    /// Makes rank 0's steps as [`Rank0Driver`](super::super::rank0::Rank0Driver), and sends what is
+    /// due: on the connection whose task was woken, and on the others if the leader has published
+    /// something.
     pub(super) fn pump(&mut self, leader: usize, woken: Option<usize>) {
         if !self.leaders[leader].is_alive {
             return;
@@ -81,11 +83,16 @@ impl World {
             let key = (process.stage > 0).then(|| step(process.stage + 1));
             let ours = pack(&words(), b"0");
             let complete = |leader: &Leader| match &key {
-                None => leader.all_here(),
-                Some(key) => leader.store.is_whole(key),
+                None => leader.all_connected(),
+                Some(key) => leader.store.is_complete(key),
             };
-            let polled =
-                process.steps.poll(&mut process.leader, key.as_deref(), complete, Outside::default(), now);
+            let polled = process.steps.poll(
+                &mut process.leader,
+                key.as_deref(),
+                complete,
+                ExternalState::default(),
+                now,
+            );
             match polled {
                 None => break,
                 Some(Err(error)) => {
@@ -98,7 +105,7 @@ impl World {
                     process.stage += 1;
                     match (&key, process.stage) {
                         (None, _) => {
-                            process.leader.welcome_all();
+                            process.leader.publish_roster();
                             process.leader.put_bulks(bulks(leader));
                             let value = Bytes::from(format!("shared by {leader}"));
                             process.leader.put(&step(1), value.clone());
@@ -123,7 +130,8 @@ impl World {
                                     self.scheduler.note(format_args!("leader {leader} starts"));
                                     let run = self.scheduler.between(self.run / 2, self.run);
                                     self.scheduler.after(run, Event::Leave(Who::Leader(leader)));
-                                    self.scheduler.after(run + FAREWELL, Event::Left(Who::Leader(leader)));
+                                    self.scheduler
+                                        .after(run + SHUTDOWN_TIMEOUT, Event::Left(Who::Leader(leader)));
                                 }
                                 Err(error) => process.outcome = Some(Err(error.into())),
                             }
@@ -139,26 +147,26 @@ impl World {
         }
     }
 
-    /// What is due on a connection.
+    /// Sends what is due on a connection.
     fn say_all(&mut self, link: usize) {
         let leader = self.links[link].leader;
-        while let Some(mut speaker) = self.links[link].speaker.take() {
-            let due = self.leaders[leader].leader.due(&mut speaker);
-            let rank = speaker.session.rank;
-            self.links[link].speaker = Some(speaker);
+        while let Some(mut follower) = self.links[link].follower.take() {
+            let due = self.leaders[leader].leader.next_send(&mut follower);
+            let rank = follower.session.rank;
+            self.links[link].follower = Some(follower);
             match due {
                 None => break,
-                Some(Due::Say(message, bulk)) => self.send(link, false, message, bulk),
-                Some(Due::Bulk(number, bulk)) => {
+                Some(NextSend::Message(message, bulk)) => self.send(link, false, message, bulk),
+                Some(NextSend::Bulk(number, bulk)) => {
                     self.leaders[leader].sent.push((rank, number));
                     let bytes = bulk.read();
-                    self.send(link, false, Message::value(&key::bulk(number), bytes.len()), bytes);
+                    self.send(link, false, MeetMessage::value(&key::bulk(number), bytes.len()), bytes);
                 }
-                Some(Due::Replaced) => self.drop_speaker(link),
-                Some(Due::Refuse(refuse)) => {
+                Some(NextSend::Replaced) => self.drop_session(link),
+                Some(NextSend::Refuse(refuse)) => {
                     self.send(link, false, refuse, Bytes::new());
-                    self.drop_speaker(link);
-                    self.leaders[leader].leader.heard(rank);
+                    self.drop_session(link);
+                    self.leaders[leader].leader.mark_informed(rank);
                 }
             }
         }
@@ -169,7 +177,7 @@ impl World {
         for link in
             (0..self.links.len()).filter(|link| self.links[*link].leader == leader).collect::<Vec<_>>()
         {
-            self.links[link].speaker = None;
+            self.links[link].follower = None;
             self.close(link, true);
         }
     }

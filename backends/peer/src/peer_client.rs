@@ -1,12 +1,14 @@
-//! Another rank as a tier, to one that asks it.
+//! Another rank as a tier: the client of its samples.
 //!
-//! The connection is opened when something is asked for the first time, and stays. When it breaks, all that was asked on it
-//! fails at once (the sample is worth reading elsewhere more than waiting for). When it falls silent, one second connection
-//! gets the open questions first: the rank may have been paused. After a failure the next question opens another, after
-//! a wait that doubles with each failure in a row. Questions that come during the wait fail at once as well. How often
-//! that may happen before nobody asks any more is the breaker's matter (`foreread-layers`), not this module's.
+//! The connection is opened by the first request and stays open. When it breaks, all open requests
+//! fail at once, because the samples are sooner read elsewhere. When it falls silent, the client
+//! first reconnects once and sends the open requests again, because the rank may have been paused.
+//! After a failure, the next request reconnects after a backoff that doubles with each failure in a
+//! row. Requests during the backoff fail at once. The circuit breaker (`foreread-layers`) decides
+//! when the rank is no longer used, not this module.
 //!
-//! No question waits longer than [`CONNECT`] for the connection and then as `asking/mod.rs` says.
+//! A request waits at most [`CONNECT_TIMEOUT`] for the connection, and then as the `client` module
+//! defines.
 
 use std::fmt;
 use std::future;
@@ -15,7 +17,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{AcqRel, Relaxed},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context as Task, Poll, ready};
 use std::time::Duration;
 
@@ -26,20 +28,20 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::asking::{Asking, Command, JITTER, NAME, Open};
-use crate::batch::{Batch, Slot};
+use crate::batch::{PendingSample, RequestBatch};
 use crate::channel::Channel;
+use crate::client::{ClientCommand, ClientTask, NAME, OpenRequests, RECONNECT_JITTER};
 use crate::frame::MOST_ASKED;
 use crate::handshake::{self, Identity, Purpose};
-use crate::{Address, Counters, Network, RunId, Wire, WireError, WireErrorKind};
+use crate::{Address, Counters, Network, RunId, Wire, WireError, WireErrorKind, lock};
 
-/// The most that connecting and proving may take together.
-pub const CONNECT: Duration = Duration::from_secs(1);
+/// Timeout of connect and handshake together.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The longest wait after a first failure, and what it does not grow beyond.
+/// The first and the longest backoff after failed connections.
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// What all questions of a process have in common.
+/// What all peer clients of a process share.
 #[derive(Clone, Debug)]
 pub struct Asker {
     pub(crate) identity: Identity,
@@ -53,8 +55,8 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Asks as `identity` for samples of `run` over `network`, with the memory, the runtime and the seed of `context`.
-    /// Between nodes samples are authenticated.
+    /// Requests samples of `run` as `identity` over `network`, with the memory, the runtime and the
+    /// seed of `context`. Samples between nodes are authenticated.
     pub fn new(
         identity: Identity,
         run: RunId,
@@ -66,80 +68,87 @@ impl Asker {
         Self { identity, run, wire: Wire::default(), network, buffers, runtime, seed: context.seed, counters }
     }
 
-    /// The same with samples between nodes protected so.
+    /// Sets how samples between nodes are protected.
     #[must_use]
     pub fn with_wire(self, wire: Wire) -> Self {
         Self { wire, ..self }
     }
 
-    /// The rank `rank`, which listens at any of `addresses`. Sockets of this node are tried first.
-    pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<Remote> {
-        let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, tasks: 0, failures: 0 });
+    /// A client of `rank`, which listens at any of `addresses`. Sockets of this node are tried
+    /// first.
+    pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<PeerClient> {
+        let state = Mutex::new(ClientState {
+            addresses: Vec::new(),
+            link: ConnectionState::Idle,
+            tasks: 0,
+            failures: 0,
+        });
         let (requests, burst, sweeps) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
-        let inner = Inner { asker: self.clone(), rank, requests, burst, sweeps, state };
-        let remote = Remote(Arc::new(Shared(Arc::new(inner))));
+        let inner = ClientShared { asker: self.clone(), rank, requests, burst, sweeps, state };
+        let remote = PeerClient(Arc::new(ClientHandle(Arc::new(inner))));
         remote.moved(addresses);
         Arc::new(remote)
     }
 }
 
-/// Another rank. Requests need their key, and nothing of the object but its length and a name for errors.
+/// A client of another rank. Read requests need their key, and of the object only its length and a
+/// name for errors.
 ///
-/// Dropping it closes the connection when nobody waits for answers any more.
-pub struct Remote(Arc<Shared>);
+/// Dropping it closes the connection once no caller waits for samples.
+pub struct PeerClient(Arc<ClientHandle>);
 
-/// What keeps the connection: the [`Remote`], and whoever waits for an answer.
-struct Shared(Arc<Inner>);
+/// Keeps the connection open. Held by the [`PeerClient`] and by pending reads.
+struct ClientHandle(Arc<ClientShared>);
 
-impl std::ops::Deref for Shared {
-    type Target = Arc<Inner>;
+impl std::ops::Deref for ClientHandle {
+    type Target = Arc<ClientShared>;
 
-    fn deref(&self) -> &Arc<Inner> {
+    fn deref(&self) -> &Arc<ClientShared> {
         &self.0
     }
 }
 
-/// What the connection's task knows too.
-pub(crate) struct Inner {
+/// State that the connection's task shares.
+pub(crate) struct ClientShared {
     pub(crate) asker: Asker,
     pub(crate) rank: Rank,
-    /// How many requests were made: their numbers.
+    /// The number of requests so far, from which they are numbered.
     requests: AtomicU64,
-    /// Samples that were asked for since the last request.
-    burst: Mutex<Vec<Slot>>,
-    /// The connection's task was told that reads were dropped, and has not looked yet.
+    /// Samples that were requested since the last frame.
+    burst: Mutex<Vec<PendingSample>>,
+    /// The connection's task has been sent a sweep that it has not handled.
     pub(crate) sweeps: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
 }
 
-struct State {
+struct ClientState {
     addresses: Vec<Address>,
-    link: Link,
-    /// How many tasks there were: their numbers.
+    link: ConnectionState,
+    /// The number of tasks so far, from which they are numbered.
     tasks: u64,
-    /// In a row.
+    /// Failed connections in a row.
     failures: u32,
 }
 
-enum Link {
-    /// Nothing is known against it.
-    None,
-    /// There is a task of this number, which has a connection or is opening one.
-    Some(u64, mpsc::UnboundedSender<Command>),
-    /// It failed, and is not tried until then.
+enum ConnectionState {
+    /// No task, and no recent failure.
+    Idle,
+    /// A task of this number has a connection or opens one.
+    Open(u64, mpsc::UnboundedSender<ClientCommand>),
+    /// The last connection failed. Retried after this time.
     Down { until: Instant, why: WireError },
 }
 
-impl fmt::Debug for Remote {
+impl fmt::Debug for PeerClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.0.state();
+        let state = lock(&self.0.state);
         let link = match &state.link {
-            Link::None => "none",
-            Link::Some(..) => "open",
-            Link::Down { .. } => "down",
+            ConnectionState::Idle => "none",
+            ConnectionState::Open(..) => "open",
+            ConnectionState::Down { .. } => "down",
         };
         let addresses = &state.addresses;
-        f.debug_struct("Remote")
+        f.debug_struct("PeerClient")
             .field("rank", &self.0.rank)
             .field("addresses", addresses)
             .field("link", &link)
@@ -147,40 +156,40 @@ impl fmt::Debug for Remote {
     }
 }
 
-impl Drop for Shared {
+impl Drop for ClientHandle {
     fn drop(&mut self) {
-        self.state().link = Link::None;
+        lock(&self.state).link = ConnectionState::Idle;
     }
 }
 
-impl Remote {
-    /// Which rank it is.
+impl PeerClient {
+    /// The rank.
     pub fn rank(&self) -> Rank {
         self.0.rank
     }
 
-    /// It listens elsewhere from now on: it was started again. An open connection stays until it breaks.
+    /// Replaces the rank's addresses after its restart. An open connection stays until it breaks.
     pub fn moved(&self, mut addresses: Vec<Address>) {
         addresses.sort();
-        let mut state = self.0.state();
+        let mut state = lock(&self.0.state);
         if state.addresses != addresses {
             (state.addresses, state.failures) = (addresses, 0);
-            if matches!(state.link, Link::Down { .. }) {
-                state.link = Link::None;
+            if matches!(state.link, ConnectionState::Down { .. }) {
+                state.link = ConnectionState::Idle;
             }
         }
     }
 
     /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
     pub fn cancel(&self, key: SampleKey) {
-        self.0.submit(); // it may not have left
-        if let Link::Some(_, link) = &self.0.state().link {
-            let _ = link.send(Command::Forget(key)); // nothing is asked where the task is gone
+        self.0.submit(); // the request may still wait in the burst
+        if let ConnectionState::Open(_, link) = &lock(&self.0.state).link {
+            let _ = link.send(ClientCommand::Forget(key)); // the task may have ended
         }
     }
 }
 
-impl Tier for Remote {
+impl Tier for PeerClient {
     fn name(&self) -> &str {
         NAME
     }
@@ -189,98 +198,90 @@ impl Tier for Remote {
         const { &TierProfile::new(64) }
     }
 
-    /// Asks for a sample, together with the others of the burst.
+    /// Requests a sample, together with the others of the burst.
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         if u32::try_from(request.len()).is_err() {
             let error = TierError::new(ErrorKind::Unsupported, NAME)
                 .with_object(&*request.object.path)
-                .with_detail("a sample of 4 GiB or more does not go from rank to rank");
+                .with_detail("samples of 4 GiB or more are not sent between ranks");
             return Box::pin(future::ready(Err(error)));
         }
         let (answer, incoming) = oneshot::channel();
-        self.0.burst().push(Slot { request, answer: Some(answer) });
-        Box::pin(Asked { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
+        lock(&self.0.burst).push(PendingSample { request, answer: Some(answer) });
+        Box::pin(PendingRead { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
     }
 
-    /// Sends what was asked for in one frame.
+    /// Sends the burst in one frame.
     fn submit(&self) {
         self.0.submit();
     }
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn burst(&self) -> MutexGuard<'_, Vec<Slot>> {
-        self.burst.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl ClientShared {
     fn submit(self: &Arc<Self>) {
-        let mut burst = std::mem::take(&mut *self.burst());
+        let mut burst = std::mem::take(&mut *lock(&self.burst));
         burst.retain(|slot| !slot.is_dropped());
         while !burst.is_empty() {
             let rest = burst.split_off(burst.len().min(MOST_ASKED));
             let number = self.requests.fetch_add(1, Relaxed);
-            self.send(number, Batch::new(self.rank, std::mem::replace(&mut burst, rest)));
+            self.send(number, RequestBatch::new(self.rank, std::mem::replace(&mut burst, rest)));
         }
     }
 
-    /// A read was dropped: the connection's task looks which, unless it is about to do so.
+    /// A read was dropped: sends the connection's task a sweep, unless one is pending.
     fn dropped(&self) {
-        if let Link::Some(_, link) = &self.state().link
+        if let ConnectionState::Open(_, link) = &lock(&self.state).link
             && !self.sweeps.swap(true, AcqRel)
         {
-            let _ = link.send(Command::Sweep); // nothing is asked where the task is gone
+            let _ = link.send(ClientCommand::Sweep); // the task may have ended
         }
     }
 
-    /// Hands a part to the connection's task, which is started if there is none.
-    fn send(self: &Arc<Self>, number: u64, batch: Batch) {
-        let mut state = self.state();
-        let mut command = Command::Ask(number, batch);
+    /// Passes a batch to the connection's task, which is started if there is none.
+    fn send(self: &Arc<Self>, number: u64, batch: RequestBatch) {
+        let mut state = lock(&self.state);
+        let mut command = ClientCommand::Ask(number, batch);
         match &state.link {
-            Link::Down { until, why } if Instant::now() < *until => {
+            ConnectionState::Down { until, why } if Instant::now() < *until => {
                 let why = why.clone();
                 drop(state);
                 return command.fail(&why);
             }
-            Link::Some(_, link) => match link.send(command) {
+            ConnectionState::Open(_, link) => match link.send(command) {
                 Ok(()) => return,
-                // The task was ended with its runtime, or has panicked.
+                // The task ended with its runtime, or panicked.
                 Err(unsent) => command = unsent.0,
             },
-            Link::None | Link::Down { .. } => {}
+            ConnectionState::Idle | ConnectionState::Down { .. } => {}
         }
         let (link, commands) = mpsc::unbounded_channel();
-        let _ = link.send(command); // `commands` is here
+        let _ = link.send(command); // its receiver is alive
         state.tasks += 1;
         let task = state.tasks;
-        state.link = Link::Some(task, link);
+        state.link = ConnectionState::Open(task, link);
         drop(state);
         self.asker.runtime.spawn(Arc::clone(self).run(task, commands));
     }
 
     /// The task of a connection, from its opening to its end.
-    async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<Command>) {
-        self.sweeps.swap(false, AcqRel); // what an earlier task was told
-        let mut open = Open::new(&self);
+    async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<ClientCommand>) {
+        self.sweeps.swap(false, AcqRel); // set for an earlier task
+        let mut open = OpenRequests::new(&self);
         let (error, useful) = self.ask(&mut commands, &mut open).await;
         let lost = open.len() > 0 || useful.is_none();
         open.fail(&self, &error);
         tracing::debug!(rank = %self.rank, %error, "a connection to a rank ended");
         {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.failures = if useful == Some(true) { 1 } else { state.failures.saturating_add(1) };
-            // A connection that ends while nobody waits for anything was put down, not broken.
-            // Still this one: it may have been given up.
-            if matches!(state.link, Link::Some(current, _) if current == task) {
+            // A connection that ends without open requests was closed, not lost. The task may have
+            // been replaced meanwhile.
+            if matches!(state.link, ConnectionState::Open(current, _) if current == task) {
                 state.link = if lost {
                     let until = Instant::now() + self.backoff(state.failures);
-                    Link::Down { until, why: error.clone() }
+                    ConnectionState::Down { until, why: error.clone() }
                 } else {
-                    Link::None
+                    ConnectionState::Idle
                 };
             }
             commands.close();
@@ -290,28 +291,28 @@ impl Inner {
         }
     }
 
-    /// Asks on a connection, and on a second one where it falls silent; why that ended, and whether anything ever
-    /// came; `None` if no connection could be opened.
+    /// Sends requests on a connection, and on a second one if the first falls silent. Returns why
+    /// it ended, and whether any byte arrived. `None` if no connection could be opened.
     async fn ask(
         &self,
-        commands: &mut mpsc::UnboundedReceiver<Command>,
-        open: &mut Open,
+        commands: &mut mpsc::UnboundedReceiver<ClientCommand>,
+        open: &mut OpenRequests,
     ) -> (WireError, Option<bool>) {
         let mut was_useful = None;
         loop {
             let mut asking = match self.open().await {
-                Ok(channel) => Asking::new(self, channel, commands, open),
+                Ok(channel) => ClientTask::new(self, channel, commands, open),
                 Err(error) => return (error, was_useful),
             };
             let error = (&mut asking).await;
             let useful = asking.was_useful();
             was_useful = Some(useful || was_useful == Some(true));
-            // Only one on which something came is followed by a second.
+            // Only a connection that delivered bytes is followed by a second one.
             if !useful || error.kind() != WireErrorKind::Late {
                 return (error, was_useful);
             }
-            tracing::debug!(rank = %self.rank, %error, "asks once more");
-            sleep(JITTER.mul_f64(self.draw(open.len() as u64))).await;
+            tracing::debug!(rank = %self.rank, %error, "reconnects once");
+            sleep(RECONNECT_JITTER.mul_f64(self.draw(open.len() as u64))).await;
         }
     }
 
@@ -321,12 +322,12 @@ impl Inner {
         (drawn >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Connects within `patience`. Whoever takes the connection is there: a rank that is busy, most of the time, which gets
-    /// the time until `until` to say who it is.
+    /// Connects within `connect_timeout`. A rank that accepts the connection is alive but may be busy: it
+    /// gets until `until` for the handshake.
     async fn open_at(
         &self,
         address: &Address,
-        patience: Duration,
+        connect_timeout: Duration,
         until: Instant,
     ) -> Result<Channel, WireError> {
         let began = Instant::now();
@@ -335,7 +336,7 @@ impl Inner {
             WireError::new(WireErrorKind::Late, detail)
         };
         let Asker { identity, run, wire, network, .. } = &self.asker;
-        let connected = timeout(patience, network.connect(address)).await.map_err(late)?;
+        let connected = timeout(connect_timeout, network.connect(address)).await.map_err(late)?;
         let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
         let ask =
             handshake::ask(stream, identity, Purpose::Samples(*run), wire.over(address), Some(self.rank));
@@ -346,40 +347,41 @@ impl Inner {
     fn backoff(&self, failures: u32) -> Duration {
         let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         let bound = BACKOFF.0.saturating_mul(doubled).min(BACKOFF.1);
-        // Between half of it and all: never at once.
+        // Between half of the bound and all of it, never 0.
         bound.mul_f64(0.5 + 0.5 * self.draw(u64::from(failures)))
     }
 
     async fn open(&self) -> Result<Channel, WireError> {
-        let addresses = self.state().addresses.clone();
-        let until = Instant::now() + CONNECT;
+        let addresses = lock(&self.state).addresses.clone();
+        let until = Instant::now() + CONNECT_TIMEOUT;
         let mut last: Option<WireError> = None;
         for (address, after) in addresses.iter().zip((0..addresses.len() as u32).rev()) {
             let left = until.saturating_duration_since(Instant::now());
             if let Some(last) = last.take_if(|_| left.is_zero()) {
                 return Err(last);
             }
-            // An address that takes no connection leaves time for the others; a socket of this node takes it at once or never.
+            // An unresponsive TCP address leaves time for the others. A Unix socket accepts at once
+            // or never.
             let halved = after > 0 && matches!(address, Address::Tcp(..));
-            let patience = if halved { left / 2 } else { left };
-            match self.open_at(address, patience, until).await {
+            let connect_timeout = if halved { left / 2 } else { left };
+            match self.open_at(address, connect_timeout, until).await {
                 Ok(channel) => return Ok(channel),
                 Err(error) => last = Some(error.with(address)),
             }
         }
-        Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Gone, "no address of it is known")))
+        Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Gone, "it has no known address")))
     }
 }
 
-/// A sample that is asked for. Dropping it cancels the question.
-struct Asked {
+/// A pending sample. Dropping it cancels the request.
+struct PendingRead {
     incoming: oneshot::Receiver<Result<Bytes, TierError>>,
-    remote: Arc<Shared>,
+    remote: Arc<ClientHandle>,
     is_submitted: bool,
     is_done: bool,
 }
 
-impl Future for Asked {
+impl Future for PendingRead {
     type Output = Result<Bytes, TierError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
@@ -392,7 +394,7 @@ impl Future for Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingRead {
     fn drop(&mut self) {
         if !self.is_done {
             self.incoming.close();
@@ -401,7 +403,7 @@ impl Drop for Asked {
     }
 }
 
-/// What a failed connection means for a sample.
+/// The error of a sample when its connection fails.
 pub(crate) fn error_of(rank: Rank, why: &WireError) -> TierError {
     TierError::new(ErrorKind::Transient, NAME).with_detail(format!("rank {rank}: {why}"))
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use super::super::bulk::{self, Bulk};
-use super::super::members::Session;
-use super::super::messages::{Hello, Message, key};
+use super::super::members::RankSession;
+use super::super::messages::{Hello, MeetMessage, key};
 use super::Leader;
 
-/// A connection that has a rank, and what was sent on it.
+/// The session of an admitted rank: what was requested and sent on its connection.
 #[derive(Debug)]
-pub(in super::super) struct Speaker {
-    pub(in super::super) session: Session,
+pub(in super::super) struct FollowerSession {
+    pub(in super::super) session: RankSession,
     /// It has no roster.
     is_new: bool,
     welcomed: bool,
@@ -23,52 +23,52 @@ pub(in super::super) struct Speaker {
     waiting: Option<u64>,
     /// The numbers of the catalogs that it requests.
     pub(super) bulks: BTreeSet<usize>,
-    /// It gives catalogs to the others of its node, and has not been sent those that all need.
+    /// It is a relay, and the catalogs that all nodes need were not queued yet.
     passes_on: bool,
-    /// Whether it was told that the run is over.
+    /// Whether the end of the run was sent.
     pub(in super::super) over: bool,
 }
 
-/// What is to be sent on a connection.
+/// The next message of a connection.
 #[derive(Debug)]
-pub(in super::super) enum Due {
-    /// A message and the bulk behind it.
-    Say(Message, Bytes),
+pub(in super::super) enum NextSend {
+    /// A message and its bulk.
+    Message(MeetMessage, Bytes),
     /// The catalog of this number.
     Bulk(usize, Bulk),
-    /// The end, and why; the connection closes then.
-    Refuse(Message),
-    /// Another connection has the rank: this one closes.
+    /// A refusal. The connection closes after it.
+    Refuse(MeetMessage),
+    /// The rank has a newer connection: this one closes.
     Replaced,
 }
 
 impl Leader {
-    /// What is to be sent next on a connection; it counts as sent. Nothing where all was sent.
-    pub(in super::super) fn due(&mut self, to: &mut Speaker) -> Option<Due> {
+    /// The next message for a connection, which counts as sent. `None` if all was sent.
+    pub(in super::super) fn next_send(&mut self, to: &mut FollowerSession) -> Option<NextSend> {
         if !self.members.is_current(to.session) {
-            return Some(Due::Replaced);
+            return Some(NextSend::Replaced);
         }
         if let Some(error) = &self.failed {
-            return Some(Due::Refuse(Message::refuse(error)));
+            return Some(NextSend::Refuse(MeetMessage::refuse(error)));
         }
         if self.roster.is_some() {
             if !std::mem::replace(&mut to.welcomed, true) {
                 return Some(self.welcome(to));
             }
-            // A number of steps that somebody else has named.
+            // The number of steps comes from the other end.
             if let Some((key, value)) = to.steps.checked_add(1).and_then(|next| self.store.step(next)) {
                 to.steps += 1;
-                return Some(say(key, value.clone()));
+                return Some(value_message(key, value.clone()));
             }
             let moved = key::moved(to.moves);
             if let Some(value) = self.store.value(&moved) {
                 to.moves += 1;
-                return Some(say(&moved, value.clone()));
+                return Some(value_message(&moved, value.clone()));
             }
             let found = to.wanted.iter().position(|key| self.store.value(key).is_some());
             if let Some(key) = found.map(|at| to.wanted.remove(at)) {
                 to.over |= key == key::DONE;
-                return Some(say(&key, self.store.value(&key).cloned().unwrap_or_default()));
+                return Some(value_message(&key, self.store.value(&key).cloned().unwrap_or_default()));
             }
             if !self.bulks.is_empty() && std::mem::take(&mut to.passes_on) {
                 to.bulks.extend((0..self.bulks.len()).filter(|number| self.bulks[*number].is_pushed()));
@@ -78,42 +78,43 @@ impl Leader {
             }
         }
         let (number, waiting) = self.waiting.as_ref().filter(|_| !self.started)?;
-        (to.waiting.replace(*number) != Some(*number)).then(|| Due::Say(waiting.clone(), Bytes::new()))
+        (to.waiting.replace(*number) != Some(*number))
+            .then(|| NextSend::Message(waiting.clone(), Bytes::new()))
     }
 
-    /// Who rank 0 is and, for a connection that has none, the roster.
-    fn welcome(&mut self, to: &mut Speaker) -> Due {
+    /// Rank 0's id and, if the rank has none, the roster.
+    fn welcome(&mut self, to: &mut FollowerSession) -> NextSend {
         let mut roster = Bytes::new();
         if to.is_new {
             to.moves = self.moves;
             if self.roster.as_ref().is_none_or(|(moves, _)| *moves != self.moves) {
-                // Texts and numbers alone: it cannot fail.
-                let text = serde_json::to_vec(&self.people()).unwrap_or_default();
+                // Only texts and numbers: it cannot fail.
+                let text = serde_json::to_vec(&self.infos()).unwrap_or_default();
                 self.roster = Some((self.moves, text.into()));
             }
             roster = self.roster.as_ref().map(|(_, roster)| roster.clone()).unwrap_or_default();
             to.passes_on = bulk::relay(self.nodes(), to.session.rank) == Some(to.session.rank);
         }
-        let (process, nonce, place) = (self.process, self.nonce.to_string(), self.members.place(0));
+        let (process, nonce, place) = (self.process, self.nonce.to_string(), self.members.location(0));
         let length = roster.len() as u64;
-        Due::Say(Message::Welcome { process, nonce, place, moves: to.moves, length }, roster)
+        NextSend::Message(MeetMessage::Welcome { process, nonce, place, moves: to.moves, length }, roster)
     }
 
-    /// A catalog for a rank, if so much may leave. A rank whose connection broke gets it again.
-    fn bulk(&mut self, rank: usize, number: usize) -> Option<Due> {
+    /// A catalog for a rank, within the byte limit. A rank that lost its connection gets it again.
+    fn bulk(&mut self, rank: usize, number: usize) -> Option<NextSend> {
         let bulk = self.bulks.get(number)?.clone();
         if self.bulk_to.insert((rank, number)) {
             self.bulk_bytes = self.bulk_bytes.saturating_add(bulk.length());
         }
-        if self.bulk_bytes <= bulk::MOST_BYTES {
-            return Some(Due::Bulk(number, bulk));
+        if self.bulk_bytes <= bulk::MAX_SENT_BYTES {
+            return Some(NextSend::Bulk(number, bulk));
         }
-        Some(Due::Refuse(self.end_with(bulk::too_much(self.bulk_bytes))))
+        Some(NextSend::Refuse(self.refuse_rank(bulk::too_large(self.bulk_bytes))))
     }
 }
 
-impl Speaker {
-    pub(super) fn new(session: Session, hello: &Hello) -> Self {
+impl FollowerSession {
+    pub(super) fn new(session: RankSession, hello: &Hello) -> Self {
         Self {
             session,
             is_new: hello.met.is_none(),
@@ -129,6 +130,6 @@ impl Speaker {
     }
 }
 
-fn say(key: &str, value: Bytes) -> Due {
-    Due::Say(Message::value(key, value.len()), value)
+fn value_message(key: &str, value: Bytes) -> NextSend {
+    NextSend::Message(MeetMessage::value(key, value.len()), value)
 }

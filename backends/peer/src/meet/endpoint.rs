@@ -1,77 +1,82 @@
-//! Where a rank listens, and where rank 0 is to be found.
+//! Where a rank listens, and where it looks for rank 0.
 //!
-//! | ranks are | rank 0 listens | others find it |
+//! | rendezvous | rank 0 listens | other ranks connect |
 //! |---|---|---|
-//! | on one node | at an abstract Unix socket whose name follows from user and launcher | by that name, of eight; after 5 s at the launcher's host, where there is a token |
-//! | at a host that is named | at the port, or at one of four that follow from the launcher's variables | there |
-//! | sharing a directory | at any port | by the notice that it writes there |
+//! | on one node | at an abstract Unix socket named after user and launcher | to that name |
+//! | at a named host | at the port, or one of four derived from the launcher | there |
+//! | in a shared directory | at any port | to the addresses in rank 0's notice |
 //!
-//! Every rank listens at an abstract Unix socket as well, for the ranks of its node, and on several nodes at a port on every
-//! address of its host, because nobody can tell from inside which of them the others reach. What is reached under which name
-//! is found out by who sees whom ([`super::messages::Person::addresses`]).
+//! On one node, rank 0 takes the first free one of eight names. After 5 s, other ranks also try the
+//! launcher's host, if there is a token.
 //!
-//! A process's later loaders meet beside its first, which keeps the place's port: they listen at any port, and the first tells
-//! who comes where that is ([`super::board`]).
+//! Every rank also listens at an abstract Unix socket for the ranks of its node. With several
+//! nodes, it listens at a port on all addresses of its host, because it cannot know which of them
+//! other nodes reach. The address that other ranks use is the one from which rank 0 sees the rank
+//! connect ([`super::messages::RankInfo::addresses`]).
+//!
+//! The first loader of a process has the rendezvous port. Later loaders listen at any port, and the
+//! first redirects their ranks ([`super::board`]).
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sha2::{Digest, Sha256};
 
 use super::board::Board;
-use super::dial::{Dial, Place};
-use super::interfaces::{self, Addresses};
+use super::dial::{Rank0Dialer, Rank0Location};
+use super::interfaces::{self, InterfaceAddresses};
 use super::launcher::{Launched, Rendezvous};
-use super::messages::Person;
+use super::messages::RankInfo;
 use super::node::{host_name, node_id};
-use super::notice::{Notice, PrivateDirectory, no_token};
+use super::notice::{PrivateDirectory, Rank0Notice, no_token};
 use super::settings::Settings;
 use super::{MeetError, MeetErrorKind};
 use crate::system::is_nobody;
 use crate::token::hexadecimal;
-use crate::{Address, Listener, Network, Token, token};
+use crate::{Address, Listener, Network, Token, lock, token};
 
-/// All addresses of this host, of both families and of the older one.
+/// All addresses of this host: both families, and IPv4 alone.
 const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
 
-/// Names that rank 0 may have on one node: another user's process may have the first.
-const NAMES: u32 = 8;
+/// Socket names that rank 0 may use on one node. Another user's process may have the first.
+const SOCKET_NAMES: u32 = 8;
 
-/// Whether a host stands for all addresses of one.
+/// Whether a host stands for all addresses of this host.
 pub(super) fn is_anywhere(host: &str) -> bool {
     ANYWHERE.contains(&host)
 }
 
-/// What a rank knows before it has said a word.
+/// This rank's listeners and rendezvous address.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct LocalEndpoint {
     pub network: Arc<dyn Network>,
     pub launched: Launched,
     rendezvous: Rendezvous,
-    /// Which of its process's loaders it is, from 0.
+    /// The number of the process's loader, from 0.
     loader: u16,
     process: u64,
-    /// Where the process's other loaders meet.
+    /// The addresses of the process's other loaders.
     pub board: Arc<Board>,
-    /// Which node it is on.
+    /// The node's id.
     pub node: String,
-    /// What the user says about where this rank listens.
+    /// The user's listen addresses.
     given: Vec<Address>,
-    /// Where rank 0 says where it is.
+    /// The directory of rank 0's notice.
     directory: Option<PrivateDirectory>,
-    /// Whether ranks of other nodes could prove themselves.
+    /// Whether ranks of other nodes can authenticate.
     has_token: bool,
-    /// This host's addresses that the user has chosen.
-    chosen: Addresses,
-    /// The notice is withdrawn and not written again. Held while it is written: what is under way then would land after it.
+    /// Addresses of the interfaces that the user selected.
+    selected: InterfaceAddresses,
+    /// Whether the notice was withdrawn. Locked while the notice is written, so that no write lands
+    /// after the withdrawal.
     is_withdrawn: Arc<Mutex<bool>>,
 }
 
-impl Ground {
-    /// Looks for the place to meet.
+impl LocalEndpoint {
+    /// Checks the settings and opens the rendezvous directory.
     pub(super) async fn new(settings: &Settings, process: u64) -> Result<Self, MeetError> {
         let Settings { launched, loader, board, network, token, listen, node, interface, .. } = settings;
-        let chosen = interface.as_deref().map(interfaces::chosen).transpose()?.unwrap_or_default();
+        let selected = interface.as_deref().map(interfaces::selected).transpose()?.unwrap_or_default();
         let (rendezvous, has_token) = (launched.meet()?.clone(), token.is_some());
         let directory = match &rendezvous {
             Rendezvous::Directory(path) => {
@@ -80,7 +85,7 @@ impl Ground {
             }
             Rendezvous::Host { .. } | Rendezvous::List(_) if !has_token => return Err(no_token(&rendezvous)),
             Rendezvous::Node { or, .. } if is_nobody() && (or.is_none() || !has_token) => {
-                return Err(nobody());
+                return Err(unsupported_user());
             }
             Rendezvous::Node { .. } | Rendezvous::Host { .. } | Rendezvous::List(_) => None,
         };
@@ -95,14 +100,14 @@ impl Ground {
             given: listen.clone(),
             directory,
             has_token,
-            chosen,
+            selected,
             is_withdrawn: Arc::default(),
         })
     }
 
     /// This rank, which serves samples at these addresses.
-    pub(super) fn person(&self, addresses: &[Address]) -> Person {
-        Person {
+    pub(super) fn info(&self, addresses: &[Address]) -> RankInfo {
+        RankInfo {
             rank: self.launched.rank.0,
             node: self.node.clone(),
             host: host_name(),
@@ -111,11 +116,12 @@ impl Ground {
         }
     }
 
-    /// The token of a job whose user gave none: on one node a text that all ranks know, because the kernel says whose a
-    /// socket is; in a directory that only the user can read, rank 0's random one.
-    pub(super) fn made_token(&self) -> Result<Option<Token>, MeetError> {
+    /// The token of a job without a user's token. On one node, it is a text that all ranks can
+    /// derive, because the kernel tells which user owns a socket. In a directory that only the user
+    /// can read, it is random and made by rank 0.
+    pub(super) fn generated_token(&self) -> Result<Option<Token>, MeetError> {
         match &self.rendezvous {
-            Rendezvous::Node { words, .. } => Ok(Some(Token::known(&self.name(words, 0)))),
+            Rendezvous::Node { words, .. } => Ok(Some(Token::known(&self.socket_name(words, 0)))),
             Rendezvous::Directory(_) if self.launched.rank.0 == 0 => {
                 Ok(Some(Token::random().map_err(MeetError::no_random(MeetErrorKind::Secret))?))
             }
@@ -123,45 +129,45 @@ impl Ground {
         }
     }
 
-    /// How rank 0 is found.
-    pub(super) fn dial(&self, token: Option<Token>) -> Dial {
+    /// How to find rank 0.
+    pub(super) fn dial(&self, token: Option<Token>) -> Rank0Dialer {
         let at = |host: &str, ports: &[u16]| ports.iter().map(|port| Address::tcp(host, *port)).collect();
         let mut fallback = Vec::new();
         let place = match (&self.directory, &self.rendezvous) {
-            (Some(directory), _) => Place::Notice(directory.clone()),
-            (None, Rendezvous::Host { host, ports }) => Place::Addresses(at(host, ports)),
-            (None, Rendezvous::List(all)) => Place::Addresses(
+            (Some(directory), _) => Rank0Location::Notice(directory.clone()),
+            (None, Rendezvous::Host { host, ports }) => Rank0Location::Addresses(at(host, ports)),
+            (None, Rendezvous::List(all)) => Rank0Location::Addresses(
                 all.first().map(|(host, port)| Address::tcp(host, *port)).into_iter().collect(),
             ),
             (None, Rendezvous::Node { words, or }) => {
                 if let Some((host, ports)) = or.as_ref().filter(|_| self.has_token) {
                     fallback = at(host, ports);
                 }
-                Place::Addresses(self.names(words))
+                Rank0Location::Addresses(self.socket_names(words))
             }
-            (None, Rendezvous::Directory(_)) => Place::Addresses(Vec::new()),
+            (None, Rendezvous::Directory(_)) => Rank0Location::Addresses(Vec::new()),
         };
         let (rank, job) = (self.launched.rank, self.launched.job_number());
-        Dial::new(Arc::clone(&self.network), place, rank, job, self.loader, token).with_fallback(fallback)
+        Rank0Dialer::new(Arc::clone(&self.network), place, rank, job, self.loader, token, fallback)
     }
 
     /// A name of rank 0's socket on this node.
-    fn name(&self, words: &str, attempt: u32) -> String {
+    fn socket_name(&self, words: &str, attempt: u32) -> String {
         let uid = rustix::process::geteuid().as_raw();
         let digest = Sha256::digest(format!("foreread {uid} {attempt} {} {words}", self.loader));
         format!("foreread-{}", hexadecimal(&digest[..16]))
     }
 
-    fn names(&self, words: &str) -> Vec<Address> {
-        (0..NAMES).map(|attempt| Address::local(self.name(words, attempt))).collect()
+    fn socket_names(&self, words: &str) -> Vec<Address> {
+        (0..SOCKET_NAMES).map(|attempt| Address::local(self.socket_name(words, attempt))).collect()
     }
 
-    /// Listens where this rank should.
+    /// Opens the listeners of this rank.
     pub(super) async fn listen(&self) -> Result<Vec<Box<dyn Listener>>, MeetError> {
         let mut all = Vec::new();
         if !self.given.is_empty() {
             for address in &self.given {
-                all.push(self.network.listen(address).await.map_err(|error| cannot(address, error))?);
+                all.push(self.network.listen(address).await.map_err(|error| listen_error(address, error))?);
             }
             return Ok(all);
         }
@@ -169,10 +175,14 @@ impl Ground {
         let ports = match &self.rendezvous {
             Rendezvous::Node { words, or } => {
                 let or = or.as_ref().filter(|_| self.has_token);
-                match self.first_of(if is_first { self.names(words) } else { vec![anonymous()?] }).await {
+                match self
+                    .first_of(if is_first { self.socket_names(words) } else { vec![random_socket()?] })
+                    .await
+                {
                     Ok(listener) => all.push(listener),
                     Err(error) if or.is_some() => {
-                        tracing::warn!(%error, "ranks meet at the launcher's host: no socket of this node is free");
+                        tracing::warn!(%error, "ranks meet at the launcher's host: no socket of this node \
+                             is free");
                     }
                     Err(error) => return Err(error),
                 }
@@ -190,14 +200,14 @@ impl Ground {
             Rendezvous::Host { .. } | Rendezvous::Directory(_) => vec![0],
         };
         if all.is_empty() {
-            let address = anonymous()?;
+            let address = random_socket()?;
             match self.network.listen(&address).await {
                 Ok(listener) => all.push(listener),
-                // The ranks of this node use the network.
+                // Ranks of this node then use the network.
                 Err(error) => tracing::debug!(%address, %error, "no socket for this node's ranks"),
             }
         }
-        // A later loader takes the place's port only where an earlier one does not have it.
+        // A later loader takes the rendezvous port only if an earlier one does not have it.
         let any = if self.loader > 0 { vec![0] } else { Vec::new() };
         let ports = ports.into_iter().chain(any);
         match self
@@ -213,8 +223,9 @@ impl Ground {
         Ok(all)
     }
 
-    /// A socket at the place that all ranks know, for a later loader's rank 0 that does not listen there: an earlier one may
-    /// end before all ranks have found their way through it. Nothing where that does not concern it, or the place is taken.
+    /// Listens at the rendezvous address, for rank 0 of a later loader. The earlier loader may end
+    /// before all ranks were redirected by it. `None` if this does not apply, or the address is in
+    /// use.
     pub(super) async fn listen_at_place(&self, listens: &[Address]) -> Option<Box<dyn Listener>> {
         let ports = match &self.rendezvous {
             Rendezvous::Host { ports, .. } => ports.clone(),
@@ -229,7 +240,8 @@ impl Ground {
         self.first_of(all.collect()).await.ok()
     }
 
-    /// The first of some addresses that is free. A port that another program has in one family is its own in both.
+    /// Listens at the first free address. A port that is in use in one address family is skipped in
+    /// both.
     async fn first_of(&self, addresses: Vec<Address>) -> Result<Box<dyn Listener>, MeetError> {
         let (mut last, mut taken) = (None, None);
         for address in addresses {
@@ -246,7 +258,7 @@ impl Ground {
                     if error.kind() == io::ErrorKind::AddrInUse {
                         taken = port;
                     }
-                    last = Some(cannot(&address, error));
+                    last = Some(listen_error(&address, error));
                 }
             }
         }
@@ -254,8 +266,8 @@ impl Ground {
             .unwrap_or_else(|| MeetError::new(MeetErrorKind::Network, "there is no address to listen at")))
     }
 
-    /// Under which names this rank's addresses are told to the others.
-    pub(super) fn told(&self, listens: &[Address]) -> Vec<Address> {
+    /// The addresses to advertise to other ranks.
+    pub(super) fn advertised(&self, listens: &[Address]) -> Vec<Address> {
         let listed = match &self.rendezvous {
             Rendezvous::List(list) => list.get(self.launched.rank.0 as usize).map(|(host, _)| host.clone()),
             _ => None,
@@ -264,15 +276,15 @@ impl Ground {
             (Address::Tcp(host, port), Some(listed)) if is_anywhere(host) => {
                 vec![Address::tcp(listed.clone(), *port)]
             }
-            (Address::Tcp(host, port), None) if is_anywhere(host) && !self.chosen.is_empty() => {
-                self.chosen.iter().map(|(_, ip)| Address::tcp(ip.to_string(), *port)).collect()
+            (Address::Tcp(host, port), None) if is_anywhere(host) && !self.selected.is_empty() => {
+                self.selected.iter().map(|(_, ip)| Address::tcp(ip.to_string(), *port)).collect()
             }
             _ => vec![address.clone()],
         };
         listens.iter().flat_map(named).collect()
     }
 
-    /// Logs which network other nodes use, of the addresses under which they know this rank.
+    /// Logs the network over which other nodes reach this rank.
     pub(super) fn log_network(&self, addresses: &[String]) {
         let of_network = |text: &String| match text.parse() {
             Ok(Address::Tcp(host, _)) if !is_anywhere(&host) => Some(host),
@@ -285,15 +297,15 @@ impl Ground {
         let networks: Vec<_> = addresses.iter().filter_map(of_network).map(named).collect();
         if !networks.is_empty() {
             tracing::info!(
-                "other nodes reach this rank at {}; {} chooses another network",
+                "other nodes reach this rank at {}; set {} to choose another network",
                 networks.join(", "),
                 interfaces::INTERFACE
             );
         }
     }
 
-    /// Lets the others know where rank 0 listens, and the token that it made; `again` where somebody may have removed what
-    /// was written.
+    /// Publishes rank 0's addresses and the token it generated. `again`: only if the notice was
+    /// removed.
     pub(super) async fn publish(
         &self,
         listens: &[Address],
@@ -316,14 +328,14 @@ impl Ground {
         blocking(publish).await?
     }
 
-    fn notice(&self, listens: &[Address], made: Option<&Token>) -> Notice {
-        let names = |address| names(address, &self.chosen);
+    fn notice(&self, listens: &[Address], made: Option<&Token>) -> Rank0Notice {
+        let names = |address| host_addresses(address, &self.selected);
         let addresses = listens.iter().flat_map(names).map(|address| address.to_string()).collect();
         let token = made.map(|token| String::from_utf8_lossy(token.expose()).into_owned());
-        Notice { instance: self.process, node: node_id(), addresses, token }
+        Rank0Notice { instance: self.process, node: node_id(), addresses, token }
     }
 
-    /// Takes the notice back.
+    /// Withdraws the notice.
     pub(super) fn withdraw(&self) {
         if self.launched.rank.0 == 0 {
             self.board.remove(self.loader);
@@ -335,12 +347,12 @@ impl Ground {
     }
 }
 
-/// That ranks of this user cannot meet on a node.
-fn nobody() -> MeetError {
+/// The error for the user nobody, whose ranks cannot authenticate on a node.
+fn unsupported_user() -> MeetError {
     let (token, meet) = (super::launcher::TOKEN, super::launcher::MEET);
     let line = format!(
-        "the kernel cannot tell this user (nobody) from users of other containers: run as another user, or set {token} to \
-         what `foreread token` prints and {meet} to rank 0's host:port"
+        "the kernel cannot tell this user (nobody) from users of other containers: run as another user, or \
+         set {token} to what `foreread token` prints and {meet} to rank 0's host:port"
     );
     MeetError::new(MeetErrorKind::Secret, line)
 }
@@ -350,35 +362,31 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     done.map_err(|error| MeetError::caused(MeetErrorKind::Broken, "the program is ending", error))
 }
 
-/// A socket of this node under a name that nobody guesses.
-fn anonymous() -> Result<Address, MeetError> {
+/// A Unix socket of this node with a random name.
+fn random_socket() -> Result<Address, MeetError> {
     let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
     Ok(Address::local(format!("foreread-{}", hexadecimal(&random[..16]))))
 }
 
-fn cannot(address: &Address, error: io::Error) -> MeetError {
+fn listen_error(address: &Address, error: io::Error) -> MeetError {
     let remedy = match error.kind() {
-        io::ErrorKind::AddrInUse => "; another program has it: choose another by FOREREAD_MEET",
+        io::ErrorKind::AddrInUse => "; another program uses it: choose another address with FOREREAD_MEET",
         _ => "",
     };
     MeetError::caused(MeetErrorKind::Network, format!("cannot listen at {address}: {error}{remedy}"), error)
 }
 
-fn lock(mutex: &Mutex<bool>) -> MutexGuard<'_, bool> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The names under which rank 0's address may be reached from other hosts: those of the interfaces that were `chosen`, or
-/// all.
-fn names(address: &Address, chosen: &Addresses) -> Vec<Address> {
+/// The addresses at which other hosts may reach rank 0: those of the selected interfaces, or all.
+fn host_addresses(address: &Address, selected: &InterfaceAddresses) -> Vec<Address> {
     let Address::Tcp(host, port) = address else { return vec![address.clone()] };
     if !is_anywhere(host) {
         return vec![address.clone()];
     }
-    let texts = |addresses: &Addresses| addresses.iter().map(|(_, ip)| ip.to_string()).collect::<Vec<_>>();
-    let all = match chosen.is_empty() {
+    let texts =
+        |addresses: &InterfaceAddresses| addresses.iter().map(|(_, ip)| ip.to_string()).collect::<Vec<_>>();
+    let all = match selected.is_empty() {
         true => std::iter::once(host_name()).chain(texts(&interfaces::all())).collect(),
-        false => texts(chosen),
+        false => texts(selected),
     };
     all.into_iter().map(|host| Address::tcp(host, *port)).collect()
 }
@@ -388,54 +396,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_on_all_addresses_is_told_by_name() {
-        let none = Addresses::new();
-        let all = names(&Address::tcp("::", 7), &none);
+    fn wildcard_address_is_published_by_host_name() {
+        let none = InterfaceAddresses::new();
+        let all = host_addresses(&Address::tcp("::", 7), &none);
         assert_eq!(all[0], Address::tcp(host_name(), 7));
         assert!(
             all.iter()
                 .all(|address| matches!(address, Address::Tcp(host, 7) if !ANYWHERE.contains(&&host[..])))
         );
-        assert_eq!(names(&Address::local("x"), &none), [Address::local("x")]);
-        assert_eq!(names(&Address::tcp("node1", 7), &none), [Address::tcp("node1", 7)]);
-        let chosen = vec![("ib0".to_owned(), "10.1.2.3".parse().unwrap())];
-        assert_eq!(names(&Address::tcp("::", 7), &chosen), [Address::tcp("10.1.2.3", 7)]);
+        assert_eq!(host_addresses(&Address::local("x"), &none), [Address::local("x")]);
+        assert_eq!(host_addresses(&Address::tcp("node1", 7), &none), [Address::tcp("node1", 7)]);
+        let selected = vec![("ib0".to_owned(), "10.1.2.3".parse().unwrap())];
+        assert_eq!(host_addresses(&Address::tcp("::", 7), &selected), [Address::tcp("10.1.2.3", 7)]);
     }
 
     #[test]
     // semantics: RANK-26
     fn chosen_interface_is_announced_in_notice_and_roster() {
-        let mut ground = ground(1, "interface");
-        ground.chosen = ["10.1.2.3", "fd00::3"].map(|ip| ("ib0".to_owned(), ip.parse().unwrap())).into();
+        let mut endpoint = endpoint(1, "interface");
+        endpoint.selected = ["10.1.2.3", "fd00::3"].map(|ip| ("ib0".to_owned(), ip.parse().unwrap())).into();
         let listens = [Address::local("x"), Address::tcp("::", 7)];
         let announced = [Address::local("x"), Address::tcp("10.1.2.3", 7), Address::tcp("fd00::3", 7)];
-        assert_eq!(ground.told(&listens), announced);
-        let notice = ground.notice(&listens, None);
+        assert_eq!(endpoint.advertised(&listens), announced);
+        let notice = endpoint.notice(&listens, None);
         assert_eq!(notice.addresses, announced.map(|address| address.to_string()));
-        // What the user has said of this very rank counts more.
+        // The rank's own entry in the list has precedence.
         let list = [("node0", 1), ("node1", 7)].map(|(host, port)| (host.to_owned(), port));
-        ground.rendezvous = Rendezvous::List(list.into());
-        assert_eq!(ground.told(&listens), [Address::local("x"), Address::tcp("node1", 7)]);
+        endpoint.rendezvous = Rendezvous::List(list.into());
+        assert_eq!(endpoint.advertised(&listens), [Address::local("x"), Address::tcp("node1", 7)]);
     }
 
     #[tokio::test]
     // semantics: RANK-10
-    async fn notice_that_is_written_when_it_is_withdrawn_does_not_stay() {
+    async fn notice_written_during_its_withdrawal_does_not_stay() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("meet");
         let directory = PrivateDirectory::open(&path).unwrap();
-        let ground = Ground { directory: Some(directory), ..ground(0, "withdrawn") };
+        let endpoint = LocalEndpoint { directory: Some(directory), ..endpoint(0, "withdrawn") };
         let listens = [Address::tcp("node1", 7)];
-        ground.publish(&listens, None, false).await.unwrap();
+        endpoint.publish(&listens, None, false).await.unwrap();
         assert!(path.exists());
-        ground.withdraw();
-        // Each was under way, and lands later.
-        ground.publish(&listens, None, false).await.unwrap();
-        ground.publish(&listens, None, true).await.unwrap();
+        endpoint.withdraw();
+        // These writes were under way and finish after the withdrawal.
+        endpoint.publish(&listens, None, false).await.unwrap();
+        endpoint.publish(&listens, None, true).await.unwrap();
         assert!(!path.exists());
     }
 
-    fn ground(rank: u32, words: &str) -> Ground {
+    fn endpoint(rank: u32, words: &str) -> LocalEndpoint {
         let rendezvous = Rendezvous::Node { words: format!("{words} {}", std::process::id()), or: None };
         let launched = Launched {
             rank: foreread_types::Rank(rank),
@@ -448,9 +456,9 @@ mod tests {
             launcher: "a test",
         };
         let (network, given, directory) = (Arc::new(crate::System), Vec::new(), None);
-        let (chosen, is_withdrawn, board, node) = Default::default();
+        let (selected, is_withdrawn, board, node) = Default::default();
         let (loader, process, has_token) = (0, 1, false);
-        Ground {
+        LocalEndpoint {
             network,
             launched,
             rendezvous,
@@ -461,24 +469,26 @@ mod tests {
             given,
             directory,
             has_token,
-            chosen,
+            selected,
             is_withdrawn,
         }
     }
 
-    /// Names of sockets are everybody's: another program may have the first.
+    /// Socket names are not reserved: another program may have the first.
     #[tokio::test]
     async fn taken_name_of_a_socket_is_passed_over() {
-        let first = ground(0, "taken");
+        let first = endpoint(0, "taken");
         let before = first.listen().await.unwrap();
         let own = first.listen().await.unwrap();
         assert_ne!(before[0].address(), own[0].address());
-        let Place::Addresses(looked_for) = ground(1, "taken").dial(None).place else {
+        let Rank0Location::Addresses(looked_for) = endpoint(1, "taken").dial(None).place else {
             panic!("no addresses")
         };
         assert_eq!([&looked_for[0], &looked_for[1]], [before[0].address(), own[0].address()]);
-        // Another job's names, another loader's and another user's are others.
-        let Place::Addresses(other) = ground(1, "other").dial(None).place else { panic!("no addresses") };
+        // The names of another job, loader or user differ.
+        let Rank0Location::Addresses(other) = endpoint(1, "other").dial(None).place else {
+            panic!("no addresses")
+        };
         assert!(other.iter().all(|name| !looked_for.contains(name)));
     }
 }

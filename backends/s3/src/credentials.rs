@@ -20,6 +20,8 @@ use object_store::aws::AwsCredential;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use crate::retry::retry;
+
 /// How long before their end credentials are fetched again. Those that live shorter are so after half their time.
 const EARLY: Duration = Duration::from_secs(300);
 
@@ -28,10 +30,6 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// How long a fetch may take: a metadata service, a token service, a process.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often the first credentials are tried for, and until when another attempt begins.
-const ATTEMPTS: u32 = 8;
-const OPENING: Duration = Duration::from_secs(120);
 
 /// Credentials as they come from where they are kept.
 pub(crate) struct Loaded {
@@ -196,23 +194,13 @@ impl Credentials {
     /// # Cancel safety
     /// As [`get`](Self::get).
     pub(crate) async fn first(&self) -> Result<Arc<AwsCredential>, TierError> {
-        let (began, mut attempts) = (Instant::now(), 0);
-        loop {
-            let error = match self.get().await {
-                Ok(credential) => return Ok(credential),
-                Err(error) => error,
-            };
-            attempts += 1;
-            let wait = error.retry_after().unwrap_or(PAUSE);
-            if error.kind() != ErrorKind::Transient
-                || attempts == ATTEMPTS
-                || began.elapsed() + wait > OPENING
-            {
-                return Err(error);
+        let wait = |_, error: &TierError| {
+            if error.kind() == ErrorKind::Transient {
+                tracing::warn!(%error, "no credentials yet");
             }
-            tracing::warn!(%error, "no credentials yet; trying again in {} s", wait.as_secs_f64().ceil());
-            tokio::time::sleep(wait).await;
-        }
+            error.retry_after().unwrap_or(PAUSE)
+        };
+        retry(|| self.get(), wait).await
     }
 
     /// After a store has called the credentials of `generation` expired: fetches, unless others have. Whether there are
@@ -261,6 +249,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::retry::ATTEMPTS;
 
     /// Credentials with numbers, that live as long as is said.
     #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@ use std::error::Error;
 use foreread_tier::{ErrorKind, TierError};
 use object_store::client::HttpError;
 
+use crate::credentials::Credentials;
 use crate::transport::{Refused, Severed, root};
 
 /// What was being done.
@@ -77,6 +78,33 @@ impl Place {
     pub(crate) fn of_credentials(&self, object: Option<&str>, known: &TierError) -> TierError {
         self.error(known.kind(), object, known.detail().unwrap_or_default())
             .with_retry_after(known.retry_after())
+    }
+
+    /// What an attempt returns. If its credentials have expired and there are new ones, what a second attempt returns.
+    pub(crate) async fn renewed<T, F>(
+        &self,
+        credentials: Option<&Credentials>,
+        object: Option<&str>,
+        attempt: impl Fn() -> F,
+    ) -> Result<T, TierError>
+    where
+        F: Future<Output = Result<T, TierError>>,
+    {
+        let Some(credentials) = credentials else { return attempt().await };
+        let generation = credentials.generation();
+        let error = match attempt().await {
+            Err(error) if error.kind() == ErrorKind::Expired => error,
+            result => return result,
+        };
+        let failed = match credentials.renew(generation).await {
+            Ok(true) => return attempt().await,
+            Ok(false) => return Err(error),
+            Err(failed) => failed,
+        };
+        let (expired, failure) = (error.detail().unwrap_or_default(), failed.detail().unwrap_or_default());
+        let kind = if failed.kind() == ErrorKind::Transient { failed.kind() } else { ErrorKind::Expired };
+        let error = TierError::new(kind, self.tier).with_object(object.unwrap_or(&self.bucket));
+        Err(error.with_detail(format!("{expired}; {failure}")).with_retry_after(failed.retry_after()))
     }
 
     /// A connection that did not come up or did not last.

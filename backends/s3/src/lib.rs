@@ -44,6 +44,7 @@ mod pages;
 mod profile;
 mod proxy;
 mod reader;
+mod retry;
 mod sequence;
 mod sso;
 mod transport;

@@ -27,11 +27,12 @@ use foreread_tier::{ErrorKind, Object, TierError, Version};
 use foreread_types::mix;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 use crate::config::{Location, check_path};
 use crate::error::{Place, invalid};
 use crate::pages::{Ask, Entry, Page, Pages};
+use crate::retry::retry;
 use crate::walk::Walk;
 
 /// Pages under way at once.
@@ -42,10 +43,6 @@ pub(crate) const HELD: usize = 400_000;
 
 /// How long a page may take, and every other answer that the layers do not see.
 const PAGE: Duration = Duration::from_secs(60);
-
-/// How often a page is asked for, and for how long altogether.
-const ATTEMPTS: u32 = 8;
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The longest wait after a page's first failure, and after any.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -173,28 +170,14 @@ impl Listing {
     where
         F: Future<Output = Result<T, TierError>>,
     {
-        let began = Instant::now();
-        let mut failures = 0;
-        loop {
-            let error = match timeout(PAGE, attempt()).await {
-                Ok(Ok(found)) => return Ok(found),
-                Ok(Err(error)) => error,
-                Err(_) => {
-                    let why = format!("no {what} in {} s", PAGE.as_secs());
-                    self.place.error(ErrorKind::Transient, None, why)
-                }
+        let attempt = || async {
+            let late = || {
+                let why = format!("no {what} in {} s", PAGE.as_secs());
+                self.place.error(ErrorKind::Transient, None, why)
             };
-            failures += 1;
-            let wait = self.wait(failures, name, error.retry_after());
-            let again = matches!(error.kind(), ErrorKind::Transient | ErrorKind::Throttled)
-                && failures < ATTEMPTS
-                && began.elapsed() + wait < PATIENCE;
-            if !again {
-                return Err(error);
-            }
-            tracing::debug!(%error, failures, ?wait, "trying again");
-            sleep(wait).await;
-        }
+            timeout(PAGE, attempt()).await.unwrap_or_else(|_| Err(late()))
+        };
+        retry(attempt, |failures, error| self.wait(failures, name, error.retry_after())).await
     }
 
     /// What the store asked for and some jitter.

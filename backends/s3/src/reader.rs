@@ -36,39 +36,15 @@ impl Reader {
     /// Dropping the future ends the request.
     pub(crate) async fn read(&self, request: &ReadRequest) -> Result<Bytes, TierError> {
         let (path, options) = self.prepare(request)?;
-        self.renewed(&request.object.path, || self.attempt(&path, options.clone(), request)).await
-    }
-
-    /// What an attempt at the object gives; of a second one, if there are other credentials where these have expired.
-    async fn renewed<T, F>(&self, object: &str, attempt: impl Fn() -> F) -> Result<T, TierError>
-    where
-        F: Future<Output = Result<T, TierError>>,
-    {
-        let Some(credentials) = &self.credentials else { return attempt().await };
-        let generation = credentials.generation();
-        match attempt().await {
-            Err(error) if error.kind() == ErrorKind::Expired => match credentials.renew(generation).await {
-                Ok(true) => attempt().await,
-                Ok(false) => Err(error),
-                Err(failed) => {
-                    let why = format!(
-                        "{}; {}",
-                        error.detail().unwrap_or_default(),
-                        failed.detail().unwrap_or_default()
-                    );
-                    let error = TierError::new(ErrorKind::Expired, self.place.tier).with_object(object);
-                    Err(error.with_detail(why).with_retry_after(failed.retry_after()))
-                }
-            },
-            result => result,
-        }
+        let attempt = || self.attempt(&path, options.clone(), request);
+        self.place.renewed(self.credentials.as_deref(), Some(&request.object.path), attempt).await
     }
 
     /// What an object is, by its first byte.
     pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
         let key = Path::parse(self.location.key(path))
             .map_err(|error| self.place.error(ErrorKind::Invalid, Some(path), error.to_string()))?;
-        self.renewed(path, || async {
+        let attempt = || async {
             let failed = |error| self.place.of_client(Action::Read, Some(path), &error);
             let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
             let answer = match self.store.get_opts(&key, options).await.map_err(failed) {
@@ -80,8 +56,8 @@ impl Reader {
             };
             let version = answer.meta.e_tag.map(|tag| Version::ETag(tag.into()));
             Ok(Object { path: Arc::clone(path), size: answer.meta.size, version })
-        })
-        .await
+        };
+        self.place.renewed(self.credentials.as_deref(), Some(path), attempt).await
     }
 
     fn error(&self, request: &ReadRequest, kind: ErrorKind, why: impl AsRef<str>) -> TierError {

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use proptest::prelude::*;
+use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::retry::ATTEMPTS;
 
 /// A store of keys, that hands out small pages.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use object_store::aws::AmazonS3Builder;
 
 use crate::chain::Chain;
 use crate::config::S3Config;
-use crate::core::ObjectOrigin;
+use crate::core::ObjectStoreOrigin;
 use crate::credentials::Credentials;
 use crate::environment::Environment;
 use crate::error::{Place, invalid};
@@ -113,7 +113,7 @@ impl Prepared {
         Ok(Self { config, client: Shared(client), errands })
     }
 
-    async fn open(self, environment: Environment, context: &Context) -> Result<ObjectOrigin, TierError> {
+    async fn open(self, environment: Environment, context: &Context) -> Result<ObjectStoreOrigin, TierError> {
         let Self { config, client, errands } = self;
         let place = Place {
             tier: "s3",
@@ -172,6 +172,6 @@ impl Prepared {
             seed: context.seed,
         };
         let place = config.canonical_place();
-        Ok(ObjectOrigin::new(reader, listing, config.parallelism, context.runtime.clone(), place))
+        Ok(ObjectStoreOrigin::of(reader, Some(listing), config.parallelism, context.runtime.clone(), place))
     }
 }

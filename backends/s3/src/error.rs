@@ -70,8 +70,20 @@ impl Place {
             }
             link = found.source();
         }
+        use object_store::Error::{
+            InvalidPath, NotFound, NotImplemented, NotSupported, PermissionDenied, Precondition,
+            Unauthenticated,
+        };
+        let kind = match error {
+            NotFound { .. } => ErrorKind::NotFound,
+            Precondition { .. } => ErrorKind::Changed,
+            PermissionDenied { .. } | Unauthenticated { .. } => ErrorKind::Denied,
+            InvalidPath { .. } => ErrorKind::Invalid,
+            NotSupported { .. } | NotImplemented { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Other,
+        };
         let why = root(error).replace('\n', " ");
-        self.error(ErrorKind::Other, object, why)
+        self.error(kind, object, why)
     }
 
     /// The error of credentials, which names neither bucket nor object.

@@ -23,7 +23,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_tier::{ErrorKind, Object, TierError, Version};
+use foreread_tier::{ErrorKind, Object, TierError};
 use foreread_types::mix;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
@@ -31,7 +31,7 @@ use tokio::time::timeout;
 
 use crate::config::{Location, check_path};
 use crate::error::{Place, invalid};
-use crate::pages::{Ask, Entry, Page, Pages};
+use crate::pages::{Ask, Page, Pages, version};
 use crate::retry::retry;
 use crate::walk::Walk;
 
@@ -125,27 +125,6 @@ impl Listing {
         }
     }
 
-    /// What a key below `below` stands for, if it is listed at all; paths are relative to `base`.
-    pub(crate) fn object(&self, base: &str, below: &str, entry: Entry) -> Option<Result<Object, TierError>> {
-        let Entry { key, size, tag } = entry;
-        let rest = key.strip_prefix(below)?;
-        let path = key.strip_prefix(base)?;
-        // The place-holder of a directory; that of the prefix itself has no name.
-        if rest.is_empty() || rest.ends_with('/') && size == 0 {
-            return None;
-        }
-        if rest.split('/').any(|part| part.starts_with('.') && !matches!(part, "." | "..")) {
-            return None;
-        }
-        if let Err(why) = check_path(path) {
-            let path: String =
-                path.chars().map(|c| if c.is_ascii_control() { '\u{fffd}' } else { c }).collect();
-            let why = format!("{why}; rename or exclude it");
-            return Some(Err(self.place.error(ErrorKind::Invalid, Some(&path), why)));
-        }
-        Some(Ok(Object { path: path.into(), size, version: version(tag) }))
-    }
-
     /// The error of a store whose listing has no end.
     pub(crate) fn endless(&self, what: &str) -> TierError {
         let at = self.place.endpoint.as_deref().map(|at| format!(" at {at}")).unwrap_or_default();
@@ -192,11 +171,6 @@ impl Listing {
 
 /// The stream of a listing, as the contract has it.
 pub(crate) type Objects = BoxStream<'static, Result<Object, TierError>>;
-
-/// The state of an object that has this tag.
-fn version(tag: Option<String>) -> Option<Version> {
-    tag.filter(|tag| !tag.is_empty()).map(|tag| Version::ETag(tag.into()))
-}
 
 #[cfg(test)]
 mod tests;

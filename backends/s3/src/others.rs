@@ -11,7 +11,7 @@ use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::{ObjectStore, RetryConfig};
 
 use crate::config::Location;
-use crate::core::ObjectOrigin;
+use crate::core::ObjectStoreOrigin;
 use crate::error::{Action, Place, invalid};
 use crate::lister::{HELD, LISTS, Listing};
 use crate::pages::{Ask, Entry, Page, Pages};
@@ -135,7 +135,13 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     };
     let listing =
         Listing { pages: Arc::new(pages), place, location, most: LISTS, held: HELD, seed: context.seed };
-    Arc::new(ObjectOrigin::new(reader, listing, options.parallelism, context.runtime.clone(), canonical))
+    Arc::new(ObjectStoreOrigin::of(
+        reader,
+        Some(listing),
+        options.parallelism,
+        context.runtime.clone(),
+        canonical,
+    ))
 }
 
 /// Gives place-holders their `/` back where without it they are out of order: `a-b`, `a/` came as `a-b`, `a`. Each key is
@@ -179,12 +185,7 @@ impl<S: PaginatedListStore> Pages for OtherPages<S> {
         let prefix = (!ask.prefix.is_empty()).then_some(ask.prefix);
         let page = self.store.list_paginated(prefix, options).await;
         let page = page.map_err(|error| self.place.of_client(Action::List, None, &error))?;
-        let entry = |meta: object_store::ObjectMeta| Entry {
-            key: meta.location.to_string(),
-            size: meta.size,
-            tag: meta.e_tag,
-        };
-        let mut entries: Vec<Entry> = page.result.objects.into_iter().map(entry).collect();
+        let mut entries: Vec<Entry> = page.result.objects.into_iter().map(Entry::from).collect();
         name_holders(if ask.token.is_some() || begins { ask.after } else { "" }, &mut entries);
         Ok(Page { entries, token: page.page_token })
     }

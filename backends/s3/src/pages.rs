@@ -8,14 +8,16 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use foreread_tier::{ErrorKind, TierError};
+use foreread_tier::{ErrorKind, Object, TierError, Version};
 use futures::StreamExt;
+use object_store::ObjectMeta;
 use object_store::aws::AwsAuthorizer;
 use object_store::client::{HttpClient, HttpRequest, HttpRequestBody};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use quick_xml::de::Deserializer;
 use serde::Deserialize;
 
+use crate::config::check_path;
 use crate::credentials::Credentials;
 use crate::error::{Action, Place};
 
@@ -37,6 +39,40 @@ pub(crate) struct Entry {
     pub(crate) size: u64,
     #[serde(rename = "ETag")]
     pub(crate) tag: Option<String>,
+}
+
+impl Entry {
+    /// What a key below `below` stands for, if it is listed at all; paths are relative to `base`.
+    pub(crate) fn object(self, place: &Place, base: &str, below: &str) -> Option<Result<Object, TierError>> {
+        let Self { key, size, tag } = self;
+        let rest = key.strip_prefix(below)?;
+        let path = key.strip_prefix(base)?;
+        // The place-holder of a directory; that of the prefix itself has no name.
+        if rest.is_empty() || rest.ends_with('/') && size == 0 {
+            return None;
+        }
+        if rest.split('/').any(|part| part.starts_with('.') && !matches!(part, "." | "..")) {
+            return None;
+        }
+        if let Err(why) = check_path(path) {
+            let path: String =
+                path.chars().map(|c| if c.is_ascii_control() { '\u{fffd}' } else { c }).collect();
+            let why = format!("{why}; rename or exclude it");
+            return Some(Err(place.error(ErrorKind::Invalid, Some(&path), why)));
+        }
+        Some(Ok(Object { path: path.into(), size, version: version(tag) }))
+    }
+}
+
+impl From<ObjectMeta> for Entry {
+    fn from(found: ObjectMeta) -> Self {
+        Self { key: found.location.to_string(), size: found.size, tag: found.e_tag }
+    }
+}
+
+/// The state of an object that has this tag.
+pub(crate) fn version(tag: Option<String>) -> Option<Version> {
+    tag.filter(|tag| !tag.is_empty()).map(|tag| Version::ETag(tag.into()))
 }
 
 /// What is asked for.

@@ -111,7 +111,7 @@ impl Sequence {
         let mut new = entries.is_empty();
         for entry in entries {
             new |= self.seen.insert(self.hasher.hash_one(&entry.key));
-            self.found.extend(self.listing.object(&self.base, &self.below, entry));
+            self.found.extend(entry.object(&self.listing.place, &self.base, &self.below));
         }
         new
     }

@@ -271,7 +271,7 @@ impl Walk {
         let held = entries
             .into_iter()
             .filter(|entry| entry.key > self.after && upto.as_ref().is_none_or(|upto| entry.key <= *upto));
-        let found = held.filter_map(|entry| self.listing.object(&self.base, &self.below, entry));
+        let found = held.filter_map(|entry| entry.object(&self.listing.place, &self.base, &self.below));
         let part = self.parts.entry(from).or_default();
         let before = part.found.len();
         part.found.extend(found);

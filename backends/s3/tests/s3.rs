@@ -8,7 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_s3::{Environment, S3Backend};
+use foreread_s3::object_store::local::LocalFileSystem;
+use foreread_s3::object_store::memory::InMemory;
+use foreread_s3::object_store::path::Path;
+use foreread_s3::object_store::{ObjectStore, ObjectStoreExt};
+use foreread_s3::{Environment, ObjectStoreOrigin, S3Backend};
 use foreread_tier::{
     Backend, Buffer, Buffers, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadRequest,
     Span, TierError, Version,
@@ -116,6 +120,27 @@ async fn the_contract_is_kept_below_a_prefix_and_in_a_whole_bucket() {
         }
         let origin = open(signed(&store), url).await;
         conformance::origin(&*origin, &known).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: SAMPLE-6
+async fn origin_conformance_of_object_stores() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = LocalFileSystem::new_with_prefix(directory.path()).unwrap();
+    for store in [Arc::new(InMemory::new()) as Arc<dyn ObjectStore>, Arc::new(files)] {
+        let known = conformance::samples(5);
+        for sample in &known {
+            let path = Path::parse(&*sample.object.path).unwrap();
+            store.put(&path, sample.content.clone().into()).await.unwrap();
+        }
+        for (path, size) in conformance::HIDDEN {
+            store.put(&Path::parse(path).unwrap(), vec![0; *size as usize].into()).await.unwrap();
+        }
+        let origin = ObjectStoreOrigin::new(Arc::clone(&store), store.to_string(), &context());
+        conformance::origin(&origin, &known).await;
+        let denied = origin.list("../x", None).next().await.unwrap().unwrap_err();
+        assert_eq!(denied.kind(), ErrorKind::Invalid, "{denied}");
     }
 }
 

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::pages::Entry;
 use crate::retry::ATTEMPTS;
 
 /// A store of keys, that hands out small pages.
@@ -356,7 +357,7 @@ fn what_is_hidden_a_place_holder_or_no_path_is_told_apart() {
     let listing = listing(&Arc::new(Model::new([], 100)), "");
     let found: Vec<_> = keys
         .into_iter()
-        .filter_map(|key| listing.object("", "", Entry { key: key.into(), size: 0, tag: None }))
+        .filter_map(|key| Entry { key: key.into(), size: 0, tag: None }.object(&listing.place, "", ""))
         .collect();
     let paths: Vec<_> = found.iter().flatten().map(|object| object.path.to_string()).collect();
     assert_eq!(paths, ["d/a", "top"]);

@@ -10,10 +10,10 @@ use crate::profile::Profiles;
 
 /// Reads under way at once that are worth having where nobody says otherwise. A request to a store in the same region
 /// takes about 20 ms and moves 50 to 100 MB/s, so that this many fill 10 Gbit/s with samples of 500 KB.
-pub(crate) const PARALLELISM: usize = 64;
+pub(crate) const DEFAULT_PARALLELISM: usize = 64;
 
 /// A bound on the bound: each read under way is a connection.
-pub(crate) const MOST: usize = 4096;
+pub(crate) const MAX_PARALLELISM: usize = 4096;
 
 /// The settings that [`OpenOptions::settings`] may have, the variables that say the same, and the name in a profile.
 /// Keys are [`Environment::with_keys`]'s: the settings' replace the variables' together.
@@ -53,12 +53,12 @@ pub(crate) struct S3Config {
 
 /// A bucket and the prefix in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Location {
+pub(crate) struct BucketPrefix {
     pub(crate) bucket: String,
     pub(crate) prefix: String,
 }
 
-impl Location {
+impl BucketPrefix {
     /// `scheme://bucket/prefix`. Escapes are not resolved: a `%` is a `%`, as in Amazon's own tools.
     pub(crate) fn of(url: &str) -> Result<Self, TierError> {
         let rest = url.split_once("://").map_or("", |(_, rest)| rest);
@@ -119,7 +119,7 @@ impl S3Config {
         options: &OpenOptions,
         environment: &Environment,
     ) -> Result<Self, TierError> {
-        let Location { bucket, prefix } = Location::of(url)?;
+        let BucketPrefix { bucket, prefix } = BucketPrefix::of(url)?;
         if let Some(name) =
             options.settings.keys().find(|name| SETTINGS.iter().all(|(known, ..)| known != name))
         {
@@ -169,8 +169,11 @@ impl S3Config {
             text => flag("request_payer", text.map(str::to_owned))?.unwrap_or(false),
         };
         let parallelism = match options.parallelism {
-            Some(other) if !(1..=MOST).contains(&other) => {
-                return Err(invalid("parallelism", format!("{other} is not between 1 and {MOST}")));
+            Some(other) if !(1..=MAX_PARALLELISM).contains(&other) => {
+                return Err(invalid(
+                    "parallelism",
+                    format!("{other} is not between 1 and {MAX_PARALLELISM}"),
+                ));
             }
             parallelism => parallelism,
         };
@@ -231,8 +234,8 @@ impl S3Config {
         format!("s3 {store} {}/{}", self.bucket, self.prefix)
     }
 
-    pub(crate) fn location(&self) -> Location {
-        Location { bucket: self.bucket.clone(), prefix: self.prefix.clone() }
+    pub(crate) fn location(&self) -> BucketPrefix {
+        BucketPrefix { bucket: self.bucket.clone(), prefix: self.prefix.clone() }
     }
 }
 
@@ -314,14 +317,17 @@ mod tests {
             ("s3://b/", "b", ""),
             ("s3a://my.bucket-1/a/b c%20/", "my.bucket-1", "a/b c%20"),
         ] {
-            assert_eq!(Location::of(url).unwrap(), Location { bucket: bucket.into(), prefix: prefix.into() });
+            assert_eq!(
+                BucketPrefix::of(url).unwrap(),
+                BucketPrefix { bucket: bucket.into(), prefix: prefix.into() }
+            );
         }
         for url in
             ["s3://", "s3:///x", "s3://b//x", "s3://b/../x", "s3://b/a/./x", "s3://b u/x", "s3://b/x//"]
         {
-            assert_eq!(Location::of(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
+            assert_eq!(BucketPrefix::of(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
         }
-        let text = Location::of("s3://key:hush@host/x").unwrap_err().to_string();
+        let text = BucketPrefix::of("s3://key:hush@host/x").unwrap_err().to_string();
         assert!(!text.contains("hush") && text.contains("AWS_ENDPOINT_URL"), "{text}");
     }
 

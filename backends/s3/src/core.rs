@@ -15,10 +15,10 @@ use object_store::ObjectStore;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use crate::config::{Location, MOST, PARALLELISM};
-use crate::error::Place;
-use crate::lister::{Listing, Objects};
-use crate::reader::Reader;
+use crate::config::{BucketPrefix, DEFAULT_PARALLELISM, MAX_PARALLELISM};
+use crate::error::BucketContext;
+use crate::lister::{BucketListing, ObjectStream};
+use crate::reader::ObjectReader;
 
 /// A prefix of a bucket, or any `object_store`, whose objects are samples.
 ///
@@ -26,9 +26,9 @@ use crate::reader::Reader;
 /// of the [`Context`]. Dropping the future cancels the request.
 pub struct ObjectStoreOrigin {
     profile: TierProfile,
-    reader: Arc<Reader>,
+    reader: Arc<ObjectReader>,
     /// `None` for a store that lists without pages.
-    listing: Option<Listing>,
+    listing: Option<BucketListing>,
     /// As many as reads may be under way.
     places: Arc<Semaphore>,
     runtime: Handle,
@@ -48,12 +48,12 @@ impl ObjectStoreOrigin {
     ///
     /// `place` identifies the data on disks ([`OriginTier::place`]) and in messages: two stores must not have the same.
     ///
-    /// Objects are listed in the store's order, so that an interrupted listing starts again. A change is detected by the
+    /// ObjectStream are listed in the store's order, so that an interrupted listing starts again. A change is detected by the
     /// ETag; an object that was listed without one by its size alone. Failures for which `object_store` has no kind of
     /// its own are final: the store has retried them.
     pub fn new(store: Arc<dyn ObjectStore>, place: impl Into<String>, context: &Context) -> Self {
         let place = place.into();
-        let shown = Place {
+        let shown = BucketContext {
             tier: "object_store",
             bucket: place.clone(),
             endpoint: None,
@@ -61,24 +61,24 @@ impl ObjectStoreOrigin {
             signed: true,
             proxy: None,
         };
-        let location = Location { bucket: String::new(), prefix: String::new() };
+        let location = BucketPrefix { bucket: String::new(), prefix: String::new() };
         let buffers = Arc::clone(&context.buffers);
-        let reader = Reader { store, credentials: None, place: shown, location, buffers };
+        let reader = ObjectReader { store, credentials: None, place: shown, location, buffers };
         Self::of(reader, None, None, context.runtime.clone(), place)
     }
 
     pub(crate) fn of(
-        reader: Reader,
-        listing: Option<Listing>,
+        reader: ObjectReader,
+        listing: Option<BucketListing>,
         parallelism: Option<usize>,
         runtime: Handle,
         place: String,
     ) -> Self {
-        let profile =
-            TierProfile::new(parallelism.unwrap_or(PARALLELISM)).with_listing_in_order(listing.is_some());
+        let profile = TierProfile::new(parallelism.unwrap_or(DEFAULT_PARALLELISM))
+            .with_listing_in_order(listing.is_some());
         // The layers find out how many are worth having under way; this only keeps reads from opening more sockets
         // than a process has.
-        let places = Arc::new(Semaphore::new(parallelism.unwrap_or(MOST / 4)));
+        let places = Arc::new(Semaphore::new(parallelism.unwrap_or(MAX_PARALLELISM / 4)));
         Self { profile, reader: Arc::new(reader), listing, places, runtime, place }
     }
 }
@@ -114,7 +114,7 @@ impl Tier for ObjectStoreOrigin {
 }
 
 impl OriginTier for ObjectStoreOrigin {
-    fn list(&self, prefix: &str, after: Option<&str>) -> Objects {
+    fn list(&self, prefix: &str, after: Option<&str>) -> ObjectStream {
         let found = match &self.listing {
             Some(listing) => listing.clone().list(prefix, after).boxed(),
             None => self.reader.list(prefix, after),

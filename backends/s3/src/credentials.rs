@@ -23,16 +23,16 @@ use tokio::time::Instant;
 use crate::retry::retry;
 
 /// How long before their end credentials are fetched again. Those that live shorter are so after half their time.
-const EARLY: Duration = Duration::from_secs(300);
+const RENEW_BEFORE: Duration = Duration::from_secs(300);
 
 /// After a fetch that has failed or brought nothing new, this long none is tried.
-const PAUSE: Duration = Duration::from_secs(5);
+const FETCH_PAUSE: Duration = Duration::from_secs(5);
 
 /// How long a fetch may take: a metadata service, a token service, a process.
-const PATIENCE: Duration = Duration::from_secs(30);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Credentials as they come from where they are kept.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedCredential {
     pub(crate) credential: AwsCredential,
     /// `None` where nobody knows.
     pub(crate) expires: Option<SystemTime>,
@@ -40,50 +40,52 @@ pub(crate) struct Loaded {
 
 /// Where credentials are kept.
 #[async_trait]
-pub(crate) trait Source: fmt::Debug + Send + Sync + 'static {
-    async fn load(&self) -> Result<Loaded, TierError>;
+pub(crate) trait CredentialSource: fmt::Debug + Send + Sync + 'static {
+    async fn load(&self) -> Result<LoadedCredential, TierError>;
 }
 
 /// The credentials of one origin.
-pub(crate) struct Credentials(Arc<Inner>);
+pub(crate) struct Credentials(Arc<CredentialsInner>);
 
-struct Inner {
-    source: Box<dyn Source>,
+struct CredentialsInner {
+    source: Box<dyn CredentialSource>,
     runtime: Handle,
-    state: Mutex<State>,
-    /// Held by whoever fetches.
+    state: Mutex<RenewalState>,
+    /// CachedCredential by whoever fetches.
     fetching: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
-    held: Option<Held>,
+struct RenewalState {
+    held: Option<CachedCredential>,
     /// Counts the credentials that there were.
     generation: u64,
     /// Whether a task in the background fetches.
     background: bool,
     /// When a fetch last failed or brought nothing new.
-    in_vain: Option<Instant>,
+    last_unsuccessful: Option<Instant>,
     /// Why the last fetch failed, if it did.
     failure: Option<TierError>,
 }
 
-struct Held {
+struct CachedCredential {
     credential: Arc<AwsCredential>,
     expires: Option<SystemTime>,
     /// From when on they are fetched again.
-    early: Option<SystemTime>,
+    renew_from: Option<SystemTime>,
 }
 
-impl State {
+impl RenewalState {
     fn is_paused(&self) -> bool {
-        self.in_vain.is_some_and(|since| since.elapsed() < PAUSE)
+        self.last_unsuccessful.is_some_and(|since| since.elapsed() < FETCH_PAUSE)
     }
 
     /// Why the last fetch failed; with the time until the next attempt, if that may succeed.
     fn failure(&self) -> Option<TierError> {
         let error = self.failure.clone()?;
-        let left = self.in_vain.map_or(Duration::ZERO, |since| PAUSE.saturating_sub(since.elapsed()));
+        let left = self
+            .last_unsuccessful
+            .map_or(Duration::ZERO, |since| FETCH_PAUSE.saturating_sub(since.elapsed()));
         Some(if error.kind() == ErrorKind::Transient { error.with_retry_after(left) } else { error })
     }
 }
@@ -94,8 +96,8 @@ impl fmt::Debug for Credentials {
     }
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl CredentialsInner {
+    fn lock(&self) -> MutexGuard<'_, RenewalState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,38 +111,47 @@ impl Inner {
 
     /// Fetches; whether something new came. Only for whoever holds `fetching`.
     async fn fetch(&self) -> Result<bool, TierError> {
-        let loaded = match tokio::time::timeout(PATIENCE, self.source.load()).await {
+        let loaded = match tokio::time::timeout(FETCH_TIMEOUT, self.source.load()).await {
             Ok(loaded) => loaded,
             Err(_) => {
-                let why = format!("fetching credentials took more than {} s", PATIENCE.as_secs());
+                let why = format!("fetching credentials took more than {} s", FETCH_TIMEOUT.as_secs());
                 Err(TierError::new(ErrorKind::Transient, "s3").with_detail(why))
             }
         };
         let mut state = self.lock();
         let loaded = loaded.inspect_err(|error| {
-            state.in_vain = Some(Instant::now());
+            state.last_unsuccessful = Some(Instant::now());
             state.failure = Some(error.clone());
         })?;
         let now = SystemTime::now();
-        let early = loaded.expires.map(|expires| {
+        let renew_from = loaded.expires.map(|expires| {
             let left = expires.duration_since(now).unwrap_or_default();
-            expires.checked_sub(EARLY.min(left / 2)).unwrap_or(now)
+            expires.checked_sub(RENEW_BEFORE.min(left / 2)).unwrap_or(now)
         });
         let new = state.held.as_ref().is_none_or(|held| *held.credential != loaded.credential);
         // What is called good and is at its end already is as good as nothing new.
         let ended = loaded.expires.is_some_and(|expires| expires <= now);
         state.generation += u64::from(new);
         state.failure = None;
-        state.in_vain = (!new || ended).then(Instant::now);
-        state.held = Some(Held { credential: Arc::new(loaded.credential), expires: loaded.expires, early });
+        state.last_unsuccessful = (!new || ended).then(Instant::now);
+        state.held = Some(CachedCredential {
+            credential: Arc::new(loaded.credential),
+            expires: loaded.expires,
+            renew_from,
+        });
         Ok(new)
     }
 }
 
 impl Credentials {
-    pub(crate) fn new(source: impl Source, runtime: Handle) -> Self {
+    pub(crate) fn new(source: impl CredentialSource, runtime: Handle) -> Self {
         let fetching = tokio::sync::Mutex::new(());
-        Self(Arc::new(Inner { source: Box::new(source), runtime, state: Mutex::default(), fetching }))
+        Self(Arc::new(CredentialsInner {
+            source: Box::new(source),
+            runtime,
+            state: Mutex::default(),
+            fetching,
+        }))
     }
 
     /// Which credentials a request that begins now will use.
@@ -159,13 +170,13 @@ impl Credentials {
             if let Some(held) = &state.held {
                 let now = SystemTime::now();
                 let credential = Arc::clone(&held.credential);
-                if held.early.is_none_or(|early| now < early) {
+                if held.renew_from.is_none_or(|renew_from| now < renew_from) {
                     return Ok(credential);
                 }
                 if held.expires.is_none_or(|expires| now < expires) {
                     if idle {
                         state.background = true;
-                        self.0.runtime.spawn(renew_behind(Arc::clone(&self.0)));
+                        self.0.runtime.spawn(renew_in_background(Arc::clone(&self.0)));
                     }
                     return Ok(credential);
                 }
@@ -198,7 +209,7 @@ impl Credentials {
             if error.kind() == ErrorKind::Transient {
                 tracing::warn!(%error, "no credentials yet");
             }
-            error.retry_after().unwrap_or(PAUSE)
+            error.retry_after().unwrap_or(FETCH_PAUSE)
         };
         retry(|| self.get(), wait).await
     }
@@ -224,7 +235,7 @@ impl Credentials {
     }
 }
 
-async fn renew_behind(inner: Arc<Inner>) {
+async fn renew_in_background(inner: Arc<CredentialsInner>) {
     let turn = inner.fetching.lock().await;
     if let Err(error) = inner.fetch().await {
         tracing::warn!(%error, "credentials end soon and could not be fetched again");
@@ -270,8 +281,8 @@ mod tests {
     }
 
     #[async_trait]
-    impl Source for Numbered {
-        async fn load(&self) -> Result<Loaded, TierError> {
+    impl CredentialSource for Numbered {
+        async fn load(&self) -> Result<LoadedCredential, TierError> {
             let number = self.loads.fetch_add(1, Ordering::SeqCst);
             if number > 0 {
                 self.gate.acquire().await.unwrap().forget();
@@ -280,7 +291,7 @@ mod tests {
             let key_id = format!("key{}", if self.fixed { 0 } else { number });
             let credential = AwsCredential { key_id, secret_key: "hush".into(), token: None };
             let expires = (life > 0).then(|| SystemTime::now() + Duration::from_secs(life));
-            Ok(Loaded { credential, expires })
+            Ok(LoadedCredential { credential, expires })
         }
     }
 
@@ -306,8 +317,8 @@ mod tests {
     }
 
     #[async_trait]
-    impl Source for Failing {
-        async fn load(&self) -> Result<Loaded, TierError> {
+    impl CredentialSource for Failing {
+        async fn load(&self) -> Result<LoadedCredential, TierError> {
             self.loads.fetch_add(1, Ordering::SeqCst);
             self.gate.acquire().await.unwrap().forget();
             Err(TierError::new(ErrorKind::Transient, "s3").with_detail("the token service is down"))
@@ -344,13 +355,13 @@ mod tests {
     }
 
     #[async_trait]
-    impl Source for Late {
-        async fn load(&self) -> Result<Loaded, TierError> {
+    impl CredentialSource for Late {
+        async fn load(&self) -> Result<LoadedCredential, TierError> {
             if self.loads.fetch_add(1, Ordering::SeqCst) < self.failures {
                 return Err(TierError::new(self.kind, "s3"));
             }
             let credential = AwsCredential { key_id: "key".into(), secret_key: "s".into(), token: None };
-            Ok(Loaded { credential, expires: None })
+            Ok(LoadedCredential { credential, expires: None })
         }
     }
 
@@ -386,10 +397,10 @@ mod tests {
             assert_eq!(credentials.get().await.map(|_| ()).map_err(seconds), Err(Some(left)));
         }
         assert_eq!(source.loads.load(Ordering::SeqCst), 1);
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(FETCH_PAUSE).await;
         let renewed = credentials.renew(credentials.generation()).await;
         assert_eq!(renewed.map_err(seconds), Err(Some(5.0)));
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(FETCH_PAUSE).await;
         assert!(credentials.renew(credentials.generation()).await.unwrap());
     }
 

@@ -52,28 +52,28 @@
 //! ```
 
 #[cfg(feature = "azure")]
-mod azure;
+mod azure_url;
 mod backend;
-mod chain;
 mod config;
 mod core;
+mod credential_chain;
 mod credentials;
 mod environment;
 mod error;
-mod failure;
-mod lister;
 #[cfg(any(feature = "gcs", feature = "azure"))]
-mod others;
+mod gcs_azure;
+mod lister;
+mod ordered;
 mod pages;
 mod profile;
 mod proxy;
 mod reader;
 mod retry;
-mod sequence;
+mod shell_words;
+mod source_failure;
 mod sso;
 mod transport;
-mod walk;
-mod words;
+mod unordered;
 
 pub use backend::S3Backend;
 pub use core::ObjectStoreOrigin;

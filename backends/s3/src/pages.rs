@@ -19,20 +19,20 @@ use serde::Deserialize;
 
 use crate::config::check_path;
 use crate::credentials::Credentials;
-use crate::error::{Action, Place};
+use crate::error::{BucketContext, StoreOperation};
 
 /// What a query may not have in it as it is; signatures are made of the same.
 pub(crate) const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The longest page that is read, in bytes. A thousand keys, the longest there are and escaped, take a tenth of it.
-const LONGEST: usize = 64 << 20;
+const MAX_PAGE_BYTES: usize = 64 << 20;
 
 /// The parser's events that are buffered where other elements lie between the objects of a page.
 const BUFFERED_EVENTS: Option<NonZeroUsize> = NonZeroUsize::new(10_000);
 
 /// A key, as a listing tells it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct ListedKey {
     #[serde(rename = "Key")]
     pub(crate) key: String,
     #[serde(rename = "Size")]
@@ -41,9 +41,14 @@ pub(crate) struct Entry {
     pub(crate) tag: Option<String>,
 }
 
-impl Entry {
+impl ListedKey {
     /// What a key below `below` stands for, if it is listed at all; paths are relative to `base`.
-    pub(crate) fn object(self, place: &Place, base: &str, below: &str) -> Option<Result<Object, TierError>> {
+    pub(crate) fn object(
+        self,
+        place: &BucketContext,
+        base: &str,
+        below: &str,
+    ) -> Option<Result<Object, TierError>> {
         let Self { key, size, tag } = self;
         let rest = key.strip_prefix(below)?;
         let path = key.strip_prefix(base)?;
@@ -64,7 +69,7 @@ impl Entry {
     }
 }
 
-impl From<ObjectMeta> for Entry {
+impl From<ObjectMeta> for ListedKey {
     fn from(found: ObjectMeta) -> Self {
         Self { key: found.location.to_string(), size: found.size, tag: found.e_tag }
     }
@@ -77,7 +82,7 @@ pub(crate) fn version(tag: Option<String>) -> Option<Version> {
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct PageRequest<'a> {
     pub(crate) prefix: &'a str,
     /// Keys beyond this one.
     pub(crate) after: &'a str,
@@ -87,7 +92,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) limit: Option<usize>,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> PageRequest<'a> {
     /// The first page of all keys that begin with `prefix`.
     pub(crate) fn first(prefix: &'a str) -> Self {
         Self { prefix, after: "", token: None, limit: None }
@@ -96,14 +101,14 @@ impl<'a> Ask<'a> {
 
 /// What came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Page {
+pub(crate) struct ListPage {
     /// In the order of the store, which should be that of their bytes.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ListedKey>,
     /// Where the next page begins, if there is one.
     pub(crate) token: Option<String>,
 }
 
-impl Page {
+impl ListPage {
     /// Whether each key is greater than the one before it.
     pub(crate) fn is_ascending(&self) -> bool {
         self.entries.is_sorted_by(|a, b| a.key < b.key)
@@ -112,8 +117,8 @@ impl Page {
 
 /// Who can be asked for pages.
 #[async_trait]
-pub(crate) trait Pages: fmt::Debug + Send + Sync + 'static {
-    async fn page(&self, ask: &Ask<'_>) -> Result<Page, TierError>;
+pub(crate) trait PageSource: fmt::Debug + Send + Sync + 'static {
+    async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError>;
 
     /// Whether a listing may begin anywhere, at little cost.
     fn begins_anywhere(&self) -> bool;
@@ -128,12 +133,12 @@ pub(crate) struct S3Pages {
     pub(crate) region: String,
     pub(crate) request_payer: bool,
     pub(crate) credentials: Option<Arc<Credentials>>,
-    pub(crate) place: Place,
+    pub(crate) place: BucketContext,
 }
 
 #[async_trait]
-impl Pages for S3Pages {
-    async fn page(&self, ask: &Ask<'_>) -> Result<Page, TierError> {
+impl PageSource for S3Pages {
+    async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
         self.place.renewed(self.credentials.as_deref(), None, || self.attempt(ask)).await
     }
 
@@ -143,8 +148,8 @@ impl Pages for S3Pages {
 }
 
 impl S3Pages {
-    async fn attempt(&self, ask: &Ask<'_>) -> Result<Page, TierError> {
-        let Ask { prefix, after, token, limit } = ask;
+    async fn attempt(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
+        let PageRequest { prefix, after, token, limit } = ask;
         let mut query = String::from("list-type=2");
         if let Some(limit) = limit {
             query.push_str(&format!("&max-keys={limit}"));
@@ -167,19 +172,20 @@ impl S3Pages {
             AwsAuthorizer::new(&credential, "s3", &self.region)
                 .with_request_payer(self.request_payer)
                 .try_authorize(&mut request, None)
-                .map_err(|error| self.place.of_client(Action::List, None, &error))?;
+                .map_err(|error| self.place.of_client(StoreOperation::List, None, &error))?;
         }
         let failed = |error| {
             let error = object_store::Error::Generic { store: "S3", source: Box::new(error) };
-            self.place.of_client(Action::List, None, &error)
+            self.place.of_client(StoreOperation::List, None, &error)
         };
         let response = self.client.execute(request).await.map_err(failed)?;
         let (mut document, mut chunks) = (Vec::new(), response.into_body().bytes_stream());
         while let Some(chunk) = chunks.next().await {
             document.extend_from_slice(&chunk.map_err(failed)?);
-            if document.len() > LONGEST {
-                let why =
-                    format!("a page of the listing is longer than {LONGEST} bytes; check AWS_ENDPOINT_URL");
+            if document.len() > MAX_PAGE_BYTES {
+                let why = format!(
+                    "a page of the listing is longer than {MAX_PAGE_BYTES} bytes; check AWS_ENDPOINT_URL"
+                );
                 return Err(self.place.error(ErrorKind::Other, None, why));
             }
         }
@@ -196,7 +202,7 @@ enum Document {
     #[serde(rename_all = "PascalCase")]
     ListBucketResult {
         #[serde(default)]
-        contents: Vec<Entry>,
+        contents: Vec<ListedKey>,
         #[serde(default)]
         is_truncated: String,
         #[serde(default)]
@@ -205,15 +211,15 @@ enum Document {
 }
 
 /// Parses a page: 1.7 ms for a thousand keys. The parser's messages may quote the document and are left out.
-fn parse(document: &[u8]) -> Result<Page, &'static str> {
+fn parse(document: &[u8]) -> Result<ListPage, &'static str> {
     let mut parser = Deserializer::from_str(str::from_utf8(document).map_err(|_| "it is not UTF-8")?);
     parser.event_buffer_size(BUFFERED_EVENTS);
     let Document::ListBucketResult { contents: entries, is_truncated, next_continuation_token: token } =
         Document::deserialize(&mut parser).map_err(|_| "it is not a complete listing")?;
     match is_truncated.trim() == "true" {
         true if token.is_empty() => Err("it is truncated and has no continuation token"),
-        true => Ok(Page { entries, token: Some(token) }),
-        false => Ok(Page { entries, token: None }),
+        true => Ok(ListPage { entries, token: Some(token) }),
+        false => Ok(ListPage { entries, token: None }),
     }
 }
 
@@ -223,8 +229,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::credentials::{Loaded, Source};
-    use crate::transport::Judges;
+    use crate::credentials::{CredentialSource, LoadedCredential};
+    use crate::transport::StoreConnector;
 
     #[test]
     fn pages_are_taken_apart_and_nonsense_is_refused() {
@@ -235,12 +241,12 @@ mod tests {
             </ListBucketResult>";
         let parsed = parse(page.as_bytes()).unwrap();
         assert_eq!(parsed.token.as_deref(), Some("next"));
-        assert_eq!(parsed.entries[0], Entry { key: "a & b".into(), size: 3, tag: Some("\"1\"".into()) });
-        assert_eq!(parsed.entries[1], Entry { key: "c".into(), size: 4, tag: None });
+        assert_eq!(parsed.entries[0], ListedKey { key: "a & b".into(), size: 3, tag: Some("\"1\"".into()) });
+        assert_eq!(parsed.entries[1], ListedKey { key: "c".into(), size: 4, tag: None });
         let odd = "<ListBucketResult><Contents><Key> a\u{e9} &#x7;&lt; </Key><Size>0</Size></Contents></ListBucketResult>";
         assert_eq!(parse(odd.as_bytes()).unwrap().entries[0].key, " a\u{e9} \u{7}< ");
         let empty = parse(b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>").unwrap();
-        assert_eq!(empty, Page::default());
+        assert_eq!(empty, ListPage::default());
         for broken in [
             &b""[..],
             b"<ListBucketResult><Contents>",
@@ -261,19 +267,19 @@ mod tests {
     struct Once(std::sync::atomic::AtomicBool);
 
     #[async_trait]
-    impl Source for Once {
-        async fn load(&self) -> Result<Loaded, TierError> {
+    impl CredentialSource for Once {
+        async fn load(&self) -> Result<LoadedCredential, TierError> {
             if self.0.swap(true, std::sync::atomic::Ordering::SeqCst) {
                 return Err(TierError::new(ErrorKind::Transient, "s3").with_detail("not reached"));
             }
             let credential =
                 AwsCredential { key_id: "AKIDOLD".into(), secret_key: "hush".into(), token: None };
-            Ok(Loaded { credential, expires: None })
+            Ok(LoadedCredential { credential, expires: None })
         }
     }
 
-    fn place(endpoint: &str) -> Place {
-        Place {
+    fn place(endpoint: &str) -> BucketContext {
+        BucketContext {
             tier: "s3",
             bucket: "s3://train".into(),
             endpoint: Some(endpoint.into()),
@@ -294,21 +300,21 @@ mod tests {
             let _ = stream.read(&mut [0; 1024]);
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult>");
             // Until nobody reads it, or to a length at which it would be read to its end.
-            for _ in 0..4 * LONGEST / (1 << 20) {
+            for _ in 0..4 * MAX_PAGE_BYTES / (1 << 20) {
                 if stream.write_all(&[b' '; 1 << 20]).is_err() {
                     return;
                 }
             }
         });
         let pages = S3Pages {
-            client: Judges { plain: true, bundle: None }.client().unwrap(),
+            client: StoreConnector { plain: true, bundle: None }.client().unwrap(),
             address: format!("{endpoint}/train"),
             region: "us-east-1".into(),
             request_payer: false,
             credentials: None,
             place: place(&endpoint),
         };
-        let error = pages.page(&Ask::first("")).await.unwrap_err();
+        let error = pages.page(&PageRequest::first("")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Other, "{error}");
         assert!(error.to_string().contains("AWS_ENDPOINT_URL"), "{error}");
     }
@@ -321,16 +327,16 @@ mod tests {
         store.allow("AKIDOLD");
         let credentials = Credentials::new(Once::default(), tokio::runtime::Handle::current());
         let pages = S3Pages {
-            client: Judges { plain: true, bundle: None }.client().unwrap(),
+            client: StoreConnector { plain: true, bundle: None }.client().unwrap(),
             address: format!("{}/train", store.endpoint()),
             region: "us-east-1".into(),
             request_payer: false,
             credentials: Some(Arc::new(credentials)),
             place: place(&store.endpoint()),
         };
-        pages.page(&Ask::first("")).await.unwrap();
+        pages.page(&PageRequest::first("")).await.unwrap();
         store.expire("AKIDOLD");
-        let error = pages.page(&Ask::first("")).await.unwrap_err();
+        let error = pages.page(&PageRequest::first("")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
         assert!(error.retry_after().is_some() && error.to_string().contains("s3://train: "), "{error}");
     }

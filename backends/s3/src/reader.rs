@@ -16,23 +16,23 @@ use futures::{StreamExt, stream};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt};
 
-use crate::config::{Location, check_path};
+use crate::config::{BucketPrefix, check_path};
 use crate::credentials::Credentials;
-use crate::error::{Action, Place};
-use crate::lister::Objects;
-use crate::pages::Entry;
+use crate::error::{BucketContext, StoreOperation};
+use crate::lister::ObjectStream;
+use crate::pages::ListedKey;
 
 /// Reads objects below one prefix.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ObjectReader {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) credentials: Option<Arc<Credentials>>,
-    pub(crate) place: Place,
-    pub(crate) location: Location,
+    pub(crate) place: BucketContext,
+    pub(crate) location: BucketPrefix,
     pub(crate) buffers: Arc<dyn Buffers>,
 }
 
-impl Reader {
+impl ObjectReader {
     /// Reads one sample.
     ///
     /// # Cancel safety
@@ -44,7 +44,7 @@ impl Reader {
     }
 
     /// Lists what lies below a directory, in the store's order.
-    pub(crate) fn list(&self, prefix: &str, after: Option<&str>) -> Objects {
+    pub(crate) fn list(&self, prefix: &str, after: Option<&str>) -> ObjectStream {
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         let (directory, below) = match self.parse(prefix) {
             Ok(directory) => (Some(directory), format!("{prefix}/")),
@@ -54,8 +54,8 @@ impl Reader {
         let (place, after) = (self.place.clone(), after.unwrap_or_default().to_owned());
         let found = self.store.list(directory.as_ref()).filter_map(move |found| {
             let object = match found {
-                Ok(found) => Entry::from(found).object(&place, "", &below),
-                Err(error) => Some(Err(place.of_client(Action::List, None, &error))),
+                Ok(found) => ListedKey::from(found).object(&place, "", &below),
+                Err(error) => Some(Err(place.of_client(StoreOperation::List, None, &error))),
             };
             let is_after = |found: &Result<Object, TierError>| match found {
                 Ok(object) => *object.path > *after,
@@ -76,7 +76,7 @@ impl Reader {
     pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
         let key = self.parse(path)?;
         let attempt = || async {
-            let failed = |error| self.place.of_client(Action::Read, Some(path), &error);
+            let failed = |error| self.place.of_client(StoreOperation::Read, Some(path), &error);
             let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
             let answer = match self.store.get_opts(&key, options).await.map_err(failed) {
                 // An empty object has no first byte.
@@ -128,7 +128,7 @@ impl Reader {
         request: &ReadRequest,
     ) -> Result<Bytes, TierError> {
         let failed = |error: object_store::Error| {
-            self.place.of_client(Action::Read, Some(&request.object.path), &error)
+            self.place.of_client(StoreOperation::Read, Some(&request.object.path), &error)
         };
         let answer = match self.store.get_opts(path, options).await.map_err(failed) {
             // A range beyond the end has no kind of error of its own.

@@ -24,24 +24,24 @@
 //! # }
 //! ```
 
+mod batch_layout;
 mod braces;
 mod catalog;
+mod catalog_file;
 mod columns;
+mod directory_markers;
 mod encode;
 mod encode_packed;
 mod error;
 mod format;
-mod image;
 mod index;
 mod journal;
-mod layout;
 mod listing;
+mod listing_journal;
 mod names;
 mod packed;
-mod partial;
-mod partial_shards;
-mod placeholders;
 mod replace;
+mod shard_journal;
 mod stored;
 
 #[cfg(test)]
@@ -52,7 +52,7 @@ pub use catalog::{Catalog, Entry, Field};
 pub use error::{DatasetError, DatasetErrorKind};
 pub use format::Format;
 pub use index::{IndexOptions, Progress};
-pub use partial::forget_listing;
+pub use listing_journal::forget_listing;
 pub use replace::replace_file;
 
 /// What a catalog is called that lies in a store beside its data: it is found there, and used.

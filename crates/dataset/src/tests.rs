@@ -8,8 +8,8 @@ use foreread_types::SampleId;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use crate::image::{Image, checksum, checksum_digits};
-use crate::packed::{Rows, Shard};
+use crate::catalog_file::{CatalogFile, checksum, checksum_digits};
+use crate::packed::{IndexedShard, SampleRows};
 use crate::{Catalog, DatasetErrorKind, Entry, Field, Format};
 
 fn object(path: &str, size: u64, version: Option<Version>) -> Object {
@@ -47,20 +47,23 @@ fn files_are_found_by_their_paths() {
 }
 
 /// Two shards: what each format has, and something that it has not.
-fn packed() -> Vec<Shard> {
-    let mut rows = Rows::new(true, true, true);
+fn packed() -> Vec<IndexedShard> {
+    let mut rows = SampleRows::new(true, true, true);
     rows.push("a/1", 512, 0, 7);
     rows.push_field("jpg", 512, 100);
     rows.push_field("cls", 1536, 1);
     rows.push("../2", 2560, 0, 8);
     rows.push_field("\u{e9}", 2560, 0);
-    let one = Shard {
+    let one = IndexedShard {
         object: object("x/1.tar", 4096, Some(Version::Modified(-7))),
         rows: rows.clone(),
         skipped: 0,
     };
-    let two =
-        Shard { object: object("x/0.tar", 1 << 40, Some(Version::ETag("\"e\"".into()))), rows, skipped: 3 };
+    let two = IndexedShard {
+        object: object("x/0.tar", 1 << 40, Some(Version::ETag("\"e\"".into()))),
+        rows,
+        skipped: 3,
+    };
     vec![one, two]
 }
 
@@ -425,7 +428,7 @@ proptest! {
 #[test]
 fn the_image_in_memory_is_the_file() {
     let (_directory, path) = saved(small());
-    let image = Image::owned(fs::read(&path).unwrap().into()).unwrap();
+    let image = CatalogFile::owned(fs::read(&path).unwrap().into()).unwrap();
     assert_eq!(image.rows(), 4);
     assert_eq!(*image.bytes().unwrap(), fs::read(&path).unwrap());
 }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::pages::Entry;
+use crate::pages::ListedKey;
 use crate::retry::ATTEMPTS;
 
 /// A store of keys, that hands out small pages.
@@ -20,12 +20,12 @@ struct Model {
     keys: Vec<String>,
     page: usize,
     begins_anywhere: bool,
-    /// Pages that fail before each that does not.
+    /// PageSource that fail before each that does not.
     failures: u64,
     kind: ErrorKind,
     /// Whether the last page names the first as the next, by a new token each time.
     circular: bool,
-    /// Pages that begin after one of these names take half a minute.
+    /// PageSource that begin after one of these names take half a minute.
     late: Option<Range<&'static str>>,
     /// The keys that were handed out.
     given: Mutex<BTreeSet<String>>,
@@ -63,8 +63,8 @@ impl Model {
 }
 
 #[async_trait]
-impl Pages for Model {
-    async fn page(&self, ask: &Ask<'_>) -> Result<Page, TierError> {
+impl PageSource for Model {
+    async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         if !(request + 1).is_multiple_of(self.failures + 1) {
             return Err(TierError::new(self.kind, "s3").with_object("s3://b"));
@@ -86,14 +86,14 @@ impl Pages for Model {
         let mut keys = self.keys[from..]
             .iter()
             .filter(|key| key.starts_with(ask.prefix) && (beyond.is_empty() || key.as_str() > beyond));
-        let entry = |key: &String| Entry { key: key.clone(), size: 1, tag: Some("\"t\"".into()) };
-        let entries: Vec<Entry> = keys.by_ref().take(ask.limit.unwrap_or(self.page)).map(entry).collect();
+        let entry = |key: &String| ListedKey { key: key.clone(), size: 1, tag: Some("\"t\"".into()) };
+        let entries: Vec<ListedKey> = keys.by_ref().take(ask.limit.unwrap_or(self.page)).map(entry).collect();
         self.given.lock().unwrap().extend(entries.iter().map(|entry| entry.key.clone()));
         let next = match keys.next() {
             Some(_) => entries.last().map(|entry| entry.key.as_str()),
             None => self.circular.then_some("the beginning"),
         };
-        Ok(Page { token: next.map(|key| format!("{key}#{request}")), entries })
+        Ok(ListPage { token: next.map(|key| format!("{key}#{request}")), entries })
     }
 
     fn begins_anywhere(&self) -> bool {
@@ -101,12 +101,25 @@ impl Pages for Model {
     }
 }
 
-fn listing(model: &Arc<Model>, prefix: &str) -> Listing {
+fn listing(model: &Arc<Model>, prefix: &str) -> BucketListing {
     let endpoint = Some("http://store".to_owned());
-    let place =
-        Place { tier: "s3", bucket: "s3://b".into(), endpoint, region: None, signed: true, proxy: None };
-    let location = Location { bucket: "b".into(), prefix: prefix.into() };
-    Listing { pages: Arc::clone(model) as _, place, location, most: LISTS, held: HELD, seed: 1 }
+    let place = BucketContext {
+        tier: "s3",
+        bucket: "s3://b".into(),
+        endpoint,
+        region: None,
+        signed: true,
+        proxy: None,
+    };
+    let location = BucketPrefix { bucket: "b".into(), prefix: prefix.into() };
+    BucketListing {
+        pages: Arc::clone(model) as _,
+        place,
+        location,
+        parallel_pages: PARALLEL_PAGES,
+        max_held: MAX_HELD_OBJECTS,
+        seed: 1,
+    }
 }
 
 /// What a listing has found, as a caller keeps it.
@@ -118,11 +131,18 @@ struct Listed {
     unordered: bool,
 }
 
-/// The first `most` results of a listing, on a paused clock.
-fn list_some(model: &Arc<Model>, root: &str, prefix: &str, after: Option<&str>, most: usize) -> Listed {
+/// The first `parallel_pages` results of a listing, on a paused clock.
+fn list_some(
+    model: &Arc<Model>,
+    root: &str,
+    prefix: &str,
+    after: Option<&str>,
+    parallel_pages: usize,
+) -> Listed {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let found = runtime.block_on(listing(model, root).list(prefix, after).take(most).collect::<Vec<_>>());
+    let found =
+        runtime.block_on(listing(model, root).list(prefix, after).take(parallel_pages).collect::<Vec<_>>());
     let mut listed = Listed::default();
     for found in found {
         match found {
@@ -231,9 +251,9 @@ proptest! {
     ) {
         let model = Arc::new(Model::in_this_order(order.of(&names), page));
         // One that is interrupted resumes after the last key that came, unless the order was found out.
-        let most = stop.map_or(usize::MAX, |stop| stop.index(names.len() + 2));
-        let mut listed = list_some(&model, "", "", None, most);
-        if most < usize::MAX {
+        let parallel_pages = stop.map_or(usize::MAX, |stop| stop.index(names.len() + 2));
+        let mut listed = list_some(&model, "", "", None, parallel_pages);
+        if parallel_pages < usize::MAX {
             let before = if listed.unordered { Vec::new() } else { listed.paths };
             listed = list(&model, "", "", before.last().map(String::as_str));
             if !listed.unordered {
@@ -252,7 +272,7 @@ fn flat_bucket_is_listed_in_ranges_with_few_pages_more() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     // As many pages of them as of a real store.
-    let listing = Listing { held: HELD / 10, ..listing(&model, "") };
+    let listing = BucketListing { max_held: MAX_HELD_OBJECTS / 10, ..listing(&model, "") };
     let (found, took) = runtime.block_on(async {
         let began = Instant::now();
         let found = listing.list("", None).count().await;
@@ -272,22 +292,22 @@ fn late_range_holds_a_bounded_number_of_objects() {
     let mut model = Model::new((0..20_000).map(|id| format!("{id:08}")), PAGE);
     model.late = Some("00001000".."00001020");
     let model = Arc::new(model);
-    let listing = Listing { held: 1_000, ..listing(&model, "") };
+    let listing = BucketListing { max_held: 1_000, ..listing(&model, "") };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let (mut paths, mut most) = (Vec::new(), 0);
+    let (mut paths, mut parallel_pages) = (Vec::new(), 0);
     runtime.block_on(async {
         let mut found = std::pin::pin!(listing.list("", None));
         while let Some(object) = found.next().await {
             // What was handed out before this one, by the store and by the listing.
-            most = most.max(model.given.lock().unwrap().len() - paths.len());
+            parallel_pages = parallel_pages.max(model.given.lock().unwrap().len() - paths.len());
             paths.push(object.unwrap().path.to_string());
         }
     });
     assert_eq!(paths, model.keys);
     // The pages that were under way when the bound was reached; and what each range has seen beyond its end.
-    assert!(most <= 1_000 + 16 * PAGE + 31 * PAGE, "{most} objects were held");
-    assert!(most > 500, "ranges are listed side by side: {most}");
+    assert!(parallel_pages <= 1_000 + 16 * PAGE + 31 * PAGE, "{parallel_pages} objects were held");
+    assert!(parallel_pages > 500, "ranges are listed side by side: {parallel_pages}");
 }
 
 #[test]
@@ -335,13 +355,13 @@ fn listing_whose_tokens_go_round_is_an_error() {
 
 #[test]
 fn one_key_with_two_tags_in_a_sequence_comes_twice() {
-    let entry = |key: &str, tag: &str| Entry { key: key.into(), size: 1, tag: Some(tag.into()) };
+    let entry = |key: &str, tag: &str| ListedKey { key: key.into(), size: 1, tag: Some(tag.into()) };
     let model = Arc::new(Model::new([], 10));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let mut sequence =
-        crate::sequence::Sequence::new(Arc::new(listing(&model, "")), String::new(), "".into());
+        crate::unordered::UnorderedListing::new(Arc::new(listing(&model, "")), String::new(), "".into());
     let entries = vec![entry("b", "1"), entry("a", "1"), entry("b", "1"), entry("a", "2")];
-    sequence.resume(Default::default(), Page { entries, token: None });
+    sequence.resume(Default::default(), ListPage { entries, token: None });
     let mut paths = Vec::new();
     while let Some(found) = runtime.block_on(sequence.next()) {
         paths.push(found.unwrap().path.to_string());
@@ -357,7 +377,7 @@ fn what_is_hidden_a_place_holder_or_no_path_is_told_apart() {
     let listing = listing(&Arc::new(Model::new([], 100)), "");
     let found: Vec<_> = keys
         .into_iter()
-        .filter_map(|key| Entry { key: key.into(), size: 0, tag: None }.object(&listing.place, "", ""))
+        .filter_map(|key| ListedKey { key: key.into(), size: 0, tag: None }.object(&listing.place, "", ""))
         .collect();
     let paths: Vec<_> = found.iter().flatten().map(|object| object.path.to_string()).collect();
     assert_eq!(paths, ["d/a", "top"]);

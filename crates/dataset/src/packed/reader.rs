@@ -17,7 +17,7 @@ use bytes::Bytes;
 use foreread_tier::{ErrorKind, Object, OriginTier, ReadRequest, Span, TierError};
 use foreread_types::{SampleKey, Tick};
 
-use super::trouble::Trouble;
+use super::shard_error::ShardError;
 
 /// The least that a request asks for: a head with a pax header and the next one's.
 const LEAST: u64 = 1 << 10;
@@ -30,23 +30,23 @@ const RUNS: usize = 5;
 
 /// An origin, and what reading it has cost.
 #[derive(Debug)]
-pub(crate) struct Store<'a> {
+pub(crate) struct ShardStore<'a> {
     origin: &'a dyn OriginTier,
     requests: AtomicU64,
     bytes: AtomicU64,
-    pace: Mutex<Pace>,
+    pace: Mutex<ReadPace>,
 }
 
 /// What requests have taken so far.
 #[derive(Debug, Default)]
-struct Pace {
+struct ReadPace {
     /// Of a small request.
     latency: Option<Duration>,
     /// Bytes a second of a large one, its latency apart.
     bandwidth: Option<f64>,
 }
 
-impl Pace {
+impl ReadPace {
     fn saw(&mut self, bytes: u64, took: Duration) {
         if bytes <= 4 * LEAST {
             self.latency = Some(self.latency.map_or(took, |before| (before * 3 + took) / 4));
@@ -67,7 +67,7 @@ impl Pace {
     }
 }
 
-impl<'a> Store<'a> {
+impl<'a> ShardStore<'a> {
     pub(crate) fn new(origin: &'a dyn OriginTier) -> Self {
         Self { origin, requests: AtomicU64::new(0), bytes: AtomicU64::new(0), pace: Mutex::default() }
     }
@@ -80,7 +80,7 @@ impl<'a> Store<'a> {
         self.bytes.load(Relaxed)
     }
 
-    fn pace(&self) -> std::sync::MutexGuard<'_, Pace> {
+    fn pace(&self) -> std::sync::MutexGuard<'_, ReadPace> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,8 +110,8 @@ impl<'a> Store<'a> {
 
 /// A window that moves over one object.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
-    store: &'a Store<'a>,
+pub(crate) struct ShardReader<'a> {
+    store: &'a ShardStore<'a>,
     object: &'a Object,
     window: Bytes,
     at: u64,
@@ -122,8 +122,8 @@ pub(crate) struct Reader<'a> {
     ask: u64,
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(store: &'a Store<'a>, object: &'a Object) -> Self {
+impl<'a> ShardReader<'a> {
+    pub(crate) fn new(store: &'a ShardStore<'a>, object: &'a Object) -> Self {
         Self { store, object, window: Bytes::new(), at: 0, run: (0, 0), runs: [0; RUNS], ask: LEAST }
     }
 
@@ -145,10 +145,10 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// If the object has not so many, or cannot be read.
-    pub(crate) async fn need(&mut self, at: u64, least: u64) -> Result<&[u8], Trouble> {
+    pub(crate) async fn need(&mut self, at: u64, least: u64) -> Result<&[u8], ShardError> {
         let size = self.object.size;
         let end = at.checked_add(least).filter(|&end| end <= size);
-        let end = end.ok_or_else(|| Trouble::cut_short(at, size))?;
+        let end = end.ok_or_else(|| ShardError::cut_short(at, size))?;
         if (self.at_hand(at).len() as u64) < least {
             self.step_to(at);
             let length = self.ask.max(least).min(size - at);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_is_read_through_takes_less_time_than_a_request() {
-        let mut pace = Pace::default();
+        let mut pace = ReadPace::default();
         assert_eq!(pace.widest(), WIDEST);
         pace.saw(1024, Duration::from_millis(1));
         pace.saw(1 << 20, Duration::from_millis(1) + Duration::from_secs(1) / 10);

@@ -14,21 +14,21 @@ use std::time::Duration;
 use foreread_tier::{Object, Version};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{self, Journal, Verdict};
+use crate::journal::{self, Journal, RecordUse};
 use crate::{DatasetError, IndexOptions};
 
 /// How many objects lie between two lines that say how far the listing has come.
-const EVERY: u64 = 1_000;
+const OBJECTS_PER_MARK: u64 = 1_000;
 
 /// From what age on an unfinished listing is too old to be gone on with: objects have come and gone since.
-const OLDEST: Duration = Duration::from_secs(24 * 3600);
+const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// How such a file begins, by which it is told from anything else of its name.
 const BEGINNING: &[u8] = b"{\"unfinished_listing\":";
 
 /// What a file is for: its first line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Head {
+struct ListingHead {
     unfinished_listing: u32,
     base_url: String,
     include: Vec<String>,
@@ -36,7 +36,7 @@ struct Head {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Line {
+enum ListingRecord {
     /// One that is wanted: path, length, time or tag.
     #[serde(rename = "o")]
     Object(String, u64, Option<i64>, Option<String>),
@@ -47,13 +47,13 @@ enum Line {
 
 /// The file of a listing that is going on.
 #[derive(Debug)]
-pub(crate) struct Partial {
+pub(crate) struct ListingJournal {
     journal: Journal,
     last: String,
     since: u64,
 }
 
-impl Partial {
+impl ListingJournal {
     /// Opens or begins the file of this listing: with what it says, and the path behind which the listing goes on. None
     /// where no file can be had: then the listing is not kept.
     ///
@@ -64,7 +64,7 @@ impl Partial {
         base_url: &str,
         options: &IndexOptions,
     ) -> Result<Option<(Self, Vec<Object>)>, DatasetError> {
-        let head = Head {
+        let head = ListingHead {
             unfinished_listing: 2,
             base_url: base_url.to_owned(),
             include: options.include.clone(),
@@ -72,19 +72,19 @@ impl Partial {
         };
         let (mut last, mut found, mut pending) = (String::new(), Vec::new(), Vec::new());
         let journal =
-            Journal::open(path, BEGINNING, &head, OLDEST, |text| match serde_json::from_str(text) {
-                Ok(Line::Object(path, size, modified, tag)) => {
+            Journal::open(path, BEGINNING, &head, MAX_AGE, |text| match serde_json::from_str(text) {
+                Ok(ListingRecord::Object(path, size, modified, tag)) => {
                     let version =
                         modified.map(Version::Modified).or_else(|| tag.map(|tag| Version::ETag(tag.into())));
                     pending.push(Object { path: path.into(), size, version });
-                    Verdict::Pending
+                    RecordUse::Pending
                 }
-                Ok(Line::UpTo(path)) => {
+                Ok(ListingRecord::UpTo(path)) => {
                     found.append(&mut pending);
                     last = path;
-                    Verdict::Counts
+                    RecordUse::Counts
                 }
-                Err(_) => Verdict::Refused,
+                Err(_) => RecordUse::Refused,
             })?;
         Ok(journal.map(|journal| (Self { journal, last, since: 0 }, found)))
     }
@@ -113,12 +113,17 @@ impl Partial {
                 Some(Version::ETag(tag)) => (None, Some(tag.to_string())),
                 _ => (None, None),
             };
-            self.journal.write(&Line::Object(object.path.to_string(), object.size, modified, tag))?;
+            self.journal.write(&ListingRecord::Object(
+                object.path.to_string(),
+                object.size,
+                modified,
+                tag,
+            ))?;
         }
         self.last.clear();
         self.last.push_str(&object.path);
         self.since += 1;
-        if self.since == EVERY { self.mark() } else { Ok(()) }
+        if self.since == OBJECTS_PER_MARK { self.mark() } else { Ok(()) }
     }
 
     /// Writes down how far the listing has come, if that can be done.
@@ -132,7 +137,7 @@ impl Partial {
     fn mark(&mut self) -> std::io::Result<()> {
         if !self.last.is_empty() {
             self.since = 0;
-            self.journal.write(&Line::UpTo(self.last.clone()))?;
+            self.journal.write(&ListingRecord::UpTo(self.last.clone()))?;
         }
         self.journal.flush()
     }
@@ -142,7 +147,7 @@ impl Partial {
 /// been saved. Anything else that lies there is left alone, and what another process writes.
 pub fn forget_listing(path: &Path) {
     forget(path);
-    crate::partial_shards::forget(&crate::partial_shards::beside(path));
+    crate::shard_journal::forget(&crate::shard_journal::beside(path));
 }
 
 /// Removes the file of a listing that cannot be resumed.
@@ -160,8 +165,8 @@ mod tests {
         Object { path: path.into(), size: 7, version: Some(Version::ETag("\"t\"".into())) }
     }
 
-    fn open(path: &Path, options: &IndexOptions) -> (Partial, Vec<Object>) {
-        Partial::open(path, "s3://b", options).unwrap().unwrap()
+    fn open(path: &Path, options: &IndexOptions) -> (ListingJournal, Vec<Object>) {
+        ListingJournal::open(path, "s3://b", options).unwrap().unwrap()
     }
 
     #[test]
@@ -202,7 +207,7 @@ mod tests {
         drop(partial);
         // What is no such file is not touched.
         std::fs::write(&path, b"precious").unwrap();
-        assert!(Partial::open(&path, "s3://b", &IndexOptions::default()).unwrap().is_none());
+        assert!(ListingJournal::open(&path, "s3://b", &IndexOptions::default()).unwrap().is_none());
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 

@@ -13,18 +13,18 @@ use std::vec::IntoIter;
 
 use foreread_tier::{Object, TierError};
 
-use crate::lister::Listing;
-use crate::pages::{Ask, Page};
-use crate::walk::EMPTY_PAGES;
+use crate::lister::BucketListing;
+use crate::ordered::EMPTY_PAGES;
+use crate::pages::{ListPage, PageRequest};
 
-type Found = Result<Object, TierError>;
+type ListResult = Result<Object, TierError>;
 
-pub(crate) struct Sequence {
-    listing: Arc<Listing>,
+pub(crate) struct UnorderedListing {
+    listing: Arc<BucketListing>,
     base: String,
     below: Arc<str>,
     token: Option<String>,
-    found: Vec<Found>,
+    found: Vec<ListResult>,
     /// Hashes of keys that were listed.
     seen: HashSet<u64>,
     hasher: RandomState,
@@ -32,11 +32,11 @@ pub(crate) struct Sequence {
     empty: u32,
     /// Whether the last page has come.
     whole: bool,
-    sorted: Option<IntoIter<Found>>,
+    sorted: Option<IntoIter<ListResult>>,
 }
 
-impl Sequence {
-    pub(crate) fn new(listing: Arc<Listing>, base: String, below: Arc<str>) -> Self {
+impl UnorderedListing {
+    pub(crate) fn new(listing: Arc<BucketListing>, base: String, below: Arc<str>) -> Self {
         Self {
             listing,
             base,
@@ -52,7 +52,7 @@ impl Sequence {
     }
 
     /// Takes over what was found from the beginning, and the page after that.
-    pub(crate) fn resume(&mut self, found: VecDeque<Found>, page: Page) {
+    pub(crate) fn resume(&mut self, found: VecDeque<ListResult>, page: ListPage) {
         for object in found.iter().flatten() {
             self.seen.insert(self.hasher.hash_one(format!("{}{}", self.base, object.path)));
         }
@@ -61,7 +61,7 @@ impl Sequence {
         self.take(page);
     }
 
-    pub(crate) async fn next(&mut self) -> Option<Found> {
+    pub(crate) async fn next(&mut self) -> Option<ListResult> {
         loop {
             if let Some(sorted) = &mut self.sorted {
                 return sorted.next();
@@ -85,7 +85,8 @@ impl Sequence {
     /// Lists to the end.
     async fn gather(&mut self) -> Result<(), TierError> {
         while !self.whole {
-            let ask = Ask { prefix: &self.below, after: "", token: self.token.as_deref(), limit: None };
+            let ask =
+                PageRequest { prefix: &self.below, after: "", token: self.token.as_deref(), limit: None };
             let page = self.listing.page(&ask).await?;
             let again = page.token.is_some() && page.token == self.token;
             let new = self.take(page);
@@ -103,8 +104,8 @@ impl Sequence {
     }
 
     /// Takes a page in; false if it has keys and none of them is new.
-    fn take(&mut self, page: Page) -> bool {
-        let Page { entries, token } = page;
+    fn take(&mut self, page: ListPage) -> bool {
+        let ListPage { entries, token } = page;
         self.whole = token.is_none();
         self.token = token;
         self.empty = if entries.is_empty() { self.empty + 1 } else { 0 };

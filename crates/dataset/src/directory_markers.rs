@@ -13,14 +13,14 @@ use foreread_tier::Object;
 
 /// The empty objects of a listing, and which of them are directories.
 #[derive(Debug, Default)]
-pub(crate) struct PlaceHolders {
+pub(crate) struct DirectoryMarkers {
     empty: HashSet<Arc<str>>,
     directories: HashSet<Arc<str>>,
     /// The directory that was looked at last: neighbours share theirs.
     last: String,
 }
 
-impl PlaceHolders {
+impl DirectoryMarkers {
     /// Notes an object that was listed, wanted or not.
     pub(crate) fn note(&mut self, object: &Object) {
         if object.size == 0 {
@@ -71,7 +71,7 @@ mod tests {
 
     fn sifted(listed: &[(&str, u64)]) -> Vec<String> {
         let mut objects: Vec<Object> = listed.iter().map(|&(path, size)| object(path, size)).collect();
-        let mut holders = PlaceHolders::default();
+        let mut holders = DirectoryMarkers::default();
         objects.iter().for_each(|object| holders.note(object));
         holders.sift(&mut objects);
         objects.iter().map(|object| object.path.to_string()).collect()
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_not_wanted_tells_directories_too() {
-        let mut holders = PlaceHolders::default();
+        let mut holders = DirectoryMarkers::default();
         for (path, size) in [("a", 0), ("a/unwanted.txt", 5), ("b.jpg", 1)] {
             holders.note(&object(path, size));
         }

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_setting_is_refused_by_name() {
         for (settings, variables, says) in [
             (&[("endpiont", "x")][..], &[][..], "endpiont"),
             (&[("allow_http", "perhaps")], &[("AWS_ENDPOINT_URL", "http://x")], "allow_http"),

@@ -476,7 +476,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-8
-    async fn each_place_is_looked_into_in_its_turn() {
+    async fn credential_sources_are_tried_in_order() {
         let token = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(token.path(), "identity").unwrap();
         let web = [
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_profile_assumes_a_role_with_another_ones_keys() {
+    async fn profile_assumes_a_role_with_keys_of_another() {
         let config = "[profile work]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = base\n\
                       [profile nobody]\nrole_arn = arn:aws:iam::123456789012:role/r\n\
                       [profile circle]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = circle\n";
@@ -528,7 +528,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-13
-    async fn a_process_is_asked() {
+    async fn credential_process_is_run() {
         let home = home("", "");
         let script = home.path().join("a script");
         let output = "{\"Version\": 1, \"AccessKeyId\": \"PROCESS\", \"SecretAccessKey\": \"s\"}";
@@ -588,7 +588,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-9
-    async fn expired_sso_token_names_the_command_and_no_other_source_is_used() {
+    async fn expired_sso_token_names_the_command_and_ends_the_search() {
         let home = single_sign_on("2020-01-01T00:00:00Z");
         for (profile, says) in
             [("train", "aws sso login --profile train"), ("old", "aws sso login"), ("half", "sso_start_url")]
@@ -651,7 +651,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-11
-    async fn machine_that_is_not_reached_is_tried_again_if_it_has_given_credentials() {
+    async fn unreached_machine_role_is_retried_if_it_worked_before() {
         let amazon = Amazon::default();
         let chain = CredentialChain::new(
             Environment::default(),
@@ -694,7 +694,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_there_is_nothing_the_error_says_what_to_do() {
+    async fn missing_credentials_error_names_the_remedies() {
         let environment = Environment::new([("AWS_EC2_METADATA_DISABLED", "TRUE")]);
         let error = load(environment, "default", false).await.0.map(|_| ()).unwrap_err();
         let text = error.to_string();

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_that_ask_at_once_cause_one_fetch() {
+    async fn concurrent_callers_cause_one_fetch() {
         let source = Numbered::default();
         let credentials = Credentials::new(source.clone(), Handle::current());
         let keys = futures::future::join_all((0..50).map(|_| key(&credentials))).await;
@@ -367,7 +367,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: BUCKET-11
-    async fn first_credentials_are_tried_for_again_while_that_may_help() {
+    async fn first_credentials_are_retried_on_transient_failures() {
         for (failures, kind, loads, good) in [
             (3, ErrorKind::Transient, 4, true),
             (1_000, ErrorKind::Transient, u64::from(ATTEMPTS), false),
@@ -387,7 +387,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: BUCKET-11
-    async fn failure_that_may_pass_says_when_the_next_attempt_is() {
+    async fn transient_failure_has_the_wait_until_the_next_attempt() {
         let source = Late { failures: 2, kind: ErrorKind::Transient, loads: Arc::default() };
         let credentials = Credentials::new(source.clone(), Handle::current());
         // The second shares the failure of the first, and its time.
@@ -406,7 +406,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-8
-    async fn reads_go_on_with_the_old_ones_while_one_task_fetches() {
+    async fn reads_use_old_credentials_while_one_task_fetches() {
         let source = Numbered::default();
         source.life.store(1, Ordering::SeqCst); // fetched again after half a second
         let credentials = Credentials::new(source.clone(), Handle::current());
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_was_refused_with_the_same_credentials_shares_one_fetch() {
+    async fn requests_refused_together_share_one_fetch() {
         let source = Numbered::default();
         source.gate.add_permits(100);
         let credentials = Credentials::new(source.clone(), Handle::current());
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn credentials_that_stay_the_same_are_not_fetched_over_and_over() {
+    async fn unchanged_credentials_are_not_fetched_repeatedly() {
         let source = Numbered { fixed: true, ..Numbered::default() };
         source.gate.add_permits(100);
         let credentials = Credentials::new(source.clone(), Handle::current());

@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     // semantics: BUCKET-3, BUCKET-4
-    fn every_refusal_names_the_bucket_in_one_line_and_has_its_kind() {
+    fn error_response_has_its_kind_and_names_the_bucket() {
         use ErrorKind::{
             Changed, Denied, Expired, Invalid, NotFound, Other, Throttled, Transient, Unsupported,
         };
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn google_and_azure_are_told_in_their_own_words() {
+    fn google_and_azure_errors_name_their_own_remedies() {
         for (tier, says) in [("azure", "Storage Blob Data Reader"), ("gcs", "storage.objects.list")] {
             let place = BucketContext { tier, bucket: "x://train".into(), endpoint: None, ..place() };
             let text = place
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_regions_and_waits_have_their_own_words() {
+    fn errors_of_listings_regions_and_waits_are_specific() {
         let denied =
             place().of_refusal(StoreOperation::List, None, &refused(403, "AccessDenied")).to_string();
         assert!(denied.starts_with("s3: s3://train: ") && denied.contains("s3:ListBucket"), "{denied}");

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn place_holder_out_of_order_has_its_slash_again() {
+    fn directory_marker_out_of_order_gets_its_slash() {
         let entry = |key: &str, size| ListedKey { key: key.into(), size, tag: None };
         let mut entries =
             [entry("a", 0), entry("a/1", 1), entry("b-c", 1), entry("b", 0), entry("b/x", 0), entry("a", 1)];

@@ -233,7 +233,7 @@ mod tests {
     use crate::transport::StoreConnector;
 
     #[test]
-    fn pages_are_taken_apart_and_nonsense_is_refused() {
+    fn valid_page_is_parsed_and_invalid_one_refused() {
         let page = "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
             <Name>b</Name><KeyCount>2</KeyCount><IsTruncated>true</IsTruncated>\
             <Contents><Owner><Key>nobody</Key></Owner><Key>a &amp; b</Key><LastModified/><ETag>&quot;1&quot;</ETag><Size>3</Size></Contents>\

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_named_without_its_content() {
+    fn broken_file_is_named_without_its_content() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("config");
         std::fs::write(&path, "[default]\nregion = x\n[profile hush\n").unwrap();

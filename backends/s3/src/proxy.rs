@@ -21,7 +21,7 @@ mod tests {
 
     #[test]
     // semantics: BUCKET-7
-    fn a_proxy_is_named_without_its_password_and_only_where_it_is_used() {
+    fn proxy_is_named_without_its_password() {
         let matcher =
             Matcher::builder().https("http://me:hush@proxy.example.org:3128").no("inside.example.org");
         let matcher = matcher.build();

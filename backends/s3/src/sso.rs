@@ -547,7 +547,7 @@ mod tests {
 
     /// Of ranks that refreshed one token at a time, all but the first ended and named `aws sso login`.
     #[tokio::test]
-    async fn token_that_another_process_is_about_to_write_is_waited_for() {
+    async fn sso_token_of_another_process_is_awaited() {
         let mut home = Home::refused(|path| {
             std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(300));

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_words_and_nothing_else_is_kept() {
+    fn error_codes_are_single_words() {
         let document =
             "<Error><Code> SlowDown </Code><Region>eu-west-1</Region><AWSAccessKeyId>K</AWSAccessKeyId>";
         assert_eq!(element(document, "Code").as_deref(), Some("SlowDown"));
@@ -379,7 +379,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-11
-    async fn busy_services_of_credentials_may_be_asked_again_and_others_not() {
+    async fn busy_credential_service_is_retryable() {
         use reqsign_core::HttpSend;
         let client_of_credentials = CredentialClient::new(None);
         let send = async |address: String| {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_that_are_asked_for_clear_text_speak_it_and_no_others() {
+    async fn clear_text_is_used_only_where_allowed() {
         let store = foreread_tier_testing::store::Store::start();
         let ask = async |asked: &ClientOptions| {
             let client = StoreConnector::default().connect(asked).unwrap();

@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     // semantics: SHARD-5
-    fn what_is_too_much_is_refused_and_not_expanded() {
+    fn oversized_brace_expression_is_refused() {
         for pattern in [
             "{0..99999999999}".to_owned(),
             "{0..18446744073709551615}".to_owned(),

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_object_that_others_lie_below_is_no_sample() {
+    fn empty_object_with_others_below_is_a_directory() {
         for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [1, 4, 0, 3, 2]] {
             let listed = [("a", 0), ("a/b", 0), ("a/b/1", 5), ("a/empty", 0), ("ab", 0)];
             let mut left = sifted(&order.map(|at| listed[at]));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_tells_directories_too() {
+    fn excluded_objects_reveal_directory_markers_too() {
         let mut holders = DirectoryMarkers::default();
         for (path, size) in [("a", 0), ("a/unwanted.txt", 5), ("b.jpg", 1)] {
             holders.note(&object(path, size));
@@ -103,7 +103,7 @@ mod tests {
     proptest! {
         #[test]
         // semantics: SAMPLE-7
-        fn exactly_the_empty_ones_above_others_go(
+        fn directory_markers_are_exactly_empty_objects_above_others(
             listed in prop::collection::vec(("[ab](/[ab]){0,3}", 0..2u64), 0..20)
         ) {
             let borrowed: Vec<(&str, u64)> = listed.iter().map(|(path, size)| (path.as_str(), *size)).collect();

@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_left_says_what_was_left_out() {
+    async fn empty_result_names_what_was_excluded() {
         let error = index(&[], IndexOptions::default()).await.unwrap_err();
         assert_eq!(error.to_string(), "/data: there are no samples in it (hidden files do not count)");
         let paths = ["a", "b", "old.foreread"];
@@ -541,7 +541,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: SAMPLE-7
-    async fn place_holders_of_directories_are_no_samples() {
+    async fn directory_markers_are_not_samples() {
         let paths = ["shards=", "shards/a.tar=", "shards/a=", "shards/a/1", "empty="];
         let any = IndexOptions::default;
         assert_eq!(index(&paths, any()).await.unwrap(), ["empty", "shards/a.tar", "shards/a/1"]);
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_listed_counts_unless_it_is_excluded() {
+    async fn unlistable_file_is_an_error_unless_excluded() {
         let paths = ["a", "!private", "b", "!other/link"];
         let error = index(&paths, IndexOptions::default()).await.unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Listing);

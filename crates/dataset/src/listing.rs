@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     // semantics: DISK-5
-    fn listing_with_a_file_elsewhere_is_like_no_other() {
+    fn listing_with_a_file_elsewhere_has_its_own_id() {
         let with = |changed| {
             let here = Version::Written { modified: NOW, changed: Change::Kept(1) };
             listing(&[Some(here), Some(Version::Written { modified: NOW + 1, changed })])

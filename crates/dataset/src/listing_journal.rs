@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     // semantics: SAMPLE-14
-    fn a_listing_goes_on_behind_its_last_mark() {
+    fn listing_resumes_after_its_last_mark() {
         let directory = tempfile::tempdir().unwrap();
         let (path, options) = (directory.path().join("x.partial"), IndexOptions::default());
         let (mut partial, found) = open(&path, &options);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_listing_is_begun_anew() {
+    fn journal_of_another_listing_starts_anew() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.partial");
         let (partial, _) = open(&path, &IndexOptions::default());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_out_of_order_is_given_up() {
+    fn listing_journal_is_removed_when_out_of_order() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.partial");
         let (partial, _) = open(&path, &IndexOptions::default());

@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     // semantics: SAMPLE-3
-    fn the_order_is_image_folders_and_not_the_paths() {
+    fn order_is_that_of_torchvision_image_folder() {
         // Sorted by whole path, `a-b/1` would come before `a/2`, and `a/b-c/1` before `a/b/2`, and `a/z` last of `a`.
         let right = ["top", "zop", "a/z", "a/b/2", "a/b/10/1", "a/b-c/1", "a-b/1", "b/1"];
         let mut sorted = right;

@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     // semantics: SAMPLE-16
-    fn what_was_done_is_taken_up_and_what_is_torn_is_not() {
+    fn whole_journal_records_are_resumed_and_torn_ones_dropped() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.partial-shards");
         let (partial, kept) = open(&path, Format::Tar);
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     // semantics: SAMPLE-16
-    fn another_state_place_or_format_and_damage_are_begun_anew() {
+    fn changed_or_damaged_shard_records_are_dropped() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.partial-shards");
         let write = || shards().iter().for_each(|shard| open(&path, Format::Tar).0.note(shard));

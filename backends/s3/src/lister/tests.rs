@@ -224,7 +224,7 @@ fn order() -> impl Strategy<Value = Order> {
 proptest! {
     #[test]
     // semantics: SAMPLE-8
-    fn each_key_comes_once_and_in_order_whatever_the_names(
+    fn listing_has_each_key_once_in_byte_order(
         names in prop::collection::vec(name(), 0..200),
         page in 1..40_usize,
         root in prop::sample::select(vec!["", "a", "a/b"]),
@@ -243,7 +243,7 @@ proptest! {
 
     #[test]
     // semantics: SAMPLE-8
-    fn each_key_comes_once_in_whatever_order_the_store_lists(
+    fn listing_has_each_key_once_in_any_store_order(
         names in prop::collection::btree_set(name(), 0..400),
         page in 1..12_usize,
         order in order(),
@@ -321,7 +321,7 @@ fn tree_of_small_directories_costs_no_more_than_a_flat_bucket() {
 
 #[test]
 // semantics: SAMPLE-8
-fn up_to_24_pages_cost_no_request_more_in_whatever_order() {
+fn listing_of_24_pages_costs_24_requests_in_any_order() {
     let names = |count: u64| (0..count).map(|id| format!("{:04}/{:02}", id / 20, id % 20));
     for count in [480, 479, 20] {
         let mut reversed: Vec<String> = names(count).collect();
@@ -372,7 +372,7 @@ fn one_key_with_two_tags_in_a_sequence_comes_twice() {
 
 #[test]
 // semantics: SAMPLE-6
-fn what_is_hidden_a_place_holder_or_no_path_is_told_apart() {
+fn hidden_keys_directory_markers_and_bad_paths_are_left_out() {
     let keys = ["d/", "d/a", ".git/config", "d/.hidden", "d//b", "d/../c", "e\u{7}", "top"];
     let listing = listing(&Arc::new(Model::new([], 100)), "");
     let found: Vec<_> = keys
@@ -391,7 +391,7 @@ fn what_is_hidden_a_place_holder_or_no_path_is_told_apart() {
 }
 
 #[test]
-fn object_is_found_by_its_path_in_whatever_order_the_store_lists() {
+fn stat_finds_an_object_in_any_listing_order() {
     let model = Arc::new(Model::in_this_order(["ab", "a-", "a"].map(str::to_owned), 2));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let stat = |path: &str| runtime.block_on(listing(&model, "").stat(&path.into()));
@@ -402,7 +402,7 @@ fn object_is_found_by_its_path_in_whatever_order_the_store_lists() {
 }
 
 #[test]
-fn pages_that_fail_are_asked_for_again_and_what_cannot_be_mended_ends_the_listing() {
+fn failed_page_is_retried_unless_the_failure_is_final() {
     let mut model = Model::new((0..500).map(|id| format!("{id:04}")), 10);
     model.failures = 1;
     let model = Arc::new(model);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_through_takes_less_time_than_a_request() {
+    fn read_ahead_costs_less_time_than_a_request() {
         let mut pace = ReadPace::default();
         assert_eq!(pace.widest(), WIDEST);
         pace.saw(1024, Duration::from_millis(1));

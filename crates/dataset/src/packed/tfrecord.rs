@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_are_the_specifications() {
+    fn crc_mask_is_that_of_the_specification() {
         // The checksum that every CRC-32C gives for these digits; its mask as TensorFlow defines it.
         let crc = crc32c::crc32c(b"123456789");
         assert_eq!(crc, 0xe306_9283);

@@ -60,8 +60,8 @@ impl Backend for S3Backend {
         ]
     }
 
-    /// Gathers the settings and gets the first credentials; the store itself is not asked anything. A source of credentials
-    /// that is busy or not reached is asked again, for two minutes at parallel_pages.
+    /// Gathers the settings and gets the first credentials; no request is sent to the store. A source of credentials
+    /// that is busy or not reached is retried, for two minutes at most.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a URL or a setting that makes no sense, [`ErrorKind::Denied`] where there are no
@@ -95,7 +95,7 @@ impl Backend for S3Backend {
     }
 }
 
-/// All that takes a file or a moment, which must not hold a thread of the runtime.
+/// What reads files or blocks, which must not hold a thread of the runtime.
 struct PreparedBucket {
     config: S3Config,
     client: SharedClient,

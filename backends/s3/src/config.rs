@@ -8,11 +8,11 @@ use crate::Environment;
 use crate::error::invalid;
 use crate::profile::Profiles;
 
-/// Reads under way at once that are worth having where nobody says otherwise. A request to a store in the same region
+/// The default number of parallel reads. A request to a store in the same region
 /// takes about 20 ms and moves 50 to 100 MB/s, so that this many fill 10 Gbit/s with samples of 500 KB.
 pub(crate) const DEFAULT_PARALLELISM: usize = 64;
 
-/// A bound on the bound: each read under way is a connection.
+/// The upper bound of parallel reads: each is a connection.
 pub(crate) const MAX_PARALLELISM: usize = 4096;
 
 /// The settings that [`OpenOptions::settings`] may have, the variables that say the same, and the name in a profile.

@@ -48,7 +48,7 @@ impl ObjectStoreOrigin {
     ///
     /// `place` identifies the data on disks ([`OriginTier::place`]) and in messages: two stores must not have the same.
     ///
-    /// ObjectStream are listed in the store's order, so that an interrupted listing starts again. A change is detected by the
+    /// Objects are listed in the store's order, so that an interrupted listing starts again. A change is detected by the
     /// ETag; an object that was listed without one by its size alone. Failures for which `object_store` has no kind of
     /// its own are final: the store has retried them.
     pub fn new(store: Arc<dyn ObjectStore>, place: impl Into<String>, context: &Context) -> Self {
@@ -127,10 +127,10 @@ impl OriginTier for ObjectStoreOrigin {
         let found = stream::once(async move {
             let Some(listing) = listing else { return reader.stat(&path_of).await };
             match listing.stat(&path_of).await {
-                // Who may not list may read; and where a listing has no order, a read is the shorter way.
+                // A caller that may not list may read. Where a listing has no order, a read is cheaper.
                 Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unordered) => {
                     let found = listing.repeated(&path_of, "answer", || reader.stat(&path_of)).await;
-                    // Where nothing may be read either, what helps is what it takes to list.
+                    // If reading is denied too, the error names the permission to list.
                     let kind = error.kind();
                     found.map_err(|other| if other.kind() == kind { error } else { other })
                 }
@@ -148,7 +148,7 @@ impl OriginTier for ObjectStoreOrigin {
     }
 }
 
-/// The stream, polled as if on `runtime`: connections start tasks and set timers, and who polls may be a plain thread.
+/// The stream, polled as if on `runtime`: connections start tasks and set timers, and the caller may be a plain thread.
 fn on<T: Send + 'static>(runtime: Handle, mut stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
     stream::poll_fn(move |context| {
         let _entered = runtime.enter();

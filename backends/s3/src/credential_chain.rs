@@ -1,16 +1,15 @@
-//! Where Amazon's tools look for credentials, in their order.
+//! The sources of AWS credentials, in the order of Amazon's tools.
 //!
 //! Variables; a web identity; the profile (keys, a role that it assumes, single sign-on, a process); the container; the
-//! machine. Each is used only if something configures it, but for the last, which is tried when nothing is configured.
+//! machine. Each is used only if it is configured. The last is tried when none is.
 //!
-//! A configured source that fails ends the search with its error. The next source would be another identity: its
-//! requests would be signed in the wrong name, and the user would see what that name may not do.
+//! A configured source that fails ends the search with its error. The next source would be another identity: requests
+//! would be signed in the wrong name, and the error would name the permissions of that identity.
 //!
-//! That error is final, unless a service was busy or not reached: then the same source may succeed in a moment, and whoever
-//! needs the credentials tries again.
+//! The error is final, unless a service was busy or unreachable. Then the caller retries.
 //!
-//! The providers are `reqsign`'s, each on its own: its chain takes a provider that fails for one that has nothing, and
-//! knows neither roles in profiles nor sessions of single sign-on (see `sso.rs`).
+//! The providers are `reqsign`'s, each used alone. Its own chain treats a failed provider as an unconfigured one, and
+//! supports neither roles in profiles nor sessions of single sign-on (see `sso.rs`).
 
 use std::fmt;
 use std::path::PathBuf;

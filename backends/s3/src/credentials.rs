@@ -1,13 +1,13 @@
-//! Credentials that are kept until they are about to expire.
+//! Cached credentials, renewed before they expire.
 //!
-//! Some minutes before their end they are fetched again by one task, while requests go on with the old ones; only when
-//! there are none that are good does a request wait. When a store calls credentials expired that should have been good
-//! (a clock is wrong, somebody has revoked them, a file was rewritten) they are fetched at once, by one for all that
-//! were refused with them: each request remembers the generation that it used.
+//! One background task renews them some minutes before they expire. Requests use the old ones meanwhile and wait only when
+//! none are valid. A store may report credentials as expired early: a clock is wrong, they were revoked, a file was
+//! rewritten. Then one fetch serves all requests that were refused with them. Each request remembers the generation that
+//! it used.
 //!
-//! A source that is busy or not reached is a failure that may pass. Its error says how long no attempt will be made, so
-//! that those who try again do so when there is one: reads by the policy of the layers, pages of listings by the
-//! listing's. Only the first credentials are tried for here.
+//! A source that is busy or unreachable is a transient failure. Its error has the wait until the next attempt, so that
+//! callers retry when there is one. Reads retry by the layers' policy, listings by their own. Only the first credentials
+//! are retried here.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,20 +25,20 @@ use crate::retry::retry;
 /// How long before their end credentials are fetched again. Those that live shorter are so after half their time.
 const RENEW_BEFORE: Duration = Duration::from_secs(300);
 
-/// After a fetch that has failed or brought nothing new, this long none is tried.
+/// The pause after a fetch that failed or returned nothing new.
 const FETCH_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long a fetch may take: a metadata service, a token service, a process.
+/// The timeout of a fetch: a metadata service, a token service, a process.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Credentials as they come from where they are kept.
+/// Credentials from their source.
 pub(crate) struct LoadedCredential {
     pub(crate) credential: AwsCredential,
-    /// `None` where nobody knows.
+    /// `None` where it is unknown.
     pub(crate) expires: Option<SystemTime>,
 }
 
-/// Where credentials are kept.
+/// A source of credentials.
 #[async_trait]
 pub(crate) trait CredentialSource: fmt::Debug + Send + Sync + 'static {
     async fn load(&self) -> Result<LoadedCredential, TierError>;
@@ -51,18 +51,18 @@ struct CredentialsInner {
     source: Box<dyn CredentialSource>,
     runtime: Handle,
     state: Mutex<RenewalState>,
-    /// CachedCredential by whoever fetches.
+    /// Held by the caller that fetches.
     fetching: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct RenewalState {
     held: Option<CachedCredential>,
-    /// Counts the credentials that there were.
+    /// The number of the current credentials.
     generation: u64,
     /// Whether a task in the background fetches.
     background: bool,
-    /// When a fetch last failed or brought nothing new.
+    /// When a fetch last failed or returned nothing new.
     last_unsuccessful: Option<Instant>,
     /// Why the last fetch failed, if it did.
     failure: Option<TierError>,
@@ -101,7 +101,7 @@ impl CredentialsInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that are good now.
+    /// The credentials, if they are valid now.
     fn good(&self) -> Option<Arc<AwsCredential>> {
         let state = self.lock();
         let held = state.held.as_ref()?;
@@ -109,7 +109,7 @@ impl CredentialsInner {
         good.then(|| Arc::clone(&held.credential))
     }
 
-    /// Fetches; whether something new came. Only for whoever holds `fetching`.
+    /// Fetches; returns whether the credentials are new. The caller holds `fetching`.
     async fn fetch(&self) -> Result<bool, TierError> {
         let loaded = match tokio::time::timeout(FETCH_TIMEOUT, self.source.load()).await {
             Ok(loaded) => loaded,
@@ -154,12 +154,12 @@ impl Credentials {
         }))
     }
 
-    /// Which credentials a request that begins now will use.
+    /// The number of the credentials that a request uses that starts now.
     pub(crate) fn generation(&self) -> u64 {
         self.0.lock().generation
     }
 
-    /// Good ones. Fetches where there are none; where they will end soon, a task does that and nobody waits.
+    /// Valid credentials. Fetches where there are none. A background task renews those that expire soon.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the next caller to fetch.
@@ -200,7 +200,7 @@ impl Credentials {
         })
     }
 
-    /// The first ones. Failures that may pass are tried again, as layers try reads again.
+    /// The first credentials. Transient failures are retried.
     ///
     /// # Cancel safety
     /// As [`get`](Self::get).
@@ -214,8 +214,8 @@ impl Credentials {
         retry(|| self.get(), wait).await
     }
 
-    /// After a store has called the credentials of `generation` expired: fetches, unless others have. Whether there are
-    /// others now.
+    /// Fetches after a store has reported the credentials of `generation` as expired, unless another caller has. Returns
+    /// whether there are new ones.
     ///
     /// # Cancel safety
     /// As [`get`](Self::get).

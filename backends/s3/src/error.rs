@@ -1,8 +1,7 @@
-//! What a store's answers mean for a training run.
+//! The kind of each error of a store.
 //!
-//! Only classification: whether and when to try again is decided by the layers. Every message names the bucket and,
-//! where there is one, the object, and says what to do about it. None repeats what a store has written, beyond its code
-//! (see `transport.rs`).
+//! Only classification: the layers decide on retries. Every message names the bucket and the object, if there is one, and
+//! the remedy. None repeats the text of a store beyond its error code (see `transport.rs`).
 
 use std::error::Error;
 
@@ -12,14 +11,14 @@ use object_store::client::HttpError;
 use crate::credentials::Credentials;
 use crate::transport::{ConnectError, ResponseError, root};
 
-/// What was being done.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreOperation {
     Read,
     List,
 }
 
-/// Where it was done: what every message is about.
+/// The bucket that messages name.
 #[derive(Clone, Debug)]
 pub(crate) struct BucketContext {
     /// The tier's name.
@@ -145,7 +144,7 @@ impl BucketContext {
         self.error(kind, object, why)
     }
 
-    /// What the store has said itself.
+    /// The error of a response.
     pub(crate) fn of_refusal(
         &self,
         action: StoreOperation,

@@ -1,5 +1,7 @@
-//! Google's and Azure's stores: their clients are `object_store`'s own, credentials and settings included. Requests pass
-//! under the same judge, so that errors are told apart as S3's are.
+//! Google's and Azure's stores.
+//!
+//! Their clients, credentials and settings are `object_store`'s. Responses pass through the same [`StoreConnector`], so
+//! that errors are classified as S3's are.
 
 use std::fmt;
 use std::str::FromStr;
@@ -150,7 +152,7 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     ))
 }
 
-/// Gives place-holders their `/` back where without it they are out of order: `a-b`, `a/` came as `a-b`, `a`. Each key is
+/// Gives directory markers their `/` back where without it they are out of order: `a-b`, `a/` came as `a-b`, `a`. Each key is
 /// greater than the one before it, the first than `before`.
 fn name_holders(before: &str, entries: &mut [ListedKey]) {
     let mut before = before;
@@ -212,7 +214,7 @@ mod tests {
             [entry("a", 0), entry("a/1", 1), entry("b-c", 1), entry("b", 0), entry("b/x", 0), entry("a", 1)];
         name_holders("a-z", &mut entries);
         let keys: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
-        // What is no place-holder and out of order stays, and shows that the store has another order.
+        // What is no directory marker and out of order stays, and shows that the store has another order.
         assert_eq!(keys, ["a/", "a/1", "b-c", "b/", "b/x", "a"]);
         let mut empty = [entry("a", 0), entry("b", 0)];
         name_holders("", &mut empty);

@@ -38,7 +38,7 @@ use crate::retry::retry;
 /// PageSource under way at once.
 pub(crate) const PARALLEL_PAGES: usize = 16;
 
-/// ObjectStream that may wait for ranges before theirs, before later ranges are requested no further. They take some 80 MB.
+/// Objects that may wait for ranges before theirs, before later ranges are requested no further. They take some 80 MB.
 pub(crate) const MAX_HELD_OBJECTS: usize = 400_000;
 
 /// How long a page may take, and every other answer that the layers do not see.
@@ -48,7 +48,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_FIRST_WAIT: Duration = Duration::from_millis(100);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// What is to be listed of whom.
+/// The listing of a prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct BucketListing {
     pub(crate) pages: Arc<dyn PageSource>,
@@ -56,7 +56,7 @@ pub(crate) struct BucketListing {
     pub(crate) location: BucketPrefix,
     /// PageSource under way at once.
     pub(crate) parallel_pages: usize,
-    /// ObjectStream that may wait for ranges before theirs.
+    /// Objects that may wait for ranges before theirs.
     pub(crate) max_held: usize,
     /// Where jitter comes from.
     pub(crate) seed: u64,
@@ -107,7 +107,7 @@ impl BucketListing {
         Some(self.place.error(ErrorKind::Invalid, None, why))
     }
 
-    /// One object by its path. A listing and no `HEAD`, because only who may list learns what is missing. In byte order
+    /// One object by its path. A listing and no `HEAD`, because only a caller that may list learns that a key is missing. In byte order
     /// the first key that begins with a name is the name itself; in another order the rest of the page is searched, and
     /// [`ErrorKind::Unordered`] says that more pages would have to be.
     pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
@@ -159,7 +159,7 @@ impl BucketListing {
         retry(attempt, |failures, error| self.wait(failures, name, error.retry_after())).await
     }
 
-    /// What the store asked for and some jitter.
+    /// The wait that the store requested, and some jitter.
     fn wait(&self, failures: u32, name: &str, asked: Option<Duration>) -> Duration {
         let drawn =
             name.bytes().fold(mix(self.seed ^ u64::from(failures)), |hash, byte| mix(hash ^ u64::from(byte)));

@@ -1,4 +1,4 @@
-//! A listing in ranges, whose order is checked while it goes on.
+//! A listing in ranges, whose order is checked during the listing.
 //!
 //! Two things hold a listing together. Within a range, each page begins after the last key of the page before it and
 //! ascends. Where two ranges compare_border at a name `B`, the first key beyond `B` that the earlier range sees is the key that
@@ -6,9 +6,9 @@
 //!
 //! Why this is enough: within a range pages follow each other by tokens, so its keys follow each other in the store's
 //! order, whatever that is. A later range begins at a key that exists, found by a request for one key beyond `B`, and
-//! goes on after that key. So if the ranges compare_border, all keys together are one run of the store's order, from its beginning
+//! goes on after that key. So if the ranges meet, all keys together are one run of the store's order, from its beginning
 //! to its end: none is missing. And they ascend: none comes twice. The one assumption is that starting after an existing
-//! key goes on as a token does. ObjectStream of a range are handed out only when it has met the one before it.
+//! key goes on as a token does. Objects of a range are handed out only when it has met the one before it.
 //!
 //! A store that changes while it is listed can look as one without order. That costs time and nothing else.
 //!
@@ -82,7 +82,7 @@ impl KeyRange {
     }
 }
 
-/// Why a walk cannot go on.
+/// Why a listing cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WalkError {
     /// The store lists in another order.
@@ -225,7 +225,7 @@ impl OrderedListing {
         }
     }
 
-    /// Takes a page in, checks its order, and says what comes next.
+    /// Adds a page, checks its order, and schedules the next request.
     fn take(&mut self, mut range: KeyRange, mut page: ListPage) -> Result<(), WalkError> {
         let probe = std::mem::take(&mut range.probe);
         let anywhere = self.listing.pages.begins_anywhere();

@@ -1,7 +1,7 @@
 //! One page of a listing.
 //!
-//! S3's pages are asked for and taken apart here: `object_store` takes the `/` off a place-holder's name, so that it
-//! looks like an empty object, and refuses a whole page for one odd name on it. Requests are signed by it.
+//! S3's pages are requested and parsed here. `object_store` removes the `/` of a directory marker, so that it looks like
+//! an empty object, and refuses a whole page for one odd name. It signs the requests.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -30,7 +30,7 @@ const MAX_PAGE_BYTES: usize = 64 << 20;
 /// The parser's events that are buffered where other elements lie between the objects of a page.
 const BUFFERED_EVENTS: Option<NonZeroUsize> = NonZeroUsize::new(10_000);
 
-/// A key, as a listing tells it.
+/// A key of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct ListedKey {
     #[serde(rename = "Key")]
@@ -52,7 +52,7 @@ impl ListedKey {
         let Self { key, size, tag } = self;
         let rest = key.strip_prefix(below)?;
         let path = key.strip_prefix(base)?;
-        // The place-holder of a directory; that of the prefix itself has no name.
+        // The directory marker of a directory; that of the prefix itself has no name.
         if rest.is_empty() || rest.ends_with('/') && size == 0 {
             return None;
         }
@@ -80,7 +80,7 @@ pub(crate) fn version(tag: Option<String>) -> Option<Version> {
     tag.filter(|tag| !tag.is_empty()).map(|tag| Version::ETag(tag.into()))
 }
 
-/// What is asked for.
+/// The request for a page.
 #[derive(Clone, Debug)]
 pub(crate) struct PageRequest<'a> {
     pub(crate) prefix: &'a str,
@@ -99,7 +99,7 @@ impl<'a> PageRequest<'a> {
     }
 }
 
-/// What came.
+/// A page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListPage {
     /// In the order of the store, which should be that of their bytes.
@@ -115,7 +115,7 @@ impl ListPage {
     }
 }
 
-/// Who can be asked for pages.
+/// A source of pages.
 #[async_trait]
 pub(crate) trait PageSource: fmt::Debug + Send + Sync + 'static {
     async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError>;

@@ -28,8 +28,7 @@ impl Profiles {
         })
     }
 
-    /// The same for whoever has keys in the environment, or needs none: files that cannot be read or make no sense are
-    /// said and left alone.
+    /// The same where the environment has keys, or none are needed. Unusable files are logged and ignored.
     pub(crate) fn read_if_possible(environment: &Environment) -> Self {
         Self::read(environment).unwrap_or_else(|error| {
             tracing::warn!(%error, "profiles are left out: the keys come from the environment");

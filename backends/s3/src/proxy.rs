@@ -1,5 +1,6 @@
-//! Which proxy requests go through, for messages: an error that names the store where the proxy is down sends people to the wrong
-//! machine. The client finds its proxy in the process's environment, by the rules that are asked here.
+//! The proxy of a request, for messages: an error that names the store while the proxy is down misleads.
+//!
+//! The client takes its proxy from the process's environment. The same rules are applied here.
 
 use hyper_util::client::proxy::matcher::Matcher;
 

@@ -1,11 +1,11 @@
 //! Reading one sample: one GET.
 //!
-//! What comes is written straight into memory of exactly the sample's length, which is taken when the store has said how
-//! long its answer is, so that a catalog that lies costs an error and not the memory. The version that was indexed goes
-//! along as `If-Match`; where a store does not honour that, the tag of the answer is looked at too.
+//! The body is written into memory of exactly the sample's length. It is allocated after the response's length is known,
+//! so that a wrong catalog costs an error and not the memory. The indexed version is sent as `If-Match`. The ETag of the
+//! response is checked too, for stores that ignore `If-Match`.
 //!
-//! An answer of another length means that the object has changed, unless its tag says that it has not: then the store
-//! has sent less than it has, and the same request may be answered in full the next time.
+//! A response of another length means that the object has changed. If its ETag is unchanged, the store sent less than it
+//! has, and the same request may succeed later.
 
 use std::future::ready;
 use std::sync::Arc;

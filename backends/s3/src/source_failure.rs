@@ -1,4 +1,4 @@
-//! Why a source of credentials gives none, and whether it may give some in a moment.
+//! The failure of a source of credentials, and whether a retry may succeed.
 
 use std::error::Error;
 use std::fmt;

@@ -29,7 +29,7 @@ use crate::source_failure::SourceFailure;
 /// How long before its end a token is refreshed, as by Amazon's tools.
 const REFRESH_BEFORE: Duration = Duration::from_secs(15 * 60);
 
-/// What a profile says about single sign-on.
+/// A profile's settings of single sign-on.
 #[derive(Clone, Debug)]
 pub(crate) struct SsoProfile {
     pub(crate) profile: String,

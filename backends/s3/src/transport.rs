@@ -1,9 +1,9 @@
-//! What lies under the clients: connections, and what a store says when it refuses.
+//! HTTP connections, and what is kept of an error response.
 //!
-//! `object_store` turns answers that are no success into errors of its own, and on the way loses what the layers need:
-//! `Retry-After`, the code in the body, the region that would have been right. So each answer passes here first, and a
-//! refusal becomes an error that carries these and nothing else. The body is not kept: what some stores write into it
-//! (the access key, the string that was signed) must not reach a log.
+//! `object_store` turns unsuccessful responses into its own errors and drops what the layers need: `Retry-After`, the code
+//! in the body, the correct region. So each response passes here first, and an error response becomes an error with these
+//! fields and no others. The body is not kept: some stores write the access key or the signed string into it, which must
+//! not reach a log.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -26,16 +26,16 @@ use crate::error::is_throttling;
 /// How long a connection may take to come up. A store that is there answers in a round trip or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The part of a refusal's body that is looked at, in bytes.
+/// The bytes of an error response's body that are searched.
 const MAX_ERROR_BODY: usize = 64 << 10;
 
-/// Why a store did not do what it was asked.
+/// An error response of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseError {
     pub(crate) status: StatusCode,
     /// S3's as_word for it.
     pub(crate) code: Option<String>,
-    /// The region that the store would have liked to be asked in.
+    /// The region of the bucket.
     pub(crate) region: Option<String>,
     pub(crate) retry_after: Option<Duration>,
 }
@@ -117,7 +117,7 @@ impl HttpService for ErrorClient {
     }
 }
 
-/// Connects to a store, and judges.
+/// Makes clients that classify error responses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoreConnector {
     /// Whether connections need not be encrypted.
@@ -150,7 +150,7 @@ fn error_client(client: reqwest::ClientBuilder) -> Result<HttpClient, String> {
     Ok(HttpClient::new(ErrorClient(HttpClient::new(client))))
 }
 
-/// Hands out a client that is there already, so that reads and listings share its connections.
+/// Returns an existing client, so that reads and listings share its connections.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedClient(pub(crate) HttpClient);
 
@@ -206,8 +206,8 @@ fn trusting(
     Ok(builder.tls_certs_only(certificates))
 }
 
-/// How credentials are asked for: of services on this machine or beside it, and of Amazon's token service. The client is
-/// made when something is asked: most credentials are variables or files, and need none.
+/// The client for credentials, of metadata services and of Amazon's token service. It is made on first use: most
+/// credentials are variables or files, and need none.
 pub(crate) struct CredentialClient {
     bundle: Option<PathBuf>,
     client: OnceLock<Result<HttpClient, String>>,
@@ -289,7 +289,7 @@ fn is_busy(refused: &ResponseError) -> bool {
         || matches!(refused.status.as_u16(), 408 | 429 | 500..=599)
 }
 
-/// How a connection did not come up.
+/// Why a connection could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectError {
     /// No process listens there.
@@ -324,7 +324,7 @@ impl ConnectError {
     }
 }
 
-/// The innermost of a chain of errors, which is the one that says what happened.
+/// The message of the innermost error of a chain, which is the cause.
 pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {

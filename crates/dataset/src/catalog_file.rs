@@ -2,7 +2,7 @@
 //!
 //! A catalog is an Arrow IPC file, so that pandas, polars and DuckDB open it. It is *read* without Arrow's arrays: only
 //! the [`layout`](crate::batch_layout)s that [`encode`](crate::encode) writes are accepted (fixed columns, no compression, all batches of one
-//! length but the last, each behind the one before), and they are decoded into [`columns`](crate::columns) with every
+//! length but the last, each after the one before), and they are decoded into [`columns`](crate::columns) with every
 //! bound checked. So what is held is never longer than the file, and a hostile file finds no decoder to mislead. The price
 //! is that a catalog rewritten by another tool is refused; its checksum would be wrong anyway.
 //!
@@ -11,7 +11,7 @@
 //!
 //! The checksum is the value of `foreread.checksum` in the footer's metadata, `xxh3:` and 32 hexadecimal digits: the
 //! XXH3-128 of the whole file with those digits as zeros. It guards against damage, not against an adversary, so every
-//! number that leads to a place in the file is checked beside it.
+//! number that leads to a place in the file is checked as well.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -107,7 +107,7 @@ struct DecodedCatalog {
     checksum: String,
 }
 
-/// What one row says of an object that is read, or of a part of one.
+/// One row: an object, or a part of one.
 pub(crate) struct CatalogRow<'a> {
     pub(crate) object: ObjectPath<'a>,
     /// The object's length, and which part of it the sample is, unless it is all of it.
@@ -279,7 +279,7 @@ impl CatalogFile {
             Some(batch.object.as_ref()?.get(row))
         };
         let this = object(row);
-        // SampleRows are sorted by object.
+        // Rows are sorted by object.
         let (mut before, mut from) = (0, row);
         while before < from {
             let middle = before + (from - before) / 2;
@@ -376,7 +376,7 @@ struct ChecksumPass<'a> {
 }
 
 impl ChecksumPass<'_> {
-    /// The bytes of a block, which must begin behind the last one: then all blocks together are no longer than the file.
+    /// The bytes of a block, which must begin after the last one: then all blocks together are no longer than the file.
     fn block(&mut self, block: &Block, end: u64) -> Result<&[u8], CatalogFault> {
         let place = place(block)?;
         if place.start < self.at || place.end > end {

@@ -1,10 +1,10 @@
-//! Place-holders of directories, which are no samples.
+//! Directory markers: empty objects that stand for directories and are not samples.
 //!
-//! Consoles and file browsers put an empty object `photos/` where somebody makes a directory in a bucket. A lister that sees the
-//! key as it is leaves it out; where the client has taken the `/` off (Google's and Azure's), it looks like an empty
-//! object `photos` beside `photos/1.jpg`. No file system has both, so an empty object whose path is a directory of another
-//! one is taken for what it is. An empty object that nothing lies below stays a sample: nothing tells it from one. The price is
-//! the paths of the empty objects, once more, while the listing goes on.
+//! Consoles and file browsers create an empty object `photos/` for a directory in a bucket. A lister that sees the key
+//! unchanged leaves it out. Google's and Azure's clients remove the `/`, so that it looks like an empty object `photos`
+//! next to `photos/1.jpg`. No file system has both, so an empty object whose path is a directory of another object is a
+//! marker. An empty object with nothing below it stays a sample. The price is the paths of the empty objects, once more,
+//! during the listing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl DirectoryMarkers {
         }
     }
 
-    /// Takes the place-holders out of what was listed and is wanted.
+    /// Takes the directory markers out of what was listed and is wanted.
     pub(crate) fn sift(mut self, objects: &mut Vec<Object>) {
         if self.empty.is_empty() {
             return;
@@ -85,7 +85,7 @@ mod tests {
             left.sort_unstable();
             assert_eq!(left, ["a/b/1", "a/empty", "ab"]);
         }
-        // A real object of a directory's name stays, and so does an empty one beside its place-holder's namesakes.
+        // A real object of a directory's name stays, and so does an empty one beside its directory marker's namesakes.
         assert_eq!(sifted(&[("a", 3), ("a", 0), ("a/1", 1), ("a-", 0)]), ["a", "a/1", "a-"]);
     }
 

@@ -1,8 +1,8 @@
 //! Writing a catalog: the samples in their order, as the bytes of an Arrow IPC file.
 //!
-//! LabelNumbers are a dictionary column, because a thousand names stand behind a million rows; what only some origins have
-//! (modification times, ETags) is a column only where it is used. Everything written is a function of the samples, their
-//! listing and the base URL alone.
+//! Labels are a dictionary column, because a million rows share a thousand names. Columns that only some origins need
+//! (modification times, ETags) are written only where they are used. The output is a function of the samples, their listing
+//! and the base URL alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::catalog_file::{
 use crate::listing::Listing;
 use crate::names::SplitName;
 
-/// SampleRows of a batch: few batches for a million samples, and text well below the 31 bits that count it.
+/// Rows of a batch: few batches for a million samples, and text well below the 31 bits that count it.
 pub(crate) const ROWS: usize = 65_536;
 
 /// One sample on its way into a catalog.

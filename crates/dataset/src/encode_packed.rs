@@ -1,7 +1,7 @@
 //! Writing a catalog of packed samples.
 //!
-//! A row says all that a read of its sample needs. What rows of one shard share stands in dictionaries (its path and its
-//! ETag) or is short (its length and time), so that a sample costs some 40 bytes and its name.
+//! A row has all that a read of its sample needs. Values that the rows of a shard share are in dictionaries (path, ETag) or
+//! short (length, time), so that a sample costs some 40 bytes and its name.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a catalog.
+//! Errors of catalogs.
 
 use std::fmt;
 use std::sync::Arc;

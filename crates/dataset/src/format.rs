@@ -1,4 +1,4 @@
-//! How samples lie in objects, and how that is told from their names.
+//! How samples lie in objects, and how that is detected from their names.
 
 use crate::{DatasetError, DatasetErrorKind};
 
@@ -110,7 +110,7 @@ pub(crate) enum DetectedFormat {
     Numbered,
 }
 
-/// The format of a dataset that holds these objects, if nobody has said one: packed where every object is a shard of
+/// The format of a dataset of these objects, if none is given: packed where every object is a shard of
 /// one kind, else files; what is half and half is said.
 ///
 /// # Errors

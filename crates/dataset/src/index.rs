@@ -1,4 +1,4 @@
-//! Making a catalog by listing an origin, and reading the heads of what lies in its shards.
+//! Making a catalog: listing an origin, and reading the headers in its shards.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -176,7 +176,7 @@ impl FoundObjects {
         self.objects.push(object);
     }
 
-    /// Takes place-holders of directories out.
+    /// Takes directory markers of directories out.
     fn sift(&mut self, holders: DirectoryMarkers, progress: &mut impl FnMut(Progress)) {
         let before = self.objects.len();
         holders.sift(&mut self.objects);

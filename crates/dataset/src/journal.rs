@@ -1,10 +1,10 @@
-//! A file of what a long operation has found so far, from which the next one continues.
+//! A journal: the partial results of a long operation in a file, from which the next run resumes.
 //!
-//! The first line says what the file is for; for anything else it is begun anew. Each line behind it is a record with a
-//! checksum, and from the first one on that is torn or damaged nothing counts. A process that writes the file holds a
-//! lock on it, which ends with the process, and writes a record of its own, so that a second process can name it. The
-//! price is that two of them cannot share one file: the second ends with an error. Where a file system has no locks
-//! (Lustre without `flock`, some NFS) the checksums are all there is.
+//! The first line identifies the operation. For another one the file starts anew. Each later line is a record with a
+//! checksum, and no record counts after the first that is torn or damaged. The writing process locks the file until it
+//! ends and writes a record that names it, for the error of a second process. The price is that two processes cannot share
+//! one file: the second ends with an error. Where a file system has no locks (Lustre without `flock`, some NFS) there are
+//! only the checksums.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -35,7 +35,7 @@ impl JournalWriter {
     }
 }
 
-/// What a reader makes of a record.
+/// Whether a record counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordUse {
     /// All up to this one counts.
@@ -106,7 +106,7 @@ impl Journal {
     }
 }
 
-/// Continues a file behind the `length` bytes that count; without any it gets its head.
+/// Continues a file after the `length` bytes that count; without any it gets its head.
 fn begin(mut file: File, head: &impl Serialize, length: u64) -> std::io::Result<BufWriter<File>> {
     file.set_len(length)?;
     file.seek(SeekFrom::End(0))?;
@@ -192,7 +192,7 @@ fn whole(line: &str) -> Option<&str> {
     (u32::from_str_radix(sum, 16) == Ok(crc32c::crc32c(text.as_bytes()))).then_some(text)
 }
 
-/// The process that writes a file says in it who it is.
+/// The error that names the writing process.
 fn in_use(path: &Path) -> DatasetError {
     let mut writer = None;
     if let Ok(file) = File::open(path) {

@@ -1,12 +1,10 @@
-//! A listing that was broken off, kept in a file until it has come to its end.
+//! An interrupted listing, kept in a file until it is complete.
 //!
-//! An origin that hands out its objects in the order of their paths can go on behind the last of them. So what has been
-//! found is written down as it comes, a line of JSON for each object, and from time to time a line that says how far the
-//! listing has come; what stands behind the last such line is left out. Lines have checksums, and one process at a time writes
-//! the file ([`journal`](crate::journal)). The file belongs to one place and one choice of
-//! objects, which its first line names; for any other it is begun anew. The price is a hundred bytes an object on disk for as long as
-//! the listing takes, and nothing for origins that hand out objects in another order: the file is given up at the first,
-//! or where the origin says that its store has another order.
+//! An origin that lists in the order of paths can resume after the last one. So each object is a line of JSON, and from time
+//! to time a line marks the progress. Lines after the last mark do not count. Lines have checksums, and one process at a
+//! time writes the file ([`journal`](crate::journal)). The first line names the place and the choice of objects; for any
+//! other the file starts anew. The price is a hundred bytes an object on disk while the listing runs. An origin without
+//! that order gains nothing: the file is removed when the order is broken.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,10 +18,10 @@ use crate::{DatasetError, IndexOptions};
 /// How many objects lie between two lines that say how far the listing has come.
 const OBJECTS_PER_MARK: u64 = 1_000;
 
-/// From what age on an unfinished listing is too old to be gone on with: objects have come and gone since.
+/// The age above which an interrupted listing is not resumed: objects have changed since.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// How such a file begins, by which it is told from anything else of its name.
+/// The first bytes of such a file, which distinguish it from any other.
 const BEGINNING: &[u8] = b"{\"unfinished_listing\":";
 
 /// What a file is for: its first line.
@@ -45,7 +43,7 @@ enum ListingRecord {
     UpTo(String),
 }
 
-/// The file of a listing that is going on.
+/// The file of a running listing.
 #[derive(Debug)]
 pub(crate) struct ListingJournal {
     journal: Journal,
@@ -54,7 +52,7 @@ pub(crate) struct ListingJournal {
 }
 
 impl ListingJournal {
-    /// Opens or begins the file of this listing: with what it says, and the path behind which the listing goes on. None
+    /// Opens or begins the file of this listing: with its objects, and the path after which the listing resumes. `None`
     /// where no file can be had: then the listing is not kept.
     ///
     /// # Errors
@@ -89,7 +87,7 @@ impl ListingJournal {
         Ok(journal.map(|journal| (Self { journal, last, since: 0 }, found)))
     }
 
-    /// Behind which path the listing goes on.
+    /// The path after which the listing resumes.
     pub(crate) fn after(&self) -> Option<&str> {
         (!self.last.is_empty()).then_some(self.last.as_str())
     }
@@ -143,7 +141,7 @@ impl ListingJournal {
     }
 }
 
-/// Removes the file of [`IndexOptions::partial`], and the one of shards beside it, when what they say is in a catalog that has
+/// Removes the file of [`IndexOptions::partial`], and that of its shards, when a catalog with their content has
 /// been saved. Anything else that lies there is left alone, and what another process writes.
 pub fn forget_listing(path: &Path) {
     forget(path);

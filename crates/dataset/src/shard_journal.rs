@@ -1,11 +1,11 @@
 //! Shards that have been indexed, kept in a file until all have been.
 //!
-//! Reading the heads of a thousand shards takes minutes, and what was found in one holds for as long as the shard is the same. So
-//! each is written down as soon as it is done, a line of JSON, and taken from there the next time if its path, length and
-//! version are still those. A shard without a version is not: nothing would tell another one of its length. The file belongs to
-//! one place and one format, which its first line names; for others it is begun anew. Lines have checksums, and one process at
-//! a time writes the file ([`journal`](crate::journal)). The price is some fifty bytes a sample on disk for as long as indexing takes,
-//! and a shard's line in memory.
+//! Reading the headers of a thousand shards takes minutes, and the result is valid while the shard is unchanged. So each
+//! indexed shard is a line of JSON, which the next run uses if path, length and version still match. A shard without a
+//! version is not kept: another one of its length would look the same. The first line names the place and the format; for
+//! others the file starts anew. Lines have checksums, and one process at a time writes the file
+//! ([`journal`](crate::journal)). The price is some fifty bytes a sample on disk while indexing runs, and a shard's line in
+//! memory.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::journal::{self, Journal, RecordUse};
 use crate::packed::{IndexedShard, SampleRows};
 use crate::{DatasetError, Format};
 
-/// How such a file begins, by which it is told from anything else of its name.
+/// The first bytes of such a file, which distinguish it from any other.
 const BEGINNING: &[u8] = b"{\"unfinished_shards\":";
 
 /// What a file is for: its first line.
@@ -78,7 +78,7 @@ fn samples<S: Serializer>(rows: &&SampleRows, out: S) -> Result<S::Ok, S::Error>
 }
 
 impl StoredShard {
-    /// What it says, if it makes sense.
+    /// The shard, if the record is valid.
     fn shard(self) -> Option<IndexedShard> {
         let Self { path, size, modified, changed, etag, skipped, columns: [keys, sums, fields], samples } =
             self;
@@ -115,7 +115,7 @@ impl StoredShard {
     }
 }
 
-/// The file of an index of shards that is going on.
+/// The file of a running index of shards.
 #[derive(Debug)]
 pub(crate) struct ShardJournal {
     /// None once it could not be written.

@@ -1,13 +1,12 @@
-//! Reading the heads of a shard's members through an origin, with few requests and few bytes.
+//! Reading the headers of a shard's members through an origin, with few requests and few bytes.
 //!
-//! Heads lie between data that nobody wants yet. After each comes the choice: skip the data and pay another request, or
-//! read through it. Reading on is right where the bytes take less time than a request does (`gap / bandwidth < latency`,
-//! both as they were seen so far), and never for more than 64 KiB, because bandwidth belongs to others too. What
-//! follows from that is how much one request asks for: a *run* is what was needed between two gaps that are skipped
-//! (one head where members are large, a few where a large member has small ones beside it, the whole file where all are
-//! small), and a request asks for as much as the longest of the last runs, doubling while a run goes on. So it finds
-//! the pattern of a shard in its first few members. The price is a window of at most 256 KiB for each shard that is
-//! being indexed. What is found does not depend on any of this.
+//! Headers lie between data that is not needed yet. After each the reader either skips the data and pays another request, or
+//! reads through it. Reading through is right where the bytes take less time than a request (`gap / bandwidth < latency`,
+//! both as measured so far), and never for more than 64 KiB, because bandwidth is shared. The size of a request follows. A
+//! *run* is what was needed between two gaps that are skipped: one header where members are large, a few where small members
+//! follow a large one, the whole file where all are small. A request has the length of the longest of the last runs, and
+//! doubles while a run continues. So the pattern of a shard is known after its first members. The price is a window of at
+//! most 256 KiB for each shard that is being indexed. The result does not depend on any of this.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,10 +1,10 @@
-//! What was found in a shard, as columns: a row costs its numbers and its name, and no allocation of its own.
+//! The samples of a shard, as columns: a row costs its numbers and its name, and no allocation.
 
 use std::ops::Range;
 
 use foreread_tier::Object;
 
-/// TextList one behind the other.
+/// Texts, concatenated.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TextList {
     text: String,

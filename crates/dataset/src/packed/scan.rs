@@ -1,13 +1,13 @@
-//! Walking from member to member of a shard, and doing so from several places at once.
+//! Scanning the members of a shard, from several positions at once.
 //!
-//! A format is a [`ShardParser`]: from the bytes where it stands it says what is there and where to go next. It does no
-//! I/O, so what fuzzers and tests feed it is what an origin would.
+//! A format is a [`ShardParser`]: from the bytes at a position it returns what is there and the next position. It does no
+//! I/O, so that fuzzers and tests feed it as an origin does.
 //!
-//! The heads of a shard are a chain, each found through the one before it, and a store with 10 ms latency shows a
-//! hundred a second. So a large shard of small members is walked from several places: each *guesses* a head by its
-//! looks and goes on from there. A guess is believed only if the walk before it arrives at exactly that place; the rest
-//! is walked again. So the result is the one walk's, whatever lies in the data (a tar in a tar looks like heads, too).
-//! The price is the bytes that are looked through for a first head, held below a thousandth of the shard.
+//! The headers of a shard are a chain, each found through the one before it. A store with 10 ms latency delivers a hundred
+//! a second. So a large shard of small members is scanned from several positions. Each *guesses* a header by its form and
+//! continues from there. A guess counts only if the scan before it arrives at exactly that position; the rest is scanned
+//! again. So the result is that of one scan, whatever the data contain (a tar in a tar looks like headers, too). The price
+//! is the bytes that are searched for a first header, less than a thousandth of the shard.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a shard.
+//! Errors of shards.
 
 use foreread_tier::TierError;
 

@@ -1,10 +1,10 @@
 //! Tar: headers of 512 bytes, each before the data of its member, which is padded to 512 bytes; two blocks of zeros at
 //! the end. ustar, pax and GNU's extensions.
 //!
-//! What has no bytes of its own (directories, links, devices) is skipped and counted. What has bytes that are not one
-//! extent (sparse files, parts of volumes) is refused, because leaving it out would be silent loss. Stricter than most
-//! readers in two ways, for the same reason: an archive without its end mark was cut short, and what stands behind an
-//! end mark must be another archive (`cat a.tar b.tar`) or zeros.
+//! Members without data (directories, links, devices) are skipped and counted. Members whose data is not one extent (sparse
+//! files, parts of volumes) are refused, because leaving them out would be silent loss. This reader is stricter than most in
+//! two ways, for the same reason. An archive without its end mark was truncated. After an end mark there must be another
+//! archive (`cat a.tar b.tar`) or zeros.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,8 @@
-//! TFRecord: `length: u64 LE, masked crc32c of the length: u32 LE, data, masked crc32c of the data: u32 LE`, again and
-//! again. There is no other header and no end mark.
+//! TFRecord: `length: u64 LE, masked crc32c of the length: u32 LE, data, masked crc32c of the data: u32 LE`, repeated. There
+//! is no other header and no end mark.
 //!
-//! Between two records lie sixteen bytes that say everything. The data is not read; its checksum goes into the catalog
-//! instead, so that every read from an origin is checked against it.
+//! Sixteen bytes lie between two records. The data is not read. Its checksum goes into the catalog, so that every read from
+//! an origin is checked against it.
 
 use std::borrow::Cow;
 

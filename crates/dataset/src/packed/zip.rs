@@ -1,9 +1,9 @@
 //! Zip archives without compression: each member is a sample.
 //!
-//! The directory at the end names the members; where the data of one begins stands only before the data itself, because
-//! the local header may be longer than the directory says. So indexing reads the directory and thirty bytes a member.
-//! `rawzip` parses both from whatever bytes are at hand; what it misses is fetched, and it is asked again. The directory
-//! is in memory while its members are read (about what their rows in the catalog take).
+//! The directory at the end names the members. The start of a member's data is known only from its local header, which may
+//! be longer than the directory's entry. So indexing reads the directory and thirty bytes a member. `rawzip` parses both
+//! from the bytes at hand; missing bytes are fetched, and it parses again. The directory is in memory while its members are
+//! read (about the size of their rows in the catalog).
 
 use std::io;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! A listing in ranges, whose order is checked during the listing.
 //!
 //! Two things hold a listing together. Within a range, each page begins after the last key of the page before it and
-//! ascends. Where two ranges compare_border at a name `B`, the first key beyond `B` that the earlier range sees is the key that
+//! ascends. Where two ranges meet at a name `B`, the first key beyond `B` that the earlier range sees is the key that
 //! the later range begins with; or both find that there is none.
 //!
 //! Why this is enough: within a range pages follow each other by tokens, so its keys follow each other in the store's
@@ -29,7 +29,7 @@ use crate::lister::BucketListing;
 use crate::pages::{ListPage, PageRequest};
 use crate::unordered::UnorderedListing;
 
-/// So many pages come one by one, and are held_objects, before ranges are split. If they are out of order, no request was in
+/// So many pages come one by one, and are held, before ranges are split. If they are out of order, no request was in
 /// vain. At 40 ms a page the price is a second.
 pub(crate) const FIRST_PAGES: usize = 24;
 
@@ -91,7 +91,7 @@ enum WalkError {
     Endless,
 }
 
-/// What two neighbouring ranges have found beyond the name where they compare_border: a key, or that there is none.
+/// What two neighbouring ranges have found beyond the name where they meet: a key, or that there is none.
 #[derive(Debug, Default)]
 struct RangeBorder {
     earlier: Option<Option<String>>,
@@ -132,7 +132,7 @@ pub(crate) struct OrderedListing {
     borders: BTreeMap<String, RangeBorder>,
     /// PageSource so far, without requests for one key.
     pages: usize,
-    /// Ranges split off so far. Each costs up to two requests, and there is one for four pages at parallel_pages.
+    /// Ranges split off so far. Each costs up to two requests, and there is one for four pages at most.
     cuts: usize,
     /// The listing of a store without order, once that is known.
     sequence: Option<UnorderedListing>,
@@ -204,7 +204,7 @@ impl OrderedListing {
         }
     }
 
-    /// Requests pages of the nearest ranges; where too much is held_objects, of the one alone whose objects are due.
+    /// Requests pages of the nearest ranges; where too much is held, of the one alone whose objects are due.
     fn start(&mut self) {
         while self.running.len() < self.listing.parallel_pages
             && let Some(nearest) = self.waiting.first_entry()
@@ -349,7 +349,7 @@ impl OrderedListing {
     }
 }
 
-/// Cuts ranges off the end of one whose keys up to `last` are known, at parallel_pages so many, the farthest first. Each begins
+/// Cuts ranges off the end of one whose keys up to `last` are known, at most so many, the farthest first. Each begins
 /// after a name that has more in common with this page's than the names beyond it.
 fn split(range: &mut KeyRange, below: &str, first: &str, last: &str, parallel_pages: usize) -> Vec<KeyRange> {
     let common = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count();

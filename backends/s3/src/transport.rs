@@ -33,7 +33,7 @@ const MAX_ERROR_BODY: usize = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseError {
     pub(crate) status: StatusCode,
-    /// S3's as_word for it.
+    /// The error code.
     pub(crate) code: Option<String>,
     /// The region of the bucket.
     pub(crate) region: Option<String>,
@@ -73,7 +73,7 @@ impl ResponseError {
     }
 }
 
-/// Text as a as_word of a message: codes and regions are nothing else, and a hostile store may say anything.
+/// The text, if it is one word: codes and regions are nothing else, and a hostile store may say anything.
 fn as_word(text: &str) -> Option<String> {
     let fits = !text.is_empty() && text.len() <= 64;
     let fits = fits && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:".contains(c));
@@ -180,7 +180,7 @@ fn client(plain: bool, bundle: Option<&Path>) -> Result<reqwest::ClientBuilder, 
     if plain && bundle.is_none() { Ok(builder.tls_certs_only([])) } else { trusting(builder, bundle) }
 }
 
-/// The same for client_of_credentials, some of which are encrypted and some not.
+/// The same for credential client, some of which are encrypted and some not.
 fn credential_client(bundle: Option<&Path>) -> Result<reqwest::ClientBuilder, String> {
     trusting(base(), bundle)
 }

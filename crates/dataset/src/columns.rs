@@ -20,7 +20,7 @@ use crate::DatasetErrorKind;
 use crate::batch_layout::{BatchLayout, FieldsColumn, NumberColumn, TextColumn, is_present};
 use crate::catalog_file::{CatalogFault, corrupt};
 
-/// SampleRows whose texts share a checksum, and are read together.
+/// Rows whose texts share a checksum, and are read together.
 const ROWS_PER_CHECKSUM: usize = 16;
 
 /// Where a catalog's bytes are.

@@ -145,7 +145,7 @@ pub mod order {
 }
 
 /// What a storage backend of one's own is made of, for [`Registry::register`]; `crates/tier-testing` has the tests that it
-/// must pass.
+/// must pass. With the feature `s3`, `ObjectStoreOrigin` makes one of any `object_store`.
 ///
 /// ```
 /// use foreread::backend::{Span, TierProfile};
@@ -153,6 +153,8 @@ pub mod order {
 /// assert_eq!(profile.parallelism, 64);
 /// ```
 pub mod backend {
+    #[cfg(feature = "s3")]
+    pub use foreread_s3::{ObjectStoreOrigin, object_store};
     pub use foreread_tier::{
         Backend, Buffers, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadFuture,
         ReadRequest, Span, Tier, TierError, TierProfile, Version,

@@ -1,11 +1,11 @@
 //! Shards that have been indexed, kept in a file until all have been.
 //!
-//! Reading the heads of a thousand shards takes minutes, and what was found in one holds for as long as the shard is the same. So
-//! each is written down as soon as it is done, a line of JSON, and taken from there the next time if its path, length and
-//! version are still those. A shard without a version is not: nothing would tell another one of its length. The file belongs to
-//! one place and one format, which its first line names; for others it is begun anew. Lines have checksums, and one process at
-//! a time writes the file ([`journal`](crate::journal)). The price is some fifty bytes a sample on disk for as long as indexing takes,
-//! and a shard's line in memory.
+//! Reading the headers of a thousand shards takes minutes, and the result is valid while the shard is unchanged. So each
+//! indexed shard is a line of JSON, which the next run uses if path, length and version still match. A shard without a
+//! version is not kept: another one of its length would look the same. The first line names the place and the format; for
+//! others the file starts anew. Lines have checksums, and one process at a time writes the file
+//! ([`journal`](crate::journal)). The price is some fifty bytes a sample on disk while indexing runs, and a shard's line in
+//! memory.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use foreread_tier::{Change, Object, Version};
 use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{self, Journal, Verdict};
-use crate::packed::{Rows, Shard};
+use crate::journal::{self, Journal, RecordUse};
+use crate::packed::{IndexedShard, SampleRows};
 use crate::{DatasetError, Format};
 
-/// How such a file begins, by which it is told from anything else of its name.
+/// The first bytes of such a file, which distinguish it from any other.
 const BEGINNING: &[u8] = b"{\"unfinished_shards\":";
 
 /// What a file is for: its first line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Head {
+struct ShardsHead {
     unfinished_shards: u32,
     base_url: String,
     format: String,
@@ -37,7 +37,7 @@ type OwnedSample = (Option<String>, u64, u64, Option<u32>, Option<Vec<(String, u
 
 /// A shard as it is written.
 #[derive(Serialize)]
-struct Written<'a> {
+struct WrittenShard<'a> {
     path: &'a str,
     size: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,12 +50,12 @@ struct Written<'a> {
     /// Which columns the format has: names, checksums, fields.
     columns: [bool; 3],
     #[serde(serialize_with = "samples")]
-    samples: &'a Rows,
+    samples: &'a SampleRows,
 }
 
 /// The same as it is read.
 #[derive(Deserialize)]
-struct Found {
+struct StoredShard {
     path: String,
     size: u64,
     modified: Option<i64>,
@@ -66,7 +66,7 @@ struct Found {
     samples: Vec<OwnedSample>,
 }
 
-fn samples<S: Serializer>(rows: &&Rows, out: S) -> Result<S::Ok, S::Error> {
+fn samples<S: Serializer>(rows: &&SampleRows, out: S) -> Result<S::Ok, S::Error> {
     let mut list = out.serialize_seq(Some(rows.len()))?;
     for row in 0..rows.len() {
         let (offset, length) = rows.extent(row);
@@ -77,9 +77,9 @@ fn samples<S: Serializer>(rows: &&Rows, out: S) -> Result<S::Ok, S::Error> {
     list.end()
 }
 
-impl Found {
-    /// What it says, if it makes sense.
-    fn shard(self) -> Option<Shard> {
+impl StoredShard {
+    /// The shard, if the record is valid.
+    fn shard(self) -> Option<IndexedShard> {
         let Self { path, size, modified, changed, etag, skipped, columns: [keys, sums, fields], samples } =
             self;
         let version = match (modified, changed, etag) {
@@ -90,7 +90,7 @@ impl Found {
             (None, _, Some(tag)) => Version::ETag(tag.into()),
             (None, _, None) => return None,
         };
-        let mut rows = Rows::new(keys, sums, fields);
+        let mut rows = SampleRows::new(keys, sums, fields);
         for (key, offset, length, crc32c, of_sample) in samples {
             let end = offset.checked_add(length).filter(|&end| end <= size)?;
             if key.is_some() != keys || crc32c.is_some() != sums || of_sample.is_some() != fields {
@@ -107,18 +107,22 @@ impl Found {
                 return None;
             }
         }
-        Some(Shard { object: Object { path: path.into(), size, version: Some(version) }, rows, skipped })
+        Some(IndexedShard {
+            object: Object { path: path.into(), size, version: Some(version) },
+            rows,
+            skipped,
+        })
     }
 }
 
-/// The file of an index of shards that is going on.
+/// The file of a running index of shards.
 #[derive(Debug)]
-pub(crate) struct PartialShards {
+pub(crate) struct ShardJournal {
     /// None once it could not be written.
     journal: Mutex<Option<Journal>>,
 }
 
-impl PartialShards {
+impl ShardJournal {
     /// Opens or begins the file of this index: with the shards that it has. None where no file can be had: then nothing is
     /// kept.
     ///
@@ -128,22 +132,26 @@ impl PartialShards {
         path: &Path,
         base_url: &str,
         format: Format,
-    ) -> Result<Option<(Self, Kept)>, DatasetError> {
-        let head =
-            Head { unfinished_shards: 2, base_url: base_url.to_owned(), format: format.name().to_owned() };
-        let mut kept = Kept::default();
+    ) -> Result<Option<(Self, KnownShards)>, DatasetError> {
+        let head = ShardsHead {
+            unfinished_shards: 2,
+            base_url: base_url.to_owned(),
+            format: format.name().to_owned(),
+        };
+        let mut kept = KnownShards::default();
         let journal = Journal::open(path, BEGINNING, &head, Duration::MAX, |text| {
-            let Some(shard) = serde_json::from_str::<Found>(text).ok().and_then(Found::shard) else {
-                return Verdict::Refused;
+            let Some(shard) = serde_json::from_str::<StoredShard>(text).ok().and_then(StoredShard::shard)
+            else {
+                return RecordUse::Refused;
             };
             kept.0.insert(Arc::clone(&shard.object.path), shard);
-            Verdict::Counts
+            RecordUse::Counts
         })?;
         Ok(journal.map(|journal| (Self { journal: Mutex::new(Some(journal)) }, kept)))
     }
 
     /// Writes down a shard that is done.
-    pub(crate) fn note(&self, shard: &Shard) {
+    pub(crate) fn note(&self, shard: &IndexedShard) {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = &mut *journal else { return };
         if let Err(error) = write(open, shard) {
@@ -153,7 +161,7 @@ impl PartialShards {
     }
 }
 
-fn write(journal: &mut Journal, shard: &Shard) -> std::io::Result<()> {
+fn write(journal: &mut Journal, shard: &IndexedShard) -> std::io::Result<()> {
     let Object { path, size, version } = &shard.object;
     let (modified, changed, etag) = match version {
         Some(Version::Modified(time)) => (Some(*time), None, None),
@@ -165,17 +173,17 @@ fn write(journal: &mut Journal, shard: &Shard) -> std::io::Result<()> {
         _ => return Ok(()),
     };
     let (skipped, samples, columns) = (shard.skipped, &shard.rows, shard.rows.columns());
-    journal.write(&Written { path, size: *size, modified, changed, etag, skipped, columns, samples })?;
+    journal.write(&WrittenShard { path, size: *size, modified, changed, etag, skipped, columns, samples })?;
     journal.flush()
 }
 
 /// Shards that an earlier index, which was broken off, had come to the end of.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(HashMap<Arc<str>, Shard>);
+pub(crate) struct KnownShards(HashMap<Arc<str>, IndexedShard>);
 
-impl Kept {
+impl KnownShards {
     /// What was found in this object, if that was in the same state.
-    pub(crate) fn take(&mut self, object: &Object) -> Option<Shard> {
+    pub(crate) fn take(&mut self, object: &Object) -> Option<IndexedShard> {
         self.0.remove(&object.path).filter(|shard| shard.object == *object)
     }
 }
@@ -201,22 +209,22 @@ mod tests {
     }
 
     /// A shard of each format, and one without samples.
-    fn shards() -> Vec<Shard> {
-        let mut tar = Rows::new(true, false, true);
+    fn shards() -> Vec<IndexedShard> {
+        let mut tar = SampleRows::new(true, false, true);
         for (key, start) in [("a\n\"b", 512), ("c", 2048)] {
             tar.push(key, start, 0, 0);
             tar.push_field("jpg", start, 7);
             tar.push_field("cls", start + 1024, 0);
         }
-        let mut records = Rows::new(false, true, false);
+        let mut records = SampleRows::new(false, true, false);
         records.push("", 12, 100, 0xffff_ffff);
         records.push("", 128, 0, 0);
-        let mut zip = Rows::new(true, true, false);
+        let mut zip = SampleRows::new(true, true, false);
         zip.push("x/y", 40, 4960, 7);
-        [tar, records, zip, Rows::new(true, false, true)]
+        [tar, records, zip, SampleRows::new(true, false, true)]
             .into_iter()
             .zip(0..)
-            .map(|(rows, number)| Shard {
+            .map(|(rows, number)| IndexedShard {
                 object: object(&format!("{number}.x"), "\"t\""),
                 rows,
                 skipped: number,
@@ -224,20 +232,21 @@ mod tests {
             .collect()
     }
 
-    fn open(path: &Path, format: Format) -> (PartialShards, Kept) {
-        PartialShards::open(path, "s3://b", format).unwrap().unwrap()
+    fn open(path: &Path, format: Format) -> (ShardJournal, KnownShards) {
+        ShardJournal::open(path, "s3://b", format).unwrap().unwrap()
     }
 
     #[test]
     // semantics: SAMPLE-16
-    fn what_was_done_is_taken_up_and_what_is_torn_is_not() {
+    fn whole_journal_records_are_resumed_and_torn_ones_dropped() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.partial-shards");
         let (partial, kept) = open(&path, Format::Tar);
         assert!(kept.0.is_empty());
         shards().iter().for_each(|shard| partial.note(shard));
         // Nothing tells it from another of its length.
-        let nameless = Shard { object: Object { version: None, ..object("n", "") }, ..shards().remove(0) };
+        let nameless =
+            IndexedShard { object: Object { version: None, ..object("n", "") }, ..shards().remove(0) };
         partial.note(&nameless);
         drop(partial);
         let whole = std::fs::read(&path).unwrap();
@@ -259,7 +268,7 @@ mod tests {
 
     #[test]
     // semantics: SAMPLE-16
-    fn another_state_place_or_format_and_damage_are_begun_anew() {
+    fn changed_or_damaged_shard_records_are_dropped() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.partial-shards");
         let write = || shards().iter().for_each(|shard| open(&path, Format::Tar).0.note(shard));
@@ -275,7 +284,7 @@ mod tests {
         std::fs::write(&path, damaged).unwrap();
         assert!(open(&path, Format::Tar).1.0.is_empty(), "the first shard is damaged");
         std::fs::write(&path, b"precious").unwrap();
-        assert!(PartialShards::open(&path, "s3://b", Format::Tar).unwrap().is_none());
+        assert!(ShardJournal::open(&path, "s3://b", Format::Tar).unwrap().is_none());
         forget(&path);
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }

@@ -1,7 +1,7 @@
-//! A command as the words that a shell makes of it, as Amazon's own tools split `credential_process` (Python's `shlex`).
+//! Splitting a command into words, as Amazon's tools split `credential_process` (Python's `shlex`).
 //!
-//! Blanks separate words. Between single quotes everything counts as it is; between double ones a backslash goes before a `"` or
-//! another backslash; elsewhere it takes any character as it is. Nothing else is special: no variables, no comments.
+//! Blanks separate words. Text between single quotes is literal. Between double quotes a backslash escapes a `"` or another
+//! backslash; elsewhere it escapes any character. There are no variables and no comments.
 
 /// The words of `text`.
 ///

@@ -1,10 +1,10 @@
-//! The listing of a store without order: from beginning to end by continuation tokens alone, held whole, then sorted.
+//! The listing of a store without order: by continuation tokens alone, held in memory, then sorted.
 //!
 //! The price is memory, some 150 bytes a key until the last is handed out, and that pages come one by one.
 //!
-//! A key that is listed twice with the same size and tag is one object: stores without order may repeat keys while
-//! others are written. With another size or tag it is handed out twice, and the catalog refuses it by name. A token or
-//! a page that comes again would never end: that is an error.
+//! A key that is listed twice with the same size and ETag is one object: stores without order may repeat keys while others
+//! are written. With another size or ETag it is handed out twice, and the catalog refuses it by name. A repeated token or
+//! page would never end: that is an error.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -13,18 +13,18 @@ use std::vec::IntoIter;
 
 use foreread_tier::{Object, TierError};
 
-use crate::lister::Listing;
-use crate::pages::{Ask, Page};
-use crate::walk::EMPTY_PAGES;
+use crate::lister::BucketListing;
+use crate::ordered::EMPTY_PAGES;
+use crate::pages::{ListPage, PageRequest};
 
-type Found = Result<Object, TierError>;
+type ListResult = Result<Object, TierError>;
 
-pub(crate) struct Sequence {
-    listing: Arc<Listing>,
+pub(crate) struct UnorderedListing {
+    listing: Arc<BucketListing>,
     base: String,
     below: Arc<str>,
     token: Option<String>,
-    found: Vec<Found>,
+    found: Vec<ListResult>,
     /// Hashes of keys that were listed.
     seen: HashSet<u64>,
     hasher: RandomState,
@@ -32,11 +32,11 @@ pub(crate) struct Sequence {
     empty: u32,
     /// Whether the last page has come.
     whole: bool,
-    sorted: Option<IntoIter<Found>>,
+    sorted: Option<IntoIter<ListResult>>,
 }
 
-impl Sequence {
-    pub(crate) fn new(listing: Arc<Listing>, base: String, below: Arc<str>) -> Self {
+impl UnorderedListing {
+    pub(crate) fn new(listing: Arc<BucketListing>, base: String, below: Arc<str>) -> Self {
         Self {
             listing,
             base,
@@ -52,7 +52,7 @@ impl Sequence {
     }
 
     /// Takes over what was found from the beginning, and the page after that.
-    pub(crate) fn resume(&mut self, found: VecDeque<Found>, page: Page) {
+    pub(crate) fn resume(&mut self, found: VecDeque<ListResult>, page: ListPage) {
         for object in found.iter().flatten() {
             self.seen.insert(self.hasher.hash_one(format!("{}{}", self.base, object.path)));
         }
@@ -61,7 +61,7 @@ impl Sequence {
         self.take(page);
     }
 
-    pub(crate) async fn next(&mut self) -> Option<Found> {
+    pub(crate) async fn next(&mut self) -> Option<ListResult> {
         loop {
             if let Some(sorted) = &mut self.sorted {
                 return sorted.next();
@@ -85,7 +85,8 @@ impl Sequence {
     /// Lists to the end.
     async fn gather(&mut self) -> Result<(), TierError> {
         while !self.whole {
-            let ask = Ask { prefix: &self.below, after: "", token: self.token.as_deref(), limit: None };
+            let ask =
+                PageRequest { prefix: &self.below, after: "", token: self.token.as_deref(), limit: None };
             let page = self.listing.page(&ask).await?;
             let again = page.token.is_some() && page.token == self.token;
             let new = self.take(page);
@@ -103,15 +104,15 @@ impl Sequence {
     }
 
     /// Takes a page in; false if it has keys and none of them is new.
-    fn take(&mut self, page: Page) -> bool {
-        let Page { entries, token } = page;
+    fn take(&mut self, page: ListPage) -> bool {
+        let ListPage { entries, token } = page;
         self.whole = token.is_none();
         self.token = token;
         self.empty = if entries.is_empty() { self.empty + 1 } else { 0 };
         let mut new = entries.is_empty();
         for entry in entries {
             new |= self.seen.insert(self.hasher.hash_one(&entry.key));
-            self.found.extend(self.listing.object(&self.base, &self.below, entry));
+            self.found.extend(entry.object(&self.listing.place, &self.base, &self.below));
         }
         new
     }

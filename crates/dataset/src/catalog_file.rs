@@ -1,8 +1,8 @@
 //! The bytes of a catalog file, and reading samples out of them.
 //!
 //! A catalog is an Arrow IPC file, so that pandas, polars and DuckDB open it. It is *read* without Arrow's arrays: only
-//! the [`layout`](crate::layout)s that [`encode`](crate::encode) writes are accepted (fixed columns, no compression, all batches of one
-//! length but the last, each behind the one before), and they are decoded into [`columns`](crate::columns) with every
+//! the [`layout`](crate::batch_layout)s that [`encode`](crate::encode) writes are accepted (fixed columns, no compression, all batches of one
+//! length but the last, each after the one before), and they are decoded into [`columns`](crate::columns) with every
 //! bound checked. So what is held is never longer than the file, and a hostile file finds no decoder to mislead. The price
 //! is that a catalog rewritten by another tool is refused; its checksum would be wrong anyway.
 //!
@@ -11,7 +11,7 @@
 //!
 //! The checksum is the value of `foreread.checksum` in the footer's metadata, `xxh3:` and 32 hexadecimal digits: the
 //! XXH3-128 of the whole file with those digits as zeros. It guards against damage, not against an adversary, so every
-//! number that leads to a place in the file is checked beside it.
+//! number that leads to a place in the file is checked as well.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -26,8 +26,8 @@ use foreread_types::{SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::DatasetErrorKind;
-use crate::columns::{Columns, Decoder, Source, Tables};
-use crate::layout::{ColumnSet, batch, dictionary, place};
+use crate::batch_layout::{ColumnSet, batch, dictionary, place};
+use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
 
 /// What begins and ends an Arrow IPC file.
 pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
@@ -52,53 +52,53 @@ pub(crate) const CHECKSUM_BLANK: [u8; 32] = [b'0'; 32];
 const CHUNK: u64 = 256 << 10;
 
 /// How many times as long as the room that it takes a file may be: more than file systems can compress.
-const DENSE: u64 = 64;
+const MAX_COMPRESSION: u64 = 64;
 
 /// Shorter files are read whatever room they take. A file system may report the room of a file that was just written
 /// only seconds later (ZFS), and no more than this is read for nothing.
-const SHORT: u64 = 1 << 30;
+const MAX_UNCHECKED: u64 = 1 << 30;
 
 /// Whether a file of `length` bytes that takes `blocks` of 512 is sparse. Some file systems do not report blocks.
 fn is_sparse(length: u64, blocks: u64) -> bool {
-    length >= SHORT && blocks > 0 && length / DENSE > blocks.saturating_mul(512)
+    length >= MAX_UNCHECKED && blocks > 0 && length / MAX_COMPRESSION > blocks.saturating_mul(512)
 }
 
 /// Why a file is not a catalog that can be used, without its name.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct CatalogFault {
     pub(crate) kind: DatasetErrorKind,
     pub(crate) why: String,
 }
 
-pub(crate) fn corrupt(why: impl Into<String>) -> Fault {
-    Fault { kind: DatasetErrorKind::Corrupt, why: why.into() }
+pub(crate) fn corrupt(why: impl Into<String>) -> CatalogFault {
+    CatalogFault { kind: DatasetErrorKind::Corrupt, why: why.into() }
 }
 
-impl Fault {
+impl CatalogFault {
     pub(crate) fn io(error: &std::io::Error) -> Self {
         Self { kind: DatasetErrorKind::Io, why: error.to_string() }
     }
 }
 
-fn foreign(why: impl Into<String>) -> Fault {
-    Fault { kind: DatasetErrorKind::NotACatalog, why: why.into() }
+fn foreign(why: impl Into<String>) -> CatalogFault {
+    CatalogFault { kind: DatasetErrorKind::NotACatalog, why: why.into() }
 }
 
 /// A catalog: its columns, and where its texts are.
 #[derive(Debug)]
-pub(crate) struct Image {
-    source: Source,
-    parts: Parts,
+pub(crate) struct CatalogFile {
+    source: CatalogBytes,
+    parts: DecodedCatalog,
 }
 
 /// What is held of a catalog, whatever its bytes are in.
 #[derive(Debug)]
-struct Parts {
+struct DecodedCatalog {
     /// `foreread.*`, as they stand in the schema.
     metadata: BTreeMap<String, String>,
-    tables: Tables,
+    tables: Dictionaries,
     field_names: Vec<Arc<str>>,
-    batches: Vec<Columns>,
+    batches: Vec<BatchColumns>,
     rows_per_batch: u64,
     rows: u64,
     sizes: Sizes,
@@ -107,9 +107,9 @@ struct Parts {
     checksum: String,
 }
 
-/// What one row says of an object that is read, or of a part of one.
-pub(crate) struct Row<'a> {
-    pub(crate) object: Text<'a>,
+/// One row: an object, or a part of one.
+pub(crate) struct CatalogRow<'a> {
+    pub(crate) object: ObjectPath<'a>,
     /// The object's length, and which part of it the sample is, unless it is all of it.
     pub(crate) part: Option<(u64, Range<u64>)>,
     pub(crate) length: u64,
@@ -118,65 +118,65 @@ pub(crate) struct Row<'a> {
 }
 
 /// The path of an object.
-pub(crate) enum Text<'a> {
+pub(crate) enum ObjectPath<'a> {
     /// Of a file.
     File(Arc<str>),
     /// Of a shard, which many samples share.
-    Shard(&'a Arc<str>),
+    IndexedShard(&'a Arc<str>),
 }
 
-impl Deref for Text<'_> {
+impl Deref for ObjectPath<'_> {
     type Target = str;
 
     fn deref(&self) -> &str {
         match self {
             Self::File(path) => path,
-            Self::Shard(path) => path,
+            Self::IndexedShard(path) => path,
         }
     }
 }
 
-impl Image {
+impl CatalogFile {
     /// Takes in a catalog file, and checks every byte of it in one pass: what is decoded is what was checked.
-    pub(crate) fn open(file: File) -> Result<Self, Fault> {
-        let metadata = file.metadata().map_err(|error| Fault::io(&error))?;
+    pub(crate) fn open(file: File) -> Result<Self, CatalogFault> {
+        let metadata = file.metadata().map_err(|error| CatalogFault::io(&error))?;
         let length = metadata.len();
         if is_sparse(length, metadata.blocks()) {
             return Err(corrupt("it is a sparse file, which takes less room than its length says"));
         }
-        Self::of(Source::File(file, length))
+        Self::of(CatalogBytes::File(file, length))
     }
 
     /// Takes in the bytes of a catalog file.
-    pub(crate) fn owned(bytes: Bytes) -> Result<Self, Fault> {
-        Self::of(Source::Memory(bytes))
+    pub(crate) fn owned(bytes: Bytes) -> Result<Self, CatalogFault> {
+        Self::of(CatalogBytes::Memory(bytes))
     }
 
-    fn of(source: Source) -> Result<Self, Fault> {
-        let parts = Parts::of(&source)?;
+    fn of(source: CatalogBytes) -> Result<Self, CatalogFault> {
+        let parts = DecodedCatalog::of(&source)?;
         Ok(Self { source, parts })
     }
 
     /// Whether rows are read from a file: a shard's name is one of many samples', and in memory.
     pub(crate) fn reads_rows(&self) -> bool {
-        matches!(self.source, Source::File(..)) && !self.is_packed()
+        matches!(self.source, CatalogBytes::File(..)) && !self.is_packed()
     }
 
     /// All bytes, as they stand in a file; checked once more if they are read from there.
-    pub(crate) fn bytes(&self) -> Result<Bytes, Fault> {
+    pub(crate) fn bytes(&self) -> Result<Bytes, CatalogFault> {
         let bytes = match &self.source {
-            Source::Memory(bytes) => return Ok(bytes.clone()),
-            Source::File(..) => {
+            CatalogBytes::Memory(bytes) => return Ok(bytes.clone()),
+            CatalogBytes::File(..) => {
                 let mut bytes = Vec::new();
                 self.source.read(0..self.source.length(), &mut bytes)?;
                 bytes
             }
         };
-        let Parts { digits, checksum, .. } = &self.parts;
+        let DecodedCatalog { digits, checksum, .. } = &self.parts;
         let digits = digits.start as usize..digits.end as usize;
         if bytes[digits.clone()] != *checksum.as_bytes() || self::checksum(&bytes, &digits) != *checksum {
             let why = "the file was written to".to_owned();
-            return Err(Fault { kind: DatasetErrorKind::Changed, why });
+            return Err(CatalogFault { kind: DatasetErrorKind::Changed, why });
         }
         Ok(bytes.into())
     }
@@ -209,14 +209,14 @@ impl Image {
         &self.parts.sizes
     }
 
-    fn find(&self, row: u64) -> Option<(&Columns, usize)> {
+    fn find(&self, row: u64) -> Option<(&BatchColumns, usize)> {
         let batch = self.parts.batches.get(usize::try_from(row / self.parts.rows_per_batch).ok()?)?;
         let row = (row % self.parts.rows_per_batch) as usize;
         (row < batch.rows).then_some((batch, row))
     }
 
     /// The row, its text checked for being text; `None` if there is none of that number.
-    pub(crate) fn row(&self, number: u64) -> Option<Result<Row<'_>, Fault>> {
+    pub(crate) fn row(&self, number: u64) -> Option<Result<CatalogRow<'_>, CatalogFault>> {
         let (batch, row) = self.find(number)?;
         let tables = &self.parts.tables;
         Some((|| {
@@ -227,11 +227,11 @@ impl Image {
                 (Some(object), Some(size), Some(offset)) => {
                     let object = tables.objects.get(object.get(row) as usize).ok_or_else(missing)?;
                     let start = offset.get(row);
-                    (Text::Shard(object), Some((size.get(row), start..start + length)))
+                    (ObjectPath::IndexedShard(object), Some((size.get(row), start..start + length)))
                 }
                 _ => {
                     let path = batch.path.as_ref().map_or(Ok(None), |path| path.shared(&self.source, row))?;
-                    (Text::File(path.ok_or_else(missing)?), None)
+                    (ObjectPath::File(path.ok_or_else(missing)?), None)
                 }
             };
             let etag = match (&batch.etag, &batch.etag_number) {
@@ -241,12 +241,12 @@ impl Image {
                 }
                 (None, None) => None,
             };
-            Ok(Row { object, part, length, modified: modified.map(u64::cast_signed), etag })
+            Ok(CatalogRow { object, part, length, modified: modified.map(u64::cast_signed), etag })
         })())
     }
 
     /// What a row's object calls the sample; `None` if there is no such row or it has no name.
-    pub(crate) fn key(&self, row: u64) -> Result<Option<Cow<'_, str>>, Fault> {
+    pub(crate) fn key(&self, row: u64) -> Result<Option<Cow<'_, str>>, CatalogFault> {
         let Some((batch, row)) = self.find(row) else { return Ok(None) };
         batch.key.as_ref().map_or(Ok(None), |keys| keys.get(&self.source, row))
     }
@@ -292,8 +292,8 @@ impl Image {
     }
 }
 
-impl Parts {
-    fn of(source: &Source) -> Result<Self, Fault> {
+impl DecodedCatalog {
+    fn of(source: &CatalogBytes) -> Result<Self, CatalogFault> {
         let (mut room, mut tail) = (Vec::new(), Vec::new());
         let length = source.length();
         if length < MAGIC.len() as u64 || source.read(0..MAGIC.len() as u64, &mut room)? != MAGIC {
@@ -302,7 +302,7 @@ impl Parts {
         let start = tail_start(source, &mut room)?;
         let tail = source.read(start..length, &mut tail)?;
         let digits = checksum_digits(tail)?;
-        let mut pass = Pass { source, hash: Xxh3::new(), at: 0, room };
+        let mut pass = ChecksumPass { source, hash: Xxh3::new(), at: 0, room };
         let parts = Self::decode(&footer(tail)?, &mut pass, start);
         pass.skip_to(start)?;
         let mut hash = pass.hash;
@@ -310,7 +310,7 @@ impl Parts {
         hash.update(&CHECKSUM_BLANK);
         hash.update(&tail[digits.end..]);
         let checksum = format!("{:032x}", hash.digest128());
-        // Before what else may be wrong with it: that is a consequence.
+        // ResumeState what else may be wrong with it: that is a consequence.
         if tail[digits.clone()] != *checksum.as_bytes() {
             return Err(corrupt("its checksum does not match: the file was damaged or edited"));
         }
@@ -319,7 +319,7 @@ impl Parts {
     }
 
     /// Decodes all that lies before the footer, which begins at `end`.
-    fn decode(footer: &Footer<'_>, pass: &mut Pass<'_>, end: u64) -> Result<Self, Fault> {
+    fn decode(footer: &Footer<'_>, pass: &mut ChecksumPass<'_>, end: u64) -> Result<Self, CatalogFault> {
         let schema = footer.schema().ok_or_else(|| corrupt("it has no schema"))?;
         let metadata: BTreeMap<String, String> = (schema.custom_metadata().into_iter().flatten())
             .filter_map(|pair| Some((pair.key()?.to_owned(), pair.value()?.to_owned())))
@@ -333,8 +333,8 @@ impl Parts {
             }
         }
         let mut table = |id: Option<i64>| id.and_then(|id| dictionaries.remove(&id)).unwrap_or_default();
-        let mut decoder = Decoder::new(matches!(pass.source, Source::Memory(_)));
-        decoder.tables = Tables {
+        let mut decoder = BatchDecoder::new(matches!(pass.source, CatalogBytes::Memory(_)));
+        decoder.tables = Dictionaries {
             labels: table(columns.label),
             objects: table(columns.object),
             etags: table(columns.etags),
@@ -342,7 +342,7 @@ impl Parts {
         if !dictionaries.is_empty() {
             return Err(corrupt("it has more dictionaries than columns for them"));
         }
-        let mut batches: Vec<Columns> = Vec::new();
+        let mut batches: Vec<BatchColumns> = Vec::new();
         for block in footer.recordBatches().into_iter().flatten() {
             let bytes = pass.block(block, end)?;
             let batch = batch(bytes, block, columns)?;
@@ -368,16 +368,16 @@ impl Parts {
 }
 
 /// One pass through a catalog, which computes the checksum on the way.
-struct Pass<'a> {
-    source: &'a Source,
+struct ChecksumPass<'a> {
+    source: &'a CatalogBytes,
     hash: Xxh3,
     at: u64,
     room: Vec<u8>,
 }
 
-impl Pass<'_> {
-    /// The bytes of a block, which must begin behind the last one: then all blocks together are no longer than the file.
-    fn block(&mut self, block: &Block, end: u64) -> Result<&[u8], Fault> {
+impl ChecksumPass<'_> {
+    /// The bytes of a block, which must begin after the last one: then all blocks together are no longer than the file.
+    fn block(&mut self, block: &Block, end: u64) -> Result<&[u8], CatalogFault> {
         let place = place(block)?;
         if place.start < self.at || place.end > end {
             return Err(corrupt("its batches overlap or lie outside the file"));
@@ -389,7 +389,7 @@ impl Pass<'_> {
         Ok(bytes)
     }
 
-    fn skip_to(&mut self, place: u64) -> Result<(), Fault> {
+    fn skip_to(&mut self, place: u64) -> Result<(), CatalogFault> {
         while self.at < place {
             let next = place.min(self.at + CHUNK);
             self.hash.update(self.source.read(self.at..next, &mut self.room)?);
@@ -400,13 +400,14 @@ impl Pass<'_> {
 }
 
 /// How long the footer's length and the magic at the end are.
-const END: u64 = 4 + MAGIC.len() as u64;
+const FOOTER_END: u64 = 4 + MAGIC.len() as u64;
 
 /// Where the footer begins.
-fn tail_start(source: &Source, room: &mut Vec<u8>) -> Result<u64, Fault> {
+fn tail_start(source: &CatalogBytes, room: &mut Vec<u8>) -> Result<u64, CatalogFault> {
     let cut = || corrupt("it ends early");
-    let end = source.length().checked_sub(END).ok_or_else(cut)?;
-    let (length, magic) = source.read(end..end + END, room)?.split_first_chunk::<4>().ok_or_else(cut)?;
+    let end = source.length().checked_sub(FOOTER_END).ok_or_else(cut)?;
+    let (length, magic) =
+        source.read(end..end + FOOTER_END, room)?.split_first_chunk::<4>().ok_or_else(cut)?;
     if magic != MAGIC {
         return Err(cut());
     }
@@ -415,7 +416,7 @@ fn tail_start(source: &Source, room: &mut Vec<u8>) -> Result<u64, Fault> {
 }
 
 /// The footer, at the end of a file or of a part of it.
-fn footer(bytes: &[u8]) -> Result<Footer<'_>, Fault> {
+fn footer(bytes: &[u8]) -> Result<Footer<'_>, CatalogFault> {
     let cut = || corrupt("it ends early");
     let (rest, magic) = bytes.split_last_chunk::<6>().ok_or_else(cut)?;
     let (rest, length) = rest.split_last_chunk::<4>().ok_or_else(cut)?;
@@ -434,7 +435,7 @@ fn footer(bytes: &[u8]) -> Result<Footer<'_>, Fault> {
 
 /// Where the digits of the checksum stand in a file, or in a part at its end. Files of other makers and versions are told apart on the way, because a
 /// newer version may have another idea of a checksum.
-pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, Fault> {
+pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault> {
     let footer = footer(bytes)?;
     let schema = footer.schema().and_then(|schema| schema.custom_metadata());
     let version = schema.into_iter().flatten().find(|pair| pair.key() == Some(VERSION_KEY));
@@ -444,7 +445,7 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, Fault> {
             let why = format!(
                 "it is of version {other}, and this foreread reads versions {VERSION} and {VERSION_PACKED}"
             );
-            return Err(Fault { kind: DatasetErrorKind::Unsupported, why });
+            return Err(CatalogFault { kind: DatasetErrorKind::Unsupported, why });
         }
         _ => return Err(foreign("it is an Arrow file of another kind")),
     }

@@ -1,10 +1,10 @@
-//! Place-holders of directories, which are no samples.
+//! Directory markers: empty objects that stand for directories and are not samples.
 //!
-//! Consoles and file browsers put an empty object `photos/` where somebody makes a directory in a bucket. A lister that sees the
-//! key as it is leaves it out; where the client has taken the `/` off (Google's and Azure's), it looks like an empty
-//! object `photos` beside `photos/1.jpg`. No file system has both, so an empty object whose path is a directory of another
-//! one is taken for what it is. An empty object that nothing lies below stays a sample: nothing tells it from one. The price is
-//! the paths of the empty objects, once more, while the listing goes on.
+//! Consoles and file browsers create an empty object `photos/` for a directory in a bucket. A lister that sees the key
+//! unchanged leaves it out. Google's and Azure's clients remove the `/`, so that it looks like an empty object `photos`
+//! next to `photos/1.jpg`. No file system has both, so an empty object whose path is a directory of another object is a
+//! marker. An empty object with nothing below it stays a sample. The price is the paths of the empty objects, once more,
+//! during the listing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use foreread_tier::Object;
 
 /// The empty objects of a listing, and which of them are directories.
 #[derive(Debug, Default)]
-pub(crate) struct PlaceHolders {
+pub(crate) struct DirectoryMarkers {
     empty: HashSet<Arc<str>>,
     directories: HashSet<Arc<str>>,
     /// The directory that was looked at last: neighbours share theirs.
     last: String,
 }
 
-impl PlaceHolders {
+impl DirectoryMarkers {
     /// Notes an object that was listed, wanted or not.
     pub(crate) fn note(&mut self, object: &Object) {
         if object.size == 0 {
@@ -45,7 +45,7 @@ impl PlaceHolders {
         }
     }
 
-    /// Takes the place-holders out of what was listed and is wanted.
+    /// Takes the directory markers out of what was listed and is wanted.
     pub(crate) fn sift(mut self, objects: &mut Vec<Object>) {
         if self.empty.is_empty() {
             return;
@@ -71,27 +71,27 @@ mod tests {
 
     fn sifted(listed: &[(&str, u64)]) -> Vec<String> {
         let mut objects: Vec<Object> = listed.iter().map(|&(path, size)| object(path, size)).collect();
-        let mut holders = PlaceHolders::default();
+        let mut holders = DirectoryMarkers::default();
         objects.iter().for_each(|object| holders.note(object));
         holders.sift(&mut objects);
         objects.iter().map(|object| object.path.to_string()).collect()
     }
 
     #[test]
-    fn an_empty_object_that_others_lie_below_is_no_sample() {
+    fn empty_object_with_others_below_is_a_directory() {
         for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [1, 4, 0, 3, 2]] {
             let listed = [("a", 0), ("a/b", 0), ("a/b/1", 5), ("a/empty", 0), ("ab", 0)];
             let mut left = sifted(&order.map(|at| listed[at]));
             left.sort_unstable();
             assert_eq!(left, ["a/b/1", "a/empty", "ab"]);
         }
-        // A real object of a directory's name stays, and so does an empty one beside its place-holder's namesakes.
+        // A real object of a directory's name stays, and so does an empty one beside its directory marker's namesakes.
         assert_eq!(sifted(&[("a", 3), ("a", 0), ("a/1", 1), ("a-", 0)]), ["a", "a/1", "a-"]);
     }
 
     #[test]
-    fn what_is_not_wanted_tells_directories_too() {
-        let mut holders = PlaceHolders::default();
+    fn excluded_objects_reveal_directory_markers_too() {
+        let mut holders = DirectoryMarkers::default();
         for (path, size) in [("a", 0), ("a/unwanted.txt", 5), ("b.jpg", 1)] {
             holders.note(&object(path, size));
         }
@@ -103,7 +103,7 @@ mod tests {
     proptest! {
         #[test]
         // semantics: SAMPLE-7
-        fn exactly_the_empty_ones_above_others_go(
+        fn directory_markers_are_exactly_empty_objects_above_others(
             listed in prop::collection::vec(("[ab](/[ab]){0,3}", 0..2u64), 0..20)
         ) {
             let borrowed: Vec<(&str, u64)> = listed.iter().map(|(path, size)| (path.as_str(), *size)).collect();

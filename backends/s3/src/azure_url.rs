@@ -6,7 +6,7 @@
 
 use foreread_tier::TierError;
 
-use crate::config::Location;
+use crate::config::BucketPrefix;
 use crate::error::invalid;
 
 /// The clouds that Azure has. The first is the one that its client knows by itself.
@@ -23,17 +23,19 @@ pub(crate) const SCHEMES: [&str; 5] = ["az", "abfs", "abfss", "wasb", "wasbs"];
 
 /// A container's account, where its URL names one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct AzureAccount {
     pub(crate) name: String,
     /// Where it answers, where that is not the usual place.
     pub(crate) endpoint: Option<String>,
 }
 
 /// The container and the prefix that a URL names, and the account if it does.
-pub(crate) fn location(url: &str) -> Result<(Location, Option<Account>), TierError> {
+pub(crate) fn location(url: &str) -> Result<(BucketPrefix, Option<AzureAccount>), TierError> {
     let (_, rest) = url.split_once("://").unwrap_or_default();
     let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    let Some((container, host)) = authority.split_once('@') else { return Ok((Location::of(url)?, None)) };
+    let Some((container, host)) = authority.split_once('@') else {
+        return Ok((BucketPrefix::of(url)?, None));
+    };
     // Nothing of it is repeated: whoever writes a key before an `@` is told what belongs there.
     let wrong = || {
         let why = "write `abfss://container@account.dfs.core.windows.net/path` or `az://container/path`; another address \
@@ -52,8 +54,8 @@ pub(crate) fn location(url: &str) -> Result<(Location, Option<Account>), TierErr
         return Err(wrong());
     }
     let endpoint = (cloud != CLOUDS[0]).then(|| format!("https://{name}.blob.{cloud}"));
-    let location = Location::below(container, prefix, url)?;
-    Ok((location, Some(Account { name: name.to_owned(), endpoint })))
+    let location = BucketPrefix::below(container, prefix, url)?;
+    Ok((location, Some(AzureAccount { name: name.to_owned(), endpoint })))
 }
 
 #[cfg(test)]
@@ -64,7 +66,7 @@ mod tests {
     // semantics: BUCKET-14
     fn urls_name_a_container_and_may_name_its_account() {
         let account = |name: &str, endpoint: Option<&str>| {
-            Some(Account { name: name.into(), endpoint: endpoint.map(str::to_owned) })
+            Some(AzureAccount { name: name.into(), endpoint: endpoint.map(str::to_owned) })
         };
         for (url, container, prefix, expected) in [
             ("az://c/a/b", "c", "a/b", None),

@@ -1,26 +1,26 @@
-//! Walking from member to member of a shard, and doing so from several places at once.
+//! Scanning the members of a shard, from several positions at once.
 //!
-//! A format is a [`Machine`]: from the bytes where it stands it says what is there and where to go next. It does no
-//! I/O, so what fuzzers and tests feed it is what an origin would.
+//! A format is a [`ShardParser`]: from the bytes at a position it returns what is there and the next position. It does no
+//! I/O, so that fuzzers and tests feed it as an origin does.
 //!
-//! The heads of a shard are a chain, each found through the one before it, and a store with 10 ms latency shows a
-//! hundred a second. So a large shard of small members is walked from several places: each *guesses* a head by its
-//! looks and goes on from there. A guess is believed only if the walk before it arrives at exactly that place; the rest
-//! is walked again. So the result is the one walk's, whatever lies in the data (a tar in a tar looks like heads, too).
-//! The price is the bytes that are looked through for a first head, held below a thousandth of the shard.
+//! The headers of a shard are a chain, each found through the one before it. A store with 10 ms latency delivers a hundred
+//! a second. So a large shard of small members is scanned from several positions. Each *guesses* a header by its form and
+//! continues from there. A guess counts only if the scan before it arrives at exactly that position; the rest is scanned
+//! again. So the result is that of one scan, whatever the data contain (a tar in a tar looks like headers, too). The price
+//! is the bytes that are searched for a first header, less than a thousandth of the shard.
 
 use std::borrow::Cow;
 
 use foreread_tier::Object;
 use futures::future::join_all;
 
-use super::reader::{Reader, Store};
-use super::rows::Texts;
-use super::trouble::Trouble;
+use super::reader::{ShardReader, ShardStore};
+use super::rows::TextList;
+use super::shard_error::ShardError;
 
 /// What a machine says of the place where it stands.
 #[derive(Debug)]
-pub(crate) enum Step<'a> {
+pub(crate) enum ParseStep<'a> {
     /// It must see so many bytes of it first.
     Needs(u64),
     /// No member; it goes on there.
@@ -28,14 +28,14 @@ pub(crate) enum Step<'a> {
     /// Something that is no sample; it goes on there.
     Skip(u64),
     /// A member; it goes on there.
-    Member(Member<'a>, u64),
+    ShardMember(ShardMember<'a>, u64),
     /// The end.
     End,
 }
 
 /// One member of a shard.
 #[derive(Debug)]
-pub(crate) struct Member<'a> {
+pub(crate) struct ShardMember<'a> {
     pub(crate) name: Cow<'a, str>,
     pub(crate) start: u64,
     pub(crate) length: u64,
@@ -44,10 +44,10 @@ pub(crate) struct Member<'a> {
 }
 
 /// A packed format.
-pub(crate) trait Machine: Default + Send {
+pub(crate) trait ShardParser: Default + Send {
     /// Says what is at `at` of a shard of `size` bytes, of which `bytes` are the next that are at hand. Where it sends
     /// the walk is always further on.
-    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<Step<'a>, Trouble>;
+    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError>;
 
     /// Whether what comes next does not depend on what came before.
     fn is_fresh(&self) -> bool;
@@ -61,17 +61,17 @@ pub(crate) trait Machine: Default + Send {
     fn find(bytes: &[u8]) -> Option<usize>;
 }
 
-/// Members that were found, in their order.
+/// MemberScan that were found, in their order.
 #[derive(Debug, Default)]
-pub(crate) struct Members {
-    pub(crate) names: Texts,
+pub(crate) struct MemberScan {
+    pub(crate) names: TextList,
     /// Start, length, checksum.
     pub(crate) places: Vec<(u64, u64, u32)>,
     pub(crate) skipped: u64,
 }
 
-impl Members {
-    fn push(&mut self, member: &Member<'_>) {
+impl MemberScan {
+    fn push(&mut self, member: &ShardMember<'_>) {
         self.names.push(&member.name);
         self.places.push((member.start, member.length, member.crc32c));
     }
@@ -79,8 +79,8 @@ impl Members {
 
 /// A walk so far.
 #[derive(Debug, Default)]
-struct Walk {
-    members: Members,
+struct ParallelScan {
+    members: MemberScan,
     /// Where it stood fresh, with the members and the others that it had found by then; only of guesses.
     marks: Vec<(u64, usize, u64)>,
     /// Where it stands, fresh; `None` at the end.
@@ -88,20 +88,20 @@ struct Walk {
     bound: bool,
 }
 
-impl Walk {
+impl ParallelScan {
     fn starting_at(at: u64) -> Self {
         Self { reached: Some(at), ..Self::default() }
     }
 
     /// Goes on until it stands fresh at `until` or beyond, or has found `most` members.
-    async fn on<M: Machine>(
+    async fn on<M: ShardParser>(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut ShardReader<'_>,
         size: u64,
         until: u64,
         most: usize,
         marking: bool,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ShardError> {
         let mut machine = M::default();
         let Some(mut at) = self.reached else { return Ok(()) };
         let enough = self.members.places.len().saturating_add(most);
@@ -123,37 +123,37 @@ impl Walk {
             let step = machine.step(at, bytes, size)?;
             self.bound |= machine.is_bound();
             let next = match step {
-                Step::Needs(least) if least > needs => {
+                ParseStep::Needs(least) if least > needs => {
                     needs = least;
                     continue;
                 }
-                Step::Needs(_) => return Err(Trouble::damaged(at, "it makes no sense")),
-                Step::Go(next) => next,
-                Step::Skip(next) => {
+                ParseStep::Needs(_) => return Err(ShardError::damaged(at, "it makes no sense")),
+                ParseStep::Go(next) => next,
+                ParseStep::Skip(next) => {
                     self.members.skipped += 1;
                     next
                 }
-                Step::Member(member, next) => {
+                ParseStep::ShardMember(member, next) => {
                     self.members.push(&member);
                     next
                 }
-                Step::End => {
+                ParseStep::End => {
                     self.reached = None;
                     return Ok(());
                 }
             };
             if next <= at {
-                return Err(Trouble::damaged(at, "it goes round in circles"));
+                return Err(ShardError::damaged(at, "it goes round in circles"));
             }
             if next > size {
-                return Err(Trouble::cut_short(at, size));
+                return Err(ShardError::cut_short(at, size));
             }
             (at, needs) = (next, 0);
         }
     }
 
     /// Takes over what `guess` found from where this walk stands on; `false` if it never stood there.
-    fn join(&mut self, guess: &Walk) -> bool {
+    fn join(&mut self, guess: &ParallelScan) -> bool {
         let Some(at) = self.reached else { return true };
         let Ok(mark) = guess.marks.binary_search_by_key(&at, |&(place, ..)| place) else { return false };
         let (_, members, skipped) = guess.marks[mark];
@@ -178,14 +178,14 @@ const SHARE: u64 = 1000;
 const FEWEST: u64 = 4;
 
 /// All members of a shard, found by at most `places` walks at once.
-pub(crate) async fn members<M: Machine>(
-    store: &Store<'_>,
+pub(crate) async fn members<M: ShardParser>(
+    store: &ShardStore<'_>,
     object: &Object,
     places: usize,
-) -> Result<Members, Trouble> {
+) -> Result<MemberScan, ShardError> {
     let size = object.size;
-    let mut reader = Reader::new(store, object);
-    let mut whole = Walk::starting_at(0);
+    let mut reader = ShardReader::new(store, object);
+    let mut whole = ParallelScan::starting_at(0);
     whole.on::<M>(&mut reader, size, u64::MAX, FIRST, false).await?;
     let (Some(at), false) = (whole.reached, whole.bound) else {
         return rest::<M>(reader, size, whole).await;
@@ -214,35 +214,45 @@ pub(crate) async fn members<M: Machine>(
     }
     if whole.bound {
         // Something that holds for all later members was met by one walk and not by the others.
-        return rest::<M>(reader, size, Walk::starting_at(0)).await;
+        return rest::<M>(reader, size, ParallelScan::starting_at(0)).await;
     }
     rest::<M>(reader, size, whole).await
 }
 
 /// Walks to the end.
-async fn rest<M: Machine>(mut reader: Reader<'_>, size: u64, walk: Walk) -> Result<Members, Trouble> {
+async fn rest<M: ShardParser>(
+    mut reader: ShardReader<'_>,
+    size: u64,
+    walk: ParallelScan,
+) -> Result<MemberScan, ShardError> {
     // A machine that is bound must see all of it.
-    let mut walk = if walk.bound { Walk::starting_at(0) } else { walk };
+    let mut walk = if walk.bound { ParallelScan::starting_at(0) } else { walk };
     walk.on::<M>(&mut reader, size, u64::MAX, usize::MAX, false).await?;
     Ok(walk.members)
 }
 
 /// A walk from the first place in `from..until` that looks like a head, among the next `reach` bytes; what goes wrong is
 /// left to the walk that arrives here.
-async fn guess<M: Machine>(store: &Store<'_>, object: &Object, from: u64, until: u64, reach: u64) -> Walk {
+async fn guess<M: ShardParser>(
+    store: &ShardStore<'_>,
+    object: &Object,
+    from: u64,
+    until: u64,
+    reach: u64,
+) -> ParallelScan {
     let mut at = from.next_multiple_of(512);
     let last = at.saturating_add(reach).min(until);
     while at < last {
         let length = LOOK.min(object.size - at);
         let Ok(bytes) = store.read(object, at, length).await else { break };
         if let Some(place) = M::find(&bytes) {
-            let mut walk = Walk::starting_at(at + place as u64);
-            let mut reader = Reader::new(store, object);
+            let mut walk = ParallelScan::starting_at(at + place as u64);
+            let mut reader = ShardReader::new(store, object);
             // What was found before the trouble is right, if it is right at all.
             let _ = walk.on::<M>(&mut reader, object.size, until, usize::MAX, true).await;
             return walk;
         }
         at += LOOK - 512; // what was cut in two
     }
-    Walk::starting_at(until)
+    ParallelScan::starting_at(until)
 }

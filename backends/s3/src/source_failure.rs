@@ -1,4 +1,4 @@
-//! Why a source of credentials gives none, and whether it may give some in a moment.
+//! The failure of a source of credentials, and whether a retry may succeed.
 
 use std::error::Error;
 use std::fmt;
@@ -7,16 +7,16 @@ use foreread_tier::ErrorKind;
 
 /// The failure of one source.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct SourceFailure {
     pub(crate) why: String,
     /// Whether another attempt may succeed with nothing changed: a service was not reached, or was busy.
-    pub(crate) passing: bool,
+    pub(crate) transient: bool,
 }
 
-impl Failure {
+impl SourceFailure {
     /// One that stays until somebody does something.
-    pub(crate) fn lasting(why: impl Into<String>) -> Self {
-        Self { why: why.into(), passing: false }
+    pub(crate) fn permanent(why: impl Into<String>) -> Self {
+        Self { why: why.into(), transient: false }
     }
 
     /// What a provider or the client came back with. Providers repeat the client's error without its words, and some take
@@ -25,14 +25,14 @@ impl Failure {
         match client_error(error) {
             Some(cause) => Self {
                 why: format!("{}: {}", one_line(error), one_line(cause)),
-                passing: cause.is_retryable(),
+                transient: cause.is_retryable(),
             },
-            None => Self { why: one_line(error), passing: error.is_retryable() },
+            None => Self { why: one_line(error), transient: error.is_retryable() },
         }
     }
 
     pub(crate) const fn kind(&self) -> ErrorKind {
-        if self.passing { ErrorKind::Transient } else { ErrorKind::Denied }
+        if self.transient { ErrorKind::Transient } else { ErrorKind::Denied }
     }
 
     /// The same as a part of something larger.

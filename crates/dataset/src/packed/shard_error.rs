@@ -1,4 +1,4 @@
-//! What can be wrong with a shard.
+//! Errors of shards.
 
 use foreread_tier::TierError;
 
@@ -6,7 +6,7 @@ use crate::{DatasetError, DatasetErrorKind};
 
 /// What is wrong with a shard, without its name.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum ShardError {
     /// Its bytes: where, and what is wrong with them.
     Damaged { at: u64, why: String },
     /// Nothing, but it is packed in a way from which no sample can be read by itself: why, and what to do.
@@ -15,7 +15,7 @@ pub(crate) enum Trouble {
     Unread(TierError),
 }
 
-impl Trouble {
+impl ShardError {
     pub(crate) fn damaged(at: u64, why: impl Into<String>) -> Self {
         Self::Damaged { at, why: why.into() }
     }
@@ -51,7 +51,7 @@ impl Trouble {
     }
 }
 
-impl From<TierError> for Trouble {
+impl From<TierError> for ShardError {
     fn from(error: TierError) -> Self {
         Self::Unread(error)
     }
@@ -74,8 +74,8 @@ pub(crate) fn compression(start: &[u8]) -> Option<&'static str> {
 }
 
 /// What to say of a shard that is compressed as a whole.
-pub(crate) fn compressed(how: &str) -> Trouble {
-    Trouble::unsupported(
+pub(crate) fn compressed(how: &str) -> ShardError {
+    ShardError::unsupported(
         0,
         format!(
             "it is compressed ({how}), so no sample of it can be read by itself; write it without compression, or \

@@ -1,5 +1,7 @@
-//! Google's and Azure's stores: their clients are `object_store`'s own, credentials and settings included. Requests pass
-//! under the same judge, so that errors are told apart as S3's are.
+//! Google's and Azure's stores.
+//!
+//! Their clients, credentials and settings are `object_store`'s. Responses pass through the same [`StoreConnector`], so
+//! that errors are classified as S3's are.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,13 +12,13 @@ use foreread_tier::{Context, OpenOptions, OriginTier, TierError};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::{ObjectStore, RetryConfig};
 
-use crate::config::Location;
-use crate::core::ObjectOrigin;
-use crate::error::{Action, Place, invalid};
-use crate::lister::{HELD, LISTS, Listing};
-use crate::pages::{Ask, Entry, Page, Pages};
-use crate::reader::Reader;
-use crate::transport::{Judges, root};
+use crate::config::BucketPrefix;
+use crate::core::ObjectStoreOrigin;
+use crate::error::{BucketContext, StoreOperation, invalid};
+use crate::lister::{BucketListing, MAX_HELD_OBJECTS, PARALLEL_PAGES};
+use crate::pages::{ListPage, ListedKey, PageRequest, PageSource};
+use crate::reader::ObjectReader;
+use crate::transport::{StoreConnector, root};
 
 type Opened = Result<Arc<dyn OriginTier>, TierError>;
 
@@ -27,7 +29,7 @@ pub(crate) fn open(url: &str, options: &OpenOptions, context: &Context) -> Optio
         #[cfg(feature = "gcs")]
         "gs" => Some(google(url, options, context)),
         #[cfg(feature = "azure")]
-        scheme if crate::azure::SCHEMES.contains(&scheme) => Some(azure(url, options, context)),
+        scheme if crate::azure_url::SCHEMES.contains(&scheme) => Some(azure(url, options, context)),
         _ => None,
     }
 }
@@ -71,11 +73,11 @@ fn no_retries() -> RetryConfig {
 #[cfg(feature = "gcs")]
 fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
     use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-    let location = Location::of(url)?;
+    let location = BucketPrefix::of(url)?;
     let mut builder = GoogleCloudStorageBuilder::from_env()
         .with_bucket_name(&location.bucket)
         .with_retry(no_retries())
-        .with_http_connector(Judges::default());
+        .with_http_connector(StoreConnector::default());
     for (name, value) in &options.settings {
         let key = GoogleConfigKey::from_str(name).map_err(|_| unknown(name, &GOOGLE))?;
         builder = builder.with_config(key, value);
@@ -88,7 +90,7 @@ fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
 #[cfg(feature = "azure")]
 fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
     use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-    let (location, account) = crate::azure::location(url)?;
+    let (location, account) = crate::azure_url::location(url)?;
     let mut builder = MicrosoftAzureBuilder::from_env();
     if let Some(account) = account {
         builder = builder.with_account(account.name);
@@ -99,7 +101,7 @@ fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
     let mut builder = builder
         .with_container_name(&location.bucket)
         .with_retry(no_retries())
-        .with_http_connector(Judges::default());
+        .with_http_connector(StoreConnector::default());
     for (name, value) in &options.settings {
         let key = AzureConfigKey::from_str(name).map_err(|_| unknown(name, &AZURE))?;
         builder = builder.with_config(key, value);
@@ -115,32 +117,44 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     at: String,
     store: S,
     begins_anywhere: bool,
-    location: Location,
+    location: BucketPrefix,
     options: &OpenOptions,
     context: &Context,
 ) -> Arc<dyn OriginTier> {
     // Wherever it is, it is reached so.
     let proxy = crate::proxy::of("https://storage");
     let bucket = format!("{scheme}://{}", location.bucket);
-    let place = Place { tier, bucket, endpoint: None, region: None, signed: true, proxy };
+    let place = BucketContext { tier, bucket, endpoint: None, region: None, signed: true, proxy };
     let canonical = format!("{at} {}/{}", location.bucket, location.prefix);
     let store = Arc::new(store);
-    let pages = OtherPages { store: Arc::clone(&store), begins_anywhere, place: place.clone() };
-    let reader = Reader {
+    let pages = ClientPages { store: Arc::clone(&store), begins_anywhere, place: place.clone() };
+    let reader = ObjectReader {
         store,
         credentials: None,
         place: place.clone(),
         location: location.clone(),
         buffers: Arc::clone(&context.buffers),
     };
-    let listing =
-        Listing { pages: Arc::new(pages), place, location, most: LISTS, held: HELD, seed: context.seed };
-    Arc::new(ObjectOrigin::new(reader, listing, options.parallelism, context.runtime.clone(), canonical))
+    let listing = BucketListing {
+        pages: Arc::new(pages),
+        place,
+        location,
+        parallel_pages: PARALLEL_PAGES,
+        max_held: MAX_HELD_OBJECTS,
+        seed: context.seed,
+    };
+    Arc::new(ObjectStoreOrigin::of(
+        reader,
+        Some(listing),
+        options.parallelism,
+        context.runtime.clone(),
+        canonical,
+    ))
 }
 
-/// Gives place-holders their `/` back where without it they are out of order: `a-b`, `a/` came as `a-b`, `a`. Each key is
+/// Gives directory markers their `/` back where without it they are out of order: `a-b`, `a/` came as `a-b`, `a`. Each key is
 /// greater than the one before it, the first than `before`.
-fn name_holders(before: &str, entries: &mut [Entry]) {
+fn name_holders(before: &str, entries: &mut [ListedKey]) {
     let mut before = before;
     for entry in entries {
         if entry.size == 0 && entry.key.as_str() <= before {
@@ -153,22 +167,22 @@ fn name_holders(before: &str, entries: &mut [Entry]) {
     }
 }
 
-/// Pages of a client that has them. Place-holders lose their `/` there, and look like empty objects.
-struct OtherPages<S> {
+/// PageSource of a client that has them. Place-holders lose their `/` there, and look like empty objects.
+struct ClientPages<S> {
     store: Arc<S>,
     begins_anywhere: bool,
-    place: Place,
+    place: BucketContext,
 }
 
-impl<S> fmt::Debug for OtherPages<S> {
+impl<S> fmt::Debug for ClientPages<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OtherPages").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("ClientPages").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
 #[async_trait]
-impl<S: PaginatedListStore> Pages for OtherPages<S> {
-    async fn page(&self, ask: &Ask<'_>) -> Result<Page, TierError> {
+impl<S: PaginatedListStore> PageSource for ClientPages<S> {
+    async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
         let begins = self.begins_anywhere && ask.token.is_none() && !ask.after.is_empty();
         let options = PaginatedListOptions {
             offset: begins.then(|| ask.after.to_owned()),
@@ -178,15 +192,10 @@ impl<S: PaginatedListStore> Pages for OtherPages<S> {
         };
         let prefix = (!ask.prefix.is_empty()).then_some(ask.prefix);
         let page = self.store.list_paginated(prefix, options).await;
-        let page = page.map_err(|error| self.place.of_client(Action::List, None, &error))?;
-        let entry = |meta: object_store::ObjectMeta| Entry {
-            key: meta.location.to_string(),
-            size: meta.size,
-            tag: meta.e_tag,
-        };
-        let mut entries: Vec<Entry> = page.result.objects.into_iter().map(entry).collect();
+        let page = page.map_err(|error| self.place.of_client(StoreOperation::List, None, &error))?;
+        let mut entries: Vec<ListedKey> = page.result.objects.into_iter().map(ListedKey::from).collect();
         name_holders(if ask.token.is_some() || begins { ask.after } else { "" }, &mut entries);
-        Ok(Page { entries, token: page.page_token })
+        Ok(ListPage { entries, token: page.page_token })
     }
 
     fn begins_anywhere(&self) -> bool {
@@ -199,13 +208,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn place_holder_out_of_order_has_its_slash_again() {
-        let entry = |key: &str, size| Entry { key: key.into(), size, tag: None };
+    fn directory_marker_out_of_order_gets_its_slash() {
+        let entry = |key: &str, size| ListedKey { key: key.into(), size, tag: None };
         let mut entries =
             [entry("a", 0), entry("a/1", 1), entry("b-c", 1), entry("b", 0), entry("b/x", 0), entry("a", 1)];
         name_holders("a-z", &mut entries);
         let keys: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
-        // What is no place-holder and out of order stays, and shows that the store has another order.
+        // What is no directory marker and out of order stays, and shows that the store has another order.
         assert_eq!(keys, ["a/", "a/1", "b-c", "b/", "b/x", "a"]);
         let mut empty = [entry("a", 0), entry("b", 0)];
         name_holders("", &mut empty);

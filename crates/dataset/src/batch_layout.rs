@@ -11,18 +11,18 @@ use arrow_ipc::{
     Block, Buffer, Field, FieldNode, Message, RecordBatch, Schema, TimeUnit, Type, root_as_message,
 };
 
-use crate::image::{Fault, corrupt};
+use crate::catalog_file::{CatalogFault, corrupt};
 
 /// A column of numbers: where its validity bits (if some value is absent) and its values begin.
 #[derive(Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct NumberColumn {
     validity: Option<usize>,
     values: usize,
 }
 
 /// A column of text: where its validity bits and its `rows + 1` ends begin, and where the text is.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct TextColumn {
     validity: Option<usize>,
     ends: usize,
     text: Range<usize>,
@@ -30,43 +30,47 @@ pub(crate) struct Text {
 
 /// A column of lists of fields: where its `rows + 1` ends begin, how many fields there are in all, and their columns.
 #[derive(Debug)]
-pub(crate) struct Fields {
+pub(crate) struct FieldsColumn {
     ends: usize,
     pub(crate) count: usize,
-    pub(crate) name: Text,
-    pub(crate) offset: Numbers,
-    pub(crate) length: Numbers,
+    pub(crate) name: TextColumn,
+    pub(crate) offset: NumberColumn,
+    pub(crate) length: NumberColumn,
 }
 
 /// One batch's columns. What a version or a dataset does not have is `None`.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct BatchLayout {
     pub(crate) rows: usize,
     /// Version 1: the object's path.
-    pub(crate) path: Option<Text>,
+    pub(crate) path: Option<TextColumn>,
     /// Version 2: the object's number, and the sample's name in it.
-    pub(crate) object: Option<Numbers>,
-    pub(crate) key: Option<Text>,
-    pub(crate) offset: Numbers,
-    pub(crate) length: Numbers,
-    pub(crate) object_size: Option<Numbers>,
-    pub(crate) label: Option<Numbers>,
-    pub(crate) modified: Option<Numbers>,
+    pub(crate) object: Option<NumberColumn>,
+    pub(crate) key: Option<TextColumn>,
+    pub(crate) offset: NumberColumn,
+    pub(crate) length: NumberColumn,
+    pub(crate) object_size: Option<NumberColumn>,
+    pub(crate) label: Option<NumberColumn>,
+    pub(crate) modified: Option<NumberColumn>,
     /// Version 1: the ETag; version 2: its number.
-    pub(crate) etag: Option<Text>,
-    pub(crate) etag_number: Option<Numbers>,
-    pub(crate) fields: Option<Fields>,
-    pub(crate) crc32c: Option<Numbers>,
+    pub(crate) etag: Option<TextColumn>,
+    pub(crate) etag_number: Option<NumberColumn>,
+    pub(crate) fields: Option<FieldsColumn>,
+    pub(crate) crc32c: Option<NumberColumn>,
 }
 
 /// The values of the column that begins at `values`.
-fn values<const BYTES: usize>(bytes: &[u8], values: usize, rows: usize) -> Result<&[[u8; BYTES]], Fault> {
+fn values<const BYTES: usize>(
+    bytes: &[u8],
+    values: usize,
+    rows: usize,
+) -> Result<&[[u8; BYTES]], CatalogFault> {
     let column = bytes.get(values..).and_then(|rest| rest.get(..rows * BYTES));
     column.map(|column| column.as_chunks().0).ok_or_else(|| corrupt("a column ends early"))
 }
 
 /// The validity bits of a column that has some.
-fn validity(bytes: &[u8], bits: Option<usize>, rows: usize) -> Result<Option<&[u8]>, Fault> {
+fn validity(bytes: &[u8], bits: Option<usize>, rows: usize) -> Result<Option<&[u8]>, CatalogFault> {
     let Some(bits) = bits else { return Ok(None) };
     let bits = bytes.get(bits..).and_then(|rest| rest.get(..rows.div_ceil(8)));
     bits.map(Some).ok_or_else(|| corrupt("a column ends early"))
@@ -78,7 +82,7 @@ pub(crate) fn is_present(validity: Option<&[u8]>, row: usize) -> bool {
 }
 
 /// The ends at `start`, which must ascend up to `most`.
-fn ends(bytes: &[u8], start: usize, rows: usize, most: usize) -> Result<Vec<u64>, Fault> {
+fn ends(bytes: &[u8], start: usize, rows: usize, most: usize) -> Result<Vec<u64>, CatalogFault> {
     // A negative one becomes far too large.
     let ends = values(bytes, start, rows + 1)?.iter().map(|end| u64::from(u32::from_le_bytes(*end)));
     let ends: Vec<u64> = ends.collect();
@@ -88,25 +92,33 @@ fn ends(bytes: &[u8], start: usize, rows: usize, most: usize) -> Result<Vec<u64>
     Ok(ends)
 }
 
-impl Numbers {
+impl NumberColumn {
     /// The values of all rows, also of those that have none.
     pub(crate) fn values<'a, const BYTES: usize>(
         &self,
         bytes: &'a [u8],
         rows: usize,
-    ) -> Result<&'a [[u8; BYTES]], Fault> {
+    ) -> Result<&'a [[u8; BYTES]], CatalogFault> {
         values(bytes, self.values, rows)
     }
 
     /// Which rows have a value, if not all.
-    pub(crate) fn validity<'a>(&self, bytes: &'a [u8], rows: usize) -> Result<Option<&'a [u8]>, Fault> {
+    pub(crate) fn validity<'a>(
+        &self,
+        bytes: &'a [u8],
+        rows: usize,
+    ) -> Result<Option<&'a [u8]>, CatalogFault> {
         validity(bytes, self.validity, rows)
     }
 }
 
-impl Text {
+impl TextColumn {
     /// The rows' ends after a zero, and all text, which has not been checked for being UTF-8.
-    pub(crate) fn decode<'a>(&self, bytes: &'a [u8], rows: usize) -> Result<(Vec<u64>, &'a [u8]), Fault> {
+    pub(crate) fn decode<'a>(
+        &self,
+        bytes: &'a [u8],
+        rows: usize,
+    ) -> Result<(Vec<u64>, &'a [u8]), CatalogFault> {
         let text = bytes.get(self.text.clone()).ok_or_else(|| corrupt("a column ends early"))?;
         // Without rows there need not be a zero.
         let ends = if rows == 0 { vec![0] } else { ends(bytes, self.ends, rows, text.len())? };
@@ -114,7 +126,11 @@ impl Text {
     }
 
     /// Which rows have a text, if not all.
-    pub(crate) fn validity<'a>(&self, bytes: &'a [u8], rows: usize) -> Result<Option<&'a [u8]>, Fault> {
+    pub(crate) fn validity<'a>(
+        &self,
+        bytes: &'a [u8],
+        rows: usize,
+    ) -> Result<Option<&'a [u8]>, CatalogFault> {
         validity(bytes, self.validity, rows)
     }
 
@@ -124,9 +140,9 @@ impl Text {
     }
 }
 
-impl Fields {
+impl FieldsColumn {
     /// Which of the batch's fields are each row's: their ends, after where those of the first begin.
-    pub(crate) fn ends(&self, bytes: &[u8], rows: usize) -> Result<Vec<u64>, Fault> {
+    pub(crate) fn ends(&self, bytes: &[u8], rows: usize) -> Result<Vec<u64>, CatalogFault> {
         ends(bytes, self.ends, rows, self.count)
     }
 }
@@ -147,7 +163,7 @@ pub(crate) struct ColumnSet {
 
 impl ColumnSet {
     /// Checks that the columns are those of a catalog.
-    pub(crate) fn of(schema: &Schema<'_>) -> Result<Self, Fault> {
+    pub(crate) fn of(schema: &Schema<'_>) -> Result<Self, CatalogFault> {
         let mut fields = schema.fields().into_iter().flatten().peekable();
         let mut next = |name: &str, fits: fn(&Field<'_>) -> bool| {
             fields.next_if(|field| field.name() == Some(name) && fits(field))
@@ -219,7 +235,7 @@ fn is_fields(field: &Field<'_>) -> bool {
 }
 
 /// Where in the file the message and the body are that a block of the footer names.
-pub(crate) fn place(block: &Block) -> Result<Range<u64>, Fault> {
+pub(crate) fn place(block: &Block) -> Result<Range<u64>, CatalogFault> {
     let damaged = || corrupt("the footer names a place outside the file");
     let start = u64::try_from(block.offset()).map_err(|_| damaged())?;
     let head = u64::try_from(block.metaDataLength()).map_err(|_| damaged())?;
@@ -229,7 +245,7 @@ pub(crate) fn place(block: &Block) -> Result<Range<u64>, Fault> {
 }
 
 /// The message in the bytes that a block of the footer names, and where in them its body is.
-fn message<'a>(bytes: &'a [u8], block: &Block) -> Result<(Message<'a>, Range<usize>), Fault> {
+fn message<'a>(bytes: &'a [u8], block: &Block) -> Result<(Message<'a>, Range<usize>), CatalogFault> {
     let damaged = || corrupt("the footer names a place outside the file");
     let head = usize::try_from(block.metaDataLength()).map_err(|_| damaged())?;
     // Four bytes that mark a message, four of its length, the message itself.
@@ -239,7 +255,7 @@ fn message<'a>(bytes: &'a [u8], block: &Block) -> Result<(Message<'a>, Range<usi
 }
 
 /// Hands out the parts of a batch in the order in which they are written.
-struct Parts<'a> {
+struct BatchCursor<'a> {
     nodes: Box<dyn Iterator<Item = &'a FieldNode> + 'a>,
     buffers: Box<dyn Iterator<Item = &'a Buffer> + 'a>,
     body: Range<usize>,
@@ -248,8 +264,8 @@ struct Parts<'a> {
     rows: usize,
 }
 
-impl<'a> Parts<'a> {
-    fn of(batch: &RecordBatch<'a>, body: Range<usize>) -> Result<Self, Fault> {
+impl<'a> BatchCursor<'a> {
+    fn of(batch: &RecordBatch<'a>, body: Range<usize>) -> Result<Self, CatalogFault> {
         let rows = usize::try_from(batch.length()).ok().filter(|&rows| rows <= bytes_bound(&body));
         let rows = rows.ok_or_else(|| corrupt("a batch has an impossible number of rows"))?;
         if batch.compression().is_some()
@@ -263,7 +279,7 @@ impl<'a> Parts<'a> {
     }
 
     /// The next buffer, which must have at least `least` bytes.
-    fn buffer(&mut self, least: usize) -> Result<Range<usize>, Fault> {
+    fn buffer(&mut self, least: usize) -> Result<Range<usize>, CatalogFault> {
         let damaged = || corrupt("a column lies outside its batch");
         let buffer = self.buffers.next().ok_or_else(damaged)?;
         let start = usize::try_from(buffer.offset()).map_err(|_| damaged())?;
@@ -279,7 +295,7 @@ impl<'a> Parts<'a> {
     }
 
     /// The head of the next column: where its validity bits are, if some value is absent.
-    fn column(&mut self) -> Result<Option<usize>, Fault> {
+    fn column(&mut self) -> Result<Option<usize>, CatalogFault> {
         let node = self.nodes.next().ok_or_else(|| corrupt("a batch lacks a column"))?;
         if usize::try_from(node.length()) != Ok(self.rows) {
             return Err(corrupt("a column has not as many rows as its batch"));
@@ -290,12 +306,12 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn numbers(&mut self, width: usize) -> Result<Numbers, Fault> {
-        Ok(Numbers { validity: self.column()?, values: self.buffer(self.rows * width)?.start })
+    fn numbers(&mut self, width: usize) -> Result<NumberColumn, CatalogFault> {
+        Ok(NumberColumn { validity: self.column()?, values: self.buffer(self.rows * width)?.start })
     }
 
     /// A column in which no value may be absent.
-    fn complete(&mut self, width: usize) -> Result<Numbers, Fault> {
+    fn complete(&mut self, width: usize) -> Result<NumberColumn, CatalogFault> {
         let numbers = self.numbers(width)?;
         match numbers.validity {
             None => Ok(numbers),
@@ -303,7 +319,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn fields(&mut self) -> Result<Fields, Fault> {
+    fn fields(&mut self) -> Result<FieldsColumn, CatalogFault> {
         let missing = |validity: Option<usize>| match validity {
             None => Ok(()),
             Some(_) => Err(corrupt("a list of fields is missing")),
@@ -319,13 +335,13 @@ impl<'a> Parts<'a> {
         let rows = std::mem::replace(&mut self.rows, count);
         let (name, offset, length) = (self.text()?, self.complete(8)?, self.complete(8)?);
         self.rows = rows;
-        Ok(Fields { ends, count, name, offset, length })
+        Ok(FieldsColumn { ends, count, name, offset, length })
     }
 
-    fn text(&mut self) -> Result<Text, Fault> {
+    fn text(&mut self) -> Result<TextColumn, CatalogFault> {
         let validity = self.column()?;
         let ends = if self.rows == 0 { 0 } else { (self.rows + 1) * 4 };
-        Ok(Text { validity, ends: self.buffer(ends)?.start, text: self.buffer(0)? })
+        Ok(TextColumn { validity, ends: self.buffer(ends)?.start, text: self.buffer(0)? })
     }
 }
 
@@ -335,15 +351,15 @@ fn bytes_bound(body: &Range<usize>) -> usize {
 }
 
 /// Where the columns of the batch are that a block names, in its bytes.
-pub(crate) fn batch(bytes: &[u8], block: &Block, columns: ColumnSet) -> Result<Batch, Fault> {
+pub(crate) fn batch(bytes: &[u8], block: &Block, columns: ColumnSet) -> Result<BatchLayout, CatalogFault> {
     let (message, body) = message(bytes, block)?;
     let head = message.header_as_record_batch().ok_or_else(|| corrupt("a batch is something else"))?;
-    let mut parts = Parts::of(&head, body)?;
+    let mut parts = BatchCursor::of(&head, body)?;
     if parts.rows == 0 {
         return Err(corrupt("a batch is empty"));
     }
     let packed = columns.packed;
-    Ok(Batch {
+    Ok(BatchLayout {
         rows: parts.rows,
         path: (!packed).then(|| parts.text()).transpose()?,
         object: packed.then(|| parts.complete(4)).transpose()?,
@@ -361,12 +377,12 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: ColumnSet) -> Result<B
 }
 
 /// A dictionary's number and its texts, which are sorted, each once.
-pub(crate) fn dictionary(bytes: &[u8], block: &Block) -> Result<(i64, Vec<Arc<str>>), Fault> {
+pub(crate) fn dictionary(bytes: &[u8], block: &Block) -> Result<(i64, Vec<Arc<str>>), CatalogFault> {
     let (message, body) = message(bytes, block)?;
     let table = message.header_as_dictionary_batch().filter(|table| !table.isDelta());
     let table = table.ok_or_else(|| corrupt("its labels are something else"))?;
     let data = table.data().ok_or_else(|| corrupt("its labels are something else"))?;
-    let mut parts = Parts::of(&data, body)?;
+    let mut parts = BatchCursor::of(&data, body)?;
     let text = parts.text()?;
     if text.validity.is_some() {
         return Err(corrupt("a label is missing"));

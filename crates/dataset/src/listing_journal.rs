@@ -1,12 +1,10 @@
-//! A listing that was broken off, kept in a file until it has come to its end.
+//! An interrupted listing, kept in a file until it is complete.
 //!
-//! An origin that hands out its objects in the order of their paths can go on behind the last of them. So what has been
-//! found is written down as it comes, a line of JSON for each object, and from time to time a line that says how far the
-//! listing has come; what stands behind the last such line is left out. Lines have checksums, and one process at a time writes
-//! the file ([`journal`](crate::journal)). The file belongs to one place and one choice of
-//! objects, which its first line names; for any other it is begun anew. The price is a hundred bytes an object on disk for as long as
-//! the listing takes, and nothing for origins that hand out objects in another order: the file is given up at the first,
-//! or where the origin says that its store has another order.
+//! An origin that lists in the order of paths can resume after the last one. So each object is a line of JSON, and from time
+//! to time a line marks the progress. Lines after the last mark do not count. Lines have checksums, and one process at a
+//! time writes the file ([`journal`](crate::journal)). The first line names the place and the choice of objects; for any
+//! other the file starts anew. The price is a hundred bytes an object on disk while the listing runs. An origin without
+//! that order gains nothing: the file is removed when the order is broken.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,21 +12,21 @@ use std::time::Duration;
 use foreread_tier::{Object, Version};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{self, Journal, Verdict};
+use crate::journal::{self, Journal, RecordUse};
 use crate::{DatasetError, IndexOptions};
 
 /// How many objects lie between two lines that say how far the listing has come.
-const EVERY: u64 = 1_000;
+const OBJECTS_PER_MARK: u64 = 1_000;
 
-/// From what age on an unfinished listing is too old to be gone on with: objects have come and gone since.
-const OLDEST: Duration = Duration::from_secs(24 * 3600);
+/// The age above which an interrupted listing is not resumed: objects have changed since.
+const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// How such a file begins, by which it is told from anything else of its name.
+/// The first bytes of such a file, which distinguish it from any other.
 const BEGINNING: &[u8] = b"{\"unfinished_listing\":";
 
 /// What a file is for: its first line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Head {
+struct ListingHead {
     unfinished_listing: u32,
     base_url: String,
     include: Vec<String>,
@@ -36,7 +34,7 @@ struct Head {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Line {
+enum ListingRecord {
     /// One that is wanted: path, length, time or tag.
     #[serde(rename = "o")]
     Object(String, u64, Option<i64>, Option<String>),
@@ -45,16 +43,16 @@ enum Line {
     UpTo(String),
 }
 
-/// The file of a listing that is going on.
+/// The file of a running listing.
 #[derive(Debug)]
-pub(crate) struct Partial {
+pub(crate) struct ListingJournal {
     journal: Journal,
     last: String,
     since: u64,
 }
 
-impl Partial {
-    /// Opens or begins the file of this listing: with what it says, and the path behind which the listing goes on. None
+impl ListingJournal {
+    /// Opens or begins the file of this listing: with its objects, and the path after which the listing resumes. `None`
     /// where no file can be had: then the listing is not kept.
     ///
     /// # Errors
@@ -64,7 +62,7 @@ impl Partial {
         base_url: &str,
         options: &IndexOptions,
     ) -> Result<Option<(Self, Vec<Object>)>, DatasetError> {
-        let head = Head {
+        let head = ListingHead {
             unfinished_listing: 2,
             base_url: base_url.to_owned(),
             include: options.include.clone(),
@@ -72,24 +70,24 @@ impl Partial {
         };
         let (mut last, mut found, mut pending) = (String::new(), Vec::new(), Vec::new());
         let journal =
-            Journal::open(path, BEGINNING, &head, OLDEST, |text| match serde_json::from_str(text) {
-                Ok(Line::Object(path, size, modified, tag)) => {
+            Journal::open(path, BEGINNING, &head, MAX_AGE, |text| match serde_json::from_str(text) {
+                Ok(ListingRecord::Object(path, size, modified, tag)) => {
                     let version =
                         modified.map(Version::Modified).or_else(|| tag.map(|tag| Version::ETag(tag.into())));
                     pending.push(Object { path: path.into(), size, version });
-                    Verdict::Pending
+                    RecordUse::Pending
                 }
-                Ok(Line::UpTo(path)) => {
+                Ok(ListingRecord::UpTo(path)) => {
                     found.append(&mut pending);
                     last = path;
-                    Verdict::Counts
+                    RecordUse::Counts
                 }
-                Err(_) => Verdict::Refused,
+                Err(_) => RecordUse::Refused,
             })?;
         Ok(journal.map(|journal| (Self { journal, last, since: 0 }, found)))
     }
 
-    /// Behind which path the listing goes on.
+    /// The path after which the listing resumes.
     pub(crate) fn after(&self) -> Option<&str> {
         (!self.last.is_empty()).then_some(self.last.as_str())
     }
@@ -113,12 +111,17 @@ impl Partial {
                 Some(Version::ETag(tag)) => (None, Some(tag.to_string())),
                 _ => (None, None),
             };
-            self.journal.write(&Line::Object(object.path.to_string(), object.size, modified, tag))?;
+            self.journal.write(&ListingRecord::Object(
+                object.path.to_string(),
+                object.size,
+                modified,
+                tag,
+            ))?;
         }
         self.last.clear();
         self.last.push_str(&object.path);
         self.since += 1;
-        if self.since == EVERY { self.mark() } else { Ok(()) }
+        if self.since == OBJECTS_PER_MARK { self.mark() } else { Ok(()) }
     }
 
     /// Writes down how far the listing has come, if that can be done.
@@ -132,17 +135,17 @@ impl Partial {
     fn mark(&mut self) -> std::io::Result<()> {
         if !self.last.is_empty() {
             self.since = 0;
-            self.journal.write(&Line::UpTo(self.last.clone()))?;
+            self.journal.write(&ListingRecord::UpTo(self.last.clone()))?;
         }
         self.journal.flush()
     }
 }
 
-/// Removes the file of [`IndexOptions::partial`], and the one of shards beside it, when what they say is in a catalog that has
+/// Removes the file of [`IndexOptions::partial`], and that of its shards, when a catalog with their content has
 /// been saved. Anything else that lies there is left alone, and what another process writes.
 pub fn forget_listing(path: &Path) {
     forget(path);
-    crate::partial_shards::forget(&crate::partial_shards::beside(path));
+    crate::shard_journal::forget(&crate::shard_journal::beside(path));
 }
 
 /// Removes the file of a listing that cannot be resumed.
@@ -160,13 +163,13 @@ mod tests {
         Object { path: path.into(), size: 7, version: Some(Version::ETag("\"t\"".into())) }
     }
 
-    fn open(path: &Path, options: &IndexOptions) -> (Partial, Vec<Object>) {
-        Partial::open(path, "s3://b", options).unwrap().unwrap()
+    fn open(path: &Path, options: &IndexOptions) -> (ListingJournal, Vec<Object>) {
+        ListingJournal::open(path, "s3://b", options).unwrap().unwrap()
     }
 
     #[test]
     // semantics: SAMPLE-14
-    fn a_listing_goes_on_behind_its_last_mark() {
+    fn listing_resumes_after_its_last_mark() {
         let directory = tempfile::tempdir().unwrap();
         let (path, options) = (directory.path().join("x.partial"), IndexOptions::default());
         let (mut partial, found) = open(&path, &options);
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_listing_is_begun_anew() {
+    fn journal_of_another_listing_starts_anew() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.partial");
         let (partial, _) = open(&path, &IndexOptions::default());
@@ -202,12 +205,12 @@ mod tests {
         drop(partial);
         // What is no such file is not touched.
         std::fs::write(&path, b"precious").unwrap();
-        assert!(Partial::open(&path, "s3://b", &IndexOptions::default()).unwrap().is_none());
+        assert!(ListingJournal::open(&path, "s3://b", &IndexOptions::default()).unwrap().is_none());
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 
     #[test]
-    fn a_listing_out_of_order_is_given_up() {
+    fn listing_journal_is_removed_when_out_of_order() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.partial");
         let (partial, _) = open(&path, &IndexOptions::default());

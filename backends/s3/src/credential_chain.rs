@@ -1,16 +1,15 @@
-//! Where Amazon's tools look for credentials, in their order.
+//! The sources of AWS credentials, in the order of Amazon's tools.
 //!
 //! Variables; a web identity; the profile (keys, a role that it assumes, single sign-on, a process); the container; the
-//! machine. Each is used only if something configures it, but for the last, which is tried when nothing is configured.
+//! machine. Each is used only if it is configured. The last is tried when none is.
 //!
-//! A configured source that fails ends the search with its error. The next source would be another identity: its
-//! requests would be signed in the wrong name, and the user would see what that name may not do.
+//! A configured source that fails ends the search with its error. The next source would be another identity: requests
+//! would be signed in the wrong name, and the error would name the permissions of that identity.
 //!
-//! That error is final, unless a service was busy or not reached: then the same source may succeed in a moment, and whoever
-//! needs the credentials tries again.
+//! The error is final, unless a service was busy or unreachable. Then the caller retries.
 //!
-//! The providers are `reqsign`'s, each on its own: its chain takes a provider that fails for one that has nothing, and
-//! knows neither roles in profiles nor sessions of single sign-on (see `sso.rs`).
+//! The providers are `reqsign`'s, each used alone. Its own chain treats a failed provider as an unconfigured one, and
+//! supports neither roles in profiles nor sessions of single sign-on (see `sso.rs`).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -28,37 +27,37 @@ use reqsign_aws_v4::{
 use reqsign_core::{CommandExecute, CommandOutput, Context, FileRead, HttpSend, ProvideCredential, Signer};
 
 use crate::Environment;
-use crate::credentials::{Loaded, Source};
-use crate::failure::{Failure, is_busy};
+use crate::credentials::{CredentialSource, LoadedCredential};
 use crate::profile::Profiles;
-use crate::sso::{Portal, Tokens};
-use crate::words::split;
+use crate::shell_words::split;
+use crate::source_failure::{SourceFailure, is_busy};
+use crate::sso::{SsoProfile, SsoTokens};
 
 /// Roles that are assumed to assume roles, at most.
-const DEPTH: usize = 8;
+const MAX_ROLE_DEPTH: usize = 8;
 
-type Found = Result<Option<Credential>, Failure>;
+type SourceResult = Result<Option<Credential>, SourceFailure>;
 
 /// The chain.
-pub(crate) struct Chain {
+pub(crate) struct CredentialChain {
     environment: Environment,
     context: Context,
     profile: String,
     /// Whether the profile was asked for in the options, so that it goes before the variables.
     profile_first: bool,
     region: String,
-    tokens: Tokens,
+    tokens: SsoTokens,
     /// Whether the machine has given credentials.
     machine: AtomicBool,
 }
 
-impl fmt::Debug for Chain {
+impl fmt::Debug for CredentialChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Chain").field("profile", &self.profile).finish_non_exhaustive()
+        f.debug_struct("CredentialChain").field("profile", &self.profile).finish_non_exhaustive()
     }
 }
 
-impl Chain {
+impl CredentialChain {
     pub(crate) fn new(
         environment: Environment,
         http: impl HttpSend,
@@ -66,26 +65,33 @@ impl Chain {
         profile_first: bool,
         region: String,
     ) -> Self {
-        let context = Context::new().with_env(environment.clone()).with_http_send(http).with_file_read(Files);
-        let (tokens, machine) = (Tokens::of_process(), AtomicBool::new(false));
+        let context =
+            Context::new().with_env(environment.clone()).with_http_send(http).with_file_read(TokenFiles);
+        let (tokens, machine) = (SsoTokens::of_process(), AtomicBool::new(false));
         Self { environment, context, profile, profile_first, region, tokens, machine }
     }
 
-    fn of_environment(&self) -> Found {
+    fn of_environment(&self) -> SourceResult {
         let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
         keys(names, |name| self.environment.get(name))
     }
 
     /// What a source gives that is configured: it has to give something.
-    async fn ask(&self, what: &str, provider: impl ProvideCredential<Credential = Credential>) -> Found {
+    async fn ask(
+        &self,
+        what: &str,
+        provider: impl ProvideCredential<Credential = Credential>,
+    ) -> SourceResult {
         match provider.provide_credential(&self.context).await {
-            Ok(None) => Err(Failure::lasting(format!("{what} gives none: its configuration is incomplete"))),
+            Ok(None) => {
+                Err(SourceFailure::permanent(format!("{what} gives none: its configuration is incomplete")))
+            }
             Ok(found) => Ok(found),
-            Err(error) => Err(Failure::of(&error).within(what)),
+            Err(error) => Err(SourceFailure::of(&error).within(what)),
         }
     }
 
-    async fn of_web_identity(&self) -> Found {
+    async fn of_web_identity(&self) -> SourceResult {
         if self.environment.get("AWS_WEB_IDENTITY_TOKEN_FILE").is_none() {
             return Ok(None);
         }
@@ -93,7 +99,7 @@ impl Chain {
         self.ask("the web identity", provider).await
     }
 
-    async fn of_container(&self) -> Found {
+    async fn of_container(&self) -> SourceResult {
         let variables = ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
         match self.environment.first(&variables) {
             Some(_) => self.ask("the container's role", ECSCredentialProvider::new()).await,
@@ -103,7 +109,7 @@ impl Chain {
 
     /// What the machine's metadata service gives. Most machines have none, so one that is not reached is tried again only if
     /// something configures it or it has given credentials before.
-    async fn of_machine(&self, configured: bool) -> Found {
+    async fn of_machine(&self, configured: bool) -> SourceResult {
         // The library knows this spelling alone.
         let disabled = self.environment.get("AWS_EC2_METADATA_DISABLED");
         if disabled.is_some_and(|text| text.eq_ignore_ascii_case("true")) {
@@ -116,25 +122,30 @@ impl Chain {
             }
             Err(error) => error,
         };
-        let mut failure = Failure::of(&error).within("the machine's role");
-        failure.passing &= configured || is_busy(&error) || self.machine.load(Ordering::Relaxed);
+        let mut failure = SourceFailure::of(&error).within("the machine's role");
+        failure.transient &= configured || is_busy(&error) || self.machine.load(Ordering::Relaxed);
         Err(failure)
     }
 
-    async fn profiles(&self) -> Result<Profiles, Failure> {
+    async fn profiles(&self) -> Result<Profiles, SourceFailure> {
         let environment = self.environment.clone();
         match tokio::task::spawn_blocking(move || Profiles::read(&environment)).await {
-            Ok(profiles) => profiles.map_err(|error| Failure::lasting(error.to_string())),
-            Err(error) => Err(Failure::lasting(error.to_string())),
+            Ok(profiles) => profiles.map_err(|error| SourceFailure::permanent(error.to_string())),
+            Err(error) => Err(SourceFailure::permanent(error.to_string())),
         }
     }
 
-    async fn of_profile(&self) -> Found {
+    async fn of_profile(&self) -> SourceResult {
         let profiles = self.profiles().await?;
-        self.of_named(&profiles, &self.profile, DEPTH).await
+        self.of_profile_named(&profiles, &self.profile, MAX_ROLE_DEPTH).await
     }
 
-    fn of_named<'a>(&'a self, profiles: &'a Profiles, name: &'a str, depth: usize) -> BoxFuture<'a, Found> {
+    fn of_profile_named<'a>(
+        &'a self,
+        profiles: &'a Profiles,
+        name: &'a str,
+        depth: usize,
+    ) -> BoxFuture<'a, SourceResult> {
         Box::pin(async move {
             let get = |key| profiles.get(name, key);
             // A profile may be its own source: its keys assume its role.
@@ -158,19 +169,19 @@ impl Chain {
     }
 
     /// Credentials of a role, got with the token that `aws sso login` has left.
-    async fn of_single_sign_on(&self, profiles: &Profiles, name: &str) -> Found {
-        let failed = |failure: Failure| failure.within(format!("single sign-on of profile `{name}`"));
+    async fn of_single_sign_on(&self, profiles: &Profiles, name: &str) -> SourceResult {
+        let failed = |failure: SourceFailure| failure.within(format!("single sign-on of profile `{name}`"));
         let session = profiles.get(name, "sso_session");
         let portal = |key| match session {
             Some(session) => profiles.of_session(session, key),
             None => profiles.get(name, key),
         };
         let need = |key: &str, value: Option<&str>| {
-            let missing = || failed(Failure::lasting(format!("~/.aws/config has no {key}")));
+            let missing = || failed(SourceFailure::permanent(format!("~/.aws/config has no {key}")));
             value.map(str::to_owned).ok_or_else(missing)
         };
         let start_url = need("sso_start_url", portal("sso_start_url"))?;
-        let portal = Portal {
+        let portal = SsoProfile {
             profile: name.to_owned(),
             account: need("sso_account_id", profiles.get(name, "sso_account_id"))?,
             role: need("sso_role_name", profiles.get(name, "sso_role_name"))?,
@@ -180,8 +191,8 @@ impl Chain {
         self.tokens.credential(&self.context, &portal).await.map(Some).map_err(failed)
     }
 
-    async fn of_process(&self, command: &str) -> Found {
-        let failed = |why: &str| Failure::lasting(format!("credential_process: {why}"));
+    async fn of_process(&self, command: &str) -> SourceResult {
+        let failed = |why: &str| SourceFailure::permanent(format!("credential_process: {why}"));
         let words = split(command).map_err(failed)?;
         let Some((program, arguments)) = words.split_first() else {
             return Err(failed("it is empty"));
@@ -190,15 +201,15 @@ impl Chain {
         let context = self
             .context
             .clone()
-            .with_command_execute(Given { program: program.clone(), arguments: arguments.to_vec() });
+            .with_command_execute(ProcessCommand { program: program.clone(), arguments: arguments.to_vec() });
         let provider = ProcessCredentialProvider::new().with_command("credential_process");
         let found = provider.provide_credential(&context).await;
-        let found = found.map_err(|error| Failure::of(&error).within("credential_process"))?;
+        let found = found.map_err(|error| SourceFailure::of(&error).within("credential_process"))?;
         found.map(Some).ok_or_else(|| failed("it printed none"))
     }
 
     /// Credentials of a role, got with those of whoever may assume it.
-    async fn assume(&self, profiles: &Profiles, name: &str, role: &str, depth: usize) -> Found {
+    async fn assume(&self, profiles: &Profiles, name: &str, role: &str, depth: usize) -> SourceResult {
         let get = |key| profiles.get(name, key);
         let session = get("role_session_name").unwrap_or("foreread").to_owned();
         if let Some(file) = get("web_identity_token_file") {
@@ -210,19 +221,19 @@ impl Chain {
             return self.ask("the role", provider).await;
         }
         let base = match (get("source_profile"), get("credential_source")) {
-            (Some(source), _) if source == name => self.of_named(profiles, name, 0).await,
+            (Some(source), _) if source == name => self.of_profile_named(profiles, name, 0).await,
             (Some(source), _) if !profiles.has(source) => {
-                Err(Failure::lasting(format!("there is no profile `{source}`")))
+                Err(SourceFailure::permanent(format!("there is no profile `{source}`")))
             }
-            (Some(source), _) => self.of_named(profiles, source, depth - 1).await,
+            (Some(source), _) => self.of_profile_named(profiles, source, depth - 1).await,
             (None, Some("Environment")) => self.of_environment(),
             (None, Some("EcsContainer")) => self.of_container().await,
             (None, Some("Ec2InstanceMetadata")) => self.of_machine(true).await,
-            (None, _) => self.of_named(profiles, name, 0).await,
+            (None, _) => self.of_profile_named(profiles, name, 0).await,
         };
         let assumes = || format!("whoever assumes the role {role}");
         let Some(base) = base.map_err(|failure| failure.within(assumes()))? else {
-            return Err(Failure::lasting(format!(
+            return Err(SourceFailure::permanent(format!(
                 "the role {role}: profile `{name}` does not say who assumes it (source_profile)"
             )));
         };
@@ -246,8 +257,8 @@ impl Chain {
 }
 
 #[async_trait]
-impl Source for Chain {
-    async fn load(&self) -> Result<Loaded, TierError> {
+impl CredentialSource for CredentialChain {
+    async fn load(&self) -> Result<LoadedCredential, TierError> {
         for step in 0..5 {
             let asked = match step {
                 0 if self.profile_first => self.of_profile().await,
@@ -274,26 +285,26 @@ impl Source for Chain {
     }
 }
 
-fn loaded(found: Credential) -> Loaded {
+fn loaded(found: Credential) -> LoadedCredential {
     let expires = found.expires_in.map(|time| time.as_system_time());
     let credential = AwsCredential {
         key_id: found.access_key_id,
         secret_key: found.secret_access_key,
         token: found.session_token,
     };
-    Loaded { credential, expires }
+    LoadedCredential { credential, expires }
 }
 
 /// The error of a source that is configured.
-fn failed(failure: Failure) -> TierError {
-    let remedy = if failure.passing { "" } else { "correct that source or remove it: " };
+fn failed(failure: SourceFailure) -> TierError {
+    let remedy = if failure.transient { "" } else { "correct that source or remove it: " };
     let why = format!("{}; {remedy}no other is used instead", failure.why);
     TierError::new(failure.kind(), "s3").with_detail(why)
 }
 
 /// The error where no source is configured.
-fn nothing(machine: Option<Failure>) -> TierError {
-    let kind = machine.as_ref().map_or(ErrorKind::Denied, Failure::kind);
+fn nothing(machine: Option<SourceFailure>) -> TierError {
+    let kind = machine.as_ref().map_or(ErrorKind::Denied, SourceFailure::kind);
     let tried = machine.map(|failure| format!(" ({})", failure.why)).unwrap_or_default();
     let why = format!(
         "no credentials were found{tried}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or \
@@ -303,7 +314,7 @@ fn nothing(machine: Option<Failure>) -> TierError {
 }
 
 /// The keys that these names stand for; one without the other is an error.
-fn keys<'a>(names: [&str; 3], get: impl Fn(&str) -> Option<&'a str>) -> Found {
+fn keys<'a>(names: [&str; 3], get: impl Fn(&str) -> Option<&'a str>) -> SourceResult {
     let [id, secret, token] = names;
     match (get(id), get(secret)) {
         (None, None) => Ok(None),
@@ -313,16 +324,16 @@ fn keys<'a>(names: [&str; 3], get: impl Fn(&str) -> Option<&'a str>) -> Found {
             session_token: get(token).map(str::to_owned),
             expires_in: None,
         })),
-        (Some(_), None) => Err(Failure::lasting(format!("{id} is set and {secret} is not"))),
-        (None, Some(_)) => Err(Failure::lasting(format!("{secret} is set and {id} is not"))),
+        (Some(_), None) => Err(SourceFailure::permanent(format!("{id} is set and {secret} is not"))),
+        (None, Some(_)) => Err(SourceFailure::permanent(format!("{secret} is set and {id} is not"))),
     }
 }
 
 /// Small files: tokens, profiles.
 #[derive(Clone, Copy, Debug)]
-struct Files;
+struct TokenFiles;
 
-impl FileRead for Files {
+impl FileRead for TokenFiles {
     async fn file_read(&self, path: &str) -> reqsign_core::Result<Vec<u8>> {
         let from = path.to_owned();
         let read = tokio::task::spawn_blocking(move || std::fs::read(from)).await;
@@ -333,19 +344,19 @@ impl FileRead for Files {
 
 /// The one program that prints credentials, whatever is asked to be run.
 #[derive(Clone)]
-struct Given {
+struct ProcessCommand {
     program: String,
     arguments: Vec<String>,
 }
 
-impl fmt::Debug for Given {
+impl fmt::Debug for ProcessCommand {
     /// Arguments may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Given").field("program", &self.program).finish_non_exhaustive()
+        f.debug_struct("ProcessCommand").field("program", &self.program).finish_non_exhaustive()
     }
 }
 
-impl CommandExecute for Given {
+impl CommandExecute for ProcessCommand {
     async fn command_execute<'a>(
         &'a self,
         _: &'a str,
@@ -446,9 +457,10 @@ mod tests {
         environment: Environment,
         profile: &str,
         first: bool,
-    ) -> (Result<Loaded, TierError>, Vec<String>) {
+    ) -> (Result<LoadedCredential, TierError>, Vec<String>) {
         let amazon = Amazon::default();
-        let chain = Chain::new(environment, amazon.clone(), profile.into(), first, "eu-west-1".into());
+        let chain =
+            CredentialChain::new(environment, amazon.clone(), profile.into(), first, "eu-west-1".into());
         let loaded = chain.load().await;
         let asked = amazon.0.lock().unwrap().clone();
         (loaded, asked)
@@ -463,7 +475,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-8
-    async fn each_place_is_looked_into_in_its_turn() {
+    async fn credential_sources_are_tried_in_order() {
         let token = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(token.path(), "identity").unwrap();
         let web = [
@@ -495,7 +507,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_profile_assumes_a_role_with_another_ones_keys() {
+    async fn profile_assumes_a_role_with_keys_of_another() {
         let config = "[profile work]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = base\n\
                       [profile nobody]\nrole_arn = arn:aws:iam::123456789012:role/r\n\
                       [profile circle]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = circle\n";
@@ -515,7 +527,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-13
-    async fn a_process_is_asked() {
+    async fn credential_process_is_run() {
         let home = home("", "");
         let script = home.path().join("a script");
         let output = "{\"Version\": 1, \"AccessKeyId\": \"PROCESS\", \"SecretAccessKey\": \"s\"}";
@@ -575,7 +587,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-9
-    async fn expired_sso_token_names_the_command_and_no_other_source_is_used() {
+    async fn expired_sso_token_names_the_command_and_ends_the_search() {
         let home = single_sign_on("2020-01-01T00:00:00Z");
         for (profile, says) in
             [("train", "aws sso login --profile train"), ("old", "aws sso login"), ("half", "sso_start_url")]
@@ -621,7 +633,7 @@ mod tests {
             ] {
                 let amazon = Amazon::default();
                 *amazon.1.lock().unwrap() = Some(trouble);
-                let chain = Chain::new(
+                let chain = CredentialChain::new(
                     environment.clone(),
                     amazon.clone(),
                     profile.into(),
@@ -638,10 +650,15 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-11
-    async fn machine_that_is_not_reached_is_tried_again_if_it_has_given_credentials() {
+    async fn unreached_machine_role_is_retried_if_it_worked_before() {
         let amazon = Amazon::default();
-        let chain =
-            Chain::new(Environment::default(), amazon.clone(), "default".into(), false, "eu-west-1".into());
+        let chain = CredentialChain::new(
+            Environment::default(),
+            amazon.clone(),
+            "default".into(),
+            false,
+            "eu-west-1".into(),
+        );
         let load = async |trouble| {
             *amazon.1.lock().unwrap() = trouble;
             chain.load().await.map(|_| ()).map_err(|error| error.kind())
@@ -676,7 +693,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_there_is_nothing_the_error_says_what_to_do() {
+    async fn missing_credentials_error_names_the_remedies() {
         let environment = Environment::new([("AWS_EC2_METADATA_DISABLED", "TRUE")]);
         let error = load(environment, "default", false).await.0.map(|_| ()).unwrap_err();
         let text = error.to_string();

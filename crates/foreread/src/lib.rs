@@ -28,6 +28,7 @@ mod assembly;
 mod builder;
 pub mod calibration;
 mod cluster;
+mod cluster_forecast;
 mod config;
 mod disk;
 mod error;
@@ -38,7 +39,6 @@ mod memory;
 mod merged;
 mod on_node;
 mod origin;
-mod outlook;
 mod planned;
 mod prepared;
 #[cfg(feature = "peer")]
@@ -52,7 +52,6 @@ mod state;
 mod storage;
 mod target;
 mod text;
-mod together;
 
 pub use foreread_dataset::{Catalog, Format};
 pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError};
@@ -104,13 +103,13 @@ pub mod policy {
 ///
 /// ```
 /// use foreread::Config;
-/// use foreread::plan::{Outlook, Planned, Sizes};
+/// use foreread::plan::{Planned, Sizes};
 ///
 /// let mut config = Config::default();
 /// config.epochs = 10;
 /// config.memory = "1GiB".parse()?;
 /// let planned = Planned::new(config, &[Sizes::uniform(1000, 1 << 20)])?;
-/// println!("{}", Outlook::of(&planned, None)?);
+/// assert!(planned.floor() >= 1000 << 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub mod plan {
@@ -120,10 +119,9 @@ pub mod plan {
     };
     pub use foreread_types::Sizes;
 
-    pub use crate::outlook::{Outlook, keeps};
+    pub use crate::cluster_forecast::ClusterForecast;
     pub use crate::planned::{Planned, Worth};
     pub use crate::prepared::Prepared;
-    pub use crate::together::Together;
 }
 
 /// The order in which samples are read, without reading any.

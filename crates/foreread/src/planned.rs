@@ -11,6 +11,7 @@ use foreread_planner::{
 };
 use foreread_tier::CacheTier;
 use foreread_types::{DatasetId, Rank, Sizes};
+use serde::Serialize;
 
 use crate::cluster;
 use crate::config::{Config, MOST_EPOCHS, Memory, SamplerKind};
@@ -228,16 +229,18 @@ impl Planned {
     }
 }
 
-/// What more room in one kind of cache would save, over all that is left of the run.
-#[derive(Clone, Debug, PartialEq)]
+/// What more room in one kind of cache would save over the rest of the run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worth {
     /// Which: `memory` or `disk`.
     pub level: String,
     /// How much more, in bytes.
+    #[serde(skip)]
     pub more: u64,
     /// Bytes that need not be read from the origin.
     pub origin_bytes: u64,
-    /// Seconds; none where nobody has said how fast the origin is.
+    /// Seconds; `None` if the origin's speed is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
 }
 

@@ -49,7 +49,7 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
 
 fn calibration(knobs: &Knobs) -> Result<Option<Arc<Calibration>>> {
     let Some((path, _)) = knobs.get("calibration") else { return Ok(None) };
-    let read = Calibration::read(Path::new(path));
+    let read = crate::calibration::read(Path::new(path));
     read.map(|read| Some(Arc::new(read))).map_err(|error| knobs.refuse("calibration", error))
 }
 

@@ -17,6 +17,7 @@
 //! # Ok::<(), foreread::Error>(())
 //! ```
 
+pub mod calibration;
 mod config;
 mod knobs;
 

@@ -281,7 +281,7 @@ fn calibration_replaces_no_catalog_and_output_is_no_setting() {
     let before = fs::read(&catalog).unwrap();
     let data = samples.path().to_str().unwrap();
     let line = run(&mut foreread(["calibrate", data, "--seconds", "1", "-o", &catalog])).fails(2);
-    assert_says(&line, &[&catalog, "is there and is no calibration"]);
+    assert_says(&line, &[&catalog, "exists and is not a calibration"]);
     assert_eq!(fs::read(&catalog).unwrap(), before);
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("foreread.toml"), format!("output = {catalog:?}")).unwrap();

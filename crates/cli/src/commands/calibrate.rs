@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use foreread::Registry;
-use foreread::calibration::{
-    CalibrateOptions, Calibration, Point, Progress as Calibrating, Stage, calibrate,
-};
+use foreread::calibration::{Calibration, Point};
 use foreread::size::{ByteRate, ByteSize};
-use foreread_settings::Knobs;
+use foreread_estimate::{CalibrateOptions, CalibrateProgress, CalibrateStage, calibrate};
+use foreread_settings::{Knobs, calibration};
 
 use crate::arguments::Calibrate;
 use crate::progress::{Show, Work};
@@ -35,10 +34,10 @@ pub fn run(options: &Calibrate, registry: Registry) -> Result<()> {
     }
     // Never from the environment or a file: what it names is replaced.
     let path = PathBuf::from(options.output.as_deref().unwrap_or(FILE));
-    Calibration::check_replaceable(&path)?;
+    calibration::check_replaceable(&path)?;
     writable(&path)?;
     let measured = calibrate(wanted, registry, say(Show::of(&knobs, 0)?))?;
-    measured.write(&path)?;
+    calibration::write(&measured, &path)?;
     let mut out = output::stdout();
     if json {
         serde_json::to_writer(&mut out, &measured)?;
@@ -79,17 +78,17 @@ fn writable(path: &Path) -> Result<()> {
 }
 
 /// How far listing has come, and then each figure as it is found: a few lines a minute.
-fn say(show: Show) -> impl FnMut(Calibrating) + Send + 'static {
+fn say(show: Show) -> impl FnMut(CalibrateProgress) + Send + 'static {
     let mut listing = Some(Work::new(show, "listing", 0, "samples"));
     move |progress| {
         let what = match progress.stage {
-            Stage::Listing(samples) => {
+            CalibrateStage::Listing(samples) => {
                 listing.iter_mut().for_each(|work| work.at(samples));
                 return;
             }
-            Stage::Origin => "origin".to_owned(),
-            Stage::Large => "origin, large reads".to_owned(),
-            Stage::Disk(directory) => format!("disk {}", directory.display()),
+            CalibrateStage::Origin => "origin".to_owned(),
+            CalibrateStage::Large => "origin, large reads".to_owned(),
+            CalibrateStage::Disk(directory) => format!("disk {}", directory.display()),
         };
         listing = None;
         if let Some(point) = progress.point {

@@ -4,10 +4,10 @@
 use std::io::Write;
 
 use anyhow::Result;
-use foreread::plan::Sizes;
-use foreread::plan::{Outlook, Planned};
+use foreread::plan::{Planned, Sizes};
 use foreread::size::ByteSize;
 use foreread::{Loader, Registry};
+use foreread_estimate::PlanReport;
 use foreread_settings::Knobs;
 
 use crate::arguments::Plan;
@@ -22,21 +22,21 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
     let json = settings::is_json(&knobs)?;
     let mut config = foreread_settings::config(&knobs)?;
     config.format = settings::format(&knobs)?;
-    let outlook = match &options.target {
+    let report = match &options.target {
         Some(target) => {
             let listing = progress::listing(Show::of(&knobs, 0)?, target);
             let ready = Loader::builder_with(target, config).registry(registry).prepare_with(listing)?;
             // This command meets no other ranks.
-            Outlook::of(ready.prepared(), ready.prepared().blocks())?
+            PlanReport::of(ready.prepared(), ready.prepared().blocks())?
         }
-        None => Outlook::of(&Planned::new(config, &[imagined(&knobs)?])?, None)?,
+        None => PlanReport::of(&Planned::new(config, &[imagined(&knobs)?])?, None)?,
     };
     let mut out = output::stdout();
     if json {
-        serde_json::to_writer(&mut out, &outlook)?;
+        serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
     } else {
-        write!(out, "{outlook}")?;
+        write!(out, "{report}")?;
     }
     Ok(out.flush()?)
 }

@@ -38,7 +38,7 @@ pub fn run(options: &Simulate) -> Result<()> {
     let plot = knobs.get("plot").map(|(path, _)| PathBuf::from(path));
     let mut scenario = read(&options.scenario)?;
     if let Some((path, _)) = knobs.get("calibration") {
-        let measured = Calibration::read(Path::new(path));
+        let measured = foreread_settings::calibration::read(Path::new(path));
         speed(&mut scenario, &measured.map_err(|error| knobs.refuse("calibration", error))?)?;
     }
     if let Some(plot) = &plot {

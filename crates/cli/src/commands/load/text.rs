@@ -21,7 +21,12 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32) -
         )?;
     }
     for level in prepared.plan().levels() {
-        writeln!(out, "{:12} {}", level.name, foreread::plan::keeps(level, prepared.plan().retention()))?;
+        writeln!(
+            out,
+            "{:12} {}",
+            level.name,
+            foreread_estimate::level_text(level, prepared.plan().retention())
+        )?;
     }
     if on_node > 1 {
         for level in prepared.plan().levels() {

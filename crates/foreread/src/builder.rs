@@ -381,10 +381,25 @@ impl Builder {
     /// # Cancel safety
     /// Dropping the future starts nothing.
     pub async fn start_async(self) -> Result<Loader> {
+        Ok(self.prepare_async().await?.start())
+    }
+
+    /// [`source`](Self::source) for async code under any executor.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// Dropping the future starts nothing.
+    pub async fn source_async(self) -> Result<Source> {
+        self.epochs(2).prepare_async().await?.source()
+    }
+
+    async fn prepare_async(self) -> Result<Ready> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         let prepared = workers.run(async move { self.prepared(&context, |_| ()).await }).await?;
-        Ok(Ready::new(prepared, workers).start())
+        Ok(Ready::new(prepared, workers))
     }
 
     async fn prepared(self, context: &Context, progress: impl FnMut(Progress) + Send) -> Result<Prepared> {

@@ -63,7 +63,7 @@ pub use crate::config::{Config, Disk, MOST_EPOCHS, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::registry::Registry;
-pub use crate::source::{Asked, Source};
+pub use crate::source::{SampleRequests, SampleStream, Source};
 pub use crate::state::State;
 pub use crate::storage::StorageOptions;
 pub use crate::text::read as read_text;

@@ -6,6 +6,7 @@
 //! differently on two ranks is reported in one line, on every rank. The price of one catalog for all is that ranks wait for
 //! rank 0's listing, which they would otherwise all do at once. That of few messages is that they plan before they compare.
 
+mod datasets;
 mod guarded;
 mod joint;
 mod meeting;
@@ -27,6 +28,7 @@ use foreread_tier::{Context, Peers};
 use foreread_types::{Fingerprint, Sizes, StoreId};
 use futures::future::BoxFuture;
 
+use self::datasets::{names, open_known, seek};
 use self::guarded::Guarded;
 use self::joint::InGroup;
 pub use self::meeting::{Meeting, Meetings};
@@ -38,7 +40,7 @@ use crate::disk;
 use crate::error::Result;
 use crate::joint::Meet;
 use crate::on_node::OnNode;
-use crate::origin::{Opened, Shared, open, open_known, seek};
+use crate::origin::{Opened, Shared, open};
 use crate::planned::{Place, Planned, memory_of, schedule};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
@@ -249,14 +251,12 @@ impl Run<'_> {
     async fn words(&self, told: &Told, catalogs: &[Catalog]) -> Result<Words> {
         let (config, context) = (&self.config, self.context);
         let validation = match (&config.validate, catalogs.get(1)) {
-            (Some(target), Some(catalog)) => {
-                crate::origin::names(&Named::by(target), catalog, context).await?
-            }
+            (Some(target), Some(catalog)) => names(&Named::by(target), catalog, context).await?,
             (Some(target), None) => target.clone(),
             (None, _) => "none".to_owned(),
         };
         let mut words = vec![
-            ("dataset", crate::origin::names(self.targets, &catalogs[0], context).await?),
+            ("dataset", names(self.targets, &catalogs[0], context).await?),
             ("validation set", validation),
             ("sampler", config.sampler.to_string()),
             ("seed", config.seed.to_string()),

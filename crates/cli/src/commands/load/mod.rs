@@ -36,14 +36,12 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let (compute, rank, world_size, node_ranks) =
         (config.compute, config.rank, config.world_size, config.ranks_on_node());
     let builder = Loader::builder_with(&options.target, config.clone()).registry(registry);
-    let (mut builder, company) = ranks::gather(builder, &config, &knobs)?;
-    let together = company.is_together();
+    let (mut builder, together) = ranks::gather(builder, &config, &knobs)?;
     if state.is_some() && world_size > 1 && !together {
         // Each rank has come another way, and nothing tells them the lowest step that all have completed.
         let why = "ranks that do not work together cannot agree on one; see --peers";
         return Err(knobs.refuse("state", why).into());
     }
-    company.advise();
     // Where ranks work together, the first speaks for all.
     let first = rank == 0 || !together;
     let keeps = state.is_some();

@@ -113,10 +113,6 @@ impl FromStr for Disk {
     }
 }
 
-/// More epochs than anybody trains for. A run of so many is one without an end: its plan, floor and forecast are those of
-/// the next hundred epochs at most.
-pub const MOST_EPOCHS: u64 = 1_000_000;
-
 /// All settings of a run, for [`Loader::builder_with`](crate::Loader::builder_with).
 ///
 /// [`Default`] has the values that are documented at each field. The number of epochs has none: a run must set it.
@@ -220,6 +216,10 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The most epochs. A run with this many has no end: its plan, lower bound and forecast are those of the next hundred
+    /// epochs at most.
+    pub const MAX_EPOCHS: u64 = 1_000_000;
+
     /// Finds out whether a run can do this.
     ///
     /// # Errors
@@ -233,8 +233,8 @@ impl Config {
         if self.epochs == 0 {
             return Err(("epochs", "not set: expected the number of epochs, at least 1".to_owned()));
         }
-        if self.epochs > MOST_EPOCHS {
-            return Err(("epochs", format!("it is at most {MOST_EPOCHS}")));
+        if self.epochs > Self::MAX_EPOCHS {
+            return Err(("epochs", format!("must be at most {}", Self::MAX_EPOCHS)));
         }
         least("world-size", u64::from(self.world_size))?;
         if self.rank >= self.world_size {

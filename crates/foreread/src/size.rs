@@ -1,4 +1,12 @@
-//! Sizes and rates as people write them: `256MiB`, `1.5 GB`, `100MB/s`.
+//! Sizes and rates as people write them.
+//!
+//! ```
+//! use foreread::size::{ByteRate, ByteSize};
+//!
+//! assert_eq!("1.5 GB".parse(), Ok(ByteSize(1_500_000_000)));
+//! assert_eq!("100MB/s".parse(), Ok(ByteRate(100_000_000)));
+//! assert_eq!(ByteSize(256 << 20).to_string(), "256.0 MiB");
+//! ```
 
 use std::fmt;
 use std::str::FromStr;

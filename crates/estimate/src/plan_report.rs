@@ -132,7 +132,7 @@ impl fmt::Display for Forecast {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "{:.2} s, limited by {}: {} from the origin in {} requests",
+            "{:.2} s, limited by {}: {} from storage in {} requests",
             self.seconds,
             self.limiting,
             ByteSize(self.origin_bytes),
@@ -157,16 +157,13 @@ pub fn level_text(level: &LevelPlan, retention: Retention) -> String {
     let (capacity, bytes, footprint) =
         (ByteSize(level.capacity), ByteSize(level.bytes), ByteSize(level.footprint));
     if level.slower_than_origin {
-        return format!("{capacity}: stays empty, for it is read more slowly than the origin");
+        return format!("{capacity}: stays empty, because it is slower than storage");
     }
     match retention {
         Retention::Threshold { .. } => {
-            format!("{capacity}: samples come and go, about {footprint} at a time")
+            format!("{capacity}: about {footprint} of samples at a time")
         }
-        _ => format!(
-            "{capacity}: keeps {} samples, {bytes} ({footprint} with what they take beside)",
-            level.samples
-        ),
+        _ => format!("{capacity}: keeps {} samples, {bytes} ({footprint} with overhead)", level.samples),
     }
 }
 
@@ -177,7 +174,7 @@ impl fmt::Display for PlanReport {
         for (dataset, name) in plan.datasets.iter().zip(["train", "validation"]) {
             writeln!(
                 out,
-                "{name:12} {} samples, {}; this rank uses {} in {} uses, {} of it from the origin",
+                "{name:12} {} samples, {}; this rank uses {} in {} uses, {} of it from storage",
                 dataset.samples,
                 ByteSize(dataset.bytes),
                 ByteSize(dataset.used_bytes),
@@ -189,10 +186,8 @@ impl fmt::Display for PlanReport {
             writeln!(out, "{:12} {}", level.name, level_text(level, self.retention))?;
         }
         match plan.horizon {
-            None if plan.levels.is_empty() => {
-                writeln!(out, "retention    nothing is kept: there is no memory tier")?
-            }
-            None => writeln!(out, "retention    keep: what is placed stays for the whole run")?,
+            None if plan.levels.is_empty() => writeln!(out, "retention    none: there is no memory tier")?,
+            None => writeln!(out, "retention    keep: cached samples stay for the whole run")?,
             Some(horizon) => writeln!(
                 out,
                 "retention    threshold: a sample stays if its next use is at most {horizon} samples away"
@@ -210,10 +205,10 @@ impl fmt::Display for PlanReport {
             )?;
         }
         writeln!(out, "look-ahead   {}", ByteSize(self.look_ahead_bytes))?;
-        writeln!(out, "this plan    {} from the origin", ByteSize(plan.origin_bytes))?;
+        writeln!(out, "this plan    {} from storage", ByteSize(plan.origin_bytes))?;
         let estimated = if plan.floor_is_exact { "" } else { " (estimated)" };
         let floor = ByteSize(plan.floor_origin_bytes);
-        writeln!(out, "floor        {floor}{estimated}: no policy reads less for this rank")?;
+        writeln!(out, "lower bound  {floor}{estimated}: no policy reads less for this rank")?;
         if self.world_size > 1 {
             let all = ByteSize(self.floor_origin_bytes);
             writeln!(out, "             {all}: no policy reads less for all ranks together")?;
@@ -221,19 +216,14 @@ impl fmt::Display for PlanReport {
         if forecast.is_empty() {
             writeln!(
                 out,
-                "time         unknown: nobody said how fast the origin is (--calibration, as `foreread calibrate` \
-                 writes it, or --origin-limit)"
+                "time         unknown (run `foreread calibrate` and set --calibration, or set --origin-limit)"
             )?;
         }
         spans(out, forecast)?;
         for more in &self.one_more_gigabyte {
             let seconds = more.seconds.map_or_else(String::new, |seconds| format!(", {seconds:.1} s less"));
             let bytes = ByteSize(more.origin_bytes);
-            writeln!(
-                out,
-                "1 GB more    of {}: {bytes} less from the origin over the run{seconds}",
-                more.level
-            )?;
+            writeln!(out, "1 GB more    of {}: {bytes} less from storage over the run{seconds}", more.level)?;
         }
         if let Some(together) = &self.together {
             self.cluster_text(out, together)?;
@@ -247,8 +237,8 @@ impl PlanReport {
         let cluster = &report.cluster;
         writeln!(
             out,
-            "together     the caches of {} ranks as one: {} from the origin, of {} at least; the rank that reads a sample \
-             first keeps it, {:.1} % of all uses are local{}",
+            "together     the caches of {} ranks as one: {} from storage (lower bound {}); the first rank to read a sample \
+             keeps it, {:.1} % of all uses are local{}",
             self.world_size,
             ByteSize(cluster.origin_bytes),
             ByteSize(cluster.floor_origin_bytes),
@@ -260,7 +250,7 @@ impl PlanReport {
         }
         writeln!(
             out,
-            "             over a network of {}/s between nodes, which nobody has measured:",
+            "             over a network of {}/s between nodes (assumed):",
             ByteSize(cluster.assumed_network_bytes_per_second)
         )?;
         spans(out, &report.forecast)

@@ -45,7 +45,7 @@ impl FromStr for SamplerKind {
             "torch" => Ok(Self::Torch),
             "feistel" => Ok(Self::Feistel),
             "sequential" => Ok(Self::Sequential),
-            _ => Err("it is shuffle, torch, feistel or sequential".to_owned()),
+            _ => Err("expected shuffle, torch, feistel or sequential".to_owned()),
         }
     }
 }
@@ -98,7 +98,7 @@ impl FromStr for Disk {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is no DIR=SIZE, such as /local/cache=500GB");
+        let wrong = || format!("invalid disk '{text}': expected DIR=SIZE, e.g. /local/cache=500GB");
         let (directory, size) =
             text.rsplit_once('=').filter(|(directory, _)| !directory.is_empty()).ok_or_else(wrong)?;
         let (size, shared) = match size.split_once(',') {
@@ -226,7 +226,7 @@ impl Config {
     /// The setting that no run can have, as the settings file calls it, and why not.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let least = |name, value: u64| match value {
-            0 => Err((name, "it is at least 1".to_owned())),
+            0 => Err((name, "must be at least 1".to_owned())),
             _ => Ok(()),
         };
         least("batch-size", self.batch_size)?;
@@ -251,10 +251,10 @@ impl Config {
             return Err(("node-rank", why));
         }
         if self.disk.iter().any(|disk| disk.bytes == 0) {
-            return Err(("disk", "a directory of the disk tier has at least 1 byte".to_owned()));
+            return Err(("disk", "the size of each directory must be at least 1 byte".to_owned()));
         }
         if self.deadline.is_some_and(|deadline| deadline.floor.is_zero()) {
-            return Err(("deadline", "its floor must be above 0; use None for no deadline".to_owned()));
+            return Err(("deadline", "its lower bound must be above 0; use None for no deadline".to_owned()));
         }
         least("origin-limit", self.origin_limit.unwrap_or(1))?;
         least("origin-parallelism", self.origin_parallelism.unwrap_or(1) as u64)

@@ -65,9 +65,9 @@ fn check(calibration: &Calibration) -> Result<(), String> {
             check_points("origin.large.read", &large.read)?;
             positive("origin.large.bytes", large.bytes)?;
         }
-        // Written so that what is no number fails too.
+        // In this form the check refuses NaN, too.
         if !(0.0..=3600.0).contains(&origin.latency_seconds) {
-            return Err("origin.latency_seconds is 0 to 3600".to_owned());
+            return Err("origin.latency_seconds must be 0 to 3600".to_owned());
         }
     }
     if let Some(memory) = &calibration.memory {
@@ -81,22 +81,22 @@ fn check(calibration: &Calibration) -> Result<(), String> {
 }
 
 fn positive(field: &str, value: u64) -> Result<(), String> {
-    if value == 0 { Err(format!("{field} is more than 0")) } else { Ok(()) }
+    if value == 0 { Err(format!("{field} must be more than 0")) } else { Ok(()) }
 }
 
 fn check_points(field: &str, points: &[Point]) -> Result<(), String> {
     if points.is_empty() {
-        return Err(format!("{field} has no point"));
+        return Err(format!("{field} is empty"));
     }
     for (at, point) in points.iter().enumerate() {
         positive(&format!("{field}[{at}].parallelism"), point.parallelism.into())?;
         positive(&format!("{field}[{at}].bytes_per_second"), point.bytes_per_second)?;
-        // Written so that what is no number fails too.
+        // In this form the check refuses NaN, too.
         if !(0.0..=1.0).contains(&point.spread) {
-            return Err(format!("{field}[{at}].spread is 0 to 1"));
+            return Err(format!("{field}[{at}].spread must be 0 to 1"));
         }
         if at > 0 && points[at - 1].parallelism >= point.parallelism {
-            return Err(format!("{field}[{at}].parallelism is more than that of the point before it"));
+            return Err(format!("{field}[{at}].parallelism must be more than that of the point before it"));
         }
     }
     Ok(())
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn calibration_is_read_as_written() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c.toml");
         write(&example(), &path).unwrap();
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     // semantics: TIME-4
-    fn what_makes_no_sense_is_named() {
+    fn figures_out_of_range_are_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c.toml");
         let refused = |change: &dyn Fn(&mut Calibration)| {
@@ -160,13 +160,13 @@ mod tests {
             refused(&|calibration| calibration.origin.iter_mut().for_each(change))
         };
         assert!(refused(&|c| c.version = 2).ends_with("version is 2, and this program reads version 1"));
-        assert!(origin(|o| o.read.clear()).ends_with("origin.read has no point"));
+        assert!(origin(|o| o.read.clear()).ends_with("origin.read is empty"));
         assert!(origin(|o| o.read.reverse()).contains("origin.read[1].parallelism"));
         assert!(origin(|o| o.read[1].bytes_per_second = 0).contains("origin.read[1].bytes_per_second"));
         assert!(origin(|o| o.read[0].spread = f64::NAN).contains("origin.read[0].spread"));
         assert!(
             origin(|o| o.large.iter_mut().for_each(|l| l.read.clear()))
-                .ends_with("origin.large.read has no point")
+                .ends_with("origin.large.read is empty")
         );
         assert!(origin(|o| o.large.iter_mut().for_each(|l| l.bytes = 0)).contains("origin.large.bytes"));
         assert!(origin(|o| o.latency_seconds = f64::NAN).contains("origin.latency_seconds"));

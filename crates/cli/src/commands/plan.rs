@@ -1,5 +1,5 @@
-//! `foreread plan`: what would be kept where, the fewest bytes that must be read, how long epochs will take and what for,
-//! and what more room would buy.
+//! `foreread plan`: the placement of samples, the lower bound of bytes from storage, predicted times, and what larger
+//! caches would save.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use foreread_estimate::PlanReport;
 use foreread_settings::Knobs;
 
 use crate::arguments::Plan;
-use crate::progress::Show;
+use crate::progress::ProgressMode;
 use crate::{output, progress, settings};
 
 pub fn run(options: &Plan, registry: Registry) -> Result<()> {
@@ -24,9 +24,9 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
     config.format = settings::format(&knobs)?;
     let report = match &options.target {
         Some(target) => {
-            let listing = progress::listing(Show::of(&knobs, 0)?, target);
+            let listing = progress::listing(ProgressMode::of(&knobs, 0)?, target);
             let ready = Loader::builder_with(target, config).registry(registry).prepare_with(listing)?;
-            // This command meets no other ranks.
+            // This command joins no group of ranks.
             PlanReport::of(ready.prepared(), ready.prepared().blocks())?
         }
         None => PlanReport::of(&Planned::new(config, &[imagined(&knobs)?])?, None)?,
@@ -41,14 +41,14 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The sizes of a dataset that is only described.
+/// The sizes of a dataset that is given by numbers only.
 fn imagined(knobs: &Knobs) -> Result<Sizes> {
     let missing =
         |name: &str| knobs.refuse(name, "name a dataset, or give both --samples and --sample-bytes");
     let samples: u64 = knobs.parse("samples")?.ok_or_else(|| missing("samples"))?;
     let bytes: ByteSize = knobs.parse("sample-bytes")?.ok_or_else(|| missing("sample-bytes"))?;
     if samples == 0 {
-        return Err(knobs.refuse("samples", "it is at least 1").into());
+        return Err(knobs.refuse("samples", "must be at least 1").into());
     }
     Ok(Sizes::uniform(samples, bytes.0))
 }

@@ -350,8 +350,8 @@ fn image_of(mount: &MountEntry, depth: u32) -> Option<String> {
     let above = real.parent()?;
     let directory = fs::File::open(above).ok()?;
     let mut image = place_of(directory.as_fd(), above, depth);
-        let changed = unix_nanoseconds(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
-        self.version_with((stat.stx_dev_major, stat.stx_dev_minor), modified, changed, stat.stx_ino)
+    let (modified, changed) = ((file.mtime(), file.mtime_nsec()), (file.ctime(), file.ctime_nsec()));
+    // Writing to a string cannot fail.
     let _ = write!(
         image,
         " image {} {} {} {}",

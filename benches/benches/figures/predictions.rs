@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use foreread::calibration::{CalibrateOptions, Calibration, calibrate};
+use foreread::calibration::Calibration;
 use foreread::{Config, Disk, Loader, Memory, Registry};
 use foreread_benches::table::{Asked, Figure};
+use foreread_estimate::{CalibrateOptions, calibrate};
 use foreread_planner::Resource;
 use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
 use foreread_tier_testing::FakeOrigin;

@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! Values stay text here: they may also come from the environment or a file, and are given types in one place, where a
-//! bad one is reported with the place that it came from.
+//! Values stay text here, because they may also come from the environment or a file. One place converts them, and reports a
+//! bad value with its source.
 
 use clap::{Args, Parser, Subcommand};
 
@@ -16,53 +16,53 @@ pub struct Arguments {
 const AFTER_HELP: &str = "Every option can also come from the environment (--look-ahead: FOREREAD_LOOK_AHEAD) or from \
 foreread.toml in the working directory (look-ahead = \"1GiB\"); arguments win over the environment, and it over the file. \
 Sizes are bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB. Logs: RUST_LOG=debug. \
-Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n after the state was saved, 141 nobody read the \
-output to its end. NO_COLOR=1 turns colours off.";
+Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n after the state was saved, 141 the reader \
+of the output has gone. NO_COLOR=1 turns colours off.";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// The whole idea in under a minute, on generated data behind a slow origin
+    /// Show the effect in under a minute, on generated data and slow storage
     Demo(Demo),
     /// Build a catalog of a dataset
     Index(Index),
-    /// Print the ids of the samples that a rank reads in an epoch, one a line
+    /// Print the ids of the samples that a rank reads in an epoch, one per line
     Order(Order),
     /// Run the loader over a dataset and report each epoch
     Load(Load),
-    /// Show what would be kept where, and the fewest bytes that must be read
+    /// Show where samples would be cached, and the lower bound of bytes from storage
     Plan(Plan),
-    /// Measure the origin, the disks and memory, for plans that say how long a run will take
+    /// Measure storage, disks and memory, for plans with predicted times
     Calibrate(Calibrate),
-    /// Play a run through on machines that are only described, under one policy or all
+    /// Simulate a run on described machines, under one caching policy or all
     Simulate(Simulate),
     /// Print a new random token, the secret that the ranks of one job share
     ///
-    /// In the job script, before the ranks are started: export FOREREAD_TOKEN=$(foreread token). Each job has a token of
-    /// its own: one that several jobs share lets each read what the others read.
+    /// In the job script, before the ranks are started: export FOREREAD_TOKEN=$(foreread token). Use a new token for each
+    /// job: jobs with the same token can read each other's samples.
     #[cfg(feature = "peer")]
     Token,
-    /// Show what disk tiers hold, or remove what is not in use
+    /// List disk caches, or remove unused ones
     #[command(subcommand)]
     Cache(Cache),
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Cache {
-    /// Show what the disk tier in a directory holds, by dataset
+    /// List the caches in a directory, by dataset
     List {
         /// The directory, as given to --disk
         #[arg(value_name = "DIR")]
         directory: std::path::PathBuf,
     },
-    /// Remove caches from a directory that no process uses: all, or those that the options name
+    /// Remove unused caches from a directory: all, or those that the options select
     Clean {
         /// The directory, as given to --disk
         #[arg(value_name = "DIR")]
         directory: std::path::PathBuf,
-        /// Only those that were not used for so many days
+        /// Only caches that were not used for this many days
         #[arg(long, value_name = "DAYS")]
         older_than: Option<f64>,
-        /// Only the one of this identity, as `cache list` prints it
+        /// Only the cache of this identity, as `cache list` prints it
         #[arg(long, value_name = "IDENTITY")]
         dataset: Option<String>,
     },
@@ -73,19 +73,19 @@ pub struct Calibrate {
     /// The dataset: a directory, a URL, or a catalog made by `foreread index`
     #[arg(value_name = "URL|CATALOG")]
     pub target: Option<String>,
-    /// A directory of the disk tier (may be repeated); some hundred megabytes are written there and removed again
+    /// A directory of the disk tier (may be repeated); some hundred megabytes are written there and removed
     #[arg(long, value_name = "DIR")]
     pub disk: Vec<String>,
-    /// How long it may take, listing the dataset apart [default: 30]
+    /// The time limit in seconds, without listing the dataset [default: 30]
     #[arg(long, value_name = "S")]
     pub seconds: Option<String>,
-    /// The most bytes that are read from the origin [default: 1GiB]
+    /// The most bytes to read from storage [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub origin_bytes: Option<String>,
-    /// The most bytes a second that runs will read from the origin
+    /// The most bytes per second that runs will read from storage
     #[arg(long, value_name = "SIZE/s")]
     pub origin_limit: Option<String>,
-    /// The most reads from the origin at once
+    /// The most reads from storage at once
     #[arg(long, value_name = "N")]
     pub origin_parallelism: Option<String>,
     /// The file to write [default: foreread-calibration.toml]
@@ -94,17 +94,16 @@ pub struct Calibrate {
     /// text or json [default: text]
     #[arg(long)]
     pub report: Option<String>,
-    /// How far long work has come, on standard error: auto (rank 0 only; few lines where that is no terminal) or off
-    /// [default: auto]
+    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub progress: Option<String>,
-    /// Print every setting and where it came from, and stop
+    /// Print every setting with its source, and stop
     #[arg(long)]
     pub explain: bool,
 }
 
 impl Calibrate {
-    /// What was given on the command line.
+    /// The options given on the command line.
     pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
         vec![
             ("disk", list(&self.disk)),
@@ -120,7 +119,7 @@ impl Calibrate {
 
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// Where to make the data; removed again afterwards [default: a temporary directory]
+    /// The directory for the data, which are removed afterwards [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     pub directory: Option<std::path::PathBuf>,
 }
@@ -130,58 +129,57 @@ pub struct Index {
     /// The dataset: a directory or a URL; or its shards, by name or with braces ('DIR/shard-{000..146}.tar')
     #[arg(value_name = "URL", required = true)]
     pub targets: Vec<String>,
-    /// How samples lie in objects: auto, files, tar (WebDataset), tfrecord or zip [default: auto]
+    /// The format of objects: auto, files, tar (WebDataset), tfrecord or zip [default: auto]
     #[arg(long)]
     pub format: Option<String>,
-    /// Index only what matches this glob (relative path; may be repeated)
+    /// Index only files that match this glob (relative path; may be repeated)
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<String>,
-    /// Leave out what matches this glob (relative path; may be repeated)
+    /// Leave out files that match this glob (relative path; may be repeated)
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
     /// The catalog file [default: the dataset's last name, with .foreread]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
-    /// A name that stands for the place of the data: caches are kept when the data are moved or reached by other
-    /// endpoints. You vouch that all places with this name hold the same data
+    /// A name for the data instead of their URL: caches stay valid when the data move. All places with this name must have
+    /// the same data
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// How far long work has come, on standard error: auto (rank 0 only; few lines where that is no terminal) or off
-    /// [default: auto]
+    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub progress: Option<String>,
-    /// Print every setting and where it came from, and stop
+    /// Print every setting with its source, and stop
     #[arg(long)]
     pub explain: bool,
 }
 
-/// An option that may be repeated, as the text of a knob: one value a line.
+/// A repeatable option as the text of a setting: one value per line.
 fn list(values: &[String]) -> Option<String> {
     (!values.is_empty()).then(|| values.join("\n"))
 }
 
-/// What decides the order.
+/// The options that determine the order.
 #[derive(Debug, Args)]
 pub struct Drawing {
-    /// What the order is drawn from [default: 0]
+    /// The seed of the order [default: 0]
     #[arg(long, value_name = "S")]
     pub seed: Option<String>,
     /// shuffle, torch (PyTorch's DistributedSampler), feistel or sequential [default: shuffle]
     #[arg(long)]
     pub sampler: Option<String>,
-    /// Samples a batch, on each rank
+    /// Samples per batch, on each rank
     #[arg(long, value_name = "B")]
     pub batch_size: Option<String>,
-    /// Drop what does not divide evenly among ranks and batches, instead of padding
+    /// Drop the rest that does not divide evenly among ranks and batches, instead of padding
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub drop_last: Option<String>,
-    /// How ranks share an epoch: torch (strided), blocks, or locality (by who has what) [default: torch]
+    /// How ranks share an epoch: torch (strided), blocks, or locality (by where samples are cached) [default: torch]
     #[arg(long)]
     pub deal: Option<String>,
     /// This process among the ranks [default: the launcher's, or 0]
     #[arg(long, value_name = "R")]
     pub rank: Option<String>,
-    /// How many ranks there are [default: the launcher's, or 1]
+    /// The number of ranks [default: the launcher's, or 1]
     #[arg(long, value_name = "W")]
     pub world_size: Option<String>,
 }
@@ -202,21 +200,21 @@ impl Drawing {
 
 #[derive(Debug, Args)]
 pub struct Order {
-    /// How many samples there are
+    /// The number of samples
     #[arg(long, value_name = "N")]
     pub samples: Option<String>,
-    /// Which epoch's order [default: 0]
+    /// The epoch [default: 0]
     #[arg(long, value_name = "E")]
     pub epoch: Option<String>,
     #[command(flatten)]
     pub drawing: Drawing,
-    /// Print every setting and where it came from, and stop
+    /// Print every setting with its source, and stop
     #[arg(long)]
     pub explain: bool,
 }
 
 impl Order {
-    /// What was given on the command line.
+    /// The options given on the command line.
     pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
         let mut given = self.drawing.given();
         given.extend([("samples", self.samples.clone()), ("epoch", self.epoch.clone())]);
@@ -224,53 +222,52 @@ impl Order {
     }
 }
 
-/// What a run is asked to do, beside its order.
+/// The options of a run, apart from its order.
 #[derive(Debug, Args)]
 pub struct Running {
     #[command(flatten)]
     pub drawing: Drawing,
-    /// How often the dataset is read [default: 2]
+    /// Passes over the dataset [default: 2]
     #[arg(long, value_name = "E")]
     pub epochs: Option<String>,
     /// A second dataset, read in order after every epoch
     #[arg(long, value_name = "URL")]
     pub validate: Option<String>,
-    /// How samples lie in objects: auto, files, tar (WebDataset), tfrecord or zip [default: auto]
+    /// The format of objects: auto, files, tar (WebDataset), tfrecord or zip [default: auto]
     #[arg(long)]
     pub format: Option<String>,
-    /// The memory tier of each rank: a size, or auto (ranks of a node share what is free) [default: auto]
+    /// The memory tier of each rank: a size, or auto (the ranks of a node share free memory) [default: auto]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
-    /// A directory of the disk tier and the bytes that all ranks of a node may take there (may be repeated); with
-    /// `,shared` after the size its cache serves all users, and all who can write there are trusted
+    /// A directory of the disk tier and its size, for all ranks of a node (may be repeated). `,shared` after the size: one
+    /// cache for all users, where everyone with write access is trusted
     #[arg(long, value_name = "DIR=SIZE")]
     pub disk: Vec<String>,
-    /// How far reads run ahead of the trainer [default: 256MiB]
+    /// How many bytes are prefetched [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub look_ahead: Option<String>,
-    /// The most bytes a second that are read from the origin
+    /// The most bytes per second from storage
     #[arg(long, value_name = "SIZE/s")]
     pub origin_limit: Option<String>,
-    /// The most reads from the origin at once
+    /// The most reads from storage at once
     #[arg(long, value_name = "N")]
     pub origin_parallelism: Option<String>,
-    /// What the origin and the disks can do, as `foreread calibrate` wrote it
+    /// The file that `foreread calibrate` wrote
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<String>,
     /// How long the trainer computes on each batch [default: 0]
     #[arg(long, value_name = "MS")]
     pub compute_ms: Option<String>,
-    /// What to do about a sample that cannot be read: fail, skip or substitute [default: fail]
+    /// What to do if a sample cannot be read: fail, skip or substitute [default: fail]
     #[arg(long, value_name = "POLICY")]
     pub on_error: Option<String>,
     /// text or json [default: text]
     #[arg(long)]
     pub report: Option<String>,
-    /// How far long work has come, on standard error: auto (rank 0 only; few lines where that is no terminal) or off
-    /// [default: auto]
+    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub progress: Option<String>,
-    /// Print every setting and where it came from, and stop
+    /// Print every setting with its source, and stop
     #[arg(long)]
     pub explain: bool,
 }
@@ -304,27 +301,26 @@ pub struct Load {
     pub target: String,
     #[command(flatten)]
     pub running: Running,
-    /// Add each epoch's SHA-256 to the report: over each sample's id and bytes, in delivery order
+    /// Add each epoch's SHA-256 (of all ids and bytes, in order) to the report
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub digest: Option<String>,
     /// Add each epoch's delivered ids to the report
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub ids: Option<String>,
-    /// Go on from this file if it exists, and keep the run's state in it: written at every epoch's end, on SIGTERM and
-    /// SIGINT, and at the end
+    /// Resume from this file if it exists, and save the run's state in it: after every epoch, on SIGTERM and SIGINT, and at
+    /// the end
     #[arg(long, value_name = "FILE")]
     pub state: Option<String>,
     /// Write the report as JSON to this file instead of standard output; %r stands for the rank
     #[arg(long, value_name = "FILE")]
     pub report_file: Option<String>,
-    /// Whether ranks that can find each other share their caches: auto or off [default: auto]. FOREREAD_INTERFACE names
-    /// the network interface that they use
+    /// Whether ranks share their caches: auto or off [default: auto]. FOREREAD_INTERFACE names their network interface
     #[arg(long, value_name = "WHEN")]
     pub peers: Option<String>,
 }
 
 impl Load {
-    /// What was given on the command line.
+    /// The options given on the command line.
     pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
         let mut given = self.running.given();
         given.extend([
@@ -340,13 +336,13 @@ impl Load {
 
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// The dataset: a directory, a URL, or a catalog; or none, with --samples and --sample-bytes
+    /// The dataset: a directory, a URL, or a catalog; none with --samples and --sample-bytes
     #[arg(value_name = "URL|CATALOG", conflicts_with_all = ["samples", "sample_bytes"])]
     pub target: Option<String>,
-    /// How many samples there are
+    /// The number of samples
     #[arg(long, value_name = "N")]
     pub samples: Option<String>,
-    /// How long each is
+    /// The length of each sample
     #[arg(long, value_name = "SIZE")]
     pub sample_bytes: Option<String>,
     #[command(flatten)]
@@ -354,7 +350,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What was given on the command line.
+    /// The options given on the command line.
     pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
         let mut given = self.running.given();
         given.extend([("samples", self.samples.clone()), ("sample-bytes", self.sample_bytes.clone())]);
@@ -373,26 +369,25 @@ pub struct Simulate {
     /// text, json or csv [default: text]
     #[arg(long)]
     pub report: Option<String>,
-    /// Draw one bar a policy into this SVG, and time against cache size into another beside it (FILE-cache.svg)
+    /// Draw one bar per policy into this SVG, and time against cache size into a second one (FILE-cache.svg)
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<String>,
-    /// What this machine's tiers can do, as `foreread calibrate` wrote it, in place of the scenario's own speeds
+    /// The file that `foreread calibrate` wrote, whose speeds replace the scenario's
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<String>,
-    /// Average over so many seeds, from the scenario's own on [default: 1]
+    /// Average over this many seeds, beginning with the scenario's [default: 1]
     #[arg(long, value_name = "N")]
     pub seeds: Option<String>,
-    /// How far long work has come, on standard error: auto (rank 0 only; few lines where that is no terminal) or off
-    /// [default: auto]
+    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub progress: Option<String>,
-    /// Print every setting and where it came from, and stop
+    /// Print every setting with its source, and stop
     #[arg(long)]
     pub explain: bool,
 }
 
 impl Simulate {
-    /// What was given on the command line.
+    /// The options given on the command line.
     pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
         vec![
             ("policy", self.policy.clone()),
@@ -406,7 +401,7 @@ impl Simulate {
 }
 
 impl Index {
-    /// What was given on the command line.
+    /// The options given on the command line.
     pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
         vec![
             ("format", self.format.clone()),

@@ -1,9 +1,9 @@
-//! The `foreread` command, as a library: the integration tests run the very code that is built with them, and a program
-//! with storage backends of its own offers the command with them ([`run_with`]).
+//! The `foreread` command as a library: the integration tests run the code that is built with them, and a program with
+//! custom storage backends offers the command with them ([`run_with`]).
 //!
-//! Standard output carries the result alone; progress, logs and errors go to standard error. Exit codes: 0 done,
-//! 1 failed, 2 wrong usage, 128 + n ended by signal n after its state was saved (`load --state`), 141 (that is, SIGPIPE's)
-//! when whoever reads standard output has gone away before the work was done. `--help` and the README list the same.
+//! Standard output has only the result. Progress, logs and errors go to standard error. Exit codes: 0 done, 1 failed,
+//! 2 wrong usage, 128 + n ended by signal n after its state was saved (`load --state`), 141 (SIGPIPE) when the reader of
+//! standard output has gone before the work was done. `--help` and the README list the same.
 
 mod allocator;
 mod arguments;
@@ -22,12 +22,12 @@ use tracing_subscriber::EnvFilter;
 
 use crate::arguments::{Arguments, Command};
 
-/// Reads the command line, does what it says, and tells how the program ends.
+/// Runs the command line, and returns the exit code.
 pub fn run() -> ExitCode {
     run_with(Registry::with_defaults())
 }
 
-/// The same with the storage backends of a registry, such as one of your own.
+/// [`run`] with the storage backends of `registry`.
 ///
 /// ```no_run
 /// # fn main() -> std::process::ExitCode {
@@ -39,7 +39,7 @@ pub fn run() -> ExitCode {
 pub fn run_with(registry: Registry) -> ExitCode {
     allocator::set_up();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    // The variable's convention: any value but an empty one (no-color.org).
+    // Any value but an empty one counts (no-color.org).
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colours = std::io::stderr().is_terminal() && !plain;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
@@ -68,11 +68,11 @@ pub fn run_with(registry: Registry) -> ExitCode {
     }
 }
 
-/// What the argument parser says: help and version as they are, an error as one line like any other.
+/// Prints the argument parser's output: help and version as they are, an error as one line.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     {
-        // Help that cannot be printed helps nobody.
+        // Help that cannot be printed has no other place.
         let _ = error.print();
         return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
     }
@@ -80,24 +80,24 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The parser's message and its tips in one line, with the command whose `--help` says more.
+/// The parser's message and tips in one line, with the command whose `--help` has more.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let mut said: Vec<&str> = Vec::new();
+    let mut lines_shown: Vec<&str> = Vec::new();
     let mut help = String::from("foreread --help");
     for line in lines {
         if let Some(usage) = line.strip_prefix("Usage: ") {
-            // The words before the first argument are the command.
+            // The words before the first argument name the command.
             let words =
                 usage.split(' ').take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
             help = words.chain(["--help"]).collect::<Vec<_>>().join(" ");
             break;
         }
-        said.push(line.strip_prefix("error: ").unwrap_or(line));
+        lines_shown.push(line.strip_prefix("error: ").unwrap_or(line));
     }
-    // A list follows its heading, and anything else begins anew.
+    // A list follows its heading. Other lines are separated.
     let mut message = String::new();
-    for line in said {
+    for line in lines_shown {
         let separator = if message.is_empty() {
             ""
         } else if message.ends_with(':') {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn help_names_every_way_to_share_an_epoch_and_every_exit_code() {
+    fn help_lists_every_deal_and_every_exit_code() {
         use clap::CommandFactory;
         let mut command = Arguments::command();
         let whole = command.render_long_help().to_string();

@@ -1,4 +1,4 @@
-//! The `foreread` command. All of it is in the library beside this file.
+//! The `foreread` command. All of it is in the library.
 
 use std::process::ExitCode;
 

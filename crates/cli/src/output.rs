@@ -1,19 +1,19 @@
-//! Writing results, and saying in one line why there are none.
+//! Results on standard output, and errors as one line on standard error.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 
 use foreread::ErrorKind;
 
-/// Standard output, buffered. A reader that has gone away (`| head`) is found out at the next write.
+/// Standard output, buffered. A reader that has gone (`| head`) is detected at the next write.
 pub fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(1 << 16, io::stdout().lock())
 }
 
-/// Prints `error` as one line on standard error and says how the program ends.
+/// Prints `error` as one line on standard error, and returns the exit code.
 pub fn fail(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
-        // Whoever read the output has seen enough; that the rest was left undone is what other tools say in this way too.
+        // The reader has gone. Other tools end with this code, too.
         return ExitCode::from(128 + 13);
     }
     complain(&chain(error));
@@ -25,13 +25,13 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
 
 /// Prints one line on standard error.
 pub fn complain(message: &str) {
-    // File names may hold line breaks; the message stays on one line.
+    // File names may have line breaks.
     let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    // Nothing is left to be done if even this cannot be written.
+    // If this cannot be written, there is no other place for it.
     let _ = writeln!(io::stderr(), "foreread: {line}");
 }
 
-/// An error and its causes, each said once.
+/// An error and its causes, each printed once.
 fn chain(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |mut line, cause| {
         let cause = cause.to_string();
@@ -44,7 +44,7 @@ fn chain(error: &anyhow::Error) -> String {
     })
 }
 
-/// Whether standard output was closed: only what is written there fails with a bare I/O error.
+/// Whether standard output was closed. Only writes there fail with a bare I/O error.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let written = error.downcast_ref::<io::Error>();
     written.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -1,8 +1,8 @@
-//! How far long work has come: a bar on a terminal, now and then a plain line otherwise.
+//! Progress of long work: a bar on a terminal, few plain lines otherwise.
 //!
-//! Decision: what is no terminal is a log, and hours of work are a few lines there: the first after a minute, each
-//! further one after twice the wait. Of several ranks rank 0 alone shows anything. The price is that a rank that is
-//! slow for itself is not seen here; its epochs are reported all the same.
+//! Decision: standard error without a terminal is a log. Hours of work are a few lines there: the first after a minute, each
+//! next one after twice the wait. Of several ranks only rank 0 shows progress. The price: a single slow rank is not seen
+//! here. Its epochs are reported.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -14,43 +14,43 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::settings;
 
-/// The wait before the first line on something that is no terminal.
+/// The wait before the first line without a terminal.
 const FIRST: Duration = Duration::from_secs(60);
 
-/// Where progress is shown.
+/// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Show {
+pub enum ProgressMode {
     Bar,
     Lines,
     Nothing,
 }
 
-impl Show {
-    /// As standard error has it.
+impl ProgressMode {
+    /// A bar if standard error is a terminal, else lines.
     pub fn auto() -> Self {
         if std::io::stderr().is_terminal() { Self::Bar } else { Self::Lines }
     }
 
-    /// As the settings say; `rank` is the one among the run's ranks.
+    /// By the settings; ranks other than 0 show nothing.
     pub fn of(knobs: &Knobs, rank: u32) -> anyhow::Result<Self> {
         let wanted = settings::is_on(knobs, "progress")?;
         Ok(if wanted && rank == 0 { Self::auto() } else { Self::Nothing })
     }
 }
 
-/// When a line is due: after a wait that doubles each time.
+/// Decides when a line is due: after a wait that doubles each time.
 #[derive(Debug)]
-struct Pace {
+struct LineTimer {
     wait: Duration,
     due: Duration,
 }
 
-impl Pace {
+impl LineTimer {
     fn new() -> Self {
         Self { wait: FIRST, due: FIRST }
     }
 
-    /// Whether a line is due this long after the beginning.
+    /// Whether a line is due after this time.
     fn is_due(&mut self, elapsed: Duration) -> bool {
         let due = elapsed >= self.due;
         if due {
@@ -61,29 +61,29 @@ impl Pace {
     }
 }
 
-/// Work whose end is known (`total` steps) or not (0).
+/// WorkProgress with `total` steps, or 0 if the number is unknown.
 #[derive(Debug)]
-pub struct Work {
-    show: Show,
+pub struct WorkProgress {
+    show: ProgressMode,
     bar: Option<ProgressBar>,
     label: String,
     total: u64,
     done: u64,
-    /// When this part of it began, and when all of it did.
+    /// When this part began, and when the work began.
     part: Instant,
     began: Instant,
-    pace: Pace,
+    timer: LineTimer,
 }
 
-impl Work {
-    /// Begins. `unit` is what is counted.
-    pub fn new(show: Show, label: impl Into<String>, total: u64, unit: &str) -> Self {
+impl WorkProgress {
+    /// Begins. `unit` names the steps.
+    pub fn new(show: ProgressMode, label: impl Into<String>, total: u64, unit: &str) -> Self {
         let (label, now) = (label.into(), Instant::now());
         let bar = bar(show, &label, total, unit);
-        Self { show, bar, label, total, done: 0, part: now, began: now, pace: Pace::new() }
+        Self { show, bar, label, total, done: 0, part: now, began: now, timer: LineTimer::new() }
     }
 
-    /// Begins the next part, which is counted from zero.
+    /// Begins the next part, whose steps count from zero.
     pub fn next(&mut self, label: impl Into<String>, total: u64, unit: &str) {
         self.end();
         let label = label.into();
@@ -91,12 +91,12 @@ impl Work {
         (self.label, self.total, self.done, self.part) = (label, total, 0, Instant::now());
     }
 
-    /// So much is done by now.
+    /// Sets the number of finished steps.
     pub fn at(&mut self, done: u64) {
         self.done = done;
         if let Some(bar) = &self.bar {
             bar.set_position(done);
-        } else if self.show == Show::Lines && self.pace.is_due(self.began.elapsed()) {
+        } else if self.show == ProgressMode::Lines && self.timer.is_due(self.began.elapsed()) {
             let rate = done as f64 / self.part.elapsed().as_secs_f64();
             match self.total {
                 0 => eprintln!("{}: {done}, {rate:.0}/s", self.label),
@@ -105,12 +105,12 @@ impl Work {
         }
     }
 
-    /// One more step is done.
+    /// Adds a finished step.
     pub fn step(&mut self) {
         self.at(self.done + 1);
     }
 
-    /// Takes the bar away, so that what follows has the line for itself.
+    /// Removes the bar.
     pub fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -118,14 +118,14 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for WorkProgress {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-fn bar(show: Show, label: &str, total: u64, unit: &str) -> Option<ProgressBar> {
-    (show == Show::Bar).then(|| {
+fn bar(show: ProgressMode, label: &str, total: u64, unit: &str) -> Option<ProgressBar> {
+    (show == ProgressMode::Bar).then(|| {
         let style = if total > 0 {
             format!("{{msg:16}} [{{bar:30}}] {{pos}}/{{len}} {unit} {{per_sec}} {{eta}} left")
         } else {
@@ -137,9 +137,9 @@ fn bar(show: Show, label: &str, total: u64, unit: &str) -> Option<ProgressBar> {
     })
 }
 
-/// Follows the listing of a dataset.
-pub fn listing(show: Show, target: &str) -> impl FnMut(Progress) + Send + 'static {
-    let mut work = Work::new(show, format!("listing {target}"), 0, "samples");
+/// Shows the progress of listing a dataset.
+pub fn listing(show: ProgressMode, target: &str) -> impl FnMut(Progress) + Send + 'static {
+    let mut work = WorkProgress::new(show, format!("listing {target}"), 0, "samples");
     move |progress| {
         work.at(progress.samples);
         if let Some(bar) = &work.bar {
@@ -156,24 +156,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_0_alone_shows_progress_and_only_if_it_is_on() {
+    fn only_rank_0_shows_progress_and_only_if_it_is_on() {
         let of = |value: &str, rank| {
             let given = [("progress", value.to_owned())];
             let file = std::path::Path::new("/nonexistent/foreread.toml");
-            Show::of(&Knobs::gather(foreread_settings::COMMAND_KNOBS, given, |_| None, file).unwrap(), rank)
+            ProgressMode::of(
+                &Knobs::gather(foreread_settings::COMMAND_KNOBS, given, |_| None, file).unwrap(),
+                rank,
+            )
         };
-        assert_eq!(of("auto", 0).unwrap(), Show::auto());
-        assert_eq!(of("auto", 1).unwrap(), Show::Nothing);
-        assert_eq!(of("off", 0).unwrap(), Show::Nothing);
-        assert!(of("some", 0).unwrap_err().to_string().contains("it is auto or off"));
+        assert_eq!(of("auto", 0).unwrap(), ProgressMode::auto());
+        assert_eq!(of("auto", 1).unwrap(), ProgressMode::Nothing);
+        assert_eq!(of("off", 0).unwrap(), ProgressMode::Nothing);
+        assert!(of("some", 0).unwrap_err().to_string().contains("expected auto or off"));
     }
 
     #[test]
     // semantics: FAIL-27
     fn ten_hours_of_progress_are_ten_lines() {
-        let mut pace = Pace::new();
+        let mut timer = LineTimer::new();
         let lines: Vec<u64> =
-            (0..36_000).filter(|second| pace.is_due(Duration::from_secs(*second))).collect();
+            (0..36_000).filter(|second| timer.is_due(Duration::from_secs(*second))).collect();
         assert_eq!(lines, [1, 3, 7, 15, 31, 63, 127, 255, 511].map(|minute| minute * 60));
     }
 }

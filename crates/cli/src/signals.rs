@@ -1,4 +1,4 @@
-//! The signals by which schedulers and people ask a run to end: noted, and looked at between steps.
+//! Signals that end a run: recorded, and checked between steps.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,39 +8,38 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// Whether the run was asked to end.
+/// The signal that was received, if any.
 #[derive(Debug, Default)]
 pub struct Signals(Arc<AtomicUsize>);
 
 impl Signals {
-    /// Notes SIGTERM and SIGINT from now on, instead of dying of them. A second one kills at once: whoever sends it
-    /// has waited long enough.
+    /// Records SIGTERM and SIGINT from now on. A second signal kills the process at once.
     pub fn watch() -> Result<Self> {
-        let (again, noted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (again, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         for signal in [SIGTERM, SIGINT] {
-            // In this order: the first signal finds the flag down and raises it, the second finds it up.
+            // The order matters: the first signal finds the flag unset and sets it, the second finds it set.
             flag::register_conditional_default(signal, Arc::clone(&again))
                 .and_then(|_| flag::register(signal, Arc::clone(&again)))
-                .and_then(|_| flag::register_usize(signal, Arc::clone(&noted), signal as usize))
-                .context("signals cannot be watched")?;
+                .and_then(|_| flag::register_usize(signal, Arc::clone(&received), signal as usize))
+                .context("cannot register signal handlers")?;
         }
-        Ok(Self(noted))
+        Ok(Self(received))
     }
 
-    /// Whether a signal has come, for who looks from elsewhere.
+    /// A function that tells whether a signal was received.
     pub fn flag(&self) -> impl Fn() -> bool + Send + 'static + use<> {
-        let noted = Arc::clone(&self.0);
-        move || noted.load(Ordering::Relaxed) != 0
+        let received = Arc::clone(&self.0);
+        move || received.load(Ordering::Relaxed) != 0
     }
 
-    /// Fails if a signal has come.
+    /// Fails if a signal was received.
     pub fn check(&self) -> Result<()> {
-        anyhow::ensure!(self.noted().is_none(), "interrupted");
+        anyhow::ensure!(self.received().is_none(), "interrupted");
         Ok(())
     }
 
-    /// How the program ends, if a signal has come.
-    pub fn noted(&self) -> Option<ExitCode> {
+    /// The exit code, if a signal was received.
+    pub fn received(&self) -> Option<ExitCode> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
             signal => Some(ExitCode::from(128 + signal as u8)),

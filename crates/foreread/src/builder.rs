@@ -12,7 +12,7 @@ use foreread_dataset::{Catalog, Format, IndexOptions, Progress};
 use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 use foreread_loader::OnError;
 use foreread_oracle::Deal;
-use foreread_tier::{Buffers, Context, RecycledBuffers};
+use foreread_tier::{Buffers, Context, OriginTier, RecycledBuffers};
 use tokio::runtime::Handle;
 
 use crate::calibration::Calibration;
@@ -381,10 +381,25 @@ impl Builder {
     /// # Cancel safety
     /// Dropping the future starts nothing.
     pub async fn start_async(self) -> Result<Loader> {
+        Ok(self.prepare_async().await?.start())
+    }
+
+    /// [`source`](Self::source) for async code under any executor.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// Dropping the future starts nothing.
+    pub async fn source_async(self) -> Result<Source> {
+        self.epochs(2).prepare_async().await?.source()
+    }
+
+    async fn prepare_async(self) -> Result<Ready> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         let prepared = workers.run(async move { self.prepared(&context, |_| ()).await }).await?;
-        Ok(Ready::new(prepared, workers).start())
+        Ok(Ready::new(prepared, workers))
     }
 
     async fn prepared(self, context: &Context, progress: impl FnMut(Progress) + Send) -> Result<Prepared> {
@@ -401,6 +416,23 @@ impl Builder {
 
     fn context(&self, runtime: &Handle) -> Context {
         Context { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
+    }
+
+    /// Opens the dataset without planning: its catalog, and its origin as it is, within the settings' limits. No read is
+    /// merged, hedged, or adapted to the store. For tools that measure an origin.
+    ///
+    /// # Errors
+    /// If the dataset cannot be opened.
+    pub async fn open_origin(
+        self,
+        context: &Context,
+        progress: impl FnMut(Progress) + Send,
+    ) -> Result<(Catalog, Arc<dyn OriginTier>)> {
+        let shared = origin::Shared::raw(&self.config, context);
+        let targets = Named { storage: self.config.storage_options.clone(), ..self.targets };
+        let format = self.config.format;
+        let opened = origin::open(&targets, format, &self.registry, context, &shared, progress).await?;
+        Ok((opened.catalog, opened.origin))
     }
 
     /// Lists the dataset into a catalog, without planning, and reading no more than shards' heads. Blocks the

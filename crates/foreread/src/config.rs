@@ -45,7 +45,7 @@ impl FromStr for SamplerKind {
             "torch" => Ok(Self::Torch),
             "feistel" => Ok(Self::Feistel),
             "sequential" => Ok(Self::Sequential),
-            _ => Err("it is shuffle, torch, feistel or sequential".to_owned()),
+            _ => Err("expected shuffle, torch, feistel or sequential".to_owned()),
         }
     }
 }
@@ -98,7 +98,7 @@ impl FromStr for Disk {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is no DIR=SIZE, such as /local/cache=500GB");
+        let wrong = || format!("invalid disk '{text}': expected DIR=SIZE, e.g. /local/cache=500GB");
         let (directory, size) =
             text.rsplit_once('=').filter(|(directory, _)| !directory.is_empty()).ok_or_else(wrong)?;
         let (size, shared) = match size.split_once(',') {
@@ -112,10 +112,6 @@ impl FromStr for Disk {
         Ok(Self { directory: directory.into(), bytes, shared })
     }
 }
-
-/// More epochs than anybody trains for. A run of so many is one without an end: its plan, floor and forecast are those of
-/// the next hundred epochs at most.
-pub const MOST_EPOCHS: u64 = 1_000_000;
 
 /// All settings of a run, for [`Loader::builder_with`](crate::Loader::builder_with).
 ///
@@ -220,21 +216,25 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The most epochs. A run with this many has no end: its plan, lower bound and forecast are those of the next hundred
+    /// epochs at most.
+    pub const MAX_EPOCHS: u64 = 1_000_000;
+
     /// Finds out whether a run can do this.
     ///
     /// # Errors
     /// The setting that no run can have, as the settings file calls it, and why not.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let least = |name, value: u64| match value {
-            0 => Err((name, "it is at least 1".to_owned())),
+            0 => Err((name, "must be at least 1".to_owned())),
             _ => Ok(()),
         };
         least("batch-size", self.batch_size)?;
         if self.epochs == 0 {
             return Err(("epochs", "not set: expected the number of epochs, at least 1".to_owned()));
         }
-        if self.epochs > MOST_EPOCHS {
-            return Err(("epochs", format!("it is at most {MOST_EPOCHS}")));
+        if self.epochs > Self::MAX_EPOCHS {
+            return Err(("epochs", format!("must be at most {}", Self::MAX_EPOCHS)));
         }
         least("world-size", u64::from(self.world_size))?;
         if self.rank >= self.world_size {
@@ -251,10 +251,10 @@ impl Config {
             return Err(("node-rank", why));
         }
         if self.disk.iter().any(|disk| disk.bytes == 0) {
-            return Err(("disk", "a directory of the disk tier has at least 1 byte".to_owned()));
+            return Err(("disk", "the size of each directory must be at least 1 byte".to_owned()));
         }
         if self.deadline.is_some_and(|deadline| deadline.floor.is_zero()) {
-            return Err(("deadline", "its floor must be above 0; use None for no deadline".to_owned()));
+            return Err(("deadline", "its lower bound must be above 0; use None for no deadline".to_owned()));
         }
         least("origin-limit", self.origin_limit.unwrap_or(1))?;
         least("origin-parallelism", self.origin_parallelism.unwrap_or(1) as u64)

@@ -1,13 +1,14 @@
 //! foreread: a data loader for machine-learning training that knows the future.
 //!
-//! The order in which a run reads its samples is drawn from a seed, so it is known before the run starts. foreread
-//! computes it, decides from it where every sample is kept, and has each in memory before the trainer asks.
+//! A seed determines the order in which a run reads its samples, so the order is known before the run starts. foreread
+//! computes it, decides from it where every sample is cached, and has each sample in memory before the trainer needs it.
 //!
-//! * [`Loader`] is the whole thing: `Loader::builder(url)`, a few settings, `start()`, batches.
-//! * [`Config`] holds all settings; the crate `foreread-settings` reads them from arguments, environment and files.
-//! * [`Registry`] says which backend opens which URL. The built-in ones are features of this crate; your own is
+//! * [`Loader`] runs a training: `Loader::builder(url)`, a few settings, `start()`, batches.
+//! * [`Source`] serves samples by id to code that decides the order itself.
+//! * [`Config`] holds all settings. The crate `foreread-settings` reads them from arguments, environment and files.
+//! * [`Registry`] maps URLs to storage backends. Built-in backends are features of this crate. Custom backends are
 //!   registered at run time.
-//! * [`Ready::prepared`] and [`plan`] tell what a run would do without doing it: order, placement, floor.
+//! * [`plan`] predicts a run: order, placement, lower bound. The crate `foreread-estimate` has the report of it.
 //!
 //! # Features
 //!
@@ -17,7 +18,7 @@
 //! |---|---|
 //! | `s3` | buckets: `s3://` |
 //! | `gcs`, `azure` | `gs://`; `az://` and its other names |
-//! | `peer` | ranks that work together and share their caches |
+//! | `peer` | ranks that share their caches |
 //! | `share` | one source for several processes of a machine |
 //! | `hpc` | `peer` |
 //! | `cloud` | `s3` and `peer` |
@@ -28,6 +29,7 @@ mod assembly;
 mod builder;
 pub mod calibration;
 mod cluster;
+mod cluster_forecast;
 mod config;
 mod disk;
 mod error;
@@ -38,7 +40,6 @@ mod memory;
 mod merged;
 mod on_node;
 mod origin;
-mod outlook;
 mod planned;
 mod prepared;
 #[cfg(feature = "peer")]
@@ -52,24 +53,24 @@ mod state;
 mod storage;
 mod target;
 mod text;
-mod together;
 
 pub use foreread_dataset::{Catalog, Format};
 pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError};
-pub use foreread_oracle::{Deal, Position};
-pub use foreread_types::{DatasetId, SampleId};
+pub use foreread_oracle::Deal;
+pub use foreread_types::SampleId;
 
 pub use crate::builder::Builder;
-pub use crate::config::{Config, Disk, MOST_EPOCHS, Memory, SamplerKind};
+pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::registry::Registry;
-pub use crate::source::{Asked, Source};
+pub use crate::source::{SampleRequests, SampleStream, Source};
 pub use crate::state::State;
 pub use crate::storage::StorageOptions;
+#[doc(hidden)]
 pub use crate::text::read as read_text;
 
-/// Datasets: listing them, and what their catalogs say.
+/// Datasets: listing them into catalogs.
 ///
 /// ```
 /// # let directory = std::env::temp_dir().join(format!("foreread-doc-{}", std::process::id()));
@@ -88,9 +89,10 @@ pub mod dataset {
     pub use foreread_dataset::{
         CATALOG_NAME, DatasetError, DatasetErrorKind, IndexOptions, Progress, forget_listing,
     };
+    pub use foreread_types::DatasetId;
 }
 
-/// How reads of the origin are repeated, given up, and sent a second time.
+/// Retries, timeouts and hedges of reads from the origin.
 ///
 /// ```
 /// use foreread::policy::RetryPolicy;
@@ -100,33 +102,32 @@ pub mod policy {
     pub use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 }
 
-/// What a run would do, without doing it: order, placement, the fewest bytes that must be read.
+/// Plans of runs: placement, the lower bound of bytes from the origin, predicted times.
 ///
 /// ```
 /// use foreread::Config;
-/// use foreread::plan::{Outlook, Planned, Sizes};
+/// use foreread::plan::{Planned, Sizes};
 ///
 /// let mut config = Config::default();
 /// config.epochs = 10;
 /// config.memory = "1GiB".parse()?;
 /// let planned = Planned::new(config, &[Sizes::uniform(1000, 1 << 20)])?;
-/// println!("{}", Outlook::of(&planned, None)?);
+/// assert!(planned.floor() >= 1000 << 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub mod plan {
     pub use foreread_loader::BlockTable;
     pub use foreread_planner::{
-        Amount, Cluster, EpochForecast, LevelPlan, LocalPlan, Network, Resource, Retention, Summary,
+        Amount, Cluster, EpochForecast, LevelPlan, LocalPlan, Resource, Retention, Summary,
     };
     pub use foreread_types::Sizes;
 
-    pub use crate::outlook::{Outlook, keeps};
+    pub use crate::cluster_forecast::ClusterForecast;
     pub use crate::planned::{Planned, Worth};
     pub use crate::prepared::Prepared;
-    pub use crate::together::Together;
 }
 
-/// The order in which samples are read, without reading any.
+/// The order in which samples are read.
 ///
 /// ```
 /// use foreread::SamplerKind;
@@ -137,15 +138,15 @@ pub mod plan {
 /// ```
 pub mod order {
     pub use foreread_oracle::{
-        AccessStream, Dealing, OracleError, Order, Pass, Phase, PhaseKind, Run, Sampler,
+        AccessStream, Dealing, OracleError, Order, Pass, Phase, PhaseKind, Position, Run, Sampler,
     };
     pub use foreread_types::{Rank, Tick};
 
     pub use crate::planned::sampler;
 }
 
-/// What a storage backend of one's own is made of, for [`Registry::register`]; `crates/tier-testing` has the tests that it
-/// must pass. With the feature `s3`, `ObjectStoreOrigin` makes one of any `object_store`.
+/// The parts of a custom storage backend, for [`Registry::register`]. `crates/tier-testing` has the
+/// tests that it must pass. With the feature `s3`, `ObjectStoreOrigin` wraps any `object_store`.
 ///
 /// ```
 /// use foreread::backend::{Span, TierProfile};
@@ -161,18 +162,35 @@ pub mod backend {
     };
 }
 
-/// The caches on disks, of all runs that have used a directory.
+/// The caches on disks of all runs that have used a directory.
 ///
 /// ```
-/// let kept = foreread::cache::list(std::path::Path::new("/no/such/directory"));
-/// assert!(kept.is_err());
+/// let entries = foreread::cache::list(std::path::Path::new("/no/such/directory"));
+/// assert!(entries.is_err());
 /// ```
 pub mod cache {
     pub use foreread_local::ChangeTimes;
     pub use foreread_local::disk::{CacheEntry, Removed, Rule, clean, list};
 }
 
-/// One source for several processes of a machine.
+/// One [`Source`] for several processes of a machine.
+///
+/// ```
+/// use foreread::share::{Client, Settings};
+/// use foreread::{Loader, SampleId};
+/// # let directory = tempfile::tempdir()?;
+/// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
+/// # let path = directory.path().to_str().expect("a path of ASCII");
+/// let source = Loader::builder(path).source()?;
+/// let server = source.share(Settings::default())?;
+///
+/// // In a worker process:
+/// let client = Client::connect(&server.address())?;
+/// for sample in client.get(&[SampleId(2)]) {
+///     assert_eq!(sample?.as_ref(), b"c");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[cfg(all(feature = "share", target_os = "linux"))]
 pub mod share {
     pub use foreread_share::{Client, Held, Server, Settings, ShareError, ShareErrorKind};

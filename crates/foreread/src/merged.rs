@@ -56,7 +56,7 @@ fn one() -> u64 {
 
 impl Merged {
     /// One rank's part.
-    pub(crate) fn of(report: &Report) -> Self {
+    pub fn of(report: &Report) -> Self {
         let epoch = |epoch: &crate::report::EpochReport| {
             let reads = &epoch.reads;
             let reads = [
@@ -88,9 +88,8 @@ impl Merged {
         }
     }
 
-    /// Adds another rank's part. Passes that only one of them has come to are kept.
-    #[cfg(feature = "peer")]
-    pub(crate) fn add(&mut self, other: &Self) {
+    /// Adds another rank's part. Passes that only one of them has reached are kept.
+    pub fn add(&mut self, other: &Self) {
         self.ranks += other.ranks;
         self.origin_bytes = self.origin_bytes.saturating_add(other.origin_bytes);
         self.origin_requests = self.origin_requests.saturating_add(other.origin_requests);
@@ -111,7 +110,6 @@ impl Merged {
     }
 }
 
-#[cfg(feature = "peer")]
 impl MergedEpoch {
     fn add(&mut self, other: &Self) {
         self.samples = self.samples.saturating_add(other.samples);
@@ -125,7 +123,7 @@ impl MergedEpoch {
     }
 }
 
-#[cfg(all(test, feature = "peer"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

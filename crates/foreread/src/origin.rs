@@ -61,7 +61,7 @@ impl Shared {
     }
 
     /// What a backend opens a dataset with.
-    fn options(&self, storage: &StorageOptions) -> OpenOptions {
+    pub(crate) fn options(&self, storage: &StorageOptions) -> OpenOptions {
         let mut options = OpenOptions::default();
         options.parallelism = self.parallelism;
         options.settings = storage.to_settings();
@@ -71,7 +71,7 @@ impl Shared {
     /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory whose pages this
     /// machine's kernel keeps finds its own parallelism (its threads say when they wait), does not answer late, and is
     /// read at memory's speed: it gets only what the user asked for. Beside it the limit on what is under way.
-    fn wrap(&self, origin: Arc<dyn OriginTier>) -> (Arc<dyn OriginTier>, Option<Limit>) {
+    pub(crate) fn wrap(&self, origin: Arc<dyn OriginTier>) -> (Arc<dyn OriginTier>, Option<Limit>) {
         if !origin.profile().kernel_cached {
             return (self.stack.wrap(origin), self.stack.limit.clone());
         }
@@ -96,7 +96,7 @@ pub(crate) struct Opened {
     /// What caches, and other ranks, know its bytes by.
     pub(crate) identity: DatasetIdentity,
     /// Whether it was listed just now, and not found as a catalog.
-    listed: bool,
+    pub(crate) listed: bool,
     /// The catalog's file, where it was opened from one.
     #[cfg_attr(not(feature = "peer"), expect(dead_code, reason = "other ranks open it, too"))]
     pub(crate) file: Option<PathBuf>,
@@ -169,81 +169,6 @@ pub(crate) async fn open(
     let identity = catalog.identity(store.place());
     let (origin, limit) = shared.wrap(store);
     Ok(Opened { catalog, identity, listed, file, origin, limit })
-}
-
-/// Opens the origin of a catalog that rank 0 has made or found, and whose identity it has computed: where the data lie may
-/// look different from here.
-#[cfg(feature = "peer")]
-pub(crate) async fn open_known(
-    catalog: Catalog,
-    identity: DatasetIdentity,
-    storage: &StorageOptions,
-    registry: &Registry,
-    context: &Context,
-    shared: &Shared,
-) -> Result<Opened> {
-    let backend = registry.find(catalog.base_url())?;
-    let store = backend.open(catalog.base_url(), &shared.options(storage), context).await?;
-    let (origin, limit) = shared.wrap(store);
-    Ok(Opened { catalog, identity, listed: false, file: None, origin, limit })
-}
-
-/// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where they can mean that one.
-#[cfg(feature = "peer")]
-pub(crate) async fn names(targets: &Named, catalog: &Catalog, context: &Context) -> Result<String> {
-    let known = format!("{} (catalog {})", catalog.base_url(), catalog.fingerprint());
-    let targets = targets.clone();
-    // Looks at files, and reads catalogs whole, while this rank's heartbeats go on.
-    let looking = context.runtime.spawn_blocking(move || {
-        let own = match (targets.catalog, &targets.names[..]) {
-            (Some(own), _) => Some(own),
-            (None, [one]) if Catalog::is_catalog_file(one) && Format::of_shard(one).is_none() => {
-                Some(Catalog::open(one)?)
-            }
-            _ => None,
-        };
-        Ok::<_, Error>(match own {
-            Some(own) => (own.base_url().to_owned(), Some(own.fingerprint())),
-            None => (Target::of(&targets.names)?.url, None),
-        })
-    });
-    let (url, own) = looking.await.map_err(ended)??;
-    Ok(match own {
-        Some(own) if own == catalog.fingerprint() => known,
-        Some(own) => format!("{url} (catalog {own})"),
-        None if is_same_place(&url, catalog.base_url()) => known,
-        None => url,
-    })
-}
-
-/// Finds out whether what `targets` name is there, where they do not name `catalog`: what is not is another mistake than
-/// what differs.
-#[cfg(feature = "peer")]
-pub(crate) async fn seek(
-    targets: &Named,
-    catalog: &Catalog,
-    registry: &Registry,
-    context: &Context,
-    shared: &Shared,
-) -> Result<()> {
-    let is_catalog = |target: &String| Catalog::is_catalog_file(target) && Format::of_shard(target).is_none();
-    let named = targets.clone();
-    let looking = context.runtime.spawn_blocking(move || match &named.names[..] {
-        _ if named.catalog.is_some() => Ok(None),
-        [one] if is_catalog(one) => Ok(None), // it has been read
-        names => Target::of(names).map(|target| Some(target.url)),
-    });
-    let Some(url) = looking.await.map_err(ended)?? else { return Ok(()) };
-    if !is_same_place(&url, catalog.base_url()) {
-        registry.find(&url)?.open(&url, &shared.options(&targets.storage), context).await?;
-    }
-    Ok(())
-}
-
-/// Whether two URLs differ in nothing but slashes at their ends.
-#[cfg(feature = "peer")]
-fn is_same_place(one: &str, other: &str) -> bool {
-    one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
 /// The catalog that lies in an origin, or what listing it makes, and which of the two it is; of named shards, always the

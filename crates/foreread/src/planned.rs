@@ -11,9 +11,10 @@ use foreread_planner::{
 };
 use foreread_tier::CacheTier;
 use foreread_types::{DatasetId, Rank, Sizes};
+use serde::Serialize;
 
 use crate::cluster;
-use crate::config::{Config, MOST_EPOCHS, Memory, SamplerKind};
+use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory::{Grant, Need};
 
@@ -228,16 +229,18 @@ impl Planned {
     }
 }
 
-/// What more room in one kind of cache would save, over all that is left of the run.
-#[derive(Clone, Debug, PartialEq)]
+/// What more room in one kind of cache would save over the rest of the run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worth {
     /// Which: `memory` or `disk`.
     pub level: String,
     /// How much more, in bytes.
+    #[serde(skip)]
     pub more: u64,
     /// Bytes that need not be read from the origin.
     pub origin_bytes: u64,
-    /// Seconds; none where nobody has said how fast the origin is.
+    /// Seconds; `None` if the origin's speed is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
 }
 
@@ -257,13 +260,14 @@ fn run(
 
 /// The part of a run that its plan is made for: all of it, or the next epochs of one without an end.
 fn counted(config: &Config, sizes: &[Sizes], run: &Run) -> Result<Run> {
-    if config.epochs < MOST_EPOCHS {
+    if config.epochs < Config::MAX_EPOCHS {
         return Ok(run.clone());
     }
     let samples = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add).max(1);
     let epochs = (AHEAD_USES / samples).clamp(AHEAD_LEAST, AHEAD_EPOCHS);
     let start = run.start();
-    let until = Config { epochs: start.epoch.saturating_add(epochs).min(MOST_EPOCHS), ..config.clone() };
+    let until =
+        Config { epochs: start.epoch.saturating_add(epochs).min(Config::MAX_EPOCHS), ..config.clone() };
     self::run(&until, sizes, |_| Ok(Some(start)))
 }
 
@@ -318,14 +322,14 @@ mod tests {
     #[test]
     fn a_run_without_an_end_is_planned_as_its_next_epochs() {
         for world_size in [1, 3] {
-            let mut config = Config { epochs: MOST_EPOCHS, world_size, ..Config::default() };
+            let mut config = Config { epochs: Config::MAX_EPOCHS, world_size, ..Config::default() };
             config.memory = Memory::Bytes(30_000);
             let sizes = [Sizes::uniform(1000, 100)];
             let endless = Planned::new(config.clone(), &sizes).unwrap();
             config.epochs = AHEAD_EPOCHS;
             let hundred = Planned::new(config, &sizes).unwrap();
             assert_eq!((endless.plan(), endless.floor()), (hundred.plan(), hundred.floor()));
-            assert_eq!(endless.run().schedule().epochs, MOST_EPOCHS);
+            assert_eq!(endless.run().schedule().epochs, Config::MAX_EPOCHS);
         }
     }
 }

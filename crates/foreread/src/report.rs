@@ -1,5 +1,18 @@
-//! The report of a run: what `foreread load --report json` prints. Other tools read it, so fields are added and never
+//! The report of a run, which `foreread load --report json` prints. Other tools read it, so fields are added and never
 //! renamed.
+//!
+//! ```
+//! use foreread::{Loader, Memory};
+//! # let directory = tempfile::tempdir()?;
+//! # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
+//! # let path = directory.path().to_str().expect("a path of ASCII");
+//! let loader = Loader::builder(path).epochs(2).memory(Memory::Bytes(1 << 20)).start()?;
+//! assert_eq!(loader.batches().count(), 2);
+//! let report = loader.close()?;
+//! assert_eq!(report.epochs[1].reads.memory.samples, Some(3));
+//! assert_eq!((report.origin_requests, report.origin_bytes), (3, report.floor_origin_bytes));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::time::Duration;
 

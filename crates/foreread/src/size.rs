@@ -1,4 +1,12 @@
-//! Sizes and rates as people write them: `256MiB`, `1.5 GB`, `100MB/s`.
+//! Sizes and rates as people write them.
+//!
+//! ```
+//! use foreread::size::{ByteRate, ByteSize};
+//!
+//! assert_eq!("1.5 GB".parse(), Ok(ByteSize(1_500_000_000)));
+//! assert_eq!("100MB/s".parse(), Ok(ByteRate(100_000_000)));
+//! assert_eq!(ByteSize(256 << 20).to_string(), "256.0 MiB");
+//! ```
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +29,7 @@ const UNITS: [(&str, u64); 9] = [
 
 const TIB: (&str, u64) = ("tib", 1 << 40);
 
-/// The text is no size.
+/// The text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseSizeError(String);
 
@@ -29,7 +37,7 @@ impl fmt::Display for ParseSizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "'{}' is no size; write bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB, such as 256MiB",
+            "invalid size '{}': expected bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB, e.g. 256MiB",
             self.0
         )
     }
@@ -80,7 +88,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// A number of bytes a second: a size with `/s` behind it, which may be left out.
+/// A number of bytes per second: a size with an optional `/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRate(pub u64);
 
@@ -104,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_unit() {
+    fn sizes_parse_with_every_unit() {
         for (text, bytes) in [
             ("0", 0),
             ("12", 12),
@@ -126,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size() {
+    fn malformed_sizes_are_refused() {
         for text in [
             "",
             "MB",
@@ -149,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn printed_with_binary_units() {
+    fn sizes_print_with_binary_units() {
         let printed: Vec<String> = [0, 1023, 1024, 256 << 20, 3 << 29, 1 << 40]
             .iter()
             .map(|&bytes| ByteSize(bytes).to_string())

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use foreread::Registry;
-use foreread::calibration::CalibrateOptions;
-use foreread::plan::Outlook;
+use foreread_estimate::{CalibrateOptions, PlanReport};
 use foreread_simulator::{Comparison, Policy, Scenario};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -30,7 +29,7 @@ pub(crate) fn plan_of(
     let builder = loader::builder(target, settings)?;
     let planned = waiting::apart(py, Duration::ZERO, move |_| {
         let ready = builder.prepare()?;
-        Outlook::of(ready.prepared(), ready.prepared().blocks())
+        PlanReport::of(ready.prepared(), ready.prepared().blocks())
     })?;
     let outlook = planned.map_err(|error| errors::raised(&error))?;
     Ok((text(&outlook)?, outlook.to_string()))
@@ -60,8 +59,8 @@ pub(crate) fn calibrate<'py>(
         return Err(Class::Config.with("there is nothing to measure: name a target, disks, or both"));
     }
     let measured = waiting::apart(py, Duration::ZERO, move |_| {
-        let measured = foreread::calibration::calibrate(wanted, Registry::with_defaults(), |_| ())?;
-        output.map_or(Ok(()), |path| measured.write(&path))?;
+        let measured = foreread_estimate::calibrate(wanted, Registry::with_defaults(), |_| ())?;
+        output.map_or(Ok(()), |path| foreread_settings::calibration::write(&measured, &path))?;
         Ok(measured)
     })?;
     json::python(py, &measured.map_err(|error: foreread::Error| errors::raised(&error))?)

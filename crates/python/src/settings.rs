@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use foreread::{Config, Format, MOST_EPOCHS, State};
+use foreread::{Config, Format, State};
 use foreread_settings::{COMMAND_KNOBS, Knobs, Provenance};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -124,7 +124,7 @@ impl Settings {
         let mut knobs = gathered.map_err(|error| errors::raised(&error))?.calling(argument);
         if let Some((_, Provenance::Default)) = knobs.get("epochs") {
             // Python's loops end by themselves.
-            knobs.set("epochs", MOST_EPOCHS.to_string()).map_err(|error| errors::raised(&error))?;
+            knobs.set("epochs", Config::MAX_EPOCHS.to_string()).map_err(|error| errors::raised(&error))?;
         }
         let mut config = foreread_settings::config(&knobs).map_err(|error| errors::raised(&error))?;
         config.format = match (format, knobs.get("format")) {

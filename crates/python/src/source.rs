@@ -84,10 +84,10 @@ impl Source {
         }
         let samples = self.samples_here()?;
         self.watch.before(py, None, || Some(samples.report()))?;
-        let mut asked = py.detach(|| samples.ask(ids));
+        let mut requests = py.detach(|| samples.request(ids));
         let mut here: Vec<Option<Sample>> = ids.iter().map(|_| None).collect();
-        while asked.remaining() > 0 {
-            let came = py.detach(|| asked.wait(NAP));
+        while requests.remaining() > 0 {
+            let came = py.detach(|| requests.wait(NAP));
             match came {
                 Some((at, Ok(data))) => {
                     let sample = Sample::new(SampleId(ids[at]), data, self.samples_known().clone());

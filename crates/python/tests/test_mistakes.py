@@ -53,7 +53,7 @@ def test_a_target_of_the_wrong_type_is_a_type_error(target: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"batch_size": 0}, r"batch_size 0 \(argument\): it is at least 1"),
+        ({"batch_size": 0}, r"batch_size 0 \(argument\): must be at least 1"),
         ({"batch_size": -1}, "batch_size -1"),
         ({"seed": 1 << 64}, "seed"),
         ({"epochs": 10**7}, "epochs"),
@@ -119,7 +119,7 @@ def test_a_file_of_settings_is_the_commands(
     with foreread.Loader(directory) as loader:
         assert len(next(loader)) == 6
     (tmp_path / "foreread.toml").write_text("batchsize = 6\n")
-    with pytest.raises(foreread.ConfigError, match="foreread.toml: there is no setting 'batchsize'"):
+    with pytest.raises(foreread.ConfigError, match="foreread.toml: unknown setting 'batchsize'"):
         foreread.Loader(directory)
 
 

@@ -1,10 +1,9 @@
-//! Settings as text, from wherever they come, and where each came from.
+//! Settings as text, each with its source.
 //!
-//! A knob has one name (`look-ahead`), from which its other names follow: `--look-ahead` on the command line,
-//! `FOREREAD_LOOK_AHEAD` in the environment, `look-ahead = "1GiB"` in `foreread.toml`. They are gathered as text first
-//! and given types once ([`config`](crate::config())), so a bad value is reported in one way with the place that it came
-//! from, and `--explain` costs nothing extra. The price is that types are checked a little later than an argument parser
-//! would.
+//! A setting (a *knob*) has one name (`look-ahead`), and its other names follow: `--look-ahead` on the command line,
+//! `FOREREAD_LOOK_AHEAD` in the environment, `look-ahead = "1GiB"` in `foreread.toml`. Settings are gathered as text
+//! first and converted once ([`config`](crate::config())). So every bad value is reported with its source, and `--explain`
+//! costs nothing. The price: types are checked a little later than by an argument parser.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,53 +14,53 @@ use foreread::{Error, ErrorKind, Result};
 
 /// Every knob of a run.
 pub const KNOBS: &[Knob] = &[
-    ("batch-size", Some("64"), "samples a batch"),
-    ("epochs", Some("2"), "how often the dataset is read"),
-    ("seed", Some("0"), "what the order is drawn from"),
+    ("batch-size", Some("64"), "samples per batch"),
+    ("epochs", Some("2"), "passes over the dataset"),
+    ("seed", Some("0"), "the seed of the order"),
     ("sampler", Some("shuffle"), "shuffle, torch, feistel or sequential"),
-    ("drop-last", Some("false"), "drop what does not divide evenly"),
+    ("drop-last", Some("false"), "drop the rest that does not divide evenly, instead of padding"),
     (
         "deal",
         Some("torch"),
-        "how ranks share an epoch: torch (strided), blocks, or locality (by who has what)",
+        "how ranks share an epoch: torch (strided), blocks, or locality (by where samples are cached)",
     ),
     ("validate", None, "a second dataset, read in order after every epoch"),
     ("memory", Some("auto"), "the memory tier of each rank"),
-    ("disk", None, "the disk tier of this node: DIR=SIZE or DIR=SIZE,shared, one a line"),
-    ("look-ahead", Some("256MiB"), "how far reads run ahead of the trainer"),
+    ("disk", None, "the disk tier of this node: DIR=SIZE or DIR=SIZE,shared, one per line"),
+    ("look-ahead", Some("256MiB"), "how many bytes are prefetched"),
     ("rank", None, "this process among the ranks"),
-    ("world-size", None, "how many ranks there are"),
-    ("origin-limit", None, "the most bytes a second that are read from the origin"),
-    ("origin-parallelism", None, "the most reads from the origin at once"),
-    ("calibration", None, "what the tiers can do, as `foreread calibrate` wrote it"),
+    ("world-size", None, "the number of ranks"),
+    ("origin-limit", None, "the most bytes per second from storage"),
+    ("origin-parallelism", None, "the most reads from storage at once"),
+    ("calibration", None, "the file that `foreread calibrate` wrote"),
     ("compute-ms", Some("0"), "how long the trainer computes on each batch"),
-    ("on-error", Some("fail"), "what to do about a sample that cannot be read: fail, skip or substitute"),
+    ("on-error", Some("fail"), "what to do if a sample cannot be read: fail, skip or substitute"),
 ];
 
-/// The command's own knobs, beside those of a run. Whoever reads the same `foreread.toml` passes over them.
+/// The command's own settings, in addition to those of a run. Other readers of the same `foreread.toml` ignore them.
 pub const COMMAND_KNOBS: &[Knob] = &[
-    ("report", Some("text"), "text or json; simulate: csv, too"),
-    ("progress", Some("auto"), "whether long work shows how far it has come: auto (rank 0 only) or off"),
+    ("report", Some("text"), "text or json; for simulate also csv"),
+    ("progress", Some("auto"), "whether long work shows progress: auto (rank 0 only) or off"),
     ("digest", Some("false"), "add each epoch's SHA-256 to the report"),
     ("ids", Some("false"), "add each epoch's delivered ids to the report"),
-    ("state", None, "where the run's state is kept"),
-    ("report-file", None, "where the report is written instead of standard output; %r is the rank"),
-    ("peers", Some("auto"), "whether ranks that find each other share their caches: auto or off"),
-    ("samples", None, "how many samples there are, where there is no dataset"),
-    ("sample-bytes", None, "how long each is"),
+    ("state", None, "the file of the run's state"),
+    ("report-file", None, "the report's file instead of standard output; %r is the rank"),
+    ("peers", Some("auto"), "whether ranks share their caches: auto or off"),
+    ("samples", None, "the number of samples, without a dataset"),
+    ("sample-bytes", None, "the length of each"),
     ("epoch", Some("0"), "which epoch's order to print"),
-    ("format", None, "how samples lie in objects: auto, files, tar, tfrecord or zip"),
-    ("include", None, "globs of what to index"),
-    ("exclude", None, "globs of what to leave out"),
+    ("format", None, "the format of objects: auto, files, tar, tfrecord or zip"),
+    ("include", None, "globs of files to index"),
+    ("exclude", None, "globs of files to leave out"),
     ("seconds", Some("30"), "how long a calibration may take"),
-    ("origin-bytes", Some("1GiB"), "how much a calibration may read from the origin"),
-    ("policy", Some("all"), "which policy is simulated"),
-    ("plot", None, "where plots are drawn"),
-    ("seeds", Some("1"), "how many seeds a simulation averages"),
+    ("origin-bytes", Some("1GiB"), "the most bytes that a calibration reads from storage"),
+    ("policy", Some("all"), "the policy to simulate"),
+    ("plot", None, "the file for plots"),
+    ("seeds", Some("1"), "the number of seeds that a simulation averages"),
 ];
 
-/// Where launchers say which rank this is; the first that is set counts. MPI's come before SLURM's: started by mpirun
-/// within a batch job, every process has the batch script's own `SLURM_PROCID=0`.
+/// The launchers' variables of rank and world size. The first that is set counts. MPI's come before SLURM's: under mpirun
+/// in a batch job, every process has the batch script's own `SLURM_PROCID=0`.
 const RANKS: [(&str, &str); 4] = [
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -69,17 +68,17 @@ const RANKS: [(&str, &str); 4] = [
     ("SLURM_PROCID", "SLURM_NTASKS"),
 ];
 
-/// Where a value came from, in order of precedence.
+/// The source of a value, in order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Provenance {
-    /// Given by the caller: an argument of the command, a call of the library.
+    /// The caller: an argument of the command, a call of the library.
     Argument,
     /// This environment variable.
     Environment(String),
     /// This file.
     File(PathBuf),
-    /// Nobody said anything.
+    /// Not set.
     Default,
 }
 
@@ -102,10 +101,10 @@ pub type Knob = (&'static str, Option<&'static str>, &'static str);
 pub struct Knobs {
     tables: Vec<&'static [Knob]>,
     values: BTreeMap<&'static str, (String, Provenance)>,
-    said: fn(&str) -> String,
+    name_in_messages: fn(&str) -> String,
 }
 
-/// As the command line writes a knob's name.
+/// The name of a setting on the command line.
 fn option(name: &str) -> String {
     format!("--{name}")
 }
@@ -115,18 +114,18 @@ fn usage(message: String) -> Error {
 }
 
 impl Knobs {
-    /// The defaults, then `file` (a missing one is no error), then the environment, then `arguments`: the later wins.
-    /// `more` are knobs of the caller's own, beside [`KNOBS`].
+    /// The defaults, then `file` (which may be missing), then the environment, then `arguments`: the later wins. `more` are
+    /// the caller's knobs in addition to [`KNOBS`].
     ///
     /// # Errors
-    /// If the file cannot be read or is no TOML, or names a knob that does not exist.
+    /// If the file cannot be read, is not TOML, or names an unknown knob.
     pub fn gather(
         more: &'static [Knob],
         arguments: impl IntoIterator<Item = (&'static str, String)>,
         environment: impl Fn(&str) -> Option<String>,
         file: &Path,
     ) -> Result<Self> {
-        let mut knobs = Self { tables: vec![KNOBS, more], values: BTreeMap::new(), said: option };
+        let mut knobs = Self { tables: vec![KNOBS, more], values: BTreeMap::new(), name_in_messages: option };
         for (name, default, _) in knobs.tables.iter().copied().flatten() {
             if let Some(default) = default {
                 knobs.values.insert(name, ((*default).to_owned(), Provenance::Default));
@@ -140,10 +139,10 @@ impl Knobs {
         Ok(knobs)
     }
 
-    /// The same, with knobs called in messages as the caller's users write them, instead of `--name`.
+    /// Sets how messages name a knob, instead of `--name`.
     #[must_use]
-    pub fn calling(self, said: fn(&str) -> String) -> Self {
-        Self { said, ..self }
+    pub fn calling(self, name_in_messages: fn(&str) -> String) -> Self {
+        Self { name_in_messages, ..self }
     }
 
     fn known(&self, name: &str) -> Option<&'static str> {
@@ -156,7 +155,7 @@ impl Knobs {
     /// # Errors
     /// If there is no such knob.
     pub fn set(&mut self, name: &str, value: impl Into<String>) -> Result<()> {
-        let name = self.known(name).ok_or_else(|| usage(format!("there is no setting '{name}'")))?;
+        let name = self.known(name).ok_or_else(|| usage(format!("unknown setting '{name}'")))?;
         self.values.insert(name, (value.into(), Provenance::Argument));
         Ok(())
     }
@@ -168,12 +167,12 @@ impl Knobs {
             Err(error) => return Err(usage(format!("{} cannot be read: {error}", path.display()))),
         };
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            usage(format!("{} is no TOML: {}", path.display(), error.message()))
+            usage(format!("{} is not valid TOML: {}", path.display(), error.message()))
         })?;
         for (name, value) in table {
             let name = self
                 .known(&name)
-                .ok_or_else(|| usage(format!("{}: there is no setting '{name}'", path.display())))?;
+                .ok_or_else(|| usage(format!("{}: unknown setting '{name}'", path.display())))?;
             let value = match value {
                 toml::Value::String(text) => text,
                 toml::Value::Integer(number) => number.to_string(),
@@ -183,7 +182,10 @@ impl Knobs {
                     list.iter().filter_map(toml::Value::as_str).collect::<Vec<_>>().join("\n")
                 }
                 _ => {
-                    return Err(usage(format!("{}: {name} is a value or a list of strings", path.display())));
+                    return Err(usage(format!(
+                        "{}: expected a value or a list of strings for {name}",
+                        path.display()
+                    )));
                 }
             };
             self.values.insert(name, (value, Provenance::File(path.to_owned())));
@@ -193,7 +195,7 @@ impl Knobs {
 
     fn read_environment(&mut self, environment: impl Fn(&str) -> Option<String>) {
         let set = |name: &str| environment(name).filter(|value| !value.is_empty());
-        // One half without the other is taken too, and then refused where the halves are checked against each other.
+        // One of the two without the other is taken, too. The later check refuses it.
         let launcher =
             RANKS.iter().find(|(rank, world_size)| set(rank).is_some() || set(world_size).is_some());
         if let Some((rank, world_size)) = launcher {
@@ -211,26 +213,26 @@ impl Knobs {
         }
     }
 
-    /// The value of a knob and where it came from.
+    /// The value of a knob and its source.
     pub fn get(&self, name: &str) -> Option<(&str, &Provenance)> {
         self.values.get(name).map(|(value, from)| (value.as_str(), from))
     }
 
-    /// All that are set, by name, with their provenance.
+    /// All set knobs by name, with their sources.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str, &Provenance)> {
         self.values.iter().map(|(name, (value, from))| (*name, value.as_str(), from))
     }
 
-    /// The names of all knobs that nobody has set and that have no default.
+    /// The names of all knobs that are unset and have no default.
     pub fn unset(&self) -> impl Iterator<Item = &'static str> {
         let all = self.tables.iter().copied().flatten().map(|(name, ..)| *name);
         all.filter(|name| !self.values.contains_key(name))
     }
 
-    /// A knob's value with a type.
+    /// A knob's value, converted to its type.
     ///
     /// # Errors
-    /// If the value does not parse: the message names the knob, the value, why, and where it came from.
+    /// If the value does not parse. The message names the knob, the value, the cause and the source.
     pub fn parse<T>(&self, name: &str) -> Result<Option<T>>
     where
         T: FromStr<Err: fmt::Display>,
@@ -241,10 +243,12 @@ impl Knobs {
 
     /// An error about a knob's value.
     pub fn refuse(&self, name: &str, why: impl fmt::Display) -> Error {
-        let said = (self.said)(name);
+        let name_in_message = (self.name_in_messages)(name);
         match self.get(name) {
-            Some((value, from)) => Error::new(ErrorKind::Usage, format!("{said} {value} ({from}): {why}")),
-            None => Error::new(ErrorKind::Usage, format!("{said}: {why}")),
+            Some((value, from)) => {
+                Error::new(ErrorKind::Usage, format!("{name_in_message} {value} ({from}): {why}"))
+            }
+            None => Error::new(ErrorKind::Usage, format!("{name_in_message}: {why}")),
         }
     }
 }
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_give_the_rank_and_never_halves_of_two() {
+    fn launcher_variables_are_taken_in_pairs() {
         let knobs = gather(&[], &[("SLURM_PROCID", "3"), ("SLURM_NTASKS", "8"), ("RANK", "")], "").unwrap();
         assert_eq!(knobs.parse::<u32>("rank").unwrap(), Some(3));
         assert_eq!(knobs.parse::<u32>("world-size").unwrap(), Some(8));
@@ -288,17 +292,20 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_and_bad_values_are_named_with_their_place() {
+    fn bad_names_and_values_are_reported_with_source() {
         assert!(
-            gather(&[], &[], "batchsize = 3").unwrap_err().to_string().ends_with("no setting 'batchsize'")
+            gather(&[], &[], "batchsize = 3")
+                .unwrap_err()
+                .to_string()
+                .ends_with("unknown setting 'batchsize'")
         );
         assert!(
             gather(&[], &[], "seed = [1]")
                 .unwrap_err()
                 .to_string()
-                .ends_with("seed is a value or a list of strings")
+                .ends_with("expected a value or a list of strings for seed")
         );
-        assert!(gather(&[], &[], "seed =").unwrap_err().to_string().contains("is no TOML"));
+        assert!(gather(&[], &[], "seed =").unwrap_err().to_string().contains("is not valid TOML"));
         let knobs = gather(&[], &[("FOREREAD_SEED", "x")], "").unwrap();
         let error = knobs.parse::<u64>("seed").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);

@@ -1,8 +1,8 @@
 //! The settings of a run as text, for the command and the Python package: from arguments, the environment and
-//! `foreread.toml`, each with the place that it came from.
+//! `foreread.toml`, each with its source.
 //!
-//! The library takes values with types ([`foreread::Config`]) and reads no environment; whoever offers text to people
-//! gathers it here, so that a mistake reads the same wherever it was made.
+//! The library takes typed values ([`foreread::Config`]) and reads no environment. Programs with settings as text gather
+//! them here, so that each mistake is reported in one way.
 //!
 //! ```
 //! use std::path::Path;
@@ -17,6 +17,7 @@
 //! # Ok::<(), foreread::Error>(())
 //! ```
 
+pub mod calibration;
 mod config;
 mod knobs;
 

@@ -176,8 +176,8 @@ fn settings_that_make_no_sense() {
         (&["--rank=1"], &["--rank 1"]),
         (&["--batch-size=0"], &["--batch-size 0", "at least 1"]),
         (&["--epochs=0"], &["--epochs 0", "at least 1"]),
-        (&["--memory=lots"], &["--memory lots", "no size", "MiB"]),
-        (&["--look-ahead=12XB"], &["--look-ahead 12XB", "no size"]),
+        (&["--memory=lots"], &["--memory lots", "invalid size", "MiB"]),
+        (&["--look-ahead=12XB"], &["--look-ahead 12XB", "invalid size"]),
         (&["--origin-limit=0"], &["--origin-limit 0", "at least 1"]),
         (&["--sampler=random"], &["--sampler random", "shuffle, torch"]),
         (&["--on-error=ignore"], &["--on-error ignore", "fail, skip"]),
@@ -263,7 +263,7 @@ fn index_replaces_no_arrow_file_of_another_program() {
     fs::write(&other, &bytes).unwrap();
     let (data, path) = (samples.path().to_str().unwrap(), other.to_str().unwrap());
     let line = run(&mut foreread(["index", data, "-o", path])).fails(2);
-    assert_says(&line, &[path, "is there and is no catalog"]);
+    assert_says(&line, &[path, "exists and is not a catalog"]);
     assert_eq!(fs::read(&other).unwrap(), bytes);
     // A catalog that is damaged in its rows is one all the same.
     let mut damaged = fs::read(&catalog).unwrap();
@@ -281,13 +281,13 @@ fn calibration_replaces_no_catalog_and_output_is_no_setting() {
     let before = fs::read(&catalog).unwrap();
     let data = samples.path().to_str().unwrap();
     let line = run(&mut foreread(["calibrate", data, "--seconds", "1", "-o", &catalog])).fails(2);
-    assert_says(&line, &[&catalog, "is there and is no calibration"]);
+    assert_says(&line, &[&catalog, "exists and is not a calibration"]);
     assert_eq!(fs::read(&catalog).unwrap(), before);
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("foreread.toml"), format!("output = {catalog:?}")).unwrap();
     for command in ["index", "calibrate"] {
         let line = run(foreread([command, data]).current_dir(directory.path())).fails(2);
-        assert_says(&line, &["foreread.toml: there is no setting 'output'"]);
+        assert_says(&line, &["foreread.toml: unknown setting 'output'"]);
     }
     fs::remove_file(directory.path().join("foreread.toml")).unwrap();
     let mut command = foreread(["calibrate", data, "--seconds", "1"]);

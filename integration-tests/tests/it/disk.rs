@@ -180,17 +180,17 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
         assert!(began.elapsed() < Duration::from_secs(20), "the run never took the directory");
     }
     let kept = run(&mut foreread(["cache", "clean", path])).ok();
-    assert!(kept.starts_with("passed over ") && kept.contains(&format!("process {}", user.id())), "{kept}");
+    assert!(kept.starts_with("skipped ") && kept.contains(&format!("process {}", user.id())), "{kept}");
     // A second run on the same directory reads what is there and writes nothing.
     assert_digests(&samples, &load(&samples, &["--epochs=1", &all, "--digest"]));
     user.kill().unwrap();
     user.wait().unwrap();
 
     let young = run(&mut foreread(["cache", "clean", path, "--older-than=3"])).ok();
-    assert!(young.starts_with("passed over ") && young.contains("used 0.0 days ago, not 3"), "{young}");
+    assert!(young.starts_with("skipped ") && young.contains("used 0.0 days ago, not 3"), "{young}");
     let other = format!("--dataset={:032x}", 1);
     let none = run(&mut foreread(["cache", "clean", path, &other])).ok();
-    assert!(none.starts_with("nothing to be removed: there is no such cache"), "{none}");
+    assert!(none.starts_with("nothing to remove: no such cache"), "{none}");
     // What is no file of the cache's stays, and is named.
     let place = fs::read_dir(cache_root(directory.path())).unwrap().map(|entry| entry.unwrap().path());
     let notes = place.into_iter().find(|path| path.is_dir()).unwrap().join("notes.txt");
@@ -213,7 +213,7 @@ fn a_directory_that_cannot_be_used_is_named() {
     assert!(run(&mut foreread(["load", target, &file])).fails(1).contains("file"));
     for (text, says) in [
         ("--disk=/tmp", "DIR=SIZE"),
-        ("--disk=/tmp=much", "no size"),
+        ("--disk=/tmp=much", "invalid size"),
         ("--disk=/tmp=0", "at least 1"),
         ("--disk=/tmp=1GB,theirs", "expected shared"),
     ] {

@@ -62,13 +62,27 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-share",
         ],
     ),
-    ("foreread-settings", &["foreread-types", "foreread"]),
+    ("foreread-settings", &["foreread-types", "foreread-dataset", "foreread"]),
+    (
+        "foreread-estimate",
+        &["foreread-types", "foreread-planner", "foreread-tier", "foreread-local", "foreread"],
+    ),
     // The layers are for `demo`, whose store is as slow as a bucket.
     (
         "foreread-cli",
-        &["foreread-types", "foreread", "foreread-layers", "foreread-settings", "foreread-simulator"],
+        &[
+            "foreread-types",
+            "foreread",
+            "foreread-estimate",
+            "foreread-layers",
+            "foreread-settings",
+            "foreread-simulator",
+        ],
     ),
-    ("foreread-python", &["foreread-types", "foreread", "foreread-settings", "foreread-simulator"]),
+    (
+        "foreread-python",
+        &["foreread-types", "foreread", "foreread-estimate", "foreread-settings", "foreread-simulator"],
+    ),
     ("xtask", &[]),
 ];
 

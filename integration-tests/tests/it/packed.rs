@@ -99,7 +99,7 @@ fn a_webdataset_is_delivered_by_extents() {
     let path = directory.path().to_str().unwrap();
     let catalog_path = directory.path().join("c.foreread");
     let said = run(&mut foreread(["index", path, "-o", catalog_path.to_str().unwrap()])).ok();
-    assert!(said.contains("members are no samples"), "{said}");
+    assert!(said.contains("members are not samples"), "{said}");
     let catalog = Catalog::open(&catalog_path).unwrap();
     for id in 0..catalog.len() {
         let entry = catalog.entry(id.into()).unwrap();
@@ -314,7 +314,7 @@ fn indexing_shards_goes_on_where_it_was_killed() {
     // The shards that were not done, and nothing else; one line may have been torn, and how many reads a shard takes depends on
     // how quick they are.
     assert!(asked * SHARDS <= whole * (SHARDS - done + 1) * 3 / 2, "{asked} of {whole} with {done} done");
-    assert!(said.contains(" shards had been indexed before it was broken off"), "{said}");
+    assert!(said.contains(" shards were already indexed"), "{said}");
     let open = |path: &Path| Catalog::open(path).unwrap().fingerprint();
     assert_eq!(open(&catalog), open(&at_once));
     let left: Vec<_> =

@@ -166,7 +166,7 @@ fn a_state_that_would_be_a_sample_is_refused() {
     let hidden = format!("{directory}/.run.state");
     run(&mut foreread(["load", directory, "--state", &hidden, "--epochs", "1"])).ok();
     let again = run(&mut foreread(["load", directory, "--state", &hidden, "--epochs", "1"])).ok();
-    assert!(again.contains("nothing is left of this run; --epochs prolongs it"), "{again}");
+    assert!(again.contains("this run is complete; raise --epochs to continue"), "{again}");
 }
 
 #[test]

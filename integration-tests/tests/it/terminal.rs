@@ -30,7 +30,7 @@ fn progress_is_shown_by_rank_0_unless_it_is_off() {
     let log = run(&mut foreread(load.split(' ')));
     assert_eq!(log.stderr, "");
     let line = run(&mut foreread(load.split(' ').chain(["--progress", "some"]))).fails(2);
-    assert!(line.contains("--progress some (argument): it is auto or off"), "{line}");
+    assert!(line.contains("--progress some (argument): expected auto or off"), "{line}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `foreread cache`: what disk tiers hold, and removing what nobody uses.
+//! `foreread cache`: lists disk caches, and removes unused ones.
 
 use std::io::Write;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn list(directory: &Path) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Who uses a cache, if anybody does.
+/// The user of a cache, if there is one.
 fn user(entry: &CacheEntry) -> Option<String> {
     match entry.owner {
         Some(process) => Some(format!("process {process}")),
@@ -52,7 +52,7 @@ fn user(entry: &CacheEntry) -> Option<String> {
     }
 }
 
-/// For how long nobody has used it.
+/// The days since its last use.
 fn unused_days(entry: &CacheEntry) -> f64 {
     SystemTime::now().duration_since(entry.last_used).unwrap_or_default().as_secs_f64() / DAY
 }
@@ -62,8 +62,9 @@ fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Re
     let mut rule = Rule::default();
     if let Some(days) = older_than {
         let age = Duration::try_from_secs_f64(days * DAY);
-        rule.older_than =
-            Some(age.map_err(|_| usage(format!("--older-than {days}: it is a number of days, at least 0")))?);
+        rule.older_than = Some(
+            age.map_err(|_| usage(format!("--older-than {days}: expected a number of days, at least 0")))?,
+        );
     }
     if let Some(text) = dataset {
         let identity = text.parse();
@@ -75,24 +76,24 @@ fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Re
     for gone in &removed {
         writeln!(out, "removed {}, {}", gone.identity, ByteSize(gone.bytes))?;
         for left in &gone.left {
-            writeln!(out, "left {}: it is not the cache's, or cannot be removed", left.display())?;
+            writeln!(out, "kept {}: not a cache file, or not removable", left.display())?;
         }
     }
-    let mut passed_over = cache::list(directory).map_err(Error::from)?;
-    passed_over.retain(|entry| {
+    let mut skipped = cache::list(directory).map_err(Error::from)?;
+    skipped.retain(|entry| {
         rule.identity.is_none_or(|identity| identity == entry.identity)
             && removed.iter().all(|gone| gone.path != entry.path)
     });
-    for entry in &passed_over {
+    for entry in &skipped {
         let why = match (user(entry), older_than) {
             (Some(user), _) => user,
             (None, Some(days)) => format!("used {:.1} days ago, not {days}", unused_days(entry)),
-            (None, None) => "it was in use until just now".to_owned(),
+            (None, None) => "in use".to_owned(),
         };
-        writeln!(out, "passed over {}: {why}", entry.identity)?;
+        writeln!(out, "skipped {}: {why}", entry.identity)?;
     }
-    if removed.is_empty() && passed_over.is_empty() {
-        writeln!(out, "nothing to be removed: there is no such cache")?;
+    if removed.is_empty() && skipped.is_empty() {
+        writeln!(out, "nothing to remove: no such cache")?;
     }
     Ok(out.flush()?)
 }

@@ -1,4 +1,4 @@
-//! `foreread calibrate`: measures what a run would use and writes it to a file that plans are made with.
+//! `foreread calibrate`: measures the tiers of a run, and writes a file for plans.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use foreread::Registry;
-use foreread::calibration::{
-    CalibrateOptions, Calibration, Point, Progress as Calibrating, Stage, calibrate,
-};
+use foreread::calibration::{Calibration, Point};
 use foreread::size::{ByteRate, ByteSize};
-use foreread_settings::Knobs;
+use foreread_estimate::{CalibrateOptions, CalibrateProgress, CalibrateStage, calibrate};
+use foreread_settings::{Knobs, calibration};
 
 use crate::arguments::Calibrate;
-use crate::progress::{Show, Work};
+use crate::progress::{ProgressMode, WorkProgress};
 use crate::{output, settings};
 
-/// Where the result goes where nobody says otherwise.
+/// The default file for the result.
 const FILE: &str = "foreread-calibration.toml";
 
 pub fn run(options: &Calibrate, registry: Registry) -> Result<()> {
@@ -33,12 +32,12 @@ pub fn run(options: &Calibrate, registry: Registry) -> Result<()> {
         )
         .into());
     }
-    // Never from the environment or a file: what it names is replaced.
+    // Never from the environment or a file, because the file that it names is replaced.
     let path = PathBuf::from(options.output.as_deref().unwrap_or(FILE));
-    Calibration::check_replaceable(&path)?;
+    calibration::check_replaceable(&path)?;
     writable(&path)?;
-    let measured = calibrate(wanted, registry, say(Show::of(&knobs, 0)?))?;
-    measured.write(&path)?;
+    let measured = calibrate(wanted, registry, show_progress(ProgressMode::of(&knobs, 0)?))?;
+    calibration::write(&measured, &path)?;
     let mut out = output::stdout();
     if json {
         serde_json::to_writer(&mut out, &measured)?;
@@ -52,16 +51,16 @@ pub fn run(options: &Calibrate, registry: Registry) -> Result<()> {
 fn wanted(options: &Calibrate, knobs: &Knobs) -> Result<CalibrateOptions> {
     let mut wanted = CalibrateOptions::default();
     wanted.target.clone_from(&options.target);
-    // A size is no matter here; where the settings of runs name one it is passed over.
+    // Sizes, which the settings of runs have, are ignored.
     let directory =
         |text: String| PathBuf::from(text.rsplit_once('=').map_or(&*text, |(directory, _)| directory));
     wanted.disks = settings::list(knobs, "disk").into_iter().map(directory).collect();
     let seconds: f64 = knobs.parse("seconds")?.unwrap_or(30.0);
     let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time >= Duration::from_secs(1));
-    wanted.time = time.ok_or_else(|| knobs.refuse("seconds", "it is at least 1"))?;
+    wanted.time = time.ok_or_else(|| knobs.refuse("seconds", "must be at least 1"))?;
     if let Some(bytes) = knobs.parse::<ByteSize>("origin-bytes")? {
         if bytes.0 == 0 {
-            return Err(knobs.refuse("origin-bytes", "it is at least 1").into());
+            return Err(knobs.refuse("origin-bytes", "must be at least 1").into());
         }
         wanted.origin_bytes = bytes.0;
     }
@@ -70,7 +69,7 @@ fn wanted(options: &Calibrate, knobs: &Knobs) -> Result<CalibrateOptions> {
     Ok(wanted)
 }
 
-/// Finds out before half a minute of measuring whether the result can be written.
+/// Checks before half a minute of measuring that the result can be written.
 fn writable(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     tempfile::NamedTempFile::new_in(directory)
@@ -78,18 +77,18 @@ fn writable(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How far listing has come, and then each figure as it is found: a few lines a minute.
-fn say(show: Show) -> impl FnMut(Calibrating) + Send + 'static {
-    let mut listing = Some(Work::new(show, "listing", 0, "samples"));
+/// Prints the progress of listing, and then each figure: a few lines per minute.
+fn show_progress(show: ProgressMode) -> impl FnMut(CalibrateProgress) + Send + 'static {
+    let mut listing = Some(WorkProgress::new(show, "listing", 0, "samples"));
     move |progress| {
         let what = match progress.stage {
-            Stage::Listing(samples) => {
+            CalibrateStage::Listing(samples) => {
                 listing.iter_mut().for_each(|work| work.at(samples));
                 return;
             }
-            Stage::Origin => "origin".to_owned(),
-            Stage::Large => "origin, large reads".to_owned(),
-            Stage::Disk(directory) => format!("disk {}", directory.display()),
+            CalibrateStage::Origin => "storage".to_owned(),
+            CalibrateStage::Large => "storage, large reads".to_owned(),
+            CalibrateStage::Disk(directory) => format!("disk {}", directory.display()),
         };
         listing = None;
         if let Some(point) = progress.point {
@@ -99,39 +98,39 @@ fn say(show: Show) -> impl FnMut(Calibrating) + Send + 'static {
 }
 
 fn figure(point: &Point) -> String {
-    let sure = if point.spread < 1.0 {
-        format!("give or take {:.0} %", (100.0 * point.spread).ceil())
+    let margin = if point.spread < 1.0 {
+        format!("+-{:.0} %", (100.0 * point.spread).ceil())
     } else {
-        "too few samples to say how sure".to_owned()
+        "too few samples for an error margin".to_owned()
     };
     let rate = ByteSize(point.bytes_per_second);
-    format!("{:>5} reads under way: {rate}/s, {sure} ({} samples)", point.parallelism, point.samples)
+    format!("{:>5} reads at once: {rate}/s, {margin} ({} samples)", point.parallelism, point.samples)
 }
 
 fn print(out: &mut impl Write, measured: &Calibration, path: &Path) -> Result<()> {
     if let Some(origin) = &measured.origin {
         writeln!(
             out,
-            "origin       {}: samples of {} on average; one read alone takes {:.1} ms beside its bytes",
+            "storage      {}: samples of {} on average; latency of one read {:.1} ms",
             origin.url,
             ByteSize(origin.sample_bytes),
             1e3 * origin.latency_seconds
         )?;
         rates(out, &origin.read, origin.best())?;
         if let Some(large) = &origin.large {
-            writeln!(out, "             by reads of {}:", ByteSize(large.bytes))?;
+            writeln!(out, "             by large reads of {}:", ByteSize(large.bytes))?;
             rates(out, &large.read, large.best())?;
         }
     }
     for disk in &measured.disk {
         let write = ByteSize(disk.write_bytes_per_second);
-        writeln!(out, "disk         {}: {write}/s written behind", disk.directory)?;
+        writeln!(out, "disk         {}: {write}/s written", disk.directory)?;
         rates(out, &disk.read, disk.best())?;
     }
     if let Some(memory) = &measured.memory {
         writeln!(
             out,
-            "memory       {}/s copied by one thread, give or take {:.0} %",
+            "memory       {}/s copied by one thread, +-{:.0} %",
             ByteSize(memory.bytes_per_second),
             (100.0 * memory.spread).ceil()
         )?;
@@ -147,7 +146,7 @@ fn print(out: &mut impl Write, measured: &Calibration, path: &Path) -> Result<()
 
 fn rates(out: &mut impl Write, points: &[Point], best: Option<Point>) -> Result<()> {
     for point in points {
-        let mark = if best == Some(*point) { "  <- more gain less than 5 %" } else { "" };
+        let mark = if best == Some(*point) { "  <- within 5 % of the best" } else { "" };
         writeln!(out, "             {}{mark}", figure(point))?;
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! `foreread demo`: the same training run with and without foreread, on generated data behind a slow origin.
+//! `foreread demo`: the same training run with and without foreread, on generated data and slow storage.
 //!
-//! The origin is slow by a backend of our own, registered at run time: a directory that answers each read a few
-//! milliseconds late and all of them together at no more than a given rate. Both runs read through it.
+//! The storage is a backend that is registered at run time: a directory with a latency of some milliseconds per read and a
+//! limited bandwidth. All runs read from it.
 
 use std::fs;
 use std::io::Write;
@@ -27,7 +27,7 @@ use tokio::sync::Semaphore;
 
 use crate::arguments::Demo;
 use crate::output;
-use crate::progress::{Show, Work};
+use crate::progress::{ProgressMode, WorkProgress};
 use crate::signals::Signals;
 
 const SAMPLES: u64 = 600;
@@ -38,9 +38,9 @@ const COMPUTE: Duration = Duration::from_millis(25);
 const LATENCY: Duration = Duration::from_millis(8);
 const RATE: NonZeroU64 = NonZeroU64::new(40 << 20).unwrap();
 const LOOK_AHEAD: u64 = 8 << 20;
-/// Readers as worker processes of a usual loader: each reads a whole batch, sample after sample, and two batches of each
-/// may be under way or wait for the trainer.
+/// Readers like the worker processes of a usual loader: each reads a whole batch, sample after sample.
 const READERS: usize = 8;
+/// Batches that are being read or wait for the trainer: two per reader.
 const PREFETCH: usize = 2 * READERS;
 const SEED: u64 = 42;
 
@@ -49,15 +49,15 @@ pub fn run(options: &Demo) -> Result<()> {
     let directory = tempfile::Builder::new()
         .prefix("foreread-demo-")
         .tempdir_in(&parent)
-        .with_context(|| format!("no directory can be made in {}", parent.display()))?;
-    // From here on there is something to be removed, also when the demo is interrupted.
+        .with_context(|| format!("cannot create a directory in {}", parent.display()))?;
+    // From here on an interrupted demo must remove its directory.
     let signals = Signals::watch()?;
     let bytes = generate(directory.path(), &signals)?;
     let mut out = output::stdout();
     writeln!(
         out,
-        "{SAMPLES} samples, {}, behind an origin of {}/s with {} ms of latency; {EPOCHS} epochs in batches of {BATCH}, \
-         {} ms of computing each.\n",
+        "{SAMPLES} samples, {}, on storage of {}/s with {} ms of latency; {EPOCHS} epochs in batches of {BATCH}, \
+         {} ms of computation each.\n",
         ByteSize(bytes),
         ByteSize(RATE.get()),
         LATENCY.as_millis(),
@@ -74,9 +74,9 @@ pub fn run(options: &Demo) -> Result<()> {
     ];
     let floor = rows[2].1.floor;
     rows[..2].iter_mut().for_each(|(_, run)| run.floor = floor);
-    write!(out, "{:30}", "seconds an epoch")?;
+    write!(out, "{:30}", "seconds per epoch")?;
     (0..EPOCHS).try_for_each(|epoch| write!(out, "{epoch:>8}"))?;
-    writeln!(out, "{:>9}{:>10}{:>12}{:>12}", "total", "waiting", "origin", "floor")?;
+    writeln!(out, "{:>9}{:>10}{:>12}{:>12}", "total", "waiting", "storage", "lower bound")?;
     for (name, run) in &rows {
         let total = run.epochs.iter().sum::<f64>();
         write!(out, "{name:30}")?;
@@ -87,21 +87,21 @@ pub fn run(options: &Demo) -> Result<()> {
     let computing = SAMPLES.div_ceil(BATCH) as f64 * COMPUTE.as_secs_f64();
     writeln!(
         out,
-        "\nComputing alone takes {computing:.2} s an epoch. The same seed gave the same order every time."
+        "\nComputation alone takes {computing:.2} s per epoch. The same seed gave the same order every time."
     )?;
     Ok(out.flush()?)
 }
 
 #[derive(Default)]
-struct Outcome {
+struct DemoRun {
     epochs: [f64; EPOCHS as usize],
     waited: f64,
     origin_bytes: u64,
     floor: u64,
 }
 
-impl Outcome {
-    /// Books one step: `asked` and `got` are when its batch was asked for and there.
+impl DemoRun {
+    /// Counts one step, whose batch was requested at `asked` and received at `got`.
     fn step(&mut self, epoch: u64, asked: Instant, got: Instant) {
         std::thread::sleep(COMPUTE);
         self.waited += (got - asked).as_secs_f64();
@@ -113,14 +113,14 @@ fn registry() -> Registry {
     Registry::with_defaults().register(SlowBackend)
 }
 
-/// The data without foreread's engine: the origin, and each epoch's requests, batch by batch.
-struct Direct {
+/// The data without foreread's engine: the origin, and each epoch's requests by batch.
+struct DirectReads {
     runtime: tokio::runtime::Runtime,
     origin: Arc<dyn OriginTier>,
     epochs: Vec<Vec<Vec<ReadRequest>>>,
 }
 
-impl Direct {
+impl DirectReads {
     fn open(url: &str) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let buffers = Arc::new(foreread::backend::HeapBuffers);
@@ -145,7 +145,7 @@ impl Direct {
     }
 }
 
-/// Reads samples one after the other; returns their bytes.
+/// Reads samples one after the other, and returns the number of bytes.
 async fn one_by_one(origin: &dyn Tier, requests: Vec<ReadRequest>) -> Result<u64> {
     let mut bytes = 0;
     for request in requests {
@@ -154,11 +154,11 @@ async fn one_by_one(origin: &dyn Tier, requests: Vec<ReadRequest>) -> Result<u64
     Ok(bytes)
 }
 
-/// What a plain training loop does: it reads the next batch's samples when it needs them, one after the other.
-fn plain(url: &str, signals: &Signals) -> Result<Outcome> {
-    let Direct { runtime, origin, epochs } = Direct::open(url)?;
-    let mut work = Work::new(Show::auto(), "without foreread", EPOCHS * SAMPLES, "samples");
-    let mut outcome = Outcome::default();
+/// A plain training loop: it reads the next batch's samples when it needs them, one after the other.
+fn plain(url: &str, signals: &Signals) -> Result<DemoRun> {
+    let DirectReads { runtime, origin, epochs } = DirectReads::open(url)?;
+    let mut work = WorkProgress::new(ProgressMode::auto(), "without foreread", EPOCHS * SAMPLES, "samples");
+    let mut outcome = DemoRun::default();
     for (batches, epoch) in epochs.into_iter().zip(0..) {
         for batch in batches {
             let asked = Instant::now();
@@ -173,11 +173,16 @@ fn plain(url: &str, signals: &Signals) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// What a usual loader does: some readers, each with a batch of its own, ahead of the trainer and epoch by epoch.
-fn readers(url: &str, signals: &Signals) -> Result<Outcome> {
-    let Direct { runtime, origin, epochs } = Direct::open(url)?;
-    let mut work = Work::new(Show::auto(), "with 8 readers", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
-    let mut outcome = Outcome::default();
+/// A usual loader: some readers prefetch, one batch each, and epoch by epoch.
+fn readers(url: &str, signals: &Signals) -> Result<DemoRun> {
+    let DirectReads { runtime, origin, epochs } = DirectReads::open(url)?;
+    let mut work = WorkProgress::new(
+        ProgressMode::auto(),
+        "with 8 readers",
+        EPOCHS * SAMPLES.div_ceil(BATCH),
+        "batches",
+    );
+    let mut outcome = DemoRun::default();
     for (batches, epoch) in epochs.into_iter().zip(0..) {
         let free = Arc::new(Semaphore::new(READERS));
         let mut batches = stream::iter(batches)
@@ -202,14 +207,15 @@ fn readers(url: &str, signals: &Signals) -> Result<Outcome> {
 }
 
 /// The same run with foreread.
-fn ahead(url: &str, memory: u64, signals: &Signals) -> Result<Outcome> {
+fn ahead(url: &str, memory: u64, signals: &Signals) -> Result<DemoRun> {
     let mut config = Config::default();
     (config.batch_size, config.epochs, config.seed) = (BATCH, EPOCHS, SEED);
     (config.memory, config.look_ahead) = (Memory::Bytes(memory), LOOK_AHEAD);
     config.origin_limit = Some(RATE.get());
     let loader = Loader::builder_with(url, config).registry(registry()).start()?;
-    let mut work = Work::new(Show::auto(), "with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
-    let mut outcome = Outcome::default();
+    let mut work =
+        WorkProgress::new(ProgressMode::auto(), "with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
+    let mut outcome = DemoRun::default();
     loop {
         let asked = Instant::now();
         let Some(batch) = loader.batches().next() else { break };
@@ -222,17 +228,17 @@ fn ahead(url: &str, memory: u64, signals: &Signals) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Writes samples of different lengths in ten classes; returns their bytes.
+/// Writes samples of different lengths in ten classes, and returns the number of bytes.
 fn generate(directory: &Path, signals: &Signals) -> Result<u64> {
-    let mut work = Work::new(Show::auto(), "making data", SAMPLES, "samples");
+    let mut work = WorkProgress::new(ProgressMode::auto(), "generating data", SAMPLES, "samples");
     let mut state = SEED;
     let mut sum = 0;
     for id in 0..SAMPLES {
         let class = directory.join(format!("class-{}", id % 10));
-        fs::create_dir_all(&class).with_context(|| format!("{} cannot be made", class.display()))?;
+        fs::create_dir_all(&class).with_context(|| format!("cannot create {}", class.display()))?;
         let mut bytes = vec![0u8; (LONGEST / 2 + id * 7919 % (LONGEST / 2)) as usize];
         for word in bytes.chunks_mut(8) {
-            // Marsaglia's xorshift64: bytes that do not compress, quickly.
+            // xorshift64 (Marsaglia, 2003): bytes that do not compress.
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
@@ -268,15 +274,15 @@ impl Backend for SlowBackend {
         let backend = registry.find(path).map_err(|error| {
             TierError::new(foreread::backend::ErrorKind::Unsupported, "slow").with_detail(error.to_string())
         })?;
-        Ok(Arc::new(Slow(backend.open(path, options, context).await?)))
+        Ok(Arc::new(SlowOrigin(backend.open(path, options, context).await?)))
     }
 }
 
-/// An origin that answers late.
+/// An origin with a latency.
 #[derive(Debug)]
-struct Slow(Arc<dyn OriginTier>);
+struct SlowOrigin(Arc<dyn OriginTier>);
 
-impl Tier for Slow {
+impl Tier for SlowOrigin {
     fn name(&self) -> &str {
         "slow"
     }
@@ -298,7 +304,7 @@ impl Tier for Slow {
     }
 }
 
-impl OriginTier for Slow {
+impl OriginTier for SlowOrigin {
     fn place(&self) -> &str {
         self.0.place()
     }

@@ -1,4 +1,4 @@
-//! `foreread index`: a dataset's catalog.
+//! `foreread index`: builds a dataset's catalog.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ use foreread::size::ByteSize;
 use foreread::{Catalog, Error, ErrorKind, Format, Loader, Registry};
 
 use crate::arguments::Index;
-use crate::progress::Show;
+use crate::progress::ProgressMode;
 use crate::{output, progress, settings};
 
 pub fn run(options: &Index, registry: Registry) -> Result<()> {
@@ -24,10 +24,10 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     index.exclude = settings::list(&knobs, "exclude");
     index.format = settings::format(&knobs)?;
     index.name = options.name.clone();
-    // Never from the environment or a file: what it names is replaced.
+    // Never from the environment or a file, because the file that it names is replaced.
     let path = options.output.clone().unwrap_or_else(|| default_name(&options.targets));
     refuse_to_replace(Path::new(&path))?;
-    refuse_where_nothing_can_be_written(Path::new(&path))?;
+    refuse_missing_directory(Path::new(&path))?;
     let partial = format!("{path}.partial");
     index.partial = Some(partial.clone().into());
     let (first, more) =
@@ -35,7 +35,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     let builder = Loader::builder(first).registry(registry);
     let builder = more.iter().fold(builder, |builder, shard| builder.shard(shard));
     let last = Arc::new(Mutex::new(Progress::default()));
-    let mut shown = progress::listing(Show::of(&knobs, 0)?, first);
+    let mut shown = progress::listing(ProgressMode::of(&knobs, 0)?, first);
     let tell = {
         let last = Arc::clone(&last);
         move |progress| {
@@ -46,7 +46,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     let began = Instant::now();
     let catalog = builder.index(index, tell)?;
     let took = began.elapsed();
-    // Another file may have been put there meanwhile.
+    // Another file may have appeared meanwhile.
     refuse_to_replace(Path::new(&path))?;
     catalog.save(Path::new(&path)).map_err(Error::from)?;
     forget_listing(Path::new(&partial));
@@ -61,10 +61,10 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     )?;
     let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
     if last.resumed > 0 {
-        writeln!(out, "{} objects had been listed before it was broken off", last.resumed)?;
+        writeln!(out, "resumed: {} objects were already listed", last.resumed)?;
     }
     if last.resumed_shards > 0 {
-        writeln!(out, "{} shards had been indexed before it was broken off", last.resumed_shards)?;
+        writeln!(out, "resumed: {} shards were already indexed", last.resumed_shards)?;
     }
     if catalog.format() != Format::Files {
         writeln!(out, "{}", cost(catalog.format(), &last, took.as_secs_f64()))?;
@@ -72,12 +72,12 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// What looking into shards has cost.
+/// The cost of indexing shards.
 fn cost(format: Format, last: &Progress, seconds: f64) -> String {
     let skipped = match last.skipped {
         0 => String::new(),
-        1 => "; 1 member is no sample".to_owned(),
-        more => format!("; {more} members are no samples"),
+        1 => "; 1 member is not a sample".to_owned(),
+        more => format!("; {more} members are not samples"),
     };
     format!(
         "indexed {} of {} in {seconds:.1} s with {} request{}, {} read{skipped}",
@@ -89,28 +89,27 @@ fn cost(format: Format, last: &Progress, seconds: f64) -> String {
     )
 }
 
-/// A catalog may take a catalog's place, and nothing else's.
+/// A catalog replaces only a catalog.
 fn refuse_to_replace(path: &Path) -> Result<()> {
     if path.exists() && !Catalog::is_catalog_file(path) {
         let message =
-            format!("{} is there and is no catalog; name another file with --output", path.display());
+            format!("{} exists and is not a catalog; name another file with --output", path.display());
         return Err(Error::new(ErrorKind::Usage, message).into());
     }
     Ok(())
 }
 
-/// Said before an hour of listing, and not after it.
-fn refuse_where_nothing_can_be_written(path: &Path) -> Result<()> {
+/// Checked before an hour of listing, and not after it.
+fn refuse_missing_directory(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if directory.is_some_and(|directory| !directory.is_dir()) {
-        let message =
-            format!("{}: there is no such directory; make it, or name another file", path.display());
+        let message = format!("{}: no such directory; create it, or name another file", path.display());
         return Err(Error::new(ErrorKind::Usage, message).into());
     }
     Ok(())
 }
 
-/// The last part of the dataset's path, in the working directory; of shards that is the directory that they lie in.
+/// The last part of the dataset's path, in the working directory. For shards it is that of their directory.
 fn default_name(targets: &[String]) -> String {
     let first = targets.first().map_or("", |first| first.trim_end_matches('/'));
     let shards = targets.len() > 1 || first.contains('{');
@@ -129,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_name_is_the_datasets() {
+    fn default_name_is_the_datasets() {
         for (target, name) in [
             ("/data/train/", "train.foreread"),
             ("s3://bucket/images", "images.foreread"),

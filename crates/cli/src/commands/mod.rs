@@ -1,4 +1,4 @@
-//! One module a subcommand: read the settings, do the work, print the result.
+//! One module per subcommand: it reads the settings, does the work, and prints the result.
 
 pub mod cache;
 pub mod calibrate;

@@ -1,4 +1,4 @@
-//! `foreread order`: the ids that a rank reads in one epoch.
+//! `foreread order`: prints the ids that a rank reads in one epoch.
 
 use std::io::Write;
 
@@ -21,14 +21,12 @@ pub fn run(options: &Order) -> Result<()> {
     }
     let config = foreread_settings::config(&knobs)?;
     if config.locality {
-        return Err(knobs
-            .refuse("deal", "which rank has what is only known in a run; it is torch or blocks here")
-            .into());
+        return Err(knobs.refuse("deal", "locality is only known in a run; expected torch or blocks").into());
     }
     let samples: u64 =
-        knobs.parse("samples")?.ok_or_else(|| knobs.refuse("samples", "say how many there are"))?;
+        knobs.parse("samples")?.ok_or_else(|| knobs.refuse("samples", "required: the number of samples"))?;
     let epoch: u64 = knobs.parse("epoch")?.unwrap_or(0);
-    // The default of `load` would drop or cut by batches that nobody asked for here.
+    // The default of `load` would cut the order into batches here.
     let batches = !matches!(knobs.get("batch-size"), None | Some((_, Provenance::Default)));
     let batch_size = batches.then_some(config.batch_size);
 

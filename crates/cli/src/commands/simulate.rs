@@ -1,7 +1,7 @@
-//! `foreread simulate`: a run played through on machines that are only described.
+//! `foreread simulate`: simulates a run on described machines.
 //!
-//! Figures go to standard output as a table, JSON or CSV; why a policy refuses a scenario goes to standard error. Plots
-//! are drawn after the figures are known: bars from them, and the curve of time against cache size from further runs.
+//! ReportFormat go to standard output as a table, JSON or CSV. Refusals of policies go to standard error. Plots follow the
+//! figures: bars from them, and the curve of time against cache size from more runs.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use foreread_settings::Knobs;
 use foreread_simulator::{Comparison, Curve as Rates, Outcome, Policy, Scenario};
 
 use crate::arguments::Simulate;
-use crate::progress::{Show, Work};
+use crate::progress::{ProgressMode, WorkProgress};
 use crate::{output, settings};
 
 /// How figures are printed.
 #[derive(Clone, Copy)]
-enum Figures {
+enum ReportFormat {
     Text,
     Json,
     Csv,
@@ -29,16 +29,16 @@ pub fn run(options: &Simulate) -> Result<()> {
     if options.explain {
         return settings::explain(&knobs);
     }
-    let (figures, show) = (figures(&knobs)?, Show::of(&knobs, 0)?);
+    let (figures, show) = (figures(&knobs)?, ProgressMode::of(&knobs, 0)?);
     let policies = policies(&knobs)?;
     let seeds: u64 = knobs.parse("seeds")?.unwrap_or(1);
     if !(1..=Comparison::MOST_SEEDS).contains(&seeds) {
-        return Err(knobs.refuse("seeds", format!("it is from 1 to {}", Comparison::MOST_SEEDS)).into());
+        return Err(knobs.refuse("seeds", format!("must be from 1 to {}", Comparison::MOST_SEEDS)).into());
     }
     let plot = knobs.get("plot").map(|(path, _)| PathBuf::from(path));
     let mut scenario = read(&options.scenario)?;
     if let Some((path, _)) = knobs.get("calibration") {
-        let measured = Calibration::read(Path::new(path));
+        let measured = foreread_settings::calibration::read(Path::new(path));
         speed(&mut scenario, &measured.map_err(|error| knobs.refuse("calibration", error))?)?;
     }
     if let Some(plot) = &plot {
@@ -56,12 +56,12 @@ pub fn run(options: &Simulate) -> Result<()> {
     }
     let mut out = output::stdout();
     match figures {
-        Figures::Text => write!(out, "{compared}")?,
-        Figures::Json => {
+        ReportFormat::Text => write!(out, "{compared}")?,
+        ReportFormat::Json => {
             serde_json::to_writer(&mut out, &compared.report())?;
             writeln!(out)?;
         }
-        Figures::Csv => {
+        ReportFormat::Csv => {
             writeln!(out, "{}", Outcome::CSV_HEADER)?;
             for outcome in compared.outcomes() {
                 writeln!(out, "{}", outcome.csv())?;
@@ -75,20 +75,20 @@ pub fn run(options: &Simulate) -> Result<()> {
     Ok(())
 }
 
-/// Shows how far long work has come.
-fn watched<T>(show: Show, label: String, work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
-    let mut shown: Option<Work> = None;
+/// Shows the progress of long work.
+fn watched<T>(show: ProgressMode, label: String, work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
+    let mut shown: Option<WorkProgress> = None;
     work(&mut |done, total| {
-        shown.get_or_insert_with(|| Work::new(show, label.clone(), total, "batches")).at(done);
+        shown.get_or_insert_with(|| WorkProgress::new(show, label.clone(), total, "batches")).at(done);
     })
 }
 
-fn figures(knobs: &Knobs) -> Result<Figures> {
+fn figures(knobs: &Knobs) -> Result<ReportFormat> {
     match knobs.get("report").map_or("text", |(value, _)| value) {
-        "text" => Ok(Figures::Text),
-        "json" => Ok(Figures::Json),
-        "csv" => Ok(Figures::Csv),
-        _ => Err(knobs.refuse("report", "it is text, json or csv").into()),
+        "text" => Ok(ReportFormat::Text),
+        "json" => Ok(ReportFormat::Json),
+        "csv" => Ok(ReportFormat::Csv),
+        _ => Err(knobs.refuse("report", "expected text, json or csv").into()),
     }
 }
 
@@ -102,9 +102,8 @@ fn policies(knobs: &Knobs) -> Result<Vec<Policy>> {
     }
 }
 
-/// Puts measured speeds in the place of the scenario's: what one client gets from the file system (how many clients share
-/// it nobody can measure from one), memory's for the staging buffer and the class after it, the first disk's for the
-/// next.
+/// Replaces the scenario's speeds by measured ones: the file system's for one client (the total cannot be measured from one
+/// client), memory's for the staging buffer and the next class, the first disk's for the class after that.
 fn speed(scenario: &mut Scenario, measured: &Calibration) -> Result<()> {
     const MB: f64 = 1e6;
     if let Some(best) = measured.origin.as_ref().and_then(|origin| origin.best()) {
@@ -135,7 +134,7 @@ fn read(path: &Path) -> Result<Scenario> {
     Ok(Scenario::from_toml(&text).map_err(|error| usage(error.to_string()))?)
 }
 
-/// Fails early where the plot could not be written after minutes of work.
+/// Checks before minutes of work that the plot can be written.
 fn check_writable(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let is_there = directory.is_none_or(Path::is_dir);
@@ -153,7 +152,7 @@ fn cache_plot(path: &Path) -> PathBuf {
     path.with_file_name(format!("{stem}-cache{extension}"))
 }
 
-fn draw(show: Show, path: &Path, compared: &Comparison) -> Result<()> {
+fn draw(show: ProgressMode, path: &Path, compared: &Comparison) -> Result<()> {
     std::fs::write(path, compared.bars()?)
         .with_context(|| format!("{} cannot be written", path.display()))?;
     let label = format!("cache sizes of {}", compared.scenario().name);
@@ -171,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_plot_lies_beside_the_first() {
+    fn second_plot_is_next_to_the_first() {
         for (path, second) in [("a/b.svg", "a/b-cache.svg"), ("b", "b-cache"), ("x.y.svg", "x.y-cache.svg")] {
             assert_eq!(cache_plot(Path::new(path)), Path::new(second));
         }

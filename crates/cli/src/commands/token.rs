@@ -1,4 +1,4 @@
-//! `foreread token`: a new secret for one job.
+//! `foreread token`: prints a new secret for one job.
 
 use std::io::Write;
 

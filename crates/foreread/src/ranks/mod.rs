@@ -1,11 +1,28 @@
-//! Ranks that work together: from a meeting to a plan that all share.
+//! Groups of ranks that share their caches: from a meeting to a common plan.
 //!
-//! Rank 0 opens and lists the dataset, and sends the catalog, its own position and the speeds that it knows; every rank
-//! says what it can keep, how fast that is, and what it keeps already; from these all compute the same plan. They compare
-//! what it is computed from, each input by its name, and its fingerprint, before anything is read. What a user says
-//! differently on two ranks is reported in one line, on every rank. The price of one catalog for all is that ranks wait for
-//! rank 0's listing, which they would otherwise all do at once. That of few messages is that they plan before they compare.
+//! Rank 0 opens and lists the dataset. It sends the catalog, its position and the speeds that it knows. Every rank sends
+//! its capacity, its speed and the samples that it already has. From these all ranks compute the same plan. Before
+//! anything is read they compare the plan's inputs by name, and its fingerprint. A difference is one line on every rank.
+//!
+//! The price of one catalog for all: ranks wait for rank 0's listing, which they would otherwise all do at once. The
+//! price of few messages: ranks plan before they compare.
+//!
+//! ```no_run
+//! use foreread::Loader;
+//! use foreread::ranks::Meeting;
+//!
+//! let mut config = foreread::Config::default();
+//! (config.rank, config.world_size, config.epochs) = (3, 8, 90);
+//! let mut builder = Loader::builder_with("s3://bucket/train", config.clone());
+//! // The launcher's environment: torchrun, SLURM, MPI, or `FOREREAD_MEET`.
+//! if let Some(meeting) = Meeting::of(&config, &|name| std::env::var(name).ok())? {
+//!     builder = builder.together(meeting);
+//! }
+//! let loader = builder.start()?;
+//! # Ok::<(), foreread::Error>(())
+//! ```
 
+mod datasets;
 mod guarded;
 mod joint;
 mod meeting;
@@ -27,6 +44,7 @@ use foreread_tier::{Context, Peers};
 use foreread_types::{Fingerprint, Sizes, StoreId};
 use futures::future::BoxFuture;
 
+use self::datasets::{names, open_known, seek};
 use self::guarded::Guarded;
 use self::joint::InGroup;
 pub use self::meeting::{Meeting, Meetings};
@@ -38,7 +56,7 @@ use crate::disk;
 use crate::error::Result;
 use crate::joint::Meet;
 use crate::on_node::OnNode;
-use crate::origin::{Opened, Shared, open, open_known, seek};
+use crate::origin::{Opened, Shared, open};
 use crate::planned::{Place, Planned, memory_of, schedule};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
@@ -249,14 +267,12 @@ impl Run<'_> {
     async fn words(&self, told: &Told, catalogs: &[Catalog]) -> Result<Words> {
         let (config, context) = (&self.config, self.context);
         let validation = match (&config.validate, catalogs.get(1)) {
-            (Some(target), Some(catalog)) => {
-                crate::origin::names(&Named::by(target), catalog, context).await?
-            }
+            (Some(target), Some(catalog)) => names(&Named::by(target), catalog, context).await?,
             (Some(target), None) => target.clone(),
             (None, _) => "none".to_owned(),
         };
         let mut words = vec![
-            ("dataset", crate::origin::names(self.targets, &catalogs[0], context).await?),
+            ("dataset", names(self.targets, &catalogs[0], context).await?),
             ("validation set", validation),
             ("sampler", config.sampler.to_string()),
             ("seed", config.seed.to_string()),

@@ -1,33 +1,33 @@
-//! Samples by their ids: for programs that ask for what they want, and can at best say in which order they will.
+//! Samples by id, for programs that decide the order themselves.
 //!
-//! A [`Loader`](crate::Loader) decides the order. Where somebody else does (a sampler in Python, a data loader whose
-//! workers read files), a [`Source`] is told the order as far as it is known ([`announce`](Source::announce)), reads
-//! ahead by it, and keeps samples by it; what is asked for then is there. What nobody announced, or asks for out of
-//! order, is read directly. So a wrong announcement costs time and never a sample.
+//! A [`Loader`](crate::Loader) decides the order. If other code does (a sampler in Python, a data loader whose workers
+//! read files), that code [announces](Source::announce) the order to a [`Source`] as far as it knows it. The source
+//! prefetches and caches by the announced order. Samples that were not announced, or are requested out of order, are read
+//! directly. So a wrong announcement costs time and never a sample.
 //!
-//! The caches outlive announcements: what memory holds by one order is found by the next, whatever that places where. The
-//! price of an order that is known piece by piece is that samples are kept first come, first kept.
+//! The caches outlive announcements: samples in memory serve the next order, too. The price of an order that becomes known
+//! piece by piece: samples are cached first come, first kept.
 
-mod asked;
+mod ready_buffer;
+mod requests;
 #[cfg(all(feature = "share", target_os = "linux"))]
 mod share;
-mod shelf;
-mod waits;
+mod wait_time;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter};
-use foreread_loader::{Direct, LoadErrorKind, OnError, RunReport, Source as From};
+use foreread_loader::{Direct, LoadErrorKind, OnError, RunReport, Source as SampleOrigin};
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
 use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
 use foreread_tier::{Budget, CacheTier};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 
-pub use self::asked::Asked;
-use self::shelf::Shelf;
-use self::waits::Waits;
+use self::ready_buffer::ReadyBuffer;
+pub use self::requests::{SampleRequests, SampleStream};
+use self::wait_time::WaitTime;
 use crate::assembly::Assembly;
 use crate::error::{Error, Result};
 use crate::loader::Ready;
@@ -35,28 +35,31 @@ use crate::memory::Grant;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
 use crate::report::{Adapted, AskedReport, ReadsReport, Report, Whole};
-use crate::runtime::Workers;
+use crate::runtime::{Workers, ended};
 
-/// The engine hands over about so many bytes at a time, at most this part of the look-ahead, and at most so many samples.
-const HANDFUL: u64 = 1 << 20;
-const PART: u64 = 16;
-const MOST: u64 = 64;
+/// The bytes of a batch that the engine delivers, about.
+const BATCH_BYTES: u64 = 1 << 20;
 
-/// This part of the look-ahead may lie on the shelf; the rest is for reading.
-const SHELF: u64 = 2;
+/// A batch has at most this part of the look-ahead.
+const BATCH_PART: u64 = 16;
 
-/// What is read by requests of its own takes at most this part of the look-ahead for this process, and as much for its
-/// workers.
-const DIRECT: u64 = 2;
+/// A batch has at most this many samples.
+const MAX_BATCH_SAMPLES: u64 = 64;
 
-/// What this many announcements in a row leave out has no right to memory any longer.
-const FORGOTTEN: u64 = 8;
+/// The ready buffer has this part of the look-ahead. The rest is for reads.
+const READY_PART: u64 = 2;
 
-/// The one dataset of a source.
+/// Direct reads of this process have at most this part of the look-ahead, and those of its workers as much.
+const DIRECT_PART: u64 = 2;
+
+/// A sample that this many announcements in a row leave out is removed from memory.
+const UNUSED_ANNOUNCEMENTS: u64 = 8;
+
+/// The only dataset of a source.
 const DATASET: DatasetId = DatasetId(0);
 
-/// Samples by their ids, read ahead by an announced order. Made by [`Builder::source`](crate::Builder::source); cheap to
-/// clone, and used from any number of threads.
+/// Samples by id, prefetched by an announced order. Made by [`Builder::source`](crate::Builder::source). Cheap to clone,
+/// for any number of threads.
 ///
 /// ```
 /// use std::time::Duration;
@@ -66,106 +69,127 @@ const DATASET: DatasetId = DatasetId(0);
 /// # let path = directory.path().to_str().expect("a path of ASCII");
 /// let source = Loader::builder(path).source()?;
 /// source.announce(vec![vec![2, 0, 1]], false)?;
-/// let mut asked = source.ask(&[2]);
-/// let (at, sample) = loop {
-///     if let Some(came) = asked.wait(Duration::from_millis(100)) {
-///         break came;
+/// let mut requests = source.request(&[2]);
+/// let (position, sample) = loop {
+///     if let Some(answer) = requests.wait(Duration::from_millis(100)) {
+///         break answer;
 ///     }
 /// };
-/// assert_eq!((at, &sample?[..]), (0, &b"c"[..]));
+/// assert_eq!((position, &sample?[..]), (0, &b"c"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Async code, under any executor:
+///
+/// ```
+/// use foreread::Loader;
+/// use futures::StreamExt;
+/// # let directory = tempfile::tempdir()?;
+/// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
+/// # let path = directory.path().to_str().expect("a path of ASCII");
+/// # smol::block_on(async {
+/// let source = Loader::builder(path).source_async().await?;
+/// source.announce_async(vec![vec![2, 0, 1]], false).await?;
+/// let mut samples = source.request_async(&[2, 0]);
+/// while let Some((position, sample)) = samples.next().await {
+///     assert_eq!(sample?[..], *[b"c", b"a"][position]);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Source {
-    inner: Arc<Inner>,
+    inner: Arc<SourceInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct SourceInner {
     catalog: Catalog,
     cluster: Cluster,
     look_ahead: u64,
     kernel_cached: bool,
     direct: Direct,
-    /// Where memory keeps samples, to be told which are of no use any longer.
+    /// The memory tiers, from which unused samples are removed.
     memory: Vec<Arc<dyn CacheTier>>,
     origin: Meter,
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
-    waits: Arc<Waits>,
-    /// What unforeseen reads of this process hold until they are taken, in bytes.
-    asking: Budget,
-    state: Mutex<State>,
-    /// Samples have come, or the engine is free to be waited for.
+    wait_time: Arc<WaitTime>,
+    /// What direct reads of this process hold until their samples are taken, in bytes.
+    direct_budget: Budget,
+    state: Mutex<SourceState>,
+    /// Signals that samples have arrived, or that no caller waits for the engine.
     arrived: Condvar,
     /// Counted until the source is dropped.
     _granted: Option<Grant>,
-    /// Last: what works on its threads goes first.
+    /// Last: the tasks on its threads are dropped first.
     workers: Workers,
 }
 
 #[derive(Debug)]
-struct State {
+struct SourceState {
     assembly: Assembly,
-    shelf: Shelf,
+    ready: ReadyBuffer,
     run: Option<Run>,
     plan: Option<LocalPlan>,
-    engine: Engine,
-    /// The first use that the engine has not delivered.
+    engine: EngineSlot,
+    /// The first use that the engine has not delivered yet.
     next: Tick,
-    /// Announcements so far: what an engine brings after the next one is of no use.
+    /// Announcements so far. The next one makes the engine's deliveries useless.
     announced: u64,
-    /// The last announcement that a sample was in, by its id; 0 for none.
+    /// The last announcement that had a sample, by id; 0 for none.
     used: Vec<u64>,
-    /// What earlier engines and direct reads have done.
+    /// The reports of earlier engines.
     earlier: RunReport,
     direct: ReadsReport,
 }
 
 #[derive(Debug)]
-enum Engine {
-    /// Nothing is announced, or all of it was delivered.
+enum EngineSlot {
+    /// No order is announced, or all of it was delivered.
     None,
     Idle(Box<foreread_loader::Loader>),
-    /// Somebody waits for its next batch, and will put it back.
+    /// A caller waits for the engine's next batch, and will put it back.
     Lent,
 }
 
-/// Where a sample is to be had.
-enum Due {
-    Here(bytes::Bytes),
-    /// The engine brings it soon.
+/// How a sample can be had.
+enum Availability {
+    Ready(bytes::Bytes),
+    /// The engine delivers it soon.
     Soon,
-    /// Only a read of its own brings it.
-    Unforeseen,
+    /// It needs a direct read.
+    Unannounced,
 }
 
 impl Ready {
-    /// Serves samples by their ids instead of running by the settings' order.
+    /// Serves samples by id instead of running in the settings' order.
     ///
     /// # Errors
-    /// A run of several datasets, or of ranks that work together: each of them has an order of its own that others do
-    /// not know.
+    /// A run with a validation set, or in a group of ranks: each rank's order is unknown to the others.
     pub fn source(self) -> Result<Source> {
         let (prepared, workers) = self.parts();
         let Prepared { planned, opened, caches, disk, shared, joint, .. } = prepared;
         let Planned { config, cluster, memory: granted, .. } = planned;
         if opened.len() > 1 || joint.is_some() {
             return Err(Error::usage(
-                "samples are served by id from one dataset, and to one rank: leave out the validation set and the meeting",
+                "samples by id come from one dataset and for one rank: leave out the validation set and the meeting",
             ));
         }
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
         let catalog = opened[0].catalog.clone();
         let look_ahead = config.look_ahead;
         let kernel_cached = opened[0].origin.profile().kernel_cached;
-        let memory =
-            caches.iter().filter(|(from, _)| *from == From::Memory).map(|(_, cache)| Arc::clone(cache));
+        let memory = caches
+            .iter()
+            .filter(|(from, _)| *from == SampleOrigin::Memory)
+            .map(|(_, cache)| Arc::clone(cache));
         let memory = memory.collect();
-        // What cannot be read is an error of whoever asks for it.
+        // An unreadable sample is an error of its own request.
         let blocks = foreread_loader::BlockTable::default();
         let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, blocks, config.retry);
-        let inner = Inner {
+        let inner = SourceInner {
             catalog,
             cluster,
             look_ahead,
@@ -175,14 +199,14 @@ impl Ready {
             origin: shared.meter,
             limit,
             disk,
-            waits: Arc::default(),
-            asking: Budget::new(look_ahead / DIRECT),
-            state: Mutex::new(State {
+            wait_time: Arc::default(),
+            direct_budget: Budget::new(look_ahead / DIRECT_PART),
+            state: Mutex::new(SourceState {
                 assembly,
-                shelf: Shelf::new(look_ahead / SHELF),
+                ready: ReadyBuffer::new(look_ahead / READY_PART),
                 run: None,
                 plan: None,
-                engine: Engine::None,
+                engine: EngineSlot::None,
                 next: Tick(0),
                 announced: 0,
                 used: Vec::new(),
@@ -198,72 +222,106 @@ impl Ready {
 }
 
 impl Source {
-    /// Says in which order samples will be asked for from now on: epoch by epoch, each epoch's ids in order; repeated and
-    /// missing ids are fine. What was announced before holds no longer. With `goes_on`, epochs like the last one follow,
-    /// which is what deciding what to keep counts on.
+    /// Announces the order of the following requests: epoch by epoch, each epoch's ids in order. Repeated and missing ids are
+    /// allowed. It replaces the previous announcement. With `goes_on`, more epochs like the last one follow, which the
+    /// decision what to cache takes into account.
     ///
-    /// Blocks the thread for as long as planning takes (a fraction of a second for a million samples). Epochs of different lengths
-    /// are read ahead as if they were one.
+    /// Blocks the thread while planning (a fraction of a second for a million samples). Epochs of different lengths are
+    /// prefetched as if they were one.
     ///
     /// # Errors
     /// Ids that the dataset does not have; settings that cannot be planned; a thread of the given
     /// [runtime](crate::Builder::runtime).
-    pub fn announce(&self, mut orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
-        self.inner.workers.may_block()?;
+    pub fn announce(&self, orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
+        self.inner.workers.wait(self.clone().announced(orders, goes_on))
+    }
+
+    /// [`announce`](Self::announce) for async code. It may be used on the given runtime.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// After dropping the future, either announcement may hold.
+    pub async fn announce_async(&self, orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
+        self.inner.workers.run(self.clone().announced(orders, goes_on)).await
+    }
+
+    async fn announced(self, mut orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
         self.pause();
         orders.retain(|order| !order.is_empty());
         if orders.iter().any(|order| order.len() != orders[0].len()) {
             orders = vec![orders.concat()];
         }
-        let Some(last) = orders.last().cloned() else {
-            self.inner.lock().start(None);
-            self.inner.arrived.notify_all();
-            return Ok(());
+        let unused = self.unused(&orders);
+        if !unused.is_empty() {
+            for cache in &self.inner.memory {
+                cache.remove(unused.clone()).await;
+            }
+        }
+        let runtime = self.inner.workers.handle().clone();
+        runtime.spawn_blocking(move || self.start(orders, goes_on)).await.map_err(ended)?
+    }
+
+    /// Plans for `orders`, and starts prefetching.
+    fn start(&self, orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
+        let next = match orders.last().cloned() {
+            None => None,
+            Some(last) => {
+                let sizes = [self.inner.catalog.sizes()];
+                let all: Vec<Vec<u64>> = orders.iter().cloned().chain(goes_on.then_some(last)).collect();
+                let planned = plan_to_keep(&self.run(all)?, &sizes, &self.inner.cluster)?;
+                let plan = LocalPlan::Alone(Arc::new(planned));
+                Some((self.run(orders)?, plan, self.inner.workers.handle()))
+            }
         };
-        let sizes = [self.inner.catalog.sizes()];
-        let all: Vec<Vec<u64>> = orders.iter().cloned().chain(goes_on.then_some(last)).collect();
-        self.make_way(&all)?;
-        let planned = plan_to_keep(&self.run(all)?, &sizes, &self.inner.cluster)?;
-        let run = self.run(orders)?;
-        let runtime = self.inner.workers.handle();
-        self.inner.lock().start(Some((run, LocalPlan::Alone(Arc::new(planned)), runtime)));
+        self.inner.lock().start(next);
         self.inner.arrived.notify_all();
         Ok(())
     }
 
-    /// Says that an epoch is over: the time until samples are asked for again counts neither as time nor as waited for.
-    /// [`announce`](Self::announce) says so too. Where somebody still waits, it holds from when nobody does.
+    /// Ends an epoch: the time until the next request counts neither as time nor as waiting. While callers wait, the pause
+    /// begins after the last of them. [`announce`](Self::announce) does the same.
     pub fn pause(&self) {
-        self.inner.waits.pause();
+        self.inner.wait_time.pause();
     }
 
-    /// Asks for samples: what is announced when it is due, the rest by reads of their own that begin at once.
-    /// On a thread of the given [runtime](crate::Builder::runtime), each answer is an error.
-    pub fn ask(&self, ids: &[u64]) -> Asked {
-        Asked::new(Arc::clone(&self.inner), ids)
+    /// Requests samples. Announced samples arrive when they are due. The others are read directly, at once. On a thread of
+    /// the given [runtime](crate::Builder::runtime), each answer is an error.
+    pub fn request(&self, ids: &[u64]) -> SampleRequests {
+        SampleRequests::new(Arc::clone(&self.inner), ids)
     }
 
-    /// What the samples are.
+    /// [`request`](Self::request) for async code, under any executor and on any thread. Each stream takes a thread of the
+    /// runtime's blocking pool until it ends.
+    ///
+    /// # Cancel safety
+    /// Dropping the stream cancels the samples that have not arrived.
+    pub fn request_async(&self, ids: &[u64]) -> SampleStream {
+        SampleStream::new(Arc::clone(&self.inner), ids)
+    }
+
+    /// The dataset's catalog.
     pub fn catalog(&self) -> &Catalog {
         &self.inner.catalog
     }
 
-    /// How far reads may run ahead, in bytes.
+    /// How many bytes may be prefetched.
     pub fn look_ahead(&self) -> u64 {
         self.inner.look_ahead
     }
 
-    /// Whether this machine's kernel keeps what is read from the origin: it is a directory of a file system of its own.
+    /// Whether this machine's kernel caches the origin: a directory on a local file system.
     pub fn is_kernel_cached(&self) -> bool {
         self.inner.kernel_cached
     }
 
-    /// What has been delivered and read so far. Samples that were read outside of the announced order are in `direct`, and
-    /// in no epoch; how long all that were asked for were waited for is in `asked`.
+    /// The samples delivered and read so far. Direct reads are in `direct` and in no epoch. The time of all requests, and
+    /// the waiting time in it, are in `asked`.
     pub fn report(&self) -> Report {
         let state = self.inner.lock();
         let (mut run, mut look_ahead) = (state.earlier.clone(), None);
-        if let Engine::Idle(engine) = &state.engine {
+        if let EngineSlot::Idle(engine) = &state.engine {
             run = run.followed_by(engine.report());
             look_ahead = Some(engine.look_ahead());
         }
@@ -283,11 +341,11 @@ impl Source {
         let adapted = Adapted::of(self.inner.limit.as_ref().map(Limit::decisions), look_ahead);
         let disk = self.inner.disk.as_ref().map(crate::disk::Disk::report);
         let direct = Some(state.direct);
-        let asked = Some(AskedReport::of(self.inner.waits.read()));
+        let asked = Some(AskedReport::of(self.inner.wait_time.read()));
         Report { disk, direct, asked, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
     }
 
-    /// Waits until the disk tier has written what it was given, for five seconds at most. Blocks the thread.
+    /// Waits until the disk tier has written all samples it was given, for at most five seconds. Blocks the thread.
     ///
     /// # Errors
     /// If the thread belongs to the given [runtime](crate::Builder::runtime), or that runtime was shut down.
@@ -306,16 +364,19 @@ impl Source {
             kind: PhaseKind::Train,
             dataset: DATASET,
             sampler: Arc::new(Explicit::new(sizes.len(), orders)?),
-            batch_size: Some((HANDFUL.min(self.inner.look_ahead / PART) / self.inner.mean()).clamp(1, MOST)),
+            batch_size: Some(
+                (BATCH_BYTES.min(self.inner.look_ahead / BATCH_PART) / self.inner.mean())
+                    .clamp(1, MAX_BATCH_SAMPLES),
+            ),
             drop_last: false,
         };
         Ok(Run::new(Arc::new(Schedule::new(epochs, vec![train])?), Deal::Torch, 1, Rank(0))?)
     }
 
-    /// Has memory forget what has not been announced for a while: it would hold it for good.
-    fn make_way(&self, orders: &[Vec<u64>]) -> Result<()> {
-        if self.inner.memory.is_empty() {
-            return Ok(());
+    /// Notes the announcement of `orders`, and returns the samples in memory that none has had for a while.
+    fn unused(&self, orders: &[Vec<u64>]) -> Vec<SampleKey> {
+        if self.inner.memory.is_empty() || orders.is_empty() {
+            return Vec::new();
         }
         let mut state = self.inner.lock();
         let now = state.announced + 1;
@@ -325,69 +386,59 @@ impl Source {
                 *used = now;
             }
         }
-        // Each is forgotten once.
-        let forgotten = (0..).zip(&state.used).filter(|(_, used)| **used + FORGOTTEN == now && **used > 0);
-        let forgotten: Vec<_> = forgotten.map(|(id, _)| SampleKey::new(DATASET, SampleId(id))).collect();
-        drop(state);
-        if forgotten.is_empty() {
-            return Ok(());
-        }
-        let memory = self.inner.memory.clone();
-        self.inner.workers.wait(async move {
-            for cache in memory {
-                cache.remove(forgotten.clone()).await;
-            }
-            Ok(())
-        })
+        // Each sample is returned once.
+        let is_unused = |used: u64| used + UNUSED_ANNOUNCEMENTS == now && used > 0;
+        let unused = (0..).zip(&state.used).filter(|(_, used)| is_unused(**used));
+        unused.map(|(id, _)| SampleKey::new(DATASET, SampleId(id))).collect()
     }
 }
 
-impl Inner {
-    /// No change is left half made by a panic: each is a few assignments.
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SourceInner {
+    /// Ignores poisoning: each change is a few assignments, which no panic interrupts.
+    fn lock(&self) -> MutexGuard<'_, SourceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a sample is on average, in bytes; at least 1.
+    /// The mean length of a sample in bytes, at least 1.
     fn mean(&self) -> u64 {
         (self.catalog.total_bytes() / self.catalog.len().max(1)).max(1)
     }
 
-    /// Waits at most `timeout` for the engine's next batch, if nobody else does; else for whoever does.
-    fn pull(&self, mut state: MutexGuard<'_, State>, timeout: Duration) {
-        let Engine::Idle(_) = &state.engine else {
+    /// Waits at most `timeout` for the engine's next batch, or for the caller that does so already.
+    fn pull(&self, mut state: MutexGuard<'_, SourceState>, timeout: Duration) {
+        let EngineSlot::Idle(_) = &state.engine else {
             let waited = self.arrived.wait_timeout(state, timeout);
             drop(waited.unwrap_or_else(PoisonError::into_inner));
             return;
         };
-        let Engine::Idle(engine) = std::mem::replace(&mut state.engine, Engine::Lent) else { return };
+        let EngineSlot::Idle(engine) = std::mem::replace(&mut state.engine, EngineSlot::Lent) else { return };
         let of = state.announced;
         drop(state);
-        let came = engine.next_timeout(timeout);
+        let next = engine.next_timeout(timeout);
         let mut state = self.lock();
         if state.announced != of {
-            // Announced anew meanwhile: what came, and its engine, end here, outside of the lock.
+            // Another order was announced meanwhile: the batch and its engine are dropped, outside of the lock.
             drop(state);
             return;
         }
-        match came {
+        match next {
             Ok(Some(batch)) => {
                 if let Some(pass) = state.run.as_ref().and_then(|run| run.pass(batch.epoch() as usize)) {
-                    let behind = ((batch.index() + 1) * pass.batch_size).min(pass.samples);
-                    state.next = Tick(pass.first_tick.0 + behind);
+                    let after = ((batch.index() + 1) * pass.batch_size).min(pass.samples);
+                    state.next = Tick(pass.first_tick.0 + after);
                 }
                 for sample in batch.samples() {
-                    state.shelf.put(sample.id().0, sample.bytes());
+                    state.ready.put(sample.id().0, sample.bytes());
                 }
-                state.engine = Engine::Idle(engine);
+                state.engine = EngineSlot::Idle(engine);
             }
-            Err(error) if error.kind() == LoadErrorKind::Timeout => state.engine = Engine::Idle(engine),
+            Err(error) if error.kind() == LoadErrorKind::Timeout => state.engine = EngineSlot::Idle(engine),
             end => {
                 if let Err(error) = end {
-                    tracing::warn!(%error, "reading ahead has ended; samples are read when they are asked for");
+                    tracing::warn!(%error, "prefetching has ended; samples are read when they are requested");
                 }
                 state.earlier = std::mem::take(&mut state.earlier).followed_by(engine.report());
-                state.engine = Engine::None;
+                state.engine = EngineSlot::None;
             }
         }
         drop(state);
@@ -395,37 +446,37 @@ impl Inner {
     }
 }
 
-impl State {
-    /// Replaces what is announced.
+impl SourceState {
+    /// Replaces the announced order.
     fn start(&mut self, next: Option<(Run, LocalPlan, &tokio::runtime::Handle)>) {
         self.announced += 1;
         self.next = Tick(0);
-        self.shelf.clear();
-        if let Engine::Idle(engine) = std::mem::replace(&mut self.engine, Engine::None) {
+        self.ready.clear();
+        if let EngineSlot::Idle(engine) = std::mem::replace(&mut self.engine, EngineSlot::None) {
             self.earlier = std::mem::take(&mut self.earlier).followed_by(engine.report());
         }
         (self.run, self.plan) = (None, None);
         if let Some((run, plan, runtime)) = next {
             let engine = self.assembly.start(run.clone(), plan.clone(), runtime);
-            self.engine = Engine::Idle(Box::new(engine));
+            self.engine = EngineSlot::Idle(Box::new(engine));
             (self.run, self.plan) = (Some(run), Some(plan));
         }
     }
 
-    /// Where a sample is to be had now.
-    fn due(&mut self, id: u64, mean: u64) -> Due {
-        if let Some(bytes) = self.shelf.take(id) {
-            return Due::Here(bytes);
+    /// How a sample can be had now.
+    fn availability(&mut self, id: u64, mean: u64) -> Availability {
+        if let Some(bytes) = self.ready.take(id) {
+            return Availability::Ready(bytes);
         }
-        let Some(run) = self.run.as_ref().filter(|_| !matches!(self.engine, Engine::None)) else {
-            return Due::Unforeseen;
+        let Some(run) = self.run.as_ref().filter(|_| !matches!(self.engine, EngineSlot::None)) else {
+            return Availability::Unannounced;
         };
-        // What is due so late that the shelf could not hold what lies before it, its asker would wait for too long. Orders
-        // of later passes are not computed: that would take seconds, under the lock that all askers wait for.
-        let last = Tick(self.next.0.saturating_add(self.shelf.limit() / mean));
+        // A sample is too far away if the ready buffer cannot hold all samples before it. Orders of later passes are not
+        // computed: that would take seconds, under the lock that all callers need.
+        let last = Tick(self.next.0.saturating_add(self.ready.limit() / mean));
         match run.next_use_within(SampleKey::new(DATASET, SampleId(id)), self.next, last) {
-            Some(_) => Due::Soon,
-            None => Due::Unforeseen,
+            Some(_) => Availability::Soon,
+            None => Availability::Unannounced,
         }
     }
 }

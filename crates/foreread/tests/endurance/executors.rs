@@ -120,8 +120,40 @@ fn source_on_a_runtimes_thread_ends() {
 }
 
 /// Asks for the first samples and waits for them without a bound.
+/// Takes all of `ids` by the async calls.
+async fn stream(source: &Source, ids: &[u64]) {
+    source.announce_async(vec![(0..10).collect()], false).await.unwrap();
+    let came: Vec<_> =
+        source.request_async(ids).map(|(at, sample)| (at, sample.unwrap().len())).collect().await;
+    let at: std::collections::BTreeSet<_> = came.iter().map(|(at, _)| *at).collect();
+    assert_eq!((came.len(), at.len()), (ids.len(), ids.len()));
+    assert!(came.iter().all(|(_, bytes)| *bytes == 500));
+}
+
+#[test]
+// semantics: FAIL-18
+fn async_source_ends_on_every_executor_and_on_the_given_runtime() {
+    let ids: Vec<u64> = (0..20).rev().collect();
+    for runtime in runtimes() {
+        let ids = ids.clone();
+        ends(move || {
+            let given = builder().runtime(runtime.handle().clone());
+            for builder in [builder(), given] {
+                runtime.block_on(async {
+                    let source = builder.source_async().await.unwrap();
+                    stream(&source, &ids).await;
+                    // A stream that is dropped early leaves the others alone.
+                    assert!(source.request_async(&ids).next().await.is_some());
+                    stream(&source, &ids).await;
+                });
+            }
+        });
+    }
+    ends(move || smol::block_on(async { stream(&builder().source_async().await.unwrap(), &ids).await }));
+}
+
 fn take(source: &Source, samples: u64) {
-    let mut asked = source.ask(&(0..samples).collect::<Vec<_>>());
+    let mut asked = source.request(&(0..samples).collect::<Vec<_>>());
     for _ in 0..samples {
         let (_, sample) = asked.wait(Duration::MAX).unwrap();
         assert_eq!(sample.unwrap().len(), 500);
@@ -227,7 +259,7 @@ fn given_runtime_refuses_a_source_that_waits() {
         let work = runtime.spawn(async move {
             refused(there.announce(vec![vec![0]], false));
             refused(there.flush());
-            let mut asked = there.ask(&[3, 5]);
+            let mut asked = there.request(&[3, 5]);
             for at in 0..2 {
                 let (found, error) = asked.wait(Duration::MAX).unwrap();
                 let error = error.unwrap_err().to_string();
@@ -342,7 +374,7 @@ fn read_that_panics_is_an_answer_that_says_so() {
         assert!(error.to_string().contains(&words), "{error}");
         let asked = ends(move || {
             let source = broken(at).source().unwrap();
-            let mut asked = source.ask(&[3, 4]);
+            let mut asked = source.request(&[3, 4]);
             [(); 2].map(|()| asked.wait(Duration::MAX).unwrap().1.unwrap_err().to_string())
         });
         assert!(asked.iter().all(|error| error.contains(&words)), "{asked:?}");

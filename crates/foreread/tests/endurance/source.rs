@@ -15,7 +15,7 @@ const FOREVER: Duration = Duration::from_secs(60);
 /// Asks for samples and checks that each comes, once, with its bytes.
 #[track_caller]
 fn get(source: &Source, origin: &FakeOrigin, ids: &[u64]) {
-    let (mut asked, mut missing) = (source.ask(ids), (0..ids.len()).collect::<HashSet<_>>());
+    let (mut asked, mut missing) = (source.request(ids), (0..ids.len()).collect::<HashSet<_>>());
     let began = Instant::now();
     while !missing.is_empty() {
         assert!(began.elapsed() < FOREVER, "{missing:?} of {ids:?} never came");
@@ -162,7 +162,7 @@ fn an_id_that_is_none_is_an_error_that_says_so_and_the_others_come() {
     let origin = origin(10);
     let source = builder(&origin).source().unwrap();
     assert!(source.announce(vec![vec![3, 10]], false).unwrap_err().to_string().contains("10"));
-    let mut asked = source.ask(&[99, 3]);
+    let mut asked = source.request(&[99, 3]);
     let mut came = Vec::new();
     while asked.remaining() > 0 {
         came.extend(asked.wait(FOREVER));
@@ -178,7 +178,7 @@ fn giving_up_what_was_asked_for_leaves_nothing_behind() {
     let source = builder(&origin).source().unwrap();
     source.announce(vec![(0..50).collect()], false).unwrap();
     for id in 0..20 {
-        drop(source.ask(&[id, 49]));
+        drop(source.request(&[id, 49]));
     }
     get(&source, &origin, &(20..50).collect::<Vec<_>>());
 }
@@ -216,7 +216,7 @@ fn unforeseen_samples_hold_no_more_than_the_look_ahead() {
     let source = builder(&origin).memory(Memory::Bytes(0)).look_ahead(look_ahead).source().unwrap();
     let ids: Vec<u64> = (0..600).collect();
     // Those that nobody waits for hold the budget, and each other one still gets its samples.
-    let idle = [source.ask(&ids), source.ask(&ids)];
+    let idle = [source.request(&ids), source.request(&ids)];
     get(&source, &origin, &[7, 8, 9]);
     let begun = origin.counts().tally().requests;
     assert!(begun < 200, "{begun} reads of samples that nobody takes");

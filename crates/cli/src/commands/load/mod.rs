@@ -15,7 +15,7 @@ use foreread::{Batch, Error, LoadErrorKind, Loader, Registry, State};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::Load;
-use crate::progress::{Show, Work};
+use crate::progress::{ProgressMode, WorkProgress};
 use crate::signals::Signals;
 use crate::{output, progress, settings};
 
@@ -36,14 +36,12 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let (compute, rank, world_size, node_ranks) =
         (config.compute, config.rank, config.world_size, config.ranks_on_node());
     let builder = Loader::builder_with(&options.target, config.clone()).registry(registry);
-    let (mut builder, company) = ranks::gather(builder, &config, &knobs)?;
-    let together = company.is_together();
+    let (mut builder, together) = ranks::gather(builder, &config, &knobs)?;
     if state.is_some() && world_size > 1 && !together {
         // Each rank has come another way, and nothing tells them the lowest step that all have completed.
         let why = "ranks that do not work together cannot agree on one; see --peers";
         return Err(knobs.refuse("state", why).into());
     }
-    company.advise();
     // Where ranks work together, the first speaks for all.
     let first = rank == 0 || !together;
     let keeps = state.is_some();
@@ -51,7 +49,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     if let Some(state) = state.as_deref().map(State::read).transpose()?.flatten() {
         builder = builder.resume(state);
     }
-    let show = Show::of(&knobs, rank)?;
+    let show = ProgressMode::of(&knobs, rank)?;
     let ready = builder.prepare_with(progress::listing(show, &options.target))?;
     if let Some(path) = &state {
         keep_out(path, ready.prepared()).map_err(|why| knobs.refuse("state", why))?;
@@ -61,7 +59,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     if !json && first {
         text::heading(&mut out, ready.prepared(), node_ranks)?;
         if passes.iter().all(|&batches| batches == 0) {
-            writeln!(out, "nothing is left of this run; --epochs prolongs it")?;
+            writeln!(out, "this run is complete; raise --epochs to continue")?;
         }
     }
     let who = if together { format!("rank {rank} of {world_size}: ") } else { String::new() };
@@ -70,7 +68,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     // found out before hours of work.
     let keeper = Keeper::new(state, keeps)?;
     keeper.keep(&loader)?;
-    let work = Work::new(show, "starting", 0, "batches");
+    let work = WorkProgress::new(show, "starting", 0, "batches");
     let mut session = Session { loader, keeper, compute, wanted, work, seen: Vec::new() };
     let mut shown = None;
     let mut ended = None;
@@ -128,7 +126,7 @@ fn write_report(path: &str, report: &Report) -> Result<()> {
 
 /// A state that lies in a dataset would be a sample of it the next time that it is listed.
 fn keep_out(state: &Path, prepared: &Prepared) -> Result<(), String> {
-    let Some(name) = state.file_name() else { return Err("it names no file".to_owned()) };
+    let Some(name) = state.file_name() else { return Err("expected a file name".to_owned()) };
     let parent = state.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A directory that is not there is found out when the state is written.
     let Ok(parent) = parent.canonicalize() else { return Ok(()) };
@@ -152,7 +150,7 @@ struct Session {
     keeper: Keeper,
     compute: Duration,
     wanted: Wanted,
-    work: Work,
+    work: WorkProgress,
     seen: Vec<Seen>,
 }
 
@@ -233,7 +231,7 @@ impl Keeper {
     }
 
     fn signalled(&self) -> Option<ExitCode> {
-        self.signals.as_ref()?.noted()
+        self.signals.as_ref()?.received()
     }
 }
 

@@ -1,7 +1,7 @@
-//! Ranks that work together, as the command sees them.
+//! Groups of ranks, as the command sees them.
 //!
-//! The launcher's environment says which rank this is and where ranks can meet; then they share their caches without being
-//! told to. Where nothing says so, each reads for itself, and is told what to set.
+//! The launcher's environment has this process's rank and the meeting place. Then ranks share their caches automatically.
+//! Without a meeting place each rank reads alone, and a warning names the setting.
 
 use std::time::Duration;
 
@@ -16,76 +16,48 @@ use foreread_settings::Knobs;
 use crate::settings;
 use crate::signals::Signals;
 
-/// How long a rank that is done answers others that are not, after a signal: who sent it waits.
-const HASTE: Duration = Duration::from_secs(5);
+/// How long a finished rank serves the others after a signal, whose sender waits.
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The first seconds of waiting are everyone's; then what is waited for is said, each time after twice as long.
+/// When a rank that waits for others first reports it. Each next report comes after twice the time.
 #[cfg(feature = "peer")]
-const SAID: Duration = Duration::from_secs(3);
+const FIRST_PROGRESS: Duration = Duration::from_secs(3);
 
-/// How a rank stands to the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Company {
-    /// There are no others, or it is to do without.
-    Alone,
-    /// There are, and nothing says where they could meet.
-    #[cfg(feature = "peer")]
-    Unmet,
-    /// It works together with them.
-    #[cfg(feature = "peer")]
-    Together,
-}
-
-impl Company {
-    pub(super) fn is_together(self) -> bool {
-        #[cfg(feature = "peer")]
-        return self == Self::Together;
-        #[cfg(not(feature = "peer"))]
-        false
-    }
-
-    /// Says what could be better.
-    pub(super) fn advise(self) {
-        #[cfg(feature = "peer")]
-        if self == Self::Unmet {
-            tracing::warn!("{}", Meeting::ADVICE);
-        }
-    }
-}
-
-/// Has the run meet other ranks, if there are any and they can.
+/// Makes the run share its caches with other ranks, if there are any and a meeting place is known. Returns whether it does.
 #[cfg(feature = "peer")]
-pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result<(Builder, Company)> {
+pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result<(Builder, bool)> {
     if !settings::is_on(knobs, "peers")? {
-        return Ok((builder, Company::Alone));
+        return Ok((builder, false));
     }
     let environment = |name: &str| std::env::var(name).ok();
     let meeting = Meeting::of(config, &environment)
         .map_err(|error| anyhow::anyhow!("{error}; or have each rank read for itself, with --peers off"))?;
     let Some(meeting) = meeting else {
-        let company = if config.world_size > 1 { Company::Unmet } else { Company::Alone };
-        return Ok((builder, company));
+        if config.world_size > 1 {
+            tracing::warn!("{}", Meeting::ADVICE);
+        }
+        return Ok((builder, false));
     };
-    let (mut said, mut pause) = (std::time::Instant::now(), SAID);
+    let (mut printed, mut pause) = (std::time::Instant::now(), FIRST_PROGRESS);
     let meeting = meeting.progress(move |waiting| {
-        if said.elapsed() > pause {
-            (said, pause) = (std::time::Instant::now(), pause * 2);
+        if printed.elapsed() > pause {
+            (printed, pause) = (std::time::Instant::now(), pause * 2);
             eprintln!("{waiting}");
         }
     });
-    Ok((builder.together(meeting), Company::Together))
+    Ok((builder.together(meeting), true))
 }
 
-/// Without the feature, every rank is alone.
+/// Without the feature, no rank shares its caches.
 #[cfg(not(feature = "peer"))]
-pub(super) fn gather(builder: Builder, _: &Config, _: &Knobs) -> Result<(Builder, Company)> {
-    Ok((builder, Company::Alone))
+pub(super) fn gather(builder: Builder, _: &Config, _: &Knobs) -> Result<(Builder, bool)> {
+    Ok((builder, false))
 }
 
-/// Waits until others are done; in haste once a signal has come.
+/// Waits until the other ranks are done, and only a short time after a signal.
 pub(super) fn leave(loader: &Loader, signals: Option<&Signals>) -> foreread::Result<Option<Merged>> {
     match signals {
-        Some(signals) => loader.leave_unless(Loader::FAREWELL, HASTE, signals.flag()),
+        Some(signals) => loader.leave_unless(Loader::FAREWELL, SIGNAL_TIMEOUT, signals.flag()),
         None => loader.leave(Loader::FAREWELL),
     }
 }

@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report of `foreread load` as text.
 
 use std::io::Write;
 
@@ -7,9 +7,9 @@ use foreread::plan::Prepared;
 use foreread::report::{EpochReport, Report};
 use foreread::size::ByteSize;
 
-/// The datasets, and where their samples are kept.
+/// The datasets, and where their samples are cached.
 ///
-/// `on_node` is how many ranks share this node: memory is each rank's own, and room on disks is theirs together.
+/// `on_node` is the number of ranks on this node. Each has its own memory. They share the disks.
 pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32) -> Result<()> {
     for (catalog, name) in prepared.catalogs().zip(["dataset", "validation"]) {
         writeln!(
@@ -21,7 +21,12 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32) -
         )?;
     }
     for level in prepared.plan().levels() {
-        writeln!(out, "{:12} {}", level.name, foreread::plan::keeps(level, prepared.plan().retention()))?;
+        writeln!(
+            out,
+            "{:12} {}",
+            level.name,
+            foreread_estimate::level_text(level, prepared.plan().retention())
+        )?;
     }
     if on_node > 1 {
         for level in prepared.plan().levels() {
@@ -49,12 +54,12 @@ pub(super) fn line(out: &mut impl Write, who: &str, epoch: &EpochReport) -> Resu
         samples => 100.0 * count.samples.unwrap_or(0) as f64 / samples as f64,
     };
     let places = [
-        ("origin", epoch.reads.origin),
+        ("storage", epoch.reads.origin),
         ("memory", epoch.reads.memory),
         ("disk", epoch.reads.disk),
         ("peers", epoch.reads.peer),
     ];
-    // Origin and memory are always said, the others where there are any.
+    // Storage and memory are always printed, the others where they exist.
     let from = places.iter().filter(|(_, count)| count.samples.is_some());
     let from: Vec<String> = from.map(|(name, count)| format!("{name} {:.1} %", share(*count))).collect();
     writeln!(
@@ -77,17 +82,17 @@ pub(super) fn line(out: &mut impl Write, who: &str, epoch: &EpochReport) -> Resu
     Ok(())
 }
 
-/// What the run has read in all, and what it has found out.
+/// The totals of the run, and the values that it adapted.
 pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
     let floor = ByteSize(report.floor_origin_bytes);
     let bound = match &report.all_ranks {
-        // The floor is of all ranks together.
+        // The lower bound is of all ranks together.
         Some(_) => format!(" by rank {}", report.rank),
-        None => format!(" (the floor is {floor})"),
+        None => format!(" (lower bound {floor})"),
     };
     writeln!(
         out,
-        "origin       {} in {} requests{bound}; {} retried, {}{} skipped, {} substituted",
+        "storage      {} in {} requests{bound}; {} retried, {}{} skipped, {} substituted",
         ByteSize(report.origin_bytes),
         report.origin_requests,
         report.retried,
@@ -98,8 +103,8 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
     if let Some(all) = &report.all_ranks {
         writeln!(
             out,
-            "all ranks    {} of {}: {} in {} requests from the origin (planned were {}; the floor, all look-ahead counted as a cache, is \
-             {floor})",
+            "all ranks    {} of {}: {} in {} requests from storage (planned {}; lower bound {floor} with all \
+             look-ahead as cache)",
             all.ranks,
             report.world_size,
             ByteSize(all.origin_bytes),
@@ -109,27 +114,23 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
     }
     if let Some(limit) = &report.adapted.origin_parallelism {
         let how = match limit.changes {
-            0 => "from the start on".to_owned(),
-            _ => format!("{}; it was {} to {}", limit.why, limit.lowest, limit.highest),
+            0 => "unchanged".to_owned(),
+            _ => format!("{}; was {} to {}", limit.why, limit.lowest, limit.highest),
         };
-        writeln!(
-            out,
-            "parallelism  {} requests may be under way ({how}); at most {} were",
-            limit.now, limit.peak
-        )?;
+        writeln!(out, "parallelism  at most {} requests at once ({how}); peak {}", limit.now, limit.peak)?;
     }
     let look_ahead = report.adapted.look_ahead;
     if look_ahead.lowest_bytes < look_ahead.allowed_bytes {
         writeln!(
             out,
-            "look-ahead   {} of {} in use; the trainer's pace needs no more",
+            "look-ahead   {} of {} in use, enough for the trainer's pace",
             ByteSize(look_ahead.now_bytes),
             ByteSize(look_ahead.allowed_bytes)
         )?;
     }
     if let Some(disk) = &report.disk {
         let capacity = match disk.capacity_bytes {
-            0 => "what another process keeps there".to_owned(),
+            0 => "another process's cache".to_owned(),
             capacity => ByteSize(capacity).to_string(),
         };
         writeln!(

@@ -6,21 +6,20 @@
 
 use std::fmt;
 
-use foreread_loader::BlockTable;
-use foreread_planner::{EpochForecast, LevelPlan, LocalPlan, Resource, Retention, Summary};
+use foreread::plan::{
+    BlockTable, ClusterForecast, EpochForecast, LevelPlan, LocalPlan, Planned, Resource, Retention, Summary,
+    Worth,
+};
+use foreread::size::ByteSize;
+use foreread::{Error, ErrorKind, Result};
 use serde::Serialize;
-
-use crate::error::{Error, ErrorKind, Result};
-use crate::planned::{Planned, Worth};
-use crate::size::ByteSize;
-use crate::together::Together;
 
 /// What is bought for comparison: a GB.
 const MORE: u64 = 1_000_000_000;
 
 /// One rank's run, planned and forecast.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outlook {
+pub struct PlanReport {
     rank: u32,
     world_size: u32,
     /// The whole cluster's floor; `plan.floor_origin_bytes` is this rank's alone.
@@ -40,23 +39,17 @@ pub struct Outlook {
     /// Where it is known how fast the origin is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forecast: Vec<Forecast>,
-    one_more_gigabyte: Vec<More>,
+    one_more_gigabyte: Vec<Worth>,
     /// Where there are several ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    together: Option<AsOne>,
+    together: Option<ClusterReport>,
 }
 
-/// All ranks' caches as one.
+/// The run as a cluster that shares its caches.
 #[derive(Clone, Debug, Serialize)]
-struct AsOne {
-    origin_bytes: u64,
-    floor_origin_bytes: u64,
-    uses: u64,
-    local_uses: u64,
-    /// Whether samples are dealt to the ranks that keep them, as `--deal locality` does.
-    by_locality: bool,
-    /// What the forecast takes for granted between nodes.
-    assumed_network_bytes_per_second: u64,
+struct ClusterReport {
+    #[serde(flatten)]
+    cluster: ClusterForecast,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forecast: Vec<Forecast>,
 }
@@ -72,16 +65,7 @@ struct Forecast {
     origin_bytes: u64,
 }
 
-/// What more room would save over the run.
-#[derive(Clone, Debug, Serialize)]
-struct More {
-    level: String,
-    origin_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seconds: Option<f64>,
-}
-
-impl Outlook {
+impl PlanReport {
     /// Of a run that was planned; `blocks` is what its first epoch reads of shards at once, where that is known. Plans once more
     /// for each kind of cache, and once for all ranks together.
     ///
@@ -96,8 +80,12 @@ impl Outlook {
         if let Some(blocks) = blocks {
             in_blocks(&mut forecast, blocks);
         }
-        let worth = planned.worth(MORE)?;
-        let together = planned.together()?;
+        let epochs =
+            |epochs: &[EpochForecast]| epochs.iter().map(|epoch| Forecast::of(epoch, planned)).collect();
+        let together = planned.cluster_forecast()?.map(|cluster| ClusterReport {
+            forecast: epochs(cluster.epochs.as_deref().unwrap_or_default()),
+            cluster,
+        });
         Ok(Self {
             rank: config.rank,
             world_size: config.world_size,
@@ -108,9 +96,9 @@ impl Outlook {
             block_waste_bytes: blocks.map(BlockTable::waste),
             plan: plan.summary(),
             retention: plan.retention(),
-            forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
-            one_more_gigabyte: worth.into_iter().map(More::of).collect(),
-            together: together.map(|together| AsOne::of(together, planned)),
+            forecast: epochs(&forecast),
+            one_more_gigabyte: planned.worth(MORE)?,
+            together,
         })
     }
 }
@@ -144,7 +132,7 @@ impl fmt::Display for Forecast {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "{:.2} s, limited by {}: {} from the origin in {} requests",
+            "{:.2} s, limited by {}: {} from storage in {} requests",
             self.seconds,
             self.limiting,
             ByteSize(self.origin_bytes),
@@ -164,53 +152,29 @@ fn resource(resource: Resource, planned: &Planned) -> String {
     }
 }
 
-impl AsOne {
-    fn of(together: Together, planned: &Planned) -> Self {
-        let forecast = together.forecast.as_deref().unwrap_or_default();
-        Self {
-            origin_bytes: together.origin_bytes,
-            floor_origin_bytes: together.floor_origin_bytes,
-            uses: together.uses.samples,
-            local_uses: together.local.samples,
-            by_locality: planned.config().locality,
-            assumed_network_bytes_per_second: together.network.bytes_per_second,
-            forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
-        }
-    }
-}
-
-impl More {
-    fn of(worth: Worth) -> Self {
-        Self { level: worth.level, origin_bytes: worth.origin_bytes, seconds: worth.seconds }
-    }
-}
-
 /// What a level will hold, in words.
-pub fn keeps(level: &LevelPlan, retention: Retention) -> String {
+pub fn level_text(level: &LevelPlan, retention: Retention) -> String {
     let (capacity, bytes, footprint) =
         (ByteSize(level.capacity), ByteSize(level.bytes), ByteSize(level.footprint));
     if level.slower_than_origin {
-        return format!("{capacity}: stays empty, for it is read more slowly than the origin");
+        return format!("{capacity}: stays empty, because it is slower than storage");
     }
     match retention {
         Retention::Threshold { .. } => {
-            format!("{capacity}: samples come and go, about {footprint} at a time")
+            format!("{capacity}: about {footprint} of samples at a time")
         }
-        _ => format!(
-            "{capacity}: keeps {} samples, {bytes} ({footprint} with what they take beside)",
-            level.samples
-        ),
+        _ => format!("{capacity}: keeps {} samples, {bytes} ({footprint} with overhead)", level.samples),
     }
 }
 
-impl fmt::Display for Outlook {
+impl fmt::Display for PlanReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { plan, forecast, .. } = self;
         writeln!(out, "rank {} of {}, {} epochs", self.rank, self.world_size, self.epochs)?;
         for (dataset, name) in plan.datasets.iter().zip(["train", "validation"]) {
             writeln!(
                 out,
-                "{name:12} {} samples, {}; this rank uses {} in {} uses, {} of it from the origin",
+                "{name:12} {} samples, {}; this rank uses {} in {} uses, {} of it from storage",
                 dataset.samples,
                 ByteSize(dataset.bytes),
                 ByteSize(dataset.used_bytes),
@@ -219,13 +183,11 @@ impl fmt::Display for Outlook {
             )?;
         }
         for level in &plan.levels {
-            writeln!(out, "{:12} {}", level.name, keeps(level, self.retention))?;
+            writeln!(out, "{:12} {}", level.name, level_text(level, self.retention))?;
         }
         match plan.horizon {
-            None if plan.levels.is_empty() => {
-                writeln!(out, "retention    nothing is kept: there is no memory tier")?
-            }
-            None => writeln!(out, "retention    keep: what is placed stays for the whole run")?,
+            None if plan.levels.is_empty() => writeln!(out, "retention    none: there is no memory tier")?,
+            None => writeln!(out, "retention    keep: cached samples stay for the whole run")?,
             Some(horizon) => writeln!(
                 out,
                 "retention    threshold: a sample stays if its next use is at most {horizon} samples away"
@@ -243,10 +205,10 @@ impl fmt::Display for Outlook {
             )?;
         }
         writeln!(out, "look-ahead   {}", ByteSize(self.look_ahead_bytes))?;
-        writeln!(out, "this plan    {} from the origin", ByteSize(plan.origin_bytes))?;
+        writeln!(out, "this plan    {} from storage", ByteSize(plan.origin_bytes))?;
         let estimated = if plan.floor_is_exact { "" } else { " (estimated)" };
         let floor = ByteSize(plan.floor_origin_bytes);
-        writeln!(out, "floor        {floor}{estimated}: no policy reads less for this rank")?;
+        writeln!(out, "lower bound  {floor}{estimated}: no policy reads less for this rank")?;
         if self.world_size > 1 {
             let all = ByteSize(self.floor_origin_bytes);
             writeln!(out, "             {all}: no policy reads less for all ranks together")?;
@@ -254,48 +216,44 @@ impl fmt::Display for Outlook {
         if forecast.is_empty() {
             writeln!(
                 out,
-                "time         unknown: nobody said how fast the origin is (--calibration, as `foreread calibrate` \
-                 writes it, or --origin-limit)"
+                "time         unknown (run `foreread calibrate` and set --calibration, or set --origin-limit)"
             )?;
         }
         spans(out, forecast)?;
         for more in &self.one_more_gigabyte {
             let seconds = more.seconds.map_or_else(String::new, |seconds| format!(", {seconds:.1} s less"));
             let bytes = ByteSize(more.origin_bytes);
-            writeln!(
-                out,
-                "1 GB more    of {}: {bytes} less from the origin over the run{seconds}",
-                more.level
-            )?;
+            writeln!(out, "1 GB more    of {}: {bytes} less from storage over the run{seconds}", more.level)?;
         }
         if let Some(together) = &self.together {
-            self.as_one(out, together)?;
+            self.cluster_text(out, together)?;
         }
         writeln!(out, "fingerprint  {}", plan.fingerprint)
     }
 }
 
-impl Outlook {
-    fn as_one(&self, out: &mut fmt::Formatter<'_>, together: &AsOne) -> fmt::Result {
+impl PlanReport {
+    fn cluster_text(&self, out: &mut fmt::Formatter<'_>, report: &ClusterReport) -> fmt::Result {
+        let cluster = &report.cluster;
         writeln!(
             out,
-            "together     the caches of {} ranks as one: {} from the origin, of {} at least; the rank that reads a sample \
-             first keeps it, {:.1} % of all uses are local{}",
+            "together     the caches of {} ranks as one: {} from storage (lower bound {}); the first rank to read a sample \
+             keeps it, {:.1} % of all uses are local{}",
             self.world_size,
-            ByteSize(together.origin_bytes),
-            ByteSize(together.floor_origin_bytes),
-            100.0 * together.local_uses as f64 / together.uses.max(1) as f64,
-            if together.by_locality { " (dealt by locality)" } else { "" }
+            ByteSize(cluster.origin_bytes),
+            ByteSize(cluster.floor_origin_bytes),
+            100.0 * cluster.local_uses as f64 / cluster.uses.max(1) as f64,
+            if cluster.by_locality { " (dealt by locality)" } else { "" }
         )?;
-        if together.forecast.is_empty() {
+        if report.forecast.is_empty() {
             return Ok(());
         }
         writeln!(
             out,
-            "             over a network of {}/s between nodes, which nobody has measured:",
-            ByteSize(together.assumed_network_bytes_per_second)
+            "             over a network of {}/s between nodes (assumed):",
+            ByteSize(cluster.assumed_network_bytes_per_second)
         )?;
-        spans(out, &together.forecast)
+        spans(out, &report.forecast)
     }
 }
 

@@ -1,23 +1,20 @@
 //! Measuring everything that a run would use, within a time and a number of bytes.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use foreread_dataset::{Catalog, Format, Progress as Listed};
+use foreread::calibration::{Calibration, LargeReads, MemorySpeed, OriginSpeed, Point};
+use foreread::dataset::Progress;
+use foreread::order::sampler;
+use foreread::{Catalog, Config, Error, ErrorKind, Format, Loader, Registry, Result, SamplerKind};
 use foreread_planner::MOST_BLOCK;
 use foreread_tier::{Buffers, Context, OriginTier, ReadRequest, RecycledBuffers, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use tokio::runtime::Builder;
 
-use super::probe::{self, Budget};
-use super::{Calibration, LargeReads, MemorySpeed, OriginSpeed, Point, VERSION, disk, memory};
-use crate::config::{Config, SamplerKind};
-use crate::error::{Error, ErrorKind, Result};
-use crate::origin::{Opened, Shared, open};
-use crate::planned::sampler;
-use crate::registry::Registry;
-use crate::runtime::Workers;
-use crate::target::Named;
+use crate::probe::{self, Budget};
+use crate::{disk, memory};
 
 /// The most reads of the origin under way at once, where the user says nothing.
 const MOST: u32 = 1024;
@@ -62,7 +59,7 @@ impl Default for CalibrateOptions {
 
 /// What is being measured.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Stage {
+pub enum CalibrateStage {
     /// The dataset is listed; so many samples by now.
     Listing(u64),
     /// The origin.
@@ -75,9 +72,9 @@ pub enum Stage {
 
 /// How far it has come.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Progress {
+pub struct CalibrateProgress {
     /// What is being measured.
-    pub stage: Stage,
+    pub stage: CalibrateStage,
     /// What was measured last; none while listing.
     pub point: Option<Point>,
 }
@@ -91,19 +88,27 @@ pub struct Progress {
 pub fn calibrate(
     options: CalibrateOptions,
     registry: Registry,
-    progress: impl FnMut(Progress) + Send + 'static,
+    progress: impl FnMut(CalibrateProgress) + Send + 'static,
 ) -> Result<Calibration> {
-    let workers = Workers::new(None)?;
+    let runtime = Builder::new_multi_thread().thread_name("foreread").enable_all().build();
+    let runtime =
+        runtime.map_err(|error| Error::new(ErrorKind::System, format!("no threads to run on: {error}")))?;
     let buffers: Arc<dyn Buffers> = Arc::new(RecycledBuffers::default());
-    let context = Context { buffers, runtime: workers.handle().clone(), seed: options.config.seed };
-    workers.wait(async move { everything(options, &registry, &context, progress).await })
+    let context = Context { buffers, runtime: runtime.handle().clone(), seed: options.config.seed };
+    // `block_on` would panic on the thread of another runtime.
+    let (sender, receiver) = mpsc::sync_channel(1);
+    runtime.spawn(async move { sender.send(everything(options, &registry, &context, progress).await) });
+    let measured = receiver.recv();
+    // A read that hangs in the kernel must not hang the caller.
+    runtime.shutdown_background();
+    measured.map_err(|_| Error::new(ErrorKind::Panic, "the calibration has panicked"))?
 }
 
 async fn everything(
     options: CalibrateOptions,
     registry: &Registry,
     context: &Context,
-    mut progress: impl FnMut(Progress) + Send,
+    mut progress: impl FnMut(CalibrateProgress) + Send,
 ) -> Result<Calibration> {
     let measured = context.runtime.spawn_blocking(|| memory::measure(MEMORY)).await;
     let memory: Option<MemorySpeed> = measured.ok();
@@ -112,31 +117,35 @@ async fn everything(
     let mut opened = None;
     if let Some(target) = &options.target {
         // No run is measured: the number of epochs is of no account.
-        let config = Config { epochs: 1, ..options.config.clone() }.validated()?;
-        let targets = Named { storage: config.storage_options.clone(), ..Named::by(target) };
-        let shared = Shared::raw(&config, context);
-        let listed =
-            |listed: Listed| progress(Progress { stage: Stage::Listing(listed.objects), point: None });
-        let found = open(&targets, config.format, registry, context, &shared, listed).await?;
-        let requests = Requests::new(found.catalog.clone(), config.seed)?;
-        opened = Some((found, config, requests));
+        let mut config = options.config.clone();
+        config.epochs = 1;
+        let config = config.validated()?;
+        let listed = |listed: Progress| {
+            progress(CalibrateProgress { stage: CalibrateStage::Listing(listed.objects), point: None })
+        };
+        let builder = Loader::builder_with(target, config.clone()).registry(registry.clone());
+        let (catalog, origin) = builder.open_origin(context, listed).await?;
+        let requests = Requests::new(catalog, config.seed)?;
+        opened = Some((origin, config, requests));
     }
     // Disks first: a directory that cannot be written is found out before a gigabyte has been read.
     let length = opened.as_ref().map_or(LENGTH, |(_, _, requests)| requests.mean);
     let mut disk = Vec::new();
     for directory in &options.disks {
-        let told = |point| progress(Progress { stage: Stage::Disk(directory.clone()), point: Some(point) });
+        let told = |point| {
+            progress(CalibrateProgress { stage: CalibrateStage::Disk(directory.clone()), point: Some(point) })
+        };
         disk.push(disk::measure(directory, length, time, Arc::clone(&context.buffers), told).await?);
     }
     let mut origin = None;
-    if let Some((opened, config, requests)) = opened {
-        let told = |stage, point| progress(Progress { stage, point: Some(point) });
+    if let Some((tier, config, requests)) = opened {
+        let told = |stage, point| progress(CalibrateProgress { stage, point: Some(point) });
         let bytes_per_second = config.origin_limit;
         let budget = Budget { time, bytes: options.origin_bytes, bytes_per_second };
-        origin = Some(of_origin(&opened, &config, requests, budget, told).await?);
+        origin = Some(of_origin(&tier, &config, requests, budget, told).await?);
     }
     let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Ok(Calibration { version: VERSION, made, origin, memory, disk })
+    Ok(Calibration { version: Calibration::VERSION, made, origin, memory, disk })
 }
 
 /// Requests for the samples of a catalog in a random order, again and again, with how long each is.
@@ -157,7 +166,7 @@ impl Requests {
         let sizes = catalog.sizes();
         ids.retain(|id| sizes.bytes(*id) > 0);
         if ids.is_empty() {
-            return Err(Error::usage(format!("{}: all samples are empty", catalog.base_url())));
+            return Err(usage(format!("{}: all samples are empty", catalog.base_url())));
         }
         let total: u128 = ids.iter().map(|id| u128::from(sizes.bytes(*id))).sum();
         let mean = (total / ids.len() as u128).max(1) as u64;
@@ -182,25 +191,29 @@ impl Requests {
     }
 }
 
+fn usage(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Usage, message)
+}
+
 async fn of_origin(
-    opened: &Opened,
+    tier: &Arc<dyn OriginTier>,
     config: &Config,
     mut requests: Requests,
     budget: Budget,
-    mut told: impl FnMut(Stage, Point),
+    mut told: impl FnMut(CalibrateStage, Point),
 ) -> Result<OriginSpeed> {
     let sample_bytes = requests.mean;
     // A catalog was read and checked whole when it was opened; an entry that cannot be had now is none to measure.
-    let first = requests.next().ok_or_else(|| Error::usage("the catalog cannot be read"))?;
-    let tier: &Arc<dyn OriginTier> = &opened.origin;
+    let first = requests.next().ok_or_else(|| usage("the catalog cannot be read"))?;
     let most = config.origin_parallelism.map_or(MOST, |most| most.clamp(1, MOST as usize) as u32);
-    let is_packed = opened.catalog.format() != Format::Files;
+    let is_packed = requests.catalog.format() != Format::Files;
     let half = Budget { time: budget.time / 2, bytes: budget.bytes / 2, ..budget };
     let of_samples = if is_packed { half } else { budget };
     let next = || requests.next().unwrap_or_else(|| first.clone());
-    let read = probe::curve(tier, most, of_samples, next, |point| told(Stage::Origin, point)).await?;
+    let read =
+        probe::curve(tier, most, of_samples, next, |point| told(CalibrateStage::Origin, point)).await?;
     let Some(best) = read.iter().map(|point| point.bytes_per_second).max() else {
-        let url = opened.catalog.base_url();
+        let url = requests.catalog.base_url();
         let why =
             format!("{url}: not one sample came in {:.1} s; allow more time", budget.time.as_secs_f64());
         return Err(Error::new(ErrorKind::Dataset, why));
@@ -209,7 +222,7 @@ async fn of_origin(
     if is_packed {
         let next = || requests.next_large().unwrap_or_else(|| first.clone());
         let most = most.min(MOST_LARGE);
-        let read = probe::curve(tier, most, half, next, |point| told(Stage::Large, point)).await?;
+        let read = probe::curve(tier, most, half, next, |point| told(CalibrateStage::Large, point)).await?;
         // In too little time not one of them came, which says nothing.
         large = (!read.is_empty()).then_some(LargeReads { bytes: MOST_BLOCK, read });
     }
@@ -217,7 +230,7 @@ async fn of_origin(
     // One read alone takes its latency and its bytes' time; how fast bytes flow is what many together show at best.
     let latency_seconds = (sample_bytes as f64 / alone as f64 - sample_bytes as f64 / best as f64).max(0.0);
     Ok(OriginSpeed {
-        url: opened.catalog.base_url().to_owned(),
+        url: requests.catalog.base_url().to_owned(),
         sample_bytes,
         latency_seconds,
         stream_bytes_per_second: best,

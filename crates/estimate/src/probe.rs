@@ -6,11 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foreread::calibration::Point;
 use foreread_tier::{ReadRequest, Tier, TierError};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-
-use super::Point;
 
 /// Parts that a measurement is cut into.
 const PARTS: usize = 5;
@@ -20,19 +19,19 @@ const GAIN: f64 = 1.05;
 
 /// What measuring may cost.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
-    pub(super) time: Duration,
-    pub(super) bytes: u64,
+pub(crate) struct Budget {
+    pub(crate) time: Duration,
+    pub(crate) bytes: u64,
     /// Bytes a second that the user allows, where that is less than what there is: the first answers come before the limit
     /// holds anything up, and no figure is above it.
-    pub(super) bytes_per_second: Option<u64>,
+    pub(crate) bytes_per_second: Option<u64>,
 }
 
 /// Measures `tier` with 1, 2, 4, ... reads under way, at most `most`; `next` makes requests.
 ///
 /// # Errors
 /// The first read that fails.
-pub(super) async fn curve<T: Tier + ?Sized>(
+pub(crate) async fn curve<T: Tier + ?Sized>(
     tier: &Arc<T>,
     most: u32,
     mut budget: Budget,

@@ -3,13 +3,13 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::MemorySpeed;
+use foreread::calibration::MemorySpeed;
 
 /// Far more than a processor's caches hold.
 const BLOCK: usize = 64 << 20;
 
 /// Copies for about `time`, at least five times.
-pub(super) fn measure(time: Duration) -> MemorySpeed {
+pub(crate) fn measure(time: Duration) -> MemorySpeed {
     let from = vec![1u8; BLOCK];
     let mut to = vec![0u8; BLOCK];
     let began = Instant::now();

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use foreread::calibration::{DiskSpeed, Point};
+use foreread::{Error, ErrorKind, Result};
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
 use foreread_tier::{Buffers, CacheTier, ErrorKind as Kind, Object, ReadRequest, Sample, Span, TierError};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, SplitMix64, Tick};
 use futures::StreamExt;
 
-use super::probe::{self, Budget};
-use super::{DiskSpeed, Point};
-use crate::error::{Error, ErrorKind, Result};
+use crate::probe::{self, Budget};
 
 /// Bytes that are written, at most, and reads under way, at most.
 const BYTES: u64 = 256 << 20;
@@ -48,7 +48,7 @@ impl Drop for Scratch {
 ///
 /// # Errors
 /// If it cannot be made, filled or read.
-pub(super) async fn measure(
+pub(crate) async fn measure(
     directory: &Path,
     length: u64,
     time: Duration,

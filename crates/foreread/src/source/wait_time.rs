@@ -1,63 +1,63 @@
-//! How long whoever asks for samples has waited.
+//! How long callers have waited for samples.
 //!
-//! Time is counted once, however many wait: from when somebody begins to until nobody does any longer. A worker that reads
-//! ahead for its trainer waits like the trainer itself, because from here nobody can tell the two apart.
+//! Time counts once, however many callers wait: from the first waiter until none is left. A worker that prefetches for
+//! its trainer counts as waiting, because it cannot be distinguished from the trainer itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What has been waited so far.
+/// The waiting time so far.
 #[derive(Debug, Default)]
-pub(super) struct Waits(Mutex<Spans>);
+pub(super) struct WaitTime(Mutex<WaitSpans>);
 
 #[derive(Debug, Default)]
-struct Spans {
-    /// How many wait now, and since when anybody does.
+struct WaitSpans {
+    /// How many callers wait now, and since when any does.
     waiting: usize,
     since: Option<Instant>,
     waited: Duration,
-    /// When it was first asked since the last pause, and when the last one who asked had what was asked for.
+    /// The first request since the last pause, and the last answer.
     first: Option<Instant>,
     last: Option<Instant>,
     /// The time before that pause.
     before: Duration,
-    /// There is to be one when nobody waits any longer: workers go on for a while behind an epoch that was left early.
+    /// A pause begins when the last waiter is done: workers continue for a while after an epoch that ended early.
     pausing: bool,
 }
 
-/// Somebody waits, until this is dropped.
+/// A caller waits until this is dropped.
 #[derive(Debug)]
-pub(super) struct Waiting(Arc<Waits>);
+pub(super) struct WaitGuard(Arc<WaitTime>);
 
-impl Waits {
-    /// Somebody asks now.
-    pub(super) fn begin(self: &Arc<Self>) -> Waiting {
+impl WaitTime {
+    /// A caller begins to wait.
+    pub(super) fn begin(self: &Arc<Self>) -> WaitGuard {
         self.lock().begin(Instant::now());
-        Waiting(Arc::clone(self))
+        WaitGuard(Arc::clone(self))
     }
 
-    /// What comes next is another epoch: the time until then is nobody's.
+    /// Another epoch follows: the time until its first request does not count.
     pub(super) fn pause(&self) {
         self.lock().pause();
     }
 
-    /// From the first time that somebody asked to the last that somebody had what was asked for; and how much of it was waited.
+    /// The time from the first request to the last answer, and the waiting time in it.
     pub(super) fn read(&self) -> (Duration, Duration) {
         self.lock().read(Instant::now())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Spans> {
+    fn lock(&self) -> MutexGuard<'_, WaitSpans> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         self.0.lock().end(Instant::now());
     }
 }
 
-impl Spans {
+impl WaitSpans {
     fn begin(&mut self, now: Instant) {
         self.waiting += 1;
         self.since.get_or_insert(now);
@@ -101,11 +101,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_wait_together_are_counted_once_and_pauses_not_at_all() {
+    fn concurrent_waits_count_once_and_pauses_not_at_all() {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
-        let mut spans = Spans::default();
-        let read = |spans: &Spans, second| {
+        let mut spans = WaitSpans::default();
+        let read = |spans: &WaitSpans, second| {
             let (whole, waited) = spans.read(at(second));
             (whole.as_secs(), waited.as_secs())
         };
@@ -114,9 +114,9 @@ mod tests {
         spans.begin(at(2));
         assert_eq!(read(&spans, 4), (3, 3));
         spans.end(at(5));
-        assert_eq!(read(&spans, 6), (5, 5), "one of them waits still");
+        assert_eq!(read(&spans, 6), (5, 5), "one of them wait_time still");
         spans.end(at(7));
-        // What is computed between two waits is part of the time, and what comes after the last one is not.
+        // What is computed between two wait_time is part of the time, and what comes after the last one is not.
         assert_eq!(read(&spans, 50), (6, 6));
         spans.begin(at(10));
         spans.end(at(11));
@@ -125,25 +125,25 @@ mod tests {
         assert_eq!(read(&spans, 50), (10, 7));
         spans.begin(at(100));
         assert_eq!(read(&spans, 102), (12, 9));
-        // Who waits is not cut off by it.
+        // Who wait_time is not cut off by it.
         spans.pause();
         spans.end(at(103));
         assert_eq!(read(&spans, 200), (13, 10));
-        // And when nobody waits any longer, it is the pause that was asked for.
+        // And when nobody wait_time any longer, it is the pause that was asked for.
         spans.begin(at(300));
         spans.end(at(301));
         assert_eq!(read(&spans, 400), (14, 11));
     }
 
     #[test]
-    fn who_has_what_was_asked_for_waits_no_longer() {
-        let waits = Arc::new(Waits::default());
-        let (one, other) = (waits.begin(), waits.begin());
-        assert_eq!(waits.lock().waiting, 2);
+    fn who_has_what_was_asked_for_wait_time_no_longer() {
+        let wait_time = Arc::new(WaitTime::default());
+        let (one, other) = (wait_time.begin(), wait_time.begin());
+        assert_eq!(wait_time.lock().waiting, 2);
         drop((one, other));
-        assert_eq!(waits.lock().waiting, 0);
-        waits.pause();
-        let (whole, waited) = waits.read();
-        assert_eq!(whole, waited, "all of it was waited");
+        assert_eq!(wait_time.lock().waiting, 0);
+        wait_time.pause();
+        let (whole, waited) = wait_time.read();
+        assert_eq!(whole, waited, "all of it is waiting time");
     }
 }

@@ -1,0 +1,215 @@
+//! Measured speeds of storage, memory and disks.
+//!
+//! Plans place samples well without them, because only ratios matter there. They cannot predict times without them.
+//! The crate `foreread-estimate` measures, and `foreread-settings` reads and writes the file. Every figure has its
+//! uncertainty. The price of measuring before a run: storage may be busier during the run.
+//!
+//! ```
+//! use foreread::calibration::{Calibration, OriginSpeed, Point};
+//!
+//! let point = |parallelism, bytes_per_second| Point { parallelism, bytes_per_second, spread: 0.05, samples: 100 };
+//! let origin = OriginSpeed {
+//!     url: "s3://bucket/train".to_owned(),
+//!     sample_bytes: 110_000,
+//!     latency_seconds: 0.04,
+//!     stream_bytes_per_second: 80_000_000,
+//!     read: vec![point(1, 2_500_000), point(32, 78_000_000), point(64, 80_000_000)],
+//!     large: None,
+//! };
+//! assert_eq!(origin.best().map(|best| best.parallelism), Some(32));
+//! let calibration =
+//!     Calibration { version: Calibration::VERSION, made: 0, origin: Some(origin), memory: None, disk: Vec::new() };
+//! let builder = foreread::Loader::builder("s3://bucket/train").calibration(calibration);
+//! ```
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    /// The version of the file format: [`Calibration::VERSION`].
+    pub version: u32,
+    /// When, in seconds since 1970.
+    pub made: u64,
+    /// The origin, if one was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<OriginSpeed>,
+    /// Memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemorySpeed>,
+    /// Directories of the disk tier.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disk: Vec<DiskSpeed>,
+}
+
+/// How fast an origin is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OriginSpeed {
+    /// Which origin: its URL or path.
+    pub url: String,
+    /// The mean length of the samples that were read, in bytes.
+    pub sample_bytes: u64,
+    /// Seconds that one read alone takes beside the time of its bytes.
+    pub latency_seconds: f64,
+    /// Bytes a second of one read once it flows, as far as can be told from outside: the best that all together got.
+    pub stream_bytes_per_second: u64,
+    /// Throughput over the number of reads under way, the fewest first.
+    pub read: Vec<Point>,
+    /// How fast it is read by large reads; where the dataset is in shards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub large: Option<LargeReads>,
+}
+
+/// How fast an origin is read by reads of many samples at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LargeReads {
+    /// The length of each, in bytes.
+    pub bytes: u64,
+    /// Throughput over the number of reads under way, the fewest first.
+    pub read: Vec<Point>,
+}
+
+/// Throughput with a number of reads under way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// Reads under way at once.
+    pub parallelism: u32,
+    /// Bytes a second of all of them together.
+    pub bytes_per_second: u64,
+    /// Half of what lay between the slowest and the quickest part of the measurement, as a share of the figure: 0.05 is
+    /// "give or take 5 %". 1 where it was too short to tell.
+    pub spread: f64,
+    /// Samples that were read for it.
+    pub samples: u64,
+}
+
+/// How fast memory is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemorySpeed {
+    /// Bytes a second that one thread copies.
+    pub bytes_per_second: u64,
+    /// As in [`Point::spread`].
+    pub spread: f64,
+}
+
+/// How fast a disk tier in a directory is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskSpeed {
+    /// The directory.
+    pub directory: String,
+    /// Bytes a second that are written behind the first use.
+    pub write_bytes_per_second: u64,
+    /// Throughput over the number of reads under way, the fewest first; every sample checked, past the page cache.
+    pub read: Vec<Point>,
+}
+
+impl Calibration {
+    /// The version of the file format.
+    pub const VERSION: u32 = 1;
+
+    /// The origin's figures, if they are of `url`: of the same place, or of one that holds it or lies in it.
+    pub fn of_origin(&self, url: &str) -> Option<&OriginSpeed> {
+        let origin = self.origin.as_ref()?;
+        let (here, there) = (plain(url), plain(&origin.url));
+        let within = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        (within(here, there) || within(there, here)).then_some(origin)
+    }
+
+    /// The figures of a directory of the disk tier.
+    pub fn of_disk(&self, directory: &Path) -> Option<&DiskSpeed> {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.disk.iter().find(|disk| absolute(Path::new(&disk.directory)) == absolute(directory))
+    }
+}
+
+impl OriginSpeed {
+    /// The number of reads under way from which more gain less than a twentieth, and what they give together.
+    pub fn best(&self) -> Option<Point> {
+        best(&self.read)
+    }
+}
+
+impl LargeReads {
+    /// As [`OriginSpeed::best`].
+    pub fn best(&self) -> Option<Point> {
+        best(&self.read)
+    }
+}
+
+impl DiskSpeed {
+    /// As [`OriginSpeed::best`].
+    pub fn best(&self) -> Option<Point> {
+        best(&self.read)
+    }
+}
+
+fn best(points: &[Point]) -> Option<Point> {
+    let most = points.iter().map(|point| point.bytes_per_second).max()?;
+    points.iter().copied().find(|point| point.bytes_per_second as f64 >= 0.95 * most as f64)
+}
+
+/// A path without what says that it is one, and without a last stroke.
+fn plain(url: &str) -> &str {
+    url.strip_prefix("file://").unwrap_or(url).trim_end_matches('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(parallelism: u32, bytes_per_second: u64) -> Point {
+        Point { parallelism, bytes_per_second, spread: 0.01, samples: 100 }
+    }
+
+    fn example() -> Calibration {
+        Calibration {
+            version: Calibration::VERSION,
+            made: 1_790_000_000,
+            origin: Some(OriginSpeed {
+                url: "/data/train".to_owned(),
+                sample_bytes: 110_000,
+                latency_seconds: 0.004,
+                stream_bytes_per_second: 50_000_000,
+                read: vec![point(1, 20_000_000), point(16, 300_000_000), point(64, 310_000_000)],
+                large: Some(LargeReads {
+                    bytes: 8 << 20,
+                    read: vec![point(1, 200_000_000), point(8, 600_000_000)],
+                }),
+            }),
+            memory: Some(MemorySpeed { bytes_per_second: 10_000_000_000, spread: 0.1 }),
+            disk: vec![DiskSpeed {
+                directory: "/local/scratch".to_owned(),
+                write_bytes_per_second: 900_000_000,
+                read: vec![point(16, 1_500_000_000)],
+            }],
+        }
+    }
+
+    #[test]
+    fn the_best_is_the_least_that_gives_nearly_all() {
+        assert_eq!(example().origin.unwrap().best().unwrap().parallelism, 16);
+        assert_eq!(best(&[]), None);
+    }
+
+    #[test]
+    fn an_origins_figures_are_its_own() {
+        let example = example();
+        assert!(example.of_origin("file:///data/train/").is_some());
+        assert!(example.of_origin("/data/train/part").is_some());
+        assert!(example.of_origin("/data").is_some());
+        assert!(example.of_origin("/data/training").is_none());
+        assert!(example.of_origin("s3://bucket/data/train").is_none());
+        assert!(example.of_disk(Path::new("/local/scratch/")).is_some());
+        assert!(example.of_disk(Path::new("/local")).is_none());
+    }
+}

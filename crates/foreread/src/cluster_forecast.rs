@@ -1,0 +1,85 @@
+//! The forecast of a cluster whose ranks all have caches like this rank's, before machines are booked.
+//!
+//! A rank that works in a group has its group's plan instead, made from the caches that each rank really has.
+
+use foreread_oracle::Pass;
+use foreread_planner::{Cluster, ClusterPlan, EpochForecast, Locality, Ranks, Store, plan_cluster};
+use foreread_types::{SampleKey, StoreId};
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::planned::Planned;
+
+/// What a run takes whose ranks share their caches.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClusterForecast {
+    /// Bytes that all ranks together read from the origin over the run.
+    pub origin_bytes: u64,
+    /// The fewest bytes that any policy can read.
+    pub floor_origin_bytes: u64,
+    /// Uses of all samples by all ranks.
+    pub uses: u64,
+    /// The uses that the rank's own caches are expected to serve.
+    pub local_uses: u64,
+    /// Whether samples are dealt to the ranks that keep them ([`Config::locality`](crate::Config::locality)).
+    pub by_locality: bool,
+    /// The bandwidth between nodes that the times assume. It is not measured.
+    pub assumed_network_bytes_per_second: u64,
+    /// How long epochs take, where the origin's speed is known.
+    #[serde(skip)]
+    pub epochs: Option<Vec<EpochForecast>>,
+}
+
+impl Planned {
+    /// Plans for all ranks together; `None` for a single rank. Takes seconds for tens of millions of samples.
+    ///
+    /// # Errors
+    /// If the run cannot be planned.
+    pub fn cluster_forecast(&self) -> Result<Option<ClusterForecast>> {
+        let ranks = self.run.world_size();
+        let Some(own) = self.cluster.stores.first().filter(|_| ranks > 1) else { return Ok(None) };
+        let store = |rank| Store::new(StoreId(rank), own.levels.clone());
+        let cluster = Cluster {
+            stores: (0..ranks).map(store).collect(),
+            ranks: Ranks::PerStore(1),
+            ..self.cluster.clone()
+        };
+        let plan = plan_cluster(&self.counted, &self.sizes, &cluster)?;
+        let epochs = self.is_timed.then(|| plan.predict(&self.counted, &cluster)).transpose()?;
+        let local_uses = match self.config.locality {
+            true => self.dealt_by_locality(&plan, &cluster)?,
+            false => plan.stores().iter().fold(0, |all: u64, store| all.saturating_add(store.local.samples)),
+        };
+        Ok(Some(ClusterForecast {
+            origin_bytes: plan.origin_bytes(),
+            floor_origin_bytes: plan.floor(),
+            uses: plan.uses().samples,
+            local_uses,
+            by_locality: self.config.locality,
+            assumed_network_bytes_per_second: cluster.network.bytes_per_second,
+            epochs,
+        }))
+    }
+
+    /// The uses that dealing by locality gives to the ranks that keep the samples. Those of the last epoch count for each
+    /// epoch, because all orders are alike. Uses that a second copy serves are not counted.
+    fn dealt_by_locality(&self, plan: &ClusterPlan, cluster: &Cluster) -> Result<u64> {
+        let passes: Vec<Pass> = self.counted.passes().collect();
+        let last = passes.last().map(|pass| pass.epoch);
+        let mut local = 0u64;
+        for pass in passes.iter().filter(|pass| Some(pass.epoch) == last) {
+            let mut of_pass = 0u64;
+            let mut locality = Locality::new(&self.counted, pass, cluster, plan.owners())?;
+            for step in 0..locality.steps() {
+                for (rank, id) in locality.step(step) {
+                    // Each rank has a store of its own.
+                    let owner = plan.owner(SampleKey::new(pass.dataset, id));
+                    of_pass += u64::from(owner.is_some_and(|owner| owner.store == rank.0 as usize));
+                }
+            }
+            let epochs = passes.iter().filter(|other| other.phase == pass.phase).count() as u64;
+            local = local.saturating_add(of_pass.saturating_mul(epochs));
+        }
+        Ok(local)
+    }
+}

@@ -147,7 +147,7 @@ def test_a_sampler_that_cannot_be_copied_costs_time_and_nothing_else(folder: Any
     assert "cannot be run ahead (TypeError: not me)" in caplog.text
 
 
-# semantics: PY-4
+# semantics: PY-14
 def test_files_are_opened_by_foreread_alone(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     plain = foreread.torch._files._open
@@ -162,7 +162,7 @@ def test_files_are_opened_by_foreread_alone(folder: Any, monkeypatch: pytest.Mon
     assert not [name for name in opened if name.endswith(".png")]
 
 
-# semantics: PY-4
+# semantics: PY-14
 def test_open_is_as_ever_elsewhere(folder: Any, tmp_path: Path) -> None:
     with wrap(DataLoader(folder, 8)) as ours:
         batches(ours)

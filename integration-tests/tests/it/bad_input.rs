@@ -154,7 +154,7 @@ fn a_catalog_with_any_flipped_byte_or_a_missing_end() {
 }
 
 #[test]
-// semantics: CACHE-11
+// semantics: CACHE-6
 fn a_sample_larger_than_memory_and_look_ahead_is_delivered() {
     let samples = Samples::awkward(20, 1000);
     samples.add("a/big", &content(9, 3_000_000));

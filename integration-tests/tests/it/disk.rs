@@ -129,7 +129,7 @@ fn listed(directory: &Path) -> u64 {
 }
 
 #[test]
-// semantics: DISK-18
+// semantics: DISK-9
 fn flipped_bytes_cost_reads_and_never_wrong_samples() {
     let samples = Samples::awkward(100, 20_000);
     let directory = tempfile::tempdir().unwrap();

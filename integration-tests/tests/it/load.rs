@@ -253,7 +253,7 @@ fn a_disk_tier_that_lies_in_the_dataset_is_no_part_of_it() {
 }
 
 #[test]
-// semantics: FAIL-23
+// semantics: FAIL-24
 fn whoever_closes_the_output_has_not_let_the_run_end_well() {
     use std::io::Read;
     let samples = Samples::awkward(200, 20_000);

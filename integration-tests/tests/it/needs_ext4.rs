@@ -31,7 +31,7 @@ fn reports(place: &Place, script: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
-// semantics: DISK-16
+// semantics: DISK-10
 fn a_file_system_that_turns_read_only_under_a_run_costs_reads_only() {
     let Some(place) = place() else { return };
     let reports = place.reports(

@@ -152,7 +152,7 @@ fn keys_in_the_environment_do_without_a_readable_profile() {
 }
 
 #[test]
-// semantics: BUCKET-17
+// semantics: STATE-1
 fn a_run_from_a_bucket_goes_on_where_it_was() {
     let samples = Samples::awkward(300, 5_000);
     let store = upload(&samples);

@@ -93,7 +93,7 @@ fn ten_per_cent_of_all_that_may_pass() {
 
 /// One fault after the other, by itself: at 1 %, 10 % and in bursts in a soak, one of these drawn for each otherwise.
 #[test]
-// semantics: FAIL-11
+// semantics: BUCKET-16
 fn each_fault_alone_is_survived() {
     let ways = [When::Chance(0.01), When::Chance(0.10), When::Burst { length: 60, of: 1500 }];
     let mut draw = Draw::new();

@@ -170,7 +170,7 @@ fn a_state_that_would_be_a_sample_is_refused() {
 }
 
 #[test]
-// semantics: STATE-5
+// semantics: FAIL-26
 fn a_state_behind_a_link_stays_behind_it() {
     let samples = Samples::awkward(30, 1000);
     let scratch = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Waits that Ctrl-C ends.
+//! Waits that Ctrl-C interrupts.
 //!
-//! Python runs signal handlers on its main thread, between two instructions of its own: a thread that waits elsewhere
-//! never gets there. So long work is done by a thread of its own, and the caller's looks for signals between naps,
-//! without holding the interpreter's lock while it sleeps. What goes on after the caller has given up ends by itself, and
-//! is let go then.
+//! Python runs signal handlers on its main thread, between two of its own instructions. A main thread
+//! that waits in native code never runs them. So long work runs on a separate thread. The calling thread
+//! sleeps without the GIL and checks for signals at intervals. Work that continues after the caller has
+//! been interrupted ends automatically, and its result is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
-use crate::errors::Class;
+use crate::errors::ExceptionClass;
 use crate::logs;
 
-/// How long a wait sleeps before it looks for signals.
-pub(crate) const NAP: Duration = Duration::from_millis(100);
+/// The interval between two checks for signals.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether the caller has given up.
+/// Set when the caller was interrupted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Interrupted(Arc<AtomicBool>);
 
@@ -28,49 +28,49 @@ impl Interrupted {
     }
 }
 
-/// Does `work` on a thread of its own and waits for it. A handler's exception ends the wait: `work` is told, and has
-/// `patience` left to come to its end.
-pub(crate) fn apart<T: Send + 'static>(
+/// Runs `work` on a separate thread and waits for it. An exception of a signal handler ends the wait:
+/// `work` is notified and has `timeout` to finish.
+pub(crate) fn run_interruptible<T: Send + 'static>(
     py: Python<'_>,
-    patience: Duration,
+    timeout: Duration,
     work: impl FnOnce(Interrupted) -> T + Send + 'static,
 ) -> PyResult<T> {
-    apart_looking(py, patience, &mut |_| Ok(()), work)
+    run_polling(py, timeout, &mut |_| Ok(()), work)
 }
 
-/// The same with a look at something else after every nap, whose failure ends the wait, too.
-pub(crate) fn apart_looking<T: Send + 'static>(
+/// The same, calling `poll` at each interval. Its error ends the wait too.
+pub(crate) fn run_polling<T: Send + 'static>(
     py: Python<'_>,
-    patience: Duration,
-    look: &mut dyn FnMut(Python<'_>) -> PyResult<()>,
+    timeout: Duration,
+    poll: &mut dyn FnMut(Python<'_>) -> PyResult<()>,
     work: impl FnOnce(Interrupted) -> T + Send + 'static,
 ) -> PyResult<T> {
     let interrupted = Interrupted::default();
-    let (tell, mut told) = mpsc::sync_channel(1);
-    let seen = interrupted.clone();
+    let (sender, mut receiver) = mpsc::sync_channel(1);
+    let flag = interrupted.clone();
     let thread = std::thread::Builder::new().name("foreread-wait".to_owned()).spawn(move || {
-        // Nobody listens any more: the caller has given up.
-        let _ = tell.send(work(seen));
+        // Sending fails after the caller was interrupted.
+        let _ = sender.send(work(flag));
     });
-    thread.map_err(|error| Class::Error.with(format!("no thread to work on: {error}")))?;
+    thread.map_err(|error| ExceptionClass::Error.with(format!("cannot start a thread: {error}")))?;
     loop {
-        // The channel's end goes and comes back: it is not shared between threads.
+        // The receiver is not `Sync`, so it moves into the closure and back.
         let next;
-        (told, next) = py.detach(move || {
-            let next = told.recv_timeout(NAP);
-            (told, next)
+        (receiver, next) = py.detach(move || {
+            let next = receiver.recv_timeout(POLL_INTERVAL);
+            (receiver, next)
         });
         match next {
             Ok(done) => return Ok(done),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Class::Error.with("a thread of foreread has panicked; what it said is on stderr"));
+                return Err(ExceptionClass::Error
+                    .with("a thread of foreread has panicked; see stderr for its message"));
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if let Err(signal) = logs::drain(py).and_then(|()| py.check_signals()).and_then(|()| look(py)) {
+        if let Err(signal) = logs::drain(py).and_then(|()| py.check_signals()).and_then(|()| poll(py)) {
             interrupted.0.store(true, Ordering::Relaxed);
-            // Whether it came to its end or not makes no difference here.
-            py.detach(move || told.recv_timeout(patience).map(drop)).ok();
+            py.detach(move || receiver.recv_timeout(timeout).map(drop)).ok();
             return Err(signal);
         }
     }

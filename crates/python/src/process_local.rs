@@ -1,10 +1,11 @@
-//! What belongs to one process, and is left alone in a copy of it.
+//! Values that belong to one process and are left untouched in a forked child.
 //!
-//! After `fork` the child has the parent's memory and none of its threads: a lock that one of them held is never given back,
-//! and a runtime's shutdown waits for threads that are not there. So everything that threads work on remembers the process that
-//! it was made in. Elsewhere it refuses to work, and when it is dropped it is forgotten; the price is memory that the
-//! child never had to itself anyway. Processes are told apart by a count that a handler of `fork` raises in the child:
-//! asking the kernel for the process's number costs more than reading a sample's bytes does.
+//! After `fork` the child has the parent's memory but none of its threads. A lock that one of them held is
+//! never released, and a runtime's shutdown waits for missing threads. So every value that threads work
+//! on remembers its process. In another process it refuses to work, and dropping it leaks it. The price
+//! is memory that the child shares with its parent anyway. A counter that a `fork` handler increments in
+//! the child identifies processes. Asking the kernel for the process id costs more than reading a
+//! sample's bytes.
 
 use std::mem::ManuallyDrop;
 use std::sync::Once;
@@ -14,56 +15,56 @@ use pyo3::PyResult;
 
 use crate::errors;
 
-/// How many forks led from the first process that loaded this module to this one.
+/// The number of forks between the first process that loaded this module and this one.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Begins to count forks; once for a process and its children.
-pub(crate) fn watch() {
-    static WATCHED: Once = Once::new();
-    WATCHED.call_once(|| {
-        // SAFETY: the handler is a function that lives as long as this module, and does nothing but add to an atomic
-        // number, which is allowed in a child. Where no handler can be registered there is no memory for anything else
-        // either; then forks go unnoticed.
+/// Starts counting forks, once for a process and its children.
+pub(crate) fn count_forks() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: the handler is a function that lives as long as this module. It only adds to an atomic
+        // number, which is allowed in a child. Registration fails only without memory. Forks then go
+        // unnoticed.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
 
-/// The number of this process's generation.
+/// The generation of this process.
 pub(crate) fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// A value that is of use in the process that made it alone.
+/// A value that only the process that made it may use.
 #[derive(Debug)]
-pub(crate) struct Here<T> {
+pub(crate) struct ProcessLocal<T> {
     value: ManuallyDrop<T>,
     generation: u64,
 }
 
-impl<T> Here<T> {
+impl<T> ProcessLocal<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { value: ManuallyDrop::new(value), generation: generation() }
     }
 
-    /// The value; in a forked child a `ForkError` that names `what`.
+    /// The value, or in a forked child a `ForkError` that names `what`.
     pub(crate) fn get(&self, what: &str) -> PyResult<&T> {
         if self.generation == generation() { Ok(&self.value) } else { Err(errors::forked(what)) }
     }
 
-    /// The value wherever this is: for reading memory that nobody writes any more.
+    /// The value in any process, for reading memory that no thread writes any more.
     pub(crate) fn peek(&self) -> &T {
         &self.value
     }
 }
 
-impl<T> Drop for Here<T> {
+impl<T> Drop for ProcessLocal<T> {
     fn drop(&mut self) {
         if self.generation == generation() {
-            // SAFETY: it is dropped here alone, and nothing looks at it afterwards: this is the end of what holds it.
+            // SAFETY: the value is dropped only here, and not used afterwards, because its owner ends here.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }

@@ -1,10 +1,10 @@
-//! A run that Python has started: shared by the threads that use it, closed once, and closed at the latest when the
-//! interpreter ends.
+//! A run that Python has started: shared by its threads, closed once, and at the latest when the
+//! interpreter exits.
 //!
-//! The loader lives in a slot that closing empties. Who uses it shares it with others for the moment of the call, without the
-//! interpreter's lock: a report can be had while another thread waits for a batch, and who has to have the loader to himself
-//! (closing, jumping) waits for nobody who waits for him. Live runs are listed, weakly, so that
-//! one call at the interpreter's end finds them: threads of a runtime must not outlive what Python tears down.
+//! The loader is in a slot that closing empties. Callers share it during a call, without the GIL. A
+//! report is available while another thread waits for a batch. Calls that need the loader exclusively
+//! (close, jump) wait for no thread that waits for them. Weak references to open runs let one call at
+//! the interpreter's exit close them, because threads of a runtime must not outlive the interpreter.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -13,63 +13,65 @@ use foreread::report::Report;
 use foreread::{Error, Jump, Loader};
 use pyo3::Python;
 
-use crate::here::{Here, generation};
-use crate::waiting::Interrupted;
+use crate::interrupt::Interrupted;
+use crate::process_local::{ProcessLocal, generation};
 
-/// How long ranks that are not done are answered by one that was interrupted or whose interpreter ends.
-pub(crate) const HASTE: Duration = Duration::from_secs(5);
+/// How long an interrupted rank, or one whose interpreter exits, serves unfinished ranks.
+pub(crate) const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a rank that is done answers others that are not.
-pub(crate) const FAREWELL: Duration = Loader::FAREWELL;
+/// How long a finished rank serves unfinished ranks.
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Loader::FAREWELL;
 
-/// What has threads, and must end before the interpreter does.
-pub(crate) trait Live: Send + Sync {
-    /// Ends it, if nobody has, within `at_most`.
-    fn close(&self, at_most: Duration, interrupted: Interrupted);
+/// An object with threads, which must end before the interpreter does.
+pub(crate) trait Closable: Send + Sync {
+    /// Ends it within `timeout`. Closing again does nothing.
+    fn close(&self, timeout: Duration, interrupted: Interrupted);
 }
 
-/// What lives in this process, and of which generation it is.
-static LIVE: Mutex<Vec<(u64, Weak<dyn Live>)>> = Mutex::new(Vec::new());
+/// Open objects with the generation of the process that made them.
+static LIVE: Mutex<Vec<(u64, Weak<dyn Closable>)>> = Mutex::new(Vec::new());
 
-/// Has [`close_all`] end it, too.
-pub(crate) fn list(one: Weak<dyn Live>) {
+/// Registers an object for [`close_all`].
+pub(crate) fn register(one: Weak<dyn Closable>) {
     let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
     live.retain(|(_, one)| one.strong_count() > 0);
     live.push((generation(), one));
 }
 
+/// A run, shared by the threads of Python that use it.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct RunHandle {
     loader: RwLock<Option<Loader>>,
-    /// What the run has come to, once it is closed.
+    /// The final report of a closed run.
     last: Mutex<Option<Report>>,
 }
 
-impl Engine {
-    pub(crate) fn new(loader: Loader) -> Here<Arc<Self>> {
+impl RunHandle {
+    pub(crate) fn new(loader: Loader) -> ProcessLocal<Arc<Self>> {
         let loader = RwLock::new(Some(loader));
-        let engine = Arc::new(Self { loader, last: Mutex::new(None) });
-        list(Arc::downgrade(&engine) as Weak<dyn Live>);
-        Here::new(engine)
+        let run = Arc::new(Self { loader, last: Mutex::new(None) });
+        register(Arc::downgrade(&run) as Weak<dyn Closable>);
+        ProcessLocal::new(run)
     }
 
-    /// What `work` makes of the loader, which others use at the same time; `None` if it is closed.
+    /// Applies `work` to the loader, concurrently with other callers. `None` if it is closed.
     pub(crate) fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&Loader) -> T + Send) -> Option<T> {
         py.detach(|| self.share(work))
     }
 
-    /// The same for who does not hold the interpreter's lock.
+    /// The same for callers without the GIL.
     pub(crate) fn share<T>(&self, work: impl FnOnce(&Loader) -> T) -> Option<T> {
         self.loader.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
     }
 
-    /// What has been delivered and read; of a closed run, in all.
+    /// The current report, or the final one of a closed run.
     pub(crate) fn report(&self, py: Python<'_>) -> Option<Report> {
         let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.with(py, Loader::report).or_else(last)
     }
 
-    /// Has the run go on elsewhere; `None` if it is closed. Waits for threads that wait for a batch, which look up soon.
+    /// Moves the run to another position. `None` if it is closed. Waits for threads that wait for a
+    /// batch, which release the loader at their next poll.
     pub(crate) fn jump(&self, py: Python<'_>, to: &Jump) -> Option<Result<(), Error>> {
         py.detach(|| {
             let mut loader = self.loader.write().unwrap_or_else(PoisonError::into_inner);
@@ -78,41 +80,41 @@ impl Engine {
     }
 }
 
-impl Live for Engine {
-    /// Ends the run in order, if nobody has: answers other ranks until they are done, for `at_most`, and has the disk tier
-    /// write what it was given.
-    fn close(&self, at_most: Duration, interrupted: Interrupted) {
-        let said = |report| *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+impl Closable for RunHandle {
+    /// Ends the run: serves other ranks until they finish, for at most `timeout`, and flushes the disk
+    /// tier.
+    fn close(&self, timeout: Duration, interrupted: Interrupted) {
+        let store = |report| *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
         let taken = self.loader.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(loader) = taken else { return };
         let before = loader.report();
-        said(before.clone());
-        // The engine has a thread of its own: neither call is refused, and either fails only after a panic.
-        let left = loader.leave_unless(at_most, HASTE, move || interrupted.is_set());
+        store(before.clone());
+        // The engine has its own thread: neither call is refused, and both fail only after a panic.
+        let left = loader.leave_unless(timeout, INTERRUPT_TIMEOUT, move || interrupted.is_set());
         let all_ranks = left.unwrap_or_else(|error| {
-            tracing::warn!(target: "foreread", %error, "the other ranks were left without a report");
+            tracing::warn!(target: "foreread", %error, "the reports of the other ranks are missing");
             None
         });
         let report = loader.close().unwrap_or_else(|error| {
-            tracing::warn!(target: "foreread", %error, "the run was not closed in order");
+            tracing::warn!(target: "foreread", %error, "the run was not closed properly");
             before
         });
-        said(Report { all_ranks, ..report });
+        store(Report { all_ranks, ..report });
     }
 }
 
-/// Ends all runs of this process, each within `at_most` and what its disk tier takes.
-pub(crate) fn close_all(at_most: Duration) {
+/// Closes all runs of this process, each within `timeout` plus the flush of its disk tier.
+pub(crate) fn close_all(timeout: Duration) {
     let live = match LIVE.try_lock() {
         Ok(mut live) => std::mem::take(&mut *live),
-        // In a fork's child, of a thread that is not here.
+        // A forked child inherited the lock from a thread that it does not have.
         Err(_) => return,
     };
-    let here = live.into_iter().filter(|(made, _)| *made == generation());
-    let engines: Vec<Arc<dyn Live>> = here.filter_map(|(_, engine)| engine.upgrade()).collect();
+    let own = live.into_iter().filter(|(made, _)| *made == generation());
+    let runs: Vec<Arc<dyn Closable>> = own.filter_map(|(_, run)| run.upgrade()).collect();
     std::thread::scope(|scope| {
-        for engine in &engines {
-            scope.spawn(|| engine.close(at_most, Interrupted::default()));
+        for run in &runs {
+            scope.spawn(|| run.close(timeout, Interrupted::default()));
         }
     });
 }

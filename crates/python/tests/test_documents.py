@@ -77,7 +77,7 @@ def test_every_example_is_found() -> None:
 
 
 @pytest.mark.parametrize("word", ["set_epoch", "batch_size=64"])
-def test_an_example_that_is_broken_is_found_and_its_line_named(
+def test_broken_example_is_reported_with_its_line(
     images: Path, tmp_path: Path, store: dict[str, str], word: str
 ) -> None:
     text = (ROOT / "docs" / "pytorch.md").read_text()

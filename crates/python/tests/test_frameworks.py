@@ -36,7 +36,7 @@ def test_accelerates_losses_are_its_own(images: Path, tmp_path: Path, ranks: int
 
 @pytest.mark.parametrize("seedable", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_accelerate_deals_is_read_ahead(folder: Any, seedable: bool, workers: int) -> None:
+def test_accelerates_share_is_read_ahead(folder: Any, seedable: bool, workers: int) -> None:
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
 

@@ -91,7 +91,7 @@ def test_an_empty_sample_is_a_buffer_too(tmp_path: Path) -> None:
         lambda batch: (batch.ids, batch.labels, [sample.path for sample in batch]),
     ],
 )
-def test_what_is_looked_at_is_counted_and_given_back(directory: Path, use: Callable[[foreread.Batch], Any]) -> None:
+def test_viewed_memory_is_counted_and_released(directory: Path, use: Callable[[foreread.Batch], Any]) -> None:
     before = sys.getrefcount(None)
     with foreread.Loader(directory, batch_size=10, epochs=20) as loader:
         for batch in loader:

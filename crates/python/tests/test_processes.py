@@ -84,7 +84,7 @@ def test_ctrl_c_ends_a_wait_for_a_batch(directory: Path) -> None:
     assert err.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_ctrl_c_ends_the_opening_of_a_store_that_does_not_answer() -> None:
+def test_ctrl_c_ends_the_opening_of_a_silent_store() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         child = start(
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_the_opening_of_a_store_that_does_not_answer() -> None:
         ("threading.Thread(target=lambda: [next(loader) for _ in range(9)]).start()", 0),
     ],
 )
-def test_a_process_ends_as_it_says_in_the_middle_of_a_run(
+def test_process_exits_with_its_code_during_a_run(
     directory: Path, tmp_path: Path, ending: str, expected: int
 ) -> None:
     disk = f"{tmp_path}/cache=1MiB"
@@ -175,7 +175,7 @@ def test_an_exception_ends_a_with_block_at_once(directory: Path) -> None:
     assert err.rstrip().endswith("LookupError: of the trainer")
 
 
-def test_a_forked_child_is_told_and_ends_well(directory: Path) -> None:
+def test_forked_child_gets_an_error_and_exits_cleanly(directory: Path) -> None:
     out = run(
         """
         import gc, os, sys, foreread
@@ -209,7 +209,7 @@ def test_a_forked_child_is_told_and_ends_well(directory: Path) -> None:
     assert out == "done\n"
 
 
-def test_a_forked_child_is_told_that_the_transforms_threads_are_not_its_own(directory: Path) -> None:
+def test_forked_child_refuses_its_parents_transform_threads(directory: Path) -> None:
     pytest.importorskip("torch")
     out = run(
         """
@@ -226,7 +226,7 @@ def test_a_forked_child_is_told_that_the_transforms_threads_are_not_its_own(dire
             try:
                 list(batches)
             except foreread.ForkError as error:
-                os._exit(7 if "make the loader in the child" in str(error) else 8)
+                os._exit(7 if "create the loader in the child" in str(error) else 8)
             os._exit(9)
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 7, status
@@ -238,7 +238,7 @@ def test_a_forked_child_is_told_that_the_transforms_threads_are_not_its_own(dire
     assert out == "done\n"
 
 
-def test_children_of_multiprocessing_come_and_go_while_batches_are_read(directory: Path) -> None:
+def test_multiprocessing_children_do_not_disturb_reading(directory: Path) -> None:
     run(
         """
         import multiprocessing, os, sys, foreread

@@ -55,7 +55,7 @@ def test_ranks_meet_share_and_part(directory: Path, tmp_path: Path) -> None:
     assert told[0][4]["ranks"] == 2 and told[0][4]["origin_requests"] == 100 and told[1][4] is None
 
 
-def test_ranks_without_a_place_to_meet_read_for_themselves(directory: Path) -> None:
+def test_ranks_without_a_rendezvous_read_alone(directory: Path) -> None:
     children = [launch(directory, rank) for rank in range(2)]
     for child in children:
         out, err = child.communicate(timeout=180)
@@ -68,7 +68,7 @@ def test_ranks_without_a_place_to_meet_read_for_themselves(directory: Path) -> N
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_interrupted_while_it_waits_for_others_ends(directory: Path, tmp_path: Path, rank: int) -> None:
+def test_interrupted_rank_leaves_the_rendezvous(directory: Path, tmp_path: Path, rank: int) -> None:
     meet = tmp_path / "meet"
     meet.mkdir()
     script = f"""

@@ -120,7 +120,7 @@ def test_a_client_gets_what_the_source_gives(directory: Path) -> None:
         assert name in repr(client) and secret not in repr(client)
 
 
-def test_what_cannot_be_had_says_why(directory: Path) -> None:
+def test_failing_requests_report_the_cause(directory: Path) -> None:
     with Source(directory) as source:
         client = foreread.ShareClient(source.share())
         with pytest.raises(foreread.ConfigError, match="sample 100") as raised:
@@ -174,7 +174,7 @@ def test_a_forked_child_may_not_read_what_its_parent_holds(directory: Path) -> N
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("end", ["exception", "close", "interrupt", "killed"])
-def test_the_main_processs_end_is_its_workers_end(
+def test_main_processs_end_ends_its_workers(
     directory: Path, method: str, end: str, shared: set[str]
 ) -> None:
     with script("main", directory, method, end) as child:

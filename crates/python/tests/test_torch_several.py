@@ -75,7 +75,7 @@ def plain(folder: Any, rank: int, batch: int, seed: int, epoch: int, shuffle: bo
 
 
 # semantics: RANK-12
-def test_loaders_for_training_and_validation_live_side_by_side(images: Path, folder: Any, tmp_path: Path) -> None:
+def test_training_and_validation_loaders_coexist(images: Path, folder: Any, tmp_path: Path) -> None:
     folder.transform = pixels
     children = [launch(images, rank, str(tmp_path)) for rank in range(2)]
     for rank, child in enumerate(children):

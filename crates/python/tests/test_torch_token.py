@@ -67,7 +67,7 @@ def exchange(store: Store, ranks: list[int], number: int = 0) -> list[str]:
 
 
 # semantics: RANK-33
-def test_all_ranks_get_the_token_of_rank_0_and_the_last_one_deletes_it() -> None:
+def test_ranks_get_rank_0s_token_and_the_last_one_deletes_it() -> None:
     store = Store()
     assert exchange(store, [3, 1, 0, 2]) == [TOKENS[0]] * 4
     # One has not read it.
@@ -106,7 +106,7 @@ def test_a_store_that_fails_is_named_with_what_to_do(rank: int) -> None:
 
 
 # semantics: RANK-33
-def test_no_token_goes_into_a_file_or_without_a_process_group(tmp_path: Path) -> None:
+def test_token_needs_a_process_group_and_no_file_store(tmp_path: Path) -> None:
     assert _token.of_torch(0, 1, TOKENS[0]) is None
     for store in (distributed.FileStore(str(tmp_path / "store"), 1), distributed.HashStore()):
         distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -157,7 +157,7 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("given", [None, TOKENS[0]])
 # semantics: RANK-33
-def test_ranks_meet_at_a_host_with_the_token_of_torchs_store_or_the_users(directory: Path, given: str | None) -> None:
+def test_ranks_at_a_host_use_torchs_or_the_users_token(directory: Path, given: str | None) -> None:
     torch_port, port = free_port(), free_port()
     told = {"WORLD_SIZE": "2", "FOREREAD_MEET": f"127.0.0.1:{port}", "OMP_NUM_THREADS": "1"}
     if given is not None:

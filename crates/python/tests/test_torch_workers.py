@@ -181,7 +181,7 @@ def gone(group: int) -> bool:
     ],
 )
 # semantics: PY-6
-def test_however_it_ends_nothing_is_left(images: Path, then: str, send: int | None, code: int | None) -> None:
+def test_every_kind_of_exit_leaves_nothing(images: Path, then: str, send: int | None, code: int | None) -> None:
     shared = set(os.listdir("/dev/shm"))
     child = session(images, then)
     assert child.stdout is not None

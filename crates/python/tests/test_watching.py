@@ -46,7 +46,7 @@ def report(seconds: float, stalled: float, reads: dict[str, int], **changes: Any
     return base | changes
 
 
-def test_figures_are_those_since_the_last_look(directory: Path) -> None:
+def test_stats_cover_the_time_since_the_last_call(directory: Path) -> None:
     with foreread.Loader(directory, batch_size=10, epochs=2, memory="1MiB") as loader:
         for _ in range(10):
             next(loader)
@@ -76,7 +76,7 @@ def test_figures_are_those_since_the_last_look(directory: Path) -> None:
         ({"seconds": 10.0, "stalled": 5.0}, {"peer": 50, "disk": 5}, "peers"),
     ],
 )
-def test_what_is_waited_for_is_named(changes: dict[str, float], reads: dict[str, int], expected: str) -> None:
+def test_bottleneck_is_named(changes: dict[str, float], reads: dict[str, int], expected: str) -> None:
     assert _stats.build(report(changes["seconds"], changes["stalled"], reads), None).limiting == expected
 
 
@@ -89,7 +89,7 @@ def test_a_throttling_store_and_a_short_look_ahead_are_named() -> None:
     assert _stats.build(short, None).limiting == "look-ahead"
 
 
-def test_a_starved_trainer_is_told_by_what_and_what_would_help(caplog: pytest.LogCaptureFixture) -> None:
+def test_starvation_warning_names_bottleneck_and_remedy(caplog: pytest.LogCaptureFixture) -> None:
     before = report(100, 0, {"memory": 900})
     starving = report(110, 5, {"memory": 900, "origin": 100})
     assert _stats.starved(starving, before, 0.2)
@@ -105,7 +105,7 @@ def test_a_starved_trainer_is_told_by_what_and_what_would_help(caplog: pytest.Lo
     assert len(caplog.records) == 1
 
 
-def test_a_run_that_starves_says_so_once_a_minute(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_starving_run_warns_once_per_minute(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     # Two dozen bytes of forty a second: the trainer waits all the time.
     with foreread.Loader(directory, batch_size=1, origin_limit=TOTAL // 24, look_ahead=1, epochs=1) as loader:
         for _ in loader:

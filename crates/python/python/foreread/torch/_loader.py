@@ -48,12 +48,12 @@ class DataLoader:
     """Batches of a directory's, bucket's or shard's samples, decoded, transformed and collated ahead of the trainer.
 
     The order is that of ``torch.utils.data.DataLoader`` with ``DistributedSampler(seed=seed)``, bit for bit, for any number of
-    ranks; one rank is a ``DistributedSampler`` of one replica. Iterating reads one epoch. Epochs follow each other, with
-    ``set_epoch`` or without it; the next one is read ahead before the last one ends.
+    ranks. One rank is a ``DistributedSampler`` of one replica. Iterating reads one epoch. Epochs advance with or without
+    ``set_epoch``. The next epoch is read ahead before the current one ends.
 
     Args:
         source: a path or URL (``/data/train``, ``s3://bucket/train``), a catalog, a list of shards, or a dataset like
-            torchvision's ImageFolder, whose root, transforms and classes are taken.
+            torchvision's ImageFolder, whose root, transforms and classes are used.
         batch_size: samples per batch on this rank.
         shuffle: on by default, as in ``DistributedSampler`` (off in PyTorch's ``DataLoader``). Without it the order is the
             catalog's, which is ImageFolder's.
@@ -61,20 +61,20 @@ class DataLoader:
         drop_last: drops samples that do not fill a batch on every rank, as ``DistributedSampler`` and ``DataLoader`` do.
         transform, target_transform: as in ImageFolder: functions of the decoded sample and the class index.
         collate_fn: as in PyTorch; a function of a list of ``(item, label)``, or of items without labels.
-        decode: what ``transform`` gets: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
-            ``"auto"``: images where names end like images.
-        num_workers: threads that decode and transform; 0, as in PyTorch the default, does it in the caller's. Transforms that draw
-            from the global generators draw otherwise on threads than PyTorch's workers do, and otherwise in each run.
-        prefetch_factor: batches that are decoded ahead; more of them where batches have fewer samples than there are threads.
-        pin_memory: collate into pinned memory; where there is no CUDA (or other accelerator), a warning says so, as PyTorch's does.
+        decode: the input of ``transform``: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
+            ``"auto"``: images if names have image extensions.
+        num_workers: threads that decode and transform; with 0, the default as in PyTorch, the caller's thread does it. Transforms
+            that use the global generators draw other numbers on threads than in PyTorch's workers, and vary between runs.
+        prefetch_factor: batches that are decoded ahead; more if batches have fewer samples than there are threads.
+        pin_memory: collate into pinned memory; without CUDA (or another accelerator) a warning is given, as in PyTorch.
         memory, disk, look_ahead, origin_limit, origin_parallelism, rank, world_size, together: as ``foreread.Loader``.
-        epochs: how many there will be, if you know: nothing is then read ahead for one more.
-        on_error: what a sample that cannot be read or decoded does: ``"fail"``, ``"skip"`` or ``"substitute"`` (by one that was good,
-            of its batch or, where none of that can be decoded, of one before; a batch of which none can even be read fails). Where
-            bad ones are skipped, a batch of which nothing is left is left out, so that ranks may come to different numbers of
-            batches: where they wait for each other in each step, substitute.
+        epochs: the number of epochs, if known. Nothing is then read ahead after the last one.
+        on_error: the effect of an unreadable or undecodable sample: ``"fail"``, ``"skip"`` or ``"substitute"`` (by a good
+            sample of its batch, or else of an earlier batch; a batch without a readable sample fails). ``"skip"`` omits
+            empty batches, so ranks may get different numbers of batches. If ranks synchronise in each step, use
+            ``"substitute"``.
 
-    A transform that raises ends the iteration with its own exception, which says in a note which sample of which epoch it was.
+    A transform's exception ends the iteration. A note in the exception names the sample and epoch.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class DataLoader:
         if batch_size is None:
             raise ConfigError("batch_size=None: samples come in batches; take them apart, or use foreread.Loader")
         if settings.pop("validate", None) is not None:
-            raise ConfigError("validate: give the validation set a DataLoader of its own")
+            raise ConfigError("validate: use a separate DataLoader for the validation set")
         pin_memory = _pins(pin_memory)
         source, taken = _of_dataset(source)
         settings = taken.get("settings", {}) | settings
@@ -368,7 +368,7 @@ def _number(name: str, given: Any, least: int, what: str) -> int:
     try:
         number = operator.index(given)
     except TypeError:
-        raise TypeError(f"{name} is a number {what}, not {given!r}") from None
+        raise TypeError(f"{name} must be a number {what}, not {given!r}") from None
     if number < least:
         raise ConfigError(f"{name}={number}: a number {what}, at least {least}")
     return number

@@ -137,8 +137,8 @@ pub(crate) fn unreadable(id: u64, error: &TierError) -> PyErr {
 /// The error for using `what` in a forked child.
 pub(crate) fn forked(what: &str) -> PyErr {
     ExceptionClass::Fork.with(format!(
-        "this {what} was created before the process was forked, and its threads are missing here; create it in \
-         this process, or give workers foreread.torch.Dataset, which they share"
+        "this {what} was created before the process was forked, and its threads are missing here; create it \
+         in this process, or give workers foreread.torch.Dataset, which they share"
     ))
 }
 

@@ -8,8 +8,8 @@
 //! * One wheel serves all CPythons with a GIL from 3.11 on. A free-threaded interpreter needs its own
 //!   wheel, which enables the GIL again on import. No code relies on the GIL knowingly, but running
 //!   without it is untested.
-//! * Loaders use `Registry::with_defaults()`: directories and S3, and OpenDAL's URL schemes with the
-//!   feature `opendal`. A custom backend cannot be registered from Python. Each read would need the GIL,
+//! * Loaders use `Registry::with_defaults()`: directories, S3, Google and Azure, and OpenDAL's schemes with
+//!   the feature `opendal`. A custom backend cannot be registered from Python. Each read would need the GIL,
 //!   and a Rust trait object has no stable ABI that a second wheel could pass. A custom store therefore
 //!   needs a wheel built from this crate with the backend added to that registry.
 //!

@@ -181,10 +181,10 @@ impl PyLoader {
     #[new]
     #[pyo3(
         signature = (target, **settings),
-        text_signature = "(target, *, batch_size=None, epochs=None, seed=None, sampler=None, drop_last=None, deal=None, \
-                          rank=None, world_size=None, memory=None, disk=None, look_ahead=None, origin_limit=None, \
-                          origin_parallelism=None, calibration=None, validate=None, format=None, on_error=None, \
-                          resume=None, together='auto', progress=False)"
+        text_signature = "(target, *, batch_size=None, epochs=None, seed=None, sampler=None, \
+                          drop_last=None, deal=None, rank=None, world_size=None, memory=None, disk=None, \
+                          look_ahead=None, origin_limit=None, origin_parallelism=None, calibration=None, \
+                          validate=None, format=None, on_error=None, resume=None, together='auto', progress=False)"
     )]
     fn new(
         py: Python<'_>,

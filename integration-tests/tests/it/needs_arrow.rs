@@ -1,4 +1,4 @@
-//! The promise that other tools open a catalog, kept with the tools themselves.
+//! Other tools open a catalog, tested with the tools.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! File systems that keep no owners or no modes, as CIFS mounts and NFS exports that map users: bindfs shows a directory so.
+//! File systems without owners or modes, such as CIFS mounts and NFS exports that map users, simulated by bindfs.
 //!
 //! `FOREREAD_TEST_BINDFS` holds the words that make a mount namespace, to be put before a command.
 

@@ -1,4 +1,4 @@
-//! A quota on the disk tier's directory: btrfs counts what a subvolume takes, whoever writes to it.
+//! A quota on the disk tier's directory: btrfs limits a subvolume, for all users.
 //!
 //! `FOREREAD_TEST_BTRFS` holds the words that make a mount namespace with loop devices, to be put before a command.
 
@@ -25,7 +25,7 @@ fn place() -> Option<Place> {
 
 #[test]
 // semantics: DISK-10
-fn quota_that_is_reached_costs_one_warning() {
+fn quota_reached_during_a_run_costs_one_warning() {
     let Some(place) = place() else { return };
     let (reports, warnings) = place.reports_and_warnings(&format!("{MOUNT} load --epochs=3 --compute-ms=3"));
     let kept = number(&reports[0], "/epochs/2/reads/disk/bytes");
@@ -36,7 +36,7 @@ fn quota_that_is_reached_costs_one_warning() {
 
 #[test]
 // semantics: DISK-10
-fn quota_that_was_reached_before_costs_one_warning() {
+fn quota_reached_before_a_run_costs_one_warning() {
     let Some(place) = place() else { return };
     let script = format!(
         "{MOUNT} dd if=/dev/zero of=mounted/v/others bs=64k oflag=direct 2>/dev/null || true

@@ -1,4 +1,4 @@
-//! `foreread order --sampler torch` against PyTorch itself, on cases that are drawn anew each time.
+//! `foreread order --sampler torch` against PyTorch, on random cases.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Draw, order, output, times};
 
-/// Draws cases and prints what PyTorch's own classes deliver for each.
+/// Draws cases and prints the result of PyTorch's classes for each.
 const SCRIPT: &str = r#"
 import json, random, sys
 from torch.utils.data import DataLoader, DistributedSampler

@@ -1,11 +1,10 @@
-//! What is shown while work goes on: bars on a terminal (that of `script`, which is wherever Linux is), next to nothing in a
-//! log.
+//! Progress output: bars on a terminal (of `script`, which every Linux has), almost nothing in a log.
 
 use std::process::Command;
 
 use crate::support::{Samples, binary, clean, foreread, run};
 
-/// What a command writes to a terminal.
+/// A command's output on a terminal.
 fn on_a_terminal(arguments: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new("script");
     command.args(["-qec", &format!("{} {arguments}", binary().display()), "/dev/null"]);
@@ -46,7 +45,7 @@ fn colours_are_off_where_no_color_is_set() {
 }
 
 #[test]
-fn memory_of_ranks_on_one_node_is_printed_in_all() {
+fn memory_of_all_ranks_on_a_node_is_printed() {
     let samples = Samples::awkward(20, 100);
     let mut command =
         foreread(["load", samples.path().to_str().unwrap(), "--memory", "1MiB", "--peers", "off"]);
@@ -56,7 +55,7 @@ fn memory_of_ranks_on_one_node_is_printed_in_all() {
 }
 
 #[test]
-fn demo_compares_with_eight_readers_too() {
+fn demo_compares_with_eight_readers() {
     let said = run(&mut foreread(["demo"])).ok();
     let total = |row: &str| -> f64 {
         let line = said.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("{row}: {said}"));

@@ -1,5 +1,5 @@
-//! An S3 client of the tests' own, as small as can be: it makes buckets, puts objects and says who may do what. And the
-//! gateway's log, which says what it was asked.
+//! A minimal S3 client for the tests: it creates buckets, puts objects and sets policies. It also reads the
+//! requests in the gateway's log.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 
 use crate::support::{Samples, foreread, output};
 
-/// How long the gateway may take to write its log.
+/// The timeout for the gateway's log.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One who is known to the gateway.
+/// A user of the gateway.
 #[derive(Clone, Debug)]
 pub struct User {
     pub name: &'static str,
@@ -64,7 +64,7 @@ impl Gateway {
         }
     }
 
-    /// A bucket that nobody has used, of the user who may everything.
+    /// A new bucket of the full user.
     pub fn bucket(&self, what: &str) -> Bucket<'_> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let made = MADE.fetch_add(1, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Gateway {
         bucket
     }
 
-    /// `foreread` with these arguments and `who`'s keys, and nothing else that says where or who.
+    /// `foreread` with these arguments and a user's keys, without other settings of storage or credentials.
     pub fn foreread(&self, who: &User, arguments: &[&str]) -> Command {
         let mut command = self.unsigned(arguments);
         command.env_remove("AWS_SKIP_SIGNATURE");
@@ -146,7 +146,7 @@ impl Gateway {
     }
 }
 
-/// A bucket of the user who may everything.
+/// A bucket of the full user.
 #[derive(Debug)]
 pub struct Bucket<'a> {
     of: &'a Gateway,
@@ -199,9 +199,9 @@ impl Bucket<'_> {
         self.ask("PUT", "", "policy=", policy.to_string().as_bytes());
     }
 
-    /// All that the gateway has been asked of this bucket, in the order in which it answered.
+    /// All requests for this bucket, in the order of answers.
     pub fn asked(&self) -> Vec<Asked> {
-        // The log is written behind the answers: what was asked before the marker is there when the marker is.
+        // The log is written after the answers. Once the marker is there, all earlier requests are.
         static MARKS: AtomicU64 = AtomicU64::new(0);
         let marker = format!("/{}/marker-{}", self.name, MARKS.fetch_add(1, Ordering::Relaxed));
         self.of.send(&self.of.full, "GET", &marker, "", "", b"");
@@ -218,7 +218,7 @@ impl Bucket<'_> {
         }
     }
 
-    /// What a line of the log says was asked of this bucket:
+    /// The request for this bucket in a line of the log:
     /// `... beast: 0x7f: 127.0.0.1 - full [date] "GET /bucket/key HTTP/1.1" 200 ...`.
     fn logged(&self, line: &str) -> Option<Asked> {
         let (_, line) = line.split_once(" beast: ")?;
@@ -232,7 +232,7 @@ impl Bucket<'_> {
     }
 }
 
-/// How many requests of each method were for objects.
+/// The number of requests for objects, by method.
 pub fn of_objects(asked: &[Asked]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for asked in asked {
@@ -254,7 +254,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A path as S3 wants it escaped.
+/// A path in S3's escaping.
 fn escape(path: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(byte);
     path.bytes()

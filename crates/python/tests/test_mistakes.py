@@ -1,4 +1,4 @@
-"""What users get wrong, in Python's terms."""
+"""Mistakes of users as Python exceptions."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_changed_sample_is_named(directory: Path) -> None:
 
 
 class _Refusing(BaseHTTPRequestHandler):
-    """A store that answers every request in one way: the bucket's name says which."""
+    """A store that answers every request with the status in the bucket's name."""
 
     def do_GET(self) -> None:
         code = int(self.path.split("/")[1].split("?")[0].removeprefix("bucket"))

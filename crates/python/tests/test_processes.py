@@ -1,4 +1,4 @@
-"""Forks, signals and ends of processes: each in a child process of its own, which a test can lose."""
+"""Forks, signals and exits of processes, each tested in a separate child process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-# Not how long anything may take: how long a hang is waited for.
+# The deadline of a hang, not a measure of speed.
 HANG = 120
 
-# Whoever starts the tests in the background has them ignore Ctrl-C, and their children too.
+# Background jobs of a shell ignore Ctrl-C, and so do their children.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
 def start(script: str, *arguments: object, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """A child process that runs `script` as a user would who wants to hear of every warning."""
+    """A child process that runs `script` with warnings as errors."""
     return subprocess.Popen(
         [sys.executable, "-X", "dev", "-W", "error", "-c", HEED + textwrap.dedent(script), *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -31,7 +31,7 @@ def start(script: str, *arguments: object, env: dict[str, str] | None = None) ->
 
 
 def finish(child: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its exit code, and what it wrote."""
+    """The exit code and the output."""
     try:
         out, err = child.communicate(timeout=HANG)
     except subprocess.TimeoutExpired:
@@ -42,7 +42,7 @@ def finish(child: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def run(script: str, *arguments: object) -> str:
-    """What a script writes that ends well, and complains of nothing."""
+    """The output of a script, which must succeed without messages on stderr."""
     code, out, err = finish(start(script, *arguments))
     assert (code, err) == (0, ""), f"{code}\n{out}\n{err}"
     return out
@@ -146,7 +146,7 @@ def test_process_exits_with_its_code_during_a_run(
     )
     code, out, err = finish(child)
     assert (code, out, err) == (expected, "", "")
-    # The disk tier's directory is free again, whatever happened.
+    # The disk tier's directory is free again in all cases.
     run(
         """
         import sys, foreread
@@ -193,7 +193,7 @@ def test_forked_child_gets_an_error_and_exits_cleanly(directory: Path) -> None:
                     assert isinstance(error, RuntimeError) and "forked" in str(error), error
                 else:
                     raise AssertionError(use)
-            # What was read before can be read still.
+            # Samples that were read before the fork stay readable.
             assert bytes(view) == bytes(batch[0]) and len(list(batch)) == 4
             del view, sample, batch, loader
             gc.collect()
@@ -317,7 +317,7 @@ def test_starting_and_stopping_leaves_nothing_behind(directory: Path) -> None:
             with foreread.Loader(sys.argv[1], batch_size=16) as loader:
                 next(loader)
         def settled(least):
-            # Threads of a run that has ended go by themselves, soon.
+            # The threads of an ended run end soon.
             until = time.monotonic() + 60
             while counts()[0] > least and time.monotonic() < until:
                 time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Directories as they are found: links that lead nowhere, names that are no text, what is hidden, what is rewritten."""
+"""Unusual directories: dangling links, names outside UTF-8, hidden and rewritten files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_images import SAMPLES, assert_same, batches, folder, generators, imag
 
 @pytest.fixture
 def own(tmp_path: Path, images: Path) -> Path:
-    """The images, to be spoilt."""
+    """A copy of the images for changes."""
     return Path(shutil.copytree(images, tmp_path / "own"))
 
 
@@ -30,7 +30,7 @@ def image_folder(root: Path) -> Any:
 
 
 def read_ahead(wrapped: Any) -> int:
-    """How many samples came from what was read ahead."""
+    """The number of samples that were read ahead."""
     report = wrapped._parts[0].engine.source.report()
     return sum(epoch["samples"] for epoch in report["epochs"])
 
@@ -93,7 +93,7 @@ def test_hidden_image_of_image_folder_is_named(own: Path, make: Any) -> None:
     def made() -> None:
         make(own).close()
 
-    # What ImageFolder takes for no sample is none of ours either.
+    # Files that ImageFolder ignores are ignored.
     (own / ".git").mkdir()
     (own / ".git" / "config").write_text("x")
     (own / ".top.png").write_bytes(b"x")

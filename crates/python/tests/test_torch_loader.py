@@ -1,4 +1,4 @@
-"""foreread.torch.DataLoader gives what PyTorch's DataLoader gives."""
+"""foreread.torch.DataLoader yields the same as PyTorch's DataLoader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_batches_are_pytorchs(images: Path, folder: Any, world: int, drop_la
         with DataLoader(images, 8, transform=to_tensor, **settings) as ours:
             assert len(ours) == len(theirs)
             assert len(ours.dataset) == SAMPLES and ours.dataset.class_to_idx == folder.class_to_idx
-            # In a row, again, ahead and back.
+            # In order, repeated, forward and backward.
             for epoch in (0, 1, 1, 7, 2):
                 ours.set_epoch(epoch)
                 sampler.set_epoch(epoch)
@@ -104,7 +104,7 @@ def test_a_state_goes_on_where_it_was_taken(images: Path, folder: Any, taken: in
         assert after.state_dict() == state
         ranks.append([y for y_batches in (after, after) for _, y in y_batches][: 40])
         after.close()
-    # The global order is the ranks' samples in turn; padding comes at an epoch's end.
+    # The global order interleaves the ranks' samples. Padding is at the end of an epoch.
     mine = [torch.cat(batches) for batches in ranks]
     turn = torch.stack([labels[: min(map(len, mine))] for labels in mine], dim=1).flatten()
     first_epoch = SAMPLES - 8 * taken if taken < 13 else 2 * SAMPLES - SAMPLES - 8 * (taken - 13)
@@ -276,7 +276,7 @@ def test_unused_iterator_begins_no_epoch(images: Path, folder: Any) -> None:
     with DataLoader(images, 8, transform=to_tensor) as before, DataLoader(images, 8, transform=to_tensor) as ours:
         assert len([pair for pair in zip(range(5), before)]) == 5
         ours.load_state_dict(before.state_dict())
-        # Lightning looks so whether there is something to iterate.
+        # Lightning tests loaders in this way.
         for _ in range(2):
             iter(ours)
         assert_same(batches(ours), batches(theirs)[5:])
@@ -312,7 +312,7 @@ def test_an_iterator_knows_its_length(images: Path) -> None:
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("drops", [(False, True), (True, False)])
 def test_a_state_goes_on_with_the_other_drop_last(images: Path, world: int, drops: tuple[bool, bool]) -> None:
-    """What is left of the epoch ends as the one who loads it wants it to end; none is repeated, none is missing."""
+    """The rest of the epoch follows the new loader's drop_last, without repeats or gaps."""
     before, after = drops
     settings: dict[str, Any] = {"transform": to_tensor, "together": False, "world_size": world}
     order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(0)).tolist()
@@ -367,7 +367,7 @@ def test_dropped_loader_ends_its_threads(images: Path, threads: int) -> None:
             next(iterator)
             left.append(weakref.ref(loader))
             del loader, iterator
-        # Nothing has to be found by the collector; what threads are at, they end first.
+        # No garbage collection is needed. Threads finish their current jobs first.
         until = time.monotonic() + 60
         while any(loader() is not None for loader in left) or threading.active_count() > before:
             assert time.monotonic() < until, (left, threading.enumerate())
@@ -380,7 +380,7 @@ def test_dropped_loader_ends_its_threads(images: Path, threads: int) -> None:
 
 
 def test_million_names_are_checked_quickly(images: Path) -> None:
-    """Not a measure of speed: what took seconds in Python takes none."""
+    """Not a measure of speed: the Python version took seconds."""
     calls = []
 
     class Spy:

@@ -1,5 +1,5 @@
-"""What users have beside tidy folders and plain readers: stray images, empty classes, readers that look twice, batches of which
-nothing is left, settings that mean nothing. It is right, or it is said."""
+"""Unusual datasets and readers: stray images, empty classes, readers that reopen files, batches without a good sample,
+meaningless settings. The result is right, or an error."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from torch.utils.data import Dataset as AnyDataset
 
 @pytest.fixture
 def own(tmp_path: Path, images: Path) -> Path:
-    """The images, to be spoilt."""
+    """A copy of the images for changes."""
     return Path(shutil.copytree(images, tmp_path / "own"))
 
 
 def spoil(root: Path, numbers: Any) -> None:
-    """Makes files that no longer decode, by their places in the order of names."""
+    """Damages files, by their positions in the order of names."""
     paths = sorted(root.rglob("*.png"))
     for number in numbers:
         paths[number].write_bytes(b"no image at all")
@@ -67,7 +67,7 @@ def test_images_without_classes_need_none(tmp_path: Path, images: Path) -> None:
         assert sum(len(x) for x in loader) == SAMPLES
 
 
-# ---- what does not decode ----
+# ---- undecodable samples ----
 
 
 # semantics: PY-13
@@ -98,7 +98,7 @@ def test_a_corrupt_image_of_a_dataset_is_named(own: Path, workers: int) -> None:
     spoil(own, [5])
     with pytest.raises(Exception) as caught:
         list(Plain(Dataset(own, to_tensor), 8, num_workers=workers))
-    # From a worker comes its traceback as text.
+    # A worker's exception has its traceback as text.
     told = str(caught.value) + " ".join(getattr(caught.value, "__notes__", []))
     assert "sample 5 (class0/" in told, told
 
@@ -110,7 +110,7 @@ def test_substituted_unreadable_sample_is_counted(own: Path) -> None:
         assert loader.stats().skipped == 1
 
 
-# ---- what wrap() serves ----
+# ---- files served by wrap() ----
 
 
 def test_descriptor_of_a_served_file_reads_the_read_ahead_bytes() -> None:
@@ -118,7 +118,7 @@ def test_descriptor_of_a_served_file_reads_the_read_ahead_bytes() -> None:
     file = io.BytesIO()
     np.save(file, array)
     held = file.getvalue()
-    # There is no such file: nothing can be read of it once more.
+    # The file does not exist, so a second read is impossible.
     gone = _SampleFile(held, "/nowhere/sample.npy")
     assert (np.load(gone.buffered()) == array).all()
     with _SampleFile(held, "/nowhere/sample.npy").buffered() as opened:
@@ -133,7 +133,7 @@ def test_concurrent_first_samples_install_open_once() -> None:
         import builtins, threading
         from foreread.torch import _files
 
-        class Slow:  # a switch of threads between looking and installing
+        class Slow:  # switches threads between the check and the installation
             def __init__(self, lock): self.lock = lock
             def __enter__(self): start.wait(); self.lock.acquire()
             def __exit__(self, *exception): self.lock.release()
@@ -150,7 +150,7 @@ def test_concurrent_first_samples_install_open_once() -> None:
 
 
 def told_by(script: Path, images: Path, body: str) -> str:
-    """What a program of its own says on stderr, whose `images(read)` is a dataset of these images."""
+    """The stderr of a separate program with `images(read)`, a dataset of these images."""
     script.write_text(
         f"""
 import sys
@@ -193,7 +193,7 @@ def test_time_between_epochs_does_not_count(own: Path, workers: int) -> None:
 
 
 class Reader(AnyDataset):  # type: ignore[misc, type-arg]
-    """A dataset that does with each of its files what it is told."""
+    """A dataset that reads its files with a given function."""
 
     def __init__(self, root: Path, read: Any, files: list[str] | None = None) -> None:
         self.root, self.read = str(root), read
@@ -270,7 +270,7 @@ def test_large_file_of_many_samples_is_read_as_usual(tmp_path: Path, caplog: Any
     data = Reader(tmp_path, part, [str(video)] * 60 + [str(tmp_path / "small.bin")] * 4)
     with wrap(Plain(data, 8)) as ours:
         assert [x.tolist() for x in ours] == [x.tolist() for x in Plain(data, 8)]
-        # A small one that is named often is served: a sampler's way of weighing, done by a list.
+        # A small file that occurs several times is served, as lists may weight samples in this way.
         assert ours.stats().report["origin_bytes"] <= 100 * 2 * 4 * 9
     (said,) = [record.message for record in caplog.records]
     assert "several samples lie in one file" in said and "video.bin" in said
@@ -331,7 +331,7 @@ def test_arguments_of_the_wrong_kind_are_named(images: Path, folder: Any) -> Non
         wrap(loader)  # type: ignore[arg-type]
 
 
-# ---- what it costs, and what is said of it ----
+# ---- costs and statistics ----
 
 
 def test_small_batches_keep_all_threads_busy(images: Path) -> None:
@@ -367,7 +367,7 @@ def test_samples_on_disk_are_not_read_each_epoch(images: Path, tmp_path: Path) -
         for _ in range(4):
             batches(loader)
         report = loader.stats().report
-    # Once each, and once more what was used again before it had been written. Each epoch read by itself would be four times that.
+    # Once each, plus samples that are reused before being written. Reading each epoch would cost four times that.
     assert report["origin_requests"] <= 2 * SAMPLES, report["origin_requests"]
 
 
@@ -396,7 +396,7 @@ def test_unannounced_reads_count_as_stalls(images: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 # semantics: PY-16
 def test_wrapped_loader_warns_of_starvation(folder: Any, caplog: Any, workers: int) -> None:
-    # Some 800 bytes a sample: a hundred of them take a minute.
+    # About 800 bytes per sample: a hundred samples take a minute.
     with wrap(Plain(folder, 1, num_workers=workers), memory=0, origin_limit=1500, look_ahead="4KB") as loader:
         for _ in loader:
             if any("the trainer has waited" in record.getMessage() for record in caplog.records):

@@ -1,4 +1,4 @@
-"""wrap(loader) gives what the loader gives, from files that were read ahead."""
+"""wrap(loader) yields the same as the loader, from files that were read ahead."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from torch.utils.data import (
 
 
 class Own(Sampler[int]):
-    """A sampler of the user's: odd ones out, in an order from Python's and PyTorch's global generators, drawn as it goes."""
+    """A custom sampler that omits odd indices and draws lazily from Python's and PyTorch's global generators."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -77,7 +77,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 def epochs(loader: Any, count: int) -> list[list[tuple[Any, Any]]]:
-    """As a training does: it calls set_epoch where there is one, and draws numbers between the steps."""
+    """Iterates like a training: calls set_epoch if available, and draws numbers between steps."""
     found = []
     for epoch in range(count):
         if hasattr(loader.sampler, "set_epoch"):
@@ -117,7 +117,7 @@ def test_the_batches_are_the_loaders(folder: Any, way: str, workers: int) -> Non
 
 
 def announced_shares(loader: Any, count: int) -> float:
-    """What part of all samples was read ahead, and not when it was asked for."""
+    """The share of samples that were read ahead, not on request."""
     epochs(loader, count)
     report = loader._parts[0].engine.source.report()
     direct = sum(tier.get("samples") or 0 for tier in report["direct"].values())
@@ -232,7 +232,7 @@ def test_foreread_dataset_works_in_a_plain_loader(images: Path, folder: Any, wor
 
 
 def test_moved_samples_are_read_at_their_new_path(folder: Any) -> None:
-    """Another file's bytes under a new path and label would be the worst of all."""
+    """Bytes of another file under a new path and label would be the worst error."""
     data = Subset(folder, list(range(40)))
     with wrap(DataLoader(data, 8), root=folder.root) as ours:
         batches(ours)
@@ -326,7 +326,7 @@ def test_subset_of_a_foreread_dataset_is_supported(images: Path, folder: Any) ->
 
 
 class Counted(Sampler[int]):
-    """A sampler of the user's that counts how often it is run, in copies too."""
+    """A custom sampler that counts its runs, including those of copies."""
 
     runs = 0
 
@@ -365,9 +365,9 @@ def of_the_system(epoch: int) -> list[int]:
 @pytest.mark.parametrize(
     "draw, foreseen, tried",
     [
-        # Each epoch ahead once, and each once more when it begins; the real one.
+        # Each epoch once in advance, once when it begins, and the original sampler.
         (own_shuffle, 7, 0),
-        # Whether the globals matter is tried once.
+        # The dependency on global generators is tested once.
         (set_by_itself, 7, 1),
         (of_the_globals, 0, 1),
     ],

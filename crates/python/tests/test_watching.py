@@ -1,4 +1,4 @@
-"""Figures, bars, logs and metrics."""
+"""Statistics, progress, logs and metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOTAL = sum(len(content(number)) for number in range(100))
 
 
 def report(seconds: float, stalled: float, reads: dict[str, int], **changes: Any) -> dict[str, Any]:
-    """What a loader's report would say."""
+    """The report of a loader."""
     parallelism = {"now": 64, "lowest": 8, "highest": 64, "changes": 3, "why": "growing", "peak": 64}
     base = {
         "world_size": 1,
@@ -98,7 +98,7 @@ def test_starvation_warning_names_bottleneck_and_remedy(caplog: pytest.LogCaptur
     said = record.getMessage()
     assert "waited 50 %" in said and "limited by origin" in said and "memory=" in said and "origin 100%" in said
     assert not _stats.starved(report(110, 1, {"origin": 100}), before, 0.2)
-    # Workers wait, and the trainer does not; and the other way round it is told how long it has.
+    # Workers wait while the trainer does not, and the reverse, with the measured wait.
     assert not _stats.starved(starving, before, 0.2, 0.06)
     caplog.clear()
     assert _stats.starved(starving, before, 0.2, 0.34) and "has waited 34 %" in caplog.text
@@ -106,7 +106,7 @@ def test_starvation_warning_names_bottleneck_and_remedy(caplog: pytest.LogCaptur
 
 
 def test_starving_run_warns_once_per_minute(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    # Two dozen bytes of forty a second: the trainer waits all the time.
+    # Two dozen bytes at 40 bytes/s: the trainer always waits.
     with foreread.Loader(directory, batch_size=1, origin_limit=TOTAL // 24, look_ahead=1, epochs=1) as loader:
         for _ in loader:
             if caplog.records:

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use foreread_tier::{OpenOptions, TierError};
 
 use crate::error::invalid;
-use crate::service::{AuthorityKind, SERVICES, Service};
+use crate::service::{AuthorityKind, OpendalService, SERVICES};
 
 /// The default of concurrent reads. It is above what the layers' search for the best number uses.
 const PARALLELISM: usize = 256;
@@ -57,7 +57,7 @@ impl OpendalConfig {
 /// A store, as options of OpenDAL.
 #[derive(Debug)]
 pub(crate) struct StoreTarget {
-    pub(crate) service: &'static Service,
+    pub(crate) service: &'static OpendalService,
     /// OpenDAL's options of the service. They include secrets and are never shown.
     pub(crate) options: BTreeMap<String, String>,
     /// The file with the paths of a web server's objects.
@@ -124,7 +124,7 @@ const LOCATION_OPTIONS: [&str; 9] = [
 
 /// The settings of `service`. The caller's settings precede the environment's.
 fn settings_of(
-    service: &Service,
+    service: &OpendalService,
     settings: &BTreeMap<String, String>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<BTreeMap<String, String>, TierError> {
@@ -145,7 +145,7 @@ fn settings_of(
 /// # Errors
 /// If there are credentials without a host.
 fn bind(
-    service: &Service,
+    service: &OpendalService,
     transport: &str,
     authority: &str,
     options: &mut BTreeMap<String, String>,
@@ -180,13 +180,13 @@ fn origin(scheme: &str, authority: &str) -> String {
 }
 
 /// The environment variable of a setting.
-pub(crate) fn variable(service: &Service, option: &str) -> String {
+pub(crate) fn variable(service: &OpendalService, option: &str) -> String {
     format!("FOREREAD_{}_{}", service.name, option).to_ascii_uppercase()
 }
 
 /// A URL's authority and path as OpenDAL's options.
 fn located(
-    service: &Service,
+    service: &OpendalService,
     kind: AuthorityKind,
     authority: &str,
     path: &str,

@@ -22,7 +22,7 @@ pub(crate) enum AuthorityKind {
 
 /// One of OpenDAL's services.
 #[derive(Debug)]
-pub(crate) struct Service {
+pub(crate) struct OpendalService {
     /// Its name in messages and environment variables.
     pub(crate) name: &'static str,
     /// The schemes of its URLs.
@@ -44,9 +44,9 @@ pub(crate) struct Service {
 }
 
 /// The services of the enabled features.
-pub(crate) const SERVICES: &[Service] = &[
+pub(crate) const SERVICES: &[OpendalService] = &[
     #[cfg(feature = "http")]
-    Service {
+    OpendalService {
         name: "http",
         schemes: &[("http", AuthorityKind::Web("http")), ("https", AuthorityKind::Web("https"))],
         example: "https://host/path",
@@ -57,7 +57,7 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Http>,
     },
     #[cfg(feature = "webdav")]
-    Service {
+    OpendalService {
         name: "webdav",
         schemes: &[("webdav", AuthorityKind::Web("http")), ("webdavs", AuthorityKind::Web("https"))],
         example: "webdavs://host/path",
@@ -68,7 +68,7 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Webdav>,
     },
     #[cfg(feature = "webhdfs")]
-    Service {
+    OpendalService {
         name: "webhdfs",
         schemes: &[("webhdfs", AuthorityKind::Web("http")), ("swebhdfs", AuthorityKind::Web("https"))],
         example: "webhdfs://namenode:9870/path",
@@ -79,7 +79,7 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Webhdfs>,
     },
     #[cfg(feature = "oss")]
-    Service {
+    OpendalService {
         name: "oss",
         schemes: &[("oss", AuthorityKind::Bucket("bucket"))],
         example: "oss://bucket/prefix",
@@ -103,7 +103,7 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Oss>,
     },
     #[cfg(feature = "cos")]
-    Service {
+    OpendalService {
         name: "cos",
         schemes: &[("cos", AuthorityKind::Bucket("bucket")), ("cosn", AuthorityKind::Bucket("bucket"))],
         example: "cos://bucket/prefix",
@@ -114,7 +114,7 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Cos>,
     },
     #[cfg(feature = "huggingface")]
-    Service {
+    OpendalService {
         name: "hf",
         schemes: &[("hf", AuthorityKind::Hub)],
         example: "hf://datasets/owner/name@revision/path",
@@ -125,7 +125,7 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Hf>,
     },
     #[cfg(feature = "hdfs")]
-    Service {
+    OpendalService {
         name: "hdfs",
         schemes: &[("hdfs", AuthorityKind::NameNode)],
         example: "hdfs://namenode:8020/path",
@@ -136,7 +136,7 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::HdfsNative>,
     },
     #[cfg(feature = "sftp")]
-    Service {
+    OpendalService {
         name: "sftp",
         schemes: &[("sftp", AuthorityKind::Ssh)],
         example: "sftp://user@host:port/path",

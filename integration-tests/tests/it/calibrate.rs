@@ -48,10 +48,10 @@ fn plan_predicts_times_and_the_gain_of_more_room() {
 // semantics: TIME-1
 fn plan_without_a_speed_has_no_times() {
     let described = ["plan", "--samples", "1000", "--sample-bytes", "100000"];
-    let said = run(&mut foreread(described)).ok();
+    let printed = run(&mut foreread(described)).ok();
     assert!(
-        said.contains("time         unknown: nobody said how fast the origin is (--calibration"),
-        "{said}"
+        printed.contains("time         unknown: nobody said how fast the origin is (--calibration"),
+        "{printed}"
     );
     assert!(plan(&described[1..]).get("forecast").is_none());
 }
@@ -97,31 +97,31 @@ fn failed_calibration_is_one_line_with_the_name() {
             .fails(2)
             .contains("name a dataset, a directory with --disk, or both")
     );
-    let said = run(&mut foreread(["calibrate", empty.path().to_str().unwrap()])).fails(1);
-    assert!(said.contains(empty.path().to_str().unwrap()), "{said}");
-    let said = run(&mut foreread(["calibrate", "--disk", "/proc", "--seconds", "1"])).fails(1);
-    assert!(said.contains("/proc"), "{said}");
-    let said = run(&mut foreread(["calibrate", "--disk", "/tmp", "--seconds", "0"])).fails(2);
-    assert!(said.contains("--seconds 0 (argument): it is at least 1"), "{said}");
+    let printed = run(&mut foreread(["calibrate", empty.path().to_str().unwrap()])).fails(1);
+    assert!(printed.contains(empty.path().to_str().unwrap()), "{printed}");
+    let printed = run(&mut foreread(["calibrate", "--disk", "/proc", "--seconds", "1"])).fails(1);
+    assert!(printed.contains("/proc"), "{printed}");
+    let printed = run(&mut foreread(["calibrate", "--disk", "/tmp", "--seconds", "0"])).fails(2);
+    assert!(printed.contains("--seconds 0 (argument): it is at least 1"), "{printed}");
     let samples = Samples::awkward(20, 50_000);
     let data = samples.path().to_str().unwrap();
     let store = Store::start();
     store.bucket("train");
     store.put("train", "a", "a sample");
     store.on(Kind::Get, When::Always, Fault::StallHeaders(Duration::from_secs(600)));
-    let said = run(&mut s3::at(&store, &["calibrate", "s3://train", "--seconds", "1"])).fails(1);
-    assert!(said.contains("not one sample came in 0.7 s; allow more time"), "{said}");
-    let said = run(&mut foreread(["calibrate", data, "--origin-bytes", "0"])).fails(2);
-    assert!(said.contains("--origin-bytes 0 (argument): it is at least 1"), "{said}");
-    let said = run(&mut foreread(["calibrate", data, "-o", "/nowhere/c.toml"])).fails(1);
-    assert!(said.contains("/nowhere/c.toml cannot be written"), "{said}");
+    let printed = run(&mut s3::at(&store, &["calibrate", "s3://train", "--seconds", "1"])).fails(1);
+    assert!(printed.contains("not one sample came in 0.7 s; allow more time"), "{printed}");
+    let printed = run(&mut foreread(["calibrate", data, "--origin-bytes", "0"])).fails(2);
+    assert!(printed.contains("--origin-bytes 0 (argument): it is at least 1"), "{printed}");
+    let printed = run(&mut foreread(["calibrate", data, "-o", "/nowhere/c.toml"])).fails(1);
+    assert!(printed.contains("/nowhere/c.toml cannot be written"), "{printed}");
     let file = empty.path().join("c.toml");
     std::fs::write(&file, "version = 1\nmade = 0\n[memory]\nbytes_per_second = 0\nspread = 0.0\n").unwrap();
     let described = ["plan", "--samples", "10", "--sample-bytes", "10", "--calibration"];
-    let said = run(foreread(described).arg(&file)).fails(2);
-    assert!(said.contains("memory.bytes_per_second is more than 0"), "{said}");
-    let said = run(foreread(described).arg(empty.path().join("none"))).fails(2);
-    assert!(said.contains("none cannot be read"), "{said}");
+    let printed = run(foreread(described).arg(&file)).fails(2);
+    assert!(printed.contains("memory.bytes_per_second is more than 0"), "{printed}");
+    let printed = run(foreread(described).arg(empty.path().join("none"))).fails(2);
+    assert!(printed.contains("none cannot be read"), "{printed}");
 }
 
 /// The limit does not delay the first sample, whose time was once taken for the origin's.
@@ -155,10 +155,10 @@ fn plan_covers_the_caches_of_all_ranks() {
     assert!((2.4..2.7).contains(&first), "{together}");
     assert_eq!(number(together, "/forecast/1/origin_bytes"), 0);
     assert!(plan(&described).get("together").is_none());
-    let said = run(foreread(["plan"]).args(described).args(ranks)).ok();
+    let printed = run(foreread(["plan"]).args(described).args(ranks)).ok();
     assert!(
-        said.contains("the caches of 4 ranks as one: ") && !said.contains("read for themselves"),
-        "{said}"
+        printed.contains("the caches of 4 ranks as one: ") && !printed.contains("read for themselves"),
+        "{printed}"
     );
 }
 

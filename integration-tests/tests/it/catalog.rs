@@ -12,8 +12,8 @@ fn hidden_files_and_catalogs_are_not_samples() {
     let samples = Samples::awkward(30, 100);
     let target = samples.path().to_str().unwrap();
     let catalog = samples.path().join("mine.foreread").to_str().unwrap().to_owned();
-    let said = run(&mut foreread(["index", target, "-o", &catalog])).ok();
-    assert!(said.contains("30 samples"), "{said}");
+    let printed = run(&mut foreread(["index", target, "-o", &catalog])).ok();
+    assert!(printed.contains("30 samples"), "{printed}");
     // Listed again with the catalog next to the samples: still thirty.
     assert_eq!(number(&load(&samples, &["--epochs=1"]), "/samples"), 30);
 }
@@ -27,13 +27,13 @@ fn catalog_next_to_the_data_replaces_listing() {
     samples.add("later", b"not in it");
     assert_eq!(number(&load(&samples, &["--epochs=1"]), "/samples"), 30);
     // Indexing lists despite an existing catalog.
-    let said = run(&mut foreread(["index", target, "-o", catalog.to_str().unwrap()])).ok();
-    assert!(said.contains("31 samples"), "{said}");
+    let printed = run(&mut foreread(["index", target, "-o", catalog.to_str().unwrap()])).ok();
+    assert!(printed.contains("31 samples"), "{printed}");
     assert_eq!(number(&load(&samples, &["--epochs=1"]), "/samples"), 31);
     // A damaged catalog is an error.
     fs::write(&catalog, &fs::read(&catalog).unwrap()[..500]).unwrap();
-    let said = run(&mut foreread(["load", target])).fails(1);
-    assert!(said.contains("catalog.foreread: the catalog is damaged"), "{said}");
+    let printed = run(&mut foreread(["load", target])).fails(1);
+    assert!(printed.contains("catalog.foreread: the catalog is damaged"), "{printed}");
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn labels_are_the_first_directories() {
     }
     let directory = tempfile::tempdir().unwrap();
     let mut command = foreread(["index", samples.path().to_str().unwrap(), "-o", "c.foreread"]);
-    let said = run(command.current_dir(directory.path())).ok();
-    assert!(said.contains("4 samples") && said.contains("2 labels"), "{said}");
+    let printed = run(command.current_dir(directory.path())).ok();
+    assert!(printed.contains("4 samples") && printed.contains("2 labels"), "{printed}");
     let catalog = foreread_dataset::Catalog::open(directory.path().join("c.foreread")).unwrap();
     let labels: Vec<_> =
         (0..4).map(|id| (catalog.path(id.into()).unwrap(), catalog.label(id.into()))).collect();

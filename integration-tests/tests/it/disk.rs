@@ -55,9 +55,12 @@ fn run_waits_for_its_last_disk_writes_and_reports_them() {
     assert_eq!(number(&warm, "/origin_requests"), 200 - written, "what was written is there");
     assert_eq!(number(&warm, "/disk/corrupt"), 0);
 
-    let said = run(&mut foreread(["load", samples.path().to_str().unwrap(), "--epochs=1", &all])).ok();
-    assert!(said.lines().any(|line| line.starts_with("disk  ") && line.contains("0 corrupt")), "{said}");
-    assert!(load(&samples, &["--epochs=1"]).get("disk").is_none(), "nothing is said where there is none");
+    let printed = run(&mut foreread(["load", samples.path().to_str().unwrap(), "--epochs=1", &all])).ok();
+    assert!(
+        printed.lines().any(|line| line.starts_with("disk  ") && line.contains("0 corrupt")),
+        "{printed}"
+    );
+    assert!(load(&samples, &["--epochs=1"]).get("disk").is_none(), "nothing is printed where there is none");
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn digest(size: &Size, epoch: u64) -> String {
 
 /// The peaks of one epoch.
 #[derive(Clone, Copy, Debug, Default)]
-struct Most {
+struct Peaks {
     /// Resident memory of all kinds, in bytes.
     resident: u64,
     /// Its part without pages of files.
@@ -75,7 +75,7 @@ struct Most {
     disk: u64,
 }
 
-impl Most {
+impl Peaks {
     fn see(&mut self, process: u32, directory: &Path) {
         // These files disappear when the process ends.
         let descriptors = fs::read_dir(format!("/proc/{process}/fd")).map_or(0, |all| all.count() as u64);
@@ -94,10 +94,10 @@ fn epoch(state: &Path) -> usize {
 
 /// Free bytes in the directory of temporary files.
 fn free() -> u64 {
-    let said =
+    let printed =
         Command::new("df").args(["--output=avail", "--block-size=1"]).arg(std::env::temp_dir()).output();
-    let said = String::from_utf8(said.unwrap().stdout).unwrap();
-    said.lines().nth(1).unwrap().trim().parse().unwrap()
+    let printed = String::from_utf8(printed.unwrap().stdout).unwrap();
+    printed.lines().nth(1).unwrap().trim().parse().unwrap()
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn resources_stay_flat_over_epochs_larger_than_the_caches() {
     // Sampling takes time, also of the sampled process.
     let every = Duration::from_millis(times(10, 250));
     let began = Instant::now();
-    let mut most = [Most::default(); 4];
-    let (mut looked, mut said) = (began, began);
+    let mut most = [Peaks::default(); 4];
+    let (mut looked, mut printed) = (began, began);
     let finished = watch(&mut command, Duration::from_secs(times(120, 7200)), |process| {
         if looked.elapsed() < every {
             return;
@@ -146,8 +146,8 @@ fn resources_stay_flat_over_epochs_larger_than_the_caches() {
         looked = Instant::now();
         let epoch = epoch(&state).min(3);
         most[epoch].see(process, &cache);
-        if said.elapsed() > Duration::from_secs(30) {
-            said = Instant::now();
+        if printed.elapsed() > Duration::from_secs(30) {
+            printed = Instant::now();
             println!("{:.0?}: epoch {epoch}, at most {:?}", began.elapsed(), most[epoch]);
         }
     });

@@ -43,8 +43,8 @@ fn command_with_a_custom_backend_opens_its_urls() {
     let report = read(true).json();
     assert_digests(&samples, &report, "shuffle", "0");
     assert_eq!(number(&report, "/epochs/1/samples"), 20);
-    let said = read(false).fails(1);
-    assert!(said.contains("no backend opens 'mirror' URLs"), "{said}");
+    let printed = read(false).fails(1);
+    assert!(printed.contains("no backend opens 'mirror' URLs"), "{printed}");
 }
 
 /// Reports once had an entry per pass, and every line of text used all of them.

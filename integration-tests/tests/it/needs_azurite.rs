@@ -70,8 +70,9 @@ impl Container {
 
     /// Sends a PUT that is signed with the account's key (Shared Key).
     fn put(&self, path: &str, query: &str, headers: &str, body: &[u8]) {
-        let said = output(Command::new("date").args(["-u", "+%a, %d %b %Y %H:%M:%S GMT"]).env("LC_ALL", "C"));
-        let now = String::from_utf8(said.stdout).unwrap().trim().to_owned();
+        let printed =
+            output(Command::new("date").args(["-u", "+%a, %d %b %Y %H:%M:%S GMT"]).env("LC_ALL", "C"));
+        let now = String::from_utf8(printed.stdout).unwrap().trim().to_owned();
         let headers = format!("{headers}x-ms-date:{now}\nx-ms-version:2021-12-02\n");
         let length = if body.is_empty() { String::new() } else { body.len().to_string() };
         let path = format!("/{ACCOUNT}/{}{path}", self.name);

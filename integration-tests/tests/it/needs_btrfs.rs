@@ -2,7 +2,7 @@
 //!
 //! `FOREREAD_TEST_BTRFS` holds the words that make a mount namespace with loop devices, to be put before a command.
 
-use crate::needs_mounts::Place;
+use crate::needs_mounts::MountedDataset;
 use crate::support::number;
 
 /// Mounts a file system at `mounted` whose subvolume `v` may take 8 MiB.
@@ -15,12 +15,12 @@ const MOUNT: &str = "truncate -s 128M image
      DISK=mounted/v=1GB
 ";
 
-fn place() -> Option<Place> {
+fn place() -> Option<MountedDataset> {
     let words = std::env::var("FOREREAD_TEST_BTRFS").ok();
     if words.is_none() {
         println!("skipped: FOREREAD_TEST_BTRFS names no way to mount an image");
     }
-    words.map(Place::within)
+    words.map(MountedDataset::within)
 }
 
 #[test]

@@ -16,11 +16,11 @@ use crate::state::{ids, joined};
 use crate::support::{Draw, Finished, Samples, assert_digests, number, run};
 
 fn gateway() -> Option<Gateway> {
-    let Ok(told) = std::env::var("FOREREAD_TEST_CEPH") else {
+    let Ok(description) = std::env::var("FOREREAD_TEST_CEPH") else {
         println!("skipped: FOREREAD_TEST_CEPH describes no gateway");
         return None;
     };
-    Some(Gateway::new(&told))
+    Some(Gateway::new(&description))
 }
 
 /// Runs a command and asserts that its output has no secret.
@@ -28,7 +28,10 @@ fn gateway() -> Option<Gateway> {
 fn quiet(gateway: &Gateway, command: &mut Command) -> Finished {
     let finished = run(command);
     for secret in [&gateway.full.secret, &gateway.reader.secret] {
-        assert!(!finished.stdout.contains(secret) && !finished.stderr.contains(secret), "a secret is told");
+        assert!(
+            !finished.stdout.contains(secret) && !finished.stderr.contains(secret),
+            "the output has a secret"
+        );
     }
     finished
 }
@@ -62,7 +65,7 @@ impl<'a> Dataset<'a> {
     }
 
     /// The gateway's requests during `action`.
-    fn asked_by<T>(&self, action: impl FnOnce() -> T) -> (T, Vec<gateway::Asked>) {
+    fn asked_by<T>(&self, action: impl FnOnce() -> T) -> (T, Vec<gateway::LoggedRequest>) {
         let before = self.bucket.asked().len();
         let done = action();
         (done, self.bucket.asked().split_off(before))
@@ -144,12 +147,12 @@ fn terminated_run_from_a_bucket_resumes() {
             ended += 1;
         }
         let status = child.wait().unwrap();
-        let said = std::fs::read_to_string(out.path()).unwrap();
-        if said.is_empty() {
+        let printed = std::fs::read_to_string(out.path()).unwrap();
+        if printed.is_empty() {
             assert!(!status.success(), "it was ended before it watched for signals");
             continue;
         }
-        seen = joined(seen, ids(&serde_json::from_str(&said).unwrap()));
+        seen = joined(seen, ids(&serde_json::from_str(&printed).unwrap()));
         if status.success() {
             break;
         }

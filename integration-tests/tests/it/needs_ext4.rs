@@ -3,20 +3,20 @@
 //! `FOREREAD_TEST_EXT4` holds the words that make a mount namespace with loop devices, to be put before a command. An
 //! administrator cannot remount a file system read-only while a run writes to it: the kernel says that it is busy.
 
-use crate::needs_mounts::Place;
+use crate::needs_mounts::MountedDataset;
 use crate::support::number;
 
-fn place() -> Option<Place> {
+fn place() -> Option<MountedDataset> {
     let words = std::env::var("FOREREAD_TEST_EXT4").ok();
     if words.is_none() {
         println!("skipped: FOREREAD_TEST_EXT4 names no way to mount an image");
     }
-    words.map(Place::within)
+    words.map(MountedDataset::within)
 }
 
 /// The reports of a script's runs. The script's function `images` makes two identical-looking images, `image1` and
 /// `image2`. Its argument computes the modification time of each of their eight files from `$number`.
-fn reports(place: &Place, script: &str) -> Vec<serde_json::Value> {
+fn reports(place: &MountedDataset, script: &str) -> Vec<serde_json::Value> {
     let images = r#"images() {
              for kind in 1 2; do
                  for number in 1 2 3 4 5 6 7 8; do
@@ -26,8 +26,8 @@ fn reports(place: &Place, script: &str) -> Vec<serde_json::Value> {
                  mkfs.ext4 -q -F -m 0 -O ^has_journal -d data image$kind 16M >/dev/null
              done
          }"#;
-    let said = place.run(&format!("{images}\n{script}")).ok();
-    said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let printed = place.run(&format!("{images}\n{script}")).ok();
+    printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]

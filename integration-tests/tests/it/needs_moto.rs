@@ -15,8 +15,9 @@ fn server() -> Option<Gateway> {
         return None;
     };
     let user = json!({"access_key": "AKIDMOTO", "secret_key": "hush-hush"});
-    let told = json!({"endpoint": endpoint, "region": "us-east-1", "log": "", "full": user, "reader": user});
-    Some(Gateway::new(&told.to_string()))
+    let description =
+        json!({"endpoint": endpoint, "region": "us-east-1", "log": "", "full": user, "reader": user});
+    Some(Gateway::new(&description.to_string()))
 }
 
 fn foreread(server: &Gateway, arguments: &[&str]) -> Command {

@@ -12,13 +12,13 @@ use tempfile::TempDir;
 use crate::support::{Finished, Samples, assert_digests, binary, clean, number, watch};
 
 /// A dataset of 20 MB, a directory `mounted` as mount point, and the prefix of commands.
-pub struct Place {
+pub struct MountedDataset {
     pub samples: Samples,
     directory: TempDir,
     words: String,
 }
 
-impl Place {
+impl MountedDataset {
     pub fn within(words: String) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("mounted")).unwrap();
@@ -56,12 +56,12 @@ impl Place {
     }
 }
 
-fn place() -> Option<Place> {
+fn place() -> Option<MountedDataset> {
     let words = std::env::var("FOREREAD_TEST_MOUNTS").ok();
     if words.is_none() {
         println!("skipped: FOREREAD_TEST_MOUNTS names no way to mount");
     }
-    words.map(Place::within)
+    words.map(MountedDataset::within)
 }
 
 #[test]

@@ -35,7 +35,7 @@ on() { machine=$1; shift; ip netns exec n$machine "$@"; }
 rank() {
     n=$1; shift
     RANK=$n WORLD_SIZE=$RANKS FOREREAD_MEET=10.7.0.1:29000 FOREREAD_TOKEN=b7e1c95a03f64d2893ab5c17e0d68f42 \
-        exec ip netns exec n$n "$FOREREAD" load "$DATASET" --report json "$@" > report-$n 2> said-$n
+        exec ip netns exec n$n "$FOREREAD" load "$DATASET" --report json "$@" > report-$n 2> printed-$n
 }
 "#;
 
@@ -73,7 +73,8 @@ impl Network {
             std::fs::read_to_string(self.directory.path().join(format!("{what}-{rank}"))).unwrap()
         };
         let report = read("report");
-        serde_json::from_str(&report).unwrap_or_else(|_| panic!("rank {rank} said {report}{}", read("said")))
+        serde_json::from_str(&report)
+            .unwrap_or_else(|_| panic!("rank {rank} printed {report}{}", read("printed")))
     }
 
     /// Asserts that each rank delivered its order, and that only the ranks `but` waited for two seconds.

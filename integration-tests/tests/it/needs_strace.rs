@@ -8,7 +8,7 @@ use crate::support::{Samples, foreread, four_thousand, number, run};
 
 /// System calls on one run's samples.
 #[derive(Debug, Default)]
-struct Seen {
+struct SystemCalls {
     /// Successful opens, by the last part of the path.
     opens: BTreeMap<String, u64>,
     /// Successful reads from opened samples, and their bytes.
@@ -17,7 +17,7 @@ struct Seen {
 }
 
 /// Runs `foreread load` under strace; `None` where there is no strace.
-fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, Seen)> {
+fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, SystemCalls)> {
     let Some(strace) = std::env::var_os("FOREREAD_TEST_STRACE") else {
         println!("skipped: FOREREAD_TEST_STRACE names no strace");
         return None;
@@ -39,7 +39,7 @@ fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, S
     ]);
     command.arg("-o").arg(&prefix).arg(own.get_program()).args(own.get_args()).current_dir("/");
     let report = run(&mut command).json();
-    let mut seen = Seen::default();
+    let mut seen = SystemCalls::default();
     for file in std::fs::read_dir(traces.path()).unwrap() {
         let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
         text.lines().for_each(|line| seen.add(line, samples.path()));
@@ -47,7 +47,7 @@ fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, S
     Some((report, seen))
 }
 
-impl Seen {
+impl SystemCalls {
     fn add(&mut self, line: &str, root: &Path) {
         let Some((call, result)) = line.rsplit_once(" = ") else { return };
         // `= 11<\x2f\x74...>`: strace -xx writes paths as hexadecimal escapes.

@@ -70,9 +70,9 @@ fn records_are_delivered_from_all_kinds_of_targets() {
         assert_delivered(&load(target, &["--memory", "1MB"]), &samples);
     }
     let catalog = directory.path().join("c.foreread").to_str().unwrap().to_owned();
-    let said = run(&mut foreread(["index", &braces, "-o", &catalog])).ok();
-    let mut lines = said.lines();
-    assert!(lines.next().unwrap().contains("200 samples"), "{said}");
+    let printed = run(&mut foreread(["index", &braces, "-o", &catalog])).ok();
+    let mut lines = printed.lines();
+    assert!(lines.next().unwrap().contains("200 samples"), "{printed}");
     let cost = lines.next().unwrap();
     assert!(cost.starts_with("indexed ") && cost.contains(" of tfrecord in "), "{cost}");
     assert_delivered(&load(&catalog, &[]), &samples);
@@ -98,8 +98,8 @@ fn webdataset_is_delivered_by_extents() {
     }
     let path = directory.path().to_str().unwrap();
     let catalog_path = directory.path().join("c.foreread");
-    let said = run(&mut foreread(["index", path, "-o", catalog_path.to_str().unwrap()])).ok();
-    assert!(said.contains("members are no samples"), "{said}");
+    let printed = run(&mut foreread(["index", path, "-o", catalog_path.to_str().unwrap()])).ok();
+    assert!(printed.contains("members are no samples"), "{printed}");
     let catalog = Catalog::open(&catalog_path).unwrap();
     for id in 0..catalog.len() {
         let entry = catalog.entry(id.into()).unwrap();
@@ -171,8 +171,8 @@ fn first_epoch_of_a_slow_store_reads_blocks_once() {
     damaged[middle] ^= 1;
     store.put("train", "shards/train-002.tfrecord", damaged);
     let arguments: Vec<_> = ["load", catalog].iter().chain(&memory).copied().collect();
-    let said = run(&mut at(&store, &arguments)).fails(1);
-    assert!(said.contains("train-002.tfrecord"), "{said}");
+    let printed = run(&mut at(&store, &arguments)).fails(1);
+    assert!(printed.contains("train-002.tfrecord"), "{printed}");
 }
 
 #[test]
@@ -189,12 +189,12 @@ fn tar_of_10_gb_on_a_slow_store_is_indexed_by_headers() {
     let directory = tempfile::tempdir().unwrap();
     let catalog = directory.path().join("large.foreread");
     let catalog = catalog.to_str().unwrap();
-    let said = run(&mut at(&store, &["index", "s3://train/large.tar", "-o", catalog])).ok();
+    let printed = run(&mut at(&store, &["index", "s3://train/large.tar", "-o", catalog])).ok();
     let asked = store.requests();
     // A header for each member, the end, and the requests that find the shard.
     assert!(asked.get + asked.head + asked.list <= MEMBERS + 8, "{asked:?}");
     assert!(asked.bytes <= 2_000_000, "{asked:?}");
-    let cost = said.lines().nth(1).unwrap();
+    let cost = printed.lines().nth(1).unwrap();
     assert!(
         cost.contains(" of tar in ") && cost.contains(" s with ") && cost.contains(" requests, "),
         "{cost}"
@@ -309,12 +309,12 @@ fn killed_shard_indexing_resumes() {
     assert!((600..SHARDS).contains(&done), "{done}");
     store.set_latency(Duration::ZERO);
     store.reset();
-    let said = run(&mut at(&store, &arguments)).ok();
+    let printed = run(&mut at(&store, &arguments)).ok();
     let asked = store.requests().get;
     // Only unfinished shards are read. One line may be torn, and the number of reads per shard depends on
     // their speed.
     assert!(asked * SHARDS <= whole * (SHARDS - done + 1) * 3 / 2, "{asked} of {whole} with {done} done");
-    assert!(said.contains(" shards had been indexed before it was broken off"), "{said}");
+    assert!(printed.contains(" shards had been indexed before it was broken off"), "{printed}");
     let open = |path: &Path| Catalog::open(path).unwrap().fingerprint();
     assert_eq!(open(&catalog), open(&at_once));
     let left: Vec<_> =

@@ -17,7 +17,7 @@ use crate::support::{Draw, Finished, Samples, foreread, four_thousand, number, o
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A run of several ranks that meet in a separate directory.
-pub struct Job {
+pub struct RankJob {
     meeting: TempDir,
     pub world_size: u32,
     pub arguments: Vec<String>,
@@ -47,11 +47,11 @@ impl Rank {
     pub fn wait_until_it_says(&self, text: &str) {
         let began = Instant::now();
         loop {
-            let said = fs::read_to_string(self.err.path()).unwrap();
-            if said.contains(text) {
+            let printed = fs::read_to_string(self.err.path()).unwrap();
+            if printed.contains(text) {
                 return;
             }
-            assert!(began.elapsed() < DEADLINE, "a rank does not say {text:?}, but {said:?}");
+            assert!(began.elapsed() < DEADLINE, "a rank does not say {text:?}, but {printed:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -80,7 +80,7 @@ impl Rank {
     }
 }
 
-impl Job {
+impl RankJob {
     pub fn new(world_size: u32, samples: &Samples, arguments: &[&str]) -> Self {
         let target = samples.path().to_str().unwrap();
         let all = [&["load", target, "--report", "json"][..], arguments].concat();
@@ -149,7 +149,7 @@ fn origin_is_read_once_for_all_ranks() {
     let bytes = samples.bytes();
     let arguments =
         ["--epochs", "3", "--batch-size", "32", "--memory", "120MiB", "--look-ahead", "16MiB", "--digest"];
-    let reports = Job::new(4, samples, &arguments).reports();
+    let reports = RankJob::new(4, samples, &arguments).reports();
     assert_digests(samples, &reports);
     assert_eq!(sum(&reports, "/origin_bytes"), bytes);
     assert_eq!(sum(&reports, "/origin_requests"), 4000);
@@ -167,7 +167,7 @@ fn origin_is_read_once_for_all_ranks() {
 fn ranks_with_partial_caches_read_the_lower_bound() {
     let samples = four_thousand();
     let arguments = ["--epochs", "3", "--batch-size", "32", "--memory", "60MiB", "--look-ahead", "4MiB"];
-    let reports = Job::new(2, samples, &arguments).reports();
+    let reports = RankJob::new(2, samples, &arguments).reports();
     let (read, bytes) = (sum(&reports, "/origin_bytes"), samples.bytes());
     let floor = bytes + 2 * (bytes - 2 * (60 << 20));
     assert!(read * 100 <= floor * 101, "{read} bytes, the floor is {floor}");
@@ -178,7 +178,7 @@ fn ranks_with_partial_caches_read_the_lower_bound() {
 fn locality_dealing_keeps_each_steps_samples() {
     let samples = Samples::awkward(512, 2000);
     let arguments = ["--epochs", "3", "--batch-size", "8", "--memory", "10MB", "--ids", "--deal", "locality"];
-    let reports = Job::new(4, &samples, &arguments).reports();
+    let reports = RankJob::new(4, &samples, &arguments).reports();
     let of = |report: &Value, epoch: u64| -> Vec<u64> {
         let ids = report["epochs"][epoch as usize]["ids"].as_array().unwrap();
         ids.iter().map(|id| id.as_u64().unwrap()).collect()
@@ -210,18 +210,18 @@ fn difference_between_ranks_is_reported_by_all() {
         (&["--epochs", "3"], "number of epochs is 3, rank 0's is 2"),
         (&[], "dataset is"),
     ];
-    for (arguments, said) in cases {
-        let job = Job::new(3, &samples, &[]);
+    for (arguments, printed) in cases {
+        let job = RankJob::new(3, &samples, &[]);
         let mut odd = job.command(1);
         odd.args(arguments);
         if arguments.is_empty() {
-            odd = Job::new(3, &other, &[]).command(1);
+            odd = RankJob::new(3, &other, &[]).command(1);
             odd.env("FOREREAD_MEET", job.meeting.path());
         }
         let ranks = [job.start(0), job.start_as(&mut odd), job.start(2)];
         for rank in ranks {
             let line = rank.wait().fails(1);
-            assert!(line.contains("rank 1 differs from rank 0") && line.contains(said), "{line}");
+            assert!(line.contains("rank 1 differs from rank 0") && line.contains(printed), "{line}");
         }
     }
 }
@@ -231,13 +231,13 @@ fn difference_between_ranks_is_reported_by_all() {
 // semantics: RANK-36
 fn ranks_with_different_wire_protection_are_refused() {
     let samples = Samples::awkward(64, 1000);
-    let job = Job::new(2, &samples, &[]);
+    let job = RankJob::new(2, &samples, &[]);
     let mut odd = job.command(1);
     odd.env("FOREREAD_PEER_WIRE", "sealed");
     for rank in [job.start(0), job.start_as(&mut odd)] {
         let line = rank.wait().fails(1);
-        let said = "rank 1 differs from rank 0: FOREREAD_PEER_WIRE is sealed, rank 0's is authenticated";
-        assert!(line.contains(said), "{line}");
+        let printed = "rank 1 differs from rank 0: FOREREAD_PEER_WIRE is sealed, rank 0's is authenticated";
+        assert!(line.contains(printed), "{line}");
     }
 }
 
@@ -245,7 +245,7 @@ fn ranks_with_different_wire_protection_are_refused() {
 // semantics: RANK-6
 fn rank_of_another_world_size_ends_alone_and_is_named() {
     let samples = Samples::awkward(64, 1000);
-    let job = Job::new(2, &samples, &["--digest"]);
+    let job = RankJob::new(2, &samples, &["--digest"]);
     let mut odd = job.command(1);
     odd.env("WORLD_SIZE", "3");
     let (first, odd) = (job.start(0), job.start_as(&mut odd));
@@ -284,7 +284,7 @@ fn ranks_with_differently_named_disks_plan_together() {
     // One file for all with rank 0's directory, and one file per rank.
     for (files, kept) in [([of_rank(0), of_rank(0)], [false, true]), ([of_rank(0), of_rank(1)], [false; 2])] {
         disks.iter().for_each(|disk| fs::create_dir_all(disk).unwrap());
-        let job = Job::new(
+        let job = RankJob::new(
             2,
             &samples,
             &["--epochs", "2", "--batch-size", "8", "--memory", "50KB", "--digest", "--compute-ms", "10"],
@@ -311,7 +311,7 @@ fn ranks_with_differently_named_disks_plan_together() {
 // semantics: RANK-5
 fn missing_dataset_ends_all_ranks() {
     let samples = Samples::awkward(8, 1000);
-    let mut job = Job::new(3, &samples, &[]);
+    let mut job = RankJob::new(3, &samples, &[]);
     job.arguments[1] = "/nowhere/at/all".to_owned();
     for rank in job.all() {
         let line = rank.wait().fails(1);
@@ -323,8 +323,8 @@ fn missing_dataset_ends_all_ranks() {
 #[test]
 fn dataset_missing_on_one_rank_is_named_with_the_rank() {
     let samples = Samples::awkward(8, 1000);
-    let job = Job::new(3, &samples, &[]);
-    let mut odd = Job::new(3, &samples, &[]);
+    let job = RankJob::new(3, &samples, &[]);
+    let mut odd = RankJob::new(3, &samples, &[]);
     odd.arguments[1] = "/nowhere/at/all".to_owned();
     let mut odd = odd.command(1);
     odd.env("FOREREAD_MEET", job.meeting.path());
@@ -342,7 +342,7 @@ fn killed_rank_costs_others_reads_only() {
     let samples = Samples::awkward(2000, 20_000);
     let arguments =
         ["--epochs", "3", "--batch-size", "8", "--memory", "100MB", "--digest", "--compute-ms", "40"];
-    let job = Job::new(3, &samples, &arguments);
+    let job = RankJob::new(3, &samples, &arguments);
     let mut ranks = job.all();
     ranks[2].wait_for_first_batch();
     std::thread::sleep(Duration::from_millis(draw.below(1000)));
@@ -369,8 +369,8 @@ fn killed_rank_costs_others_reads_only() {
 fn restarted_rank_keeps_no_more_than_its_own_memory() {
     let samples = Samples::awkward(800, 20_000);
     let arguments = ["--epochs", "5", "--batch-size", "8", "--compute-ms", "20", "--digest", "--memory"];
-    let job = Job::new(2, &samples, &[&arguments[..], &["60MB"]].concat());
-    let less = Job::new(2, &samples, &[&arguments[..], &["0"]].concat());
+    let job = RankJob::new(2, &samples, &[&arguments[..], &["60MB"]].concat());
+    let less = RankJob::new(2, &samples, &[&arguments[..], &["0"]].concat());
     let mut ranks = job.all();
     ranks[1].wait_for_first_batch();
     ranks[1].process.kill().unwrap();
@@ -393,7 +393,7 @@ fn restarted_rank_keeps_no_more_than_its_own_memory() {
 fn stopped_rank_does_not_delay_others() {
     let samples = Samples::awkward(2000, 20_000);
     let arguments = ["--epochs", "3", "--batch-size", "8", "--memory", "100MB", "--compute-ms", "40"];
-    let job = Job::new(3, &samples, &arguments);
+    let job = RankJob::new(3, &samples, &arguments);
     let mut ranks = job.all();
     ranks[1].wait_for_first_batch();
     ranks[1].signal("-STOP");
@@ -434,7 +434,7 @@ fn run_resumes_with_another_number_of_ranks() {
     let mut seen: Vec<Vec<u64>> = vec![Vec::new(); 3];
     let mut origin = 0;
     for (world_size, stops) in [(4, true), (2, true), (3, true), (1, false)] {
-        let job = Job::new(world_size, &samples, &arguments);
+        let job = RankJob::new(world_size, &samples, &arguments);
         let ranks = job.all();
         if stops {
             std::thread::sleep(Duration::from_millis(900 + draw.below(300)));
@@ -497,7 +497,7 @@ fn unauthenticated_connections_are_refused() {
         free.local_addr().unwrap().port()
     };
     let mut job =
-        Job::new(2, &samples, &["--epochs", "3", "--batch-size", "8", "--compute-ms", "5", "--digest"]);
+        RankJob::new(2, &samples, &["--epochs", "3", "--batch-size", "8", "--compute-ms", "5", "--digest"]);
     job.arguments.extend(["--memory".to_owned(), "50MB".to_owned()]);
     let ranks: Vec<Rank> = (0..2)
         .map(|rank| {

@@ -195,9 +195,9 @@ fn each_refusal_is_one_line_with_bucket_and_remedy() {
         &["no such bucket", "AWS_ENDPOINT_URL"],
     );
     says(&mut at(&store, &["load", "s3://train/imagse"]), "s3://train/imagse", &[]);
-    let mut nobody = at(&store, &["load", url]);
-    nobody.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
-    says(&mut nobody, "s3://train", &["AWS_PROFILE", "AWS_SKIP_SIGNATURE=true"]);
+    let mut anonymous = at(&store, &["load", url]);
+    anonymous.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+    says(&mut anonymous, "s3://train", &["AWS_PROFILE", "AWS_SKIP_SIGNATURE=true"]);
     let mut public = at(&store, &["load", url]);
     says(public.env("AWS_SKIP_SIGNATURE", "true"), "s3://train", &["AWS_SKIP_SIGNATURE"]);
     let mut plain = at(&store, &["load", url]);

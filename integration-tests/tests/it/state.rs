@@ -79,13 +79,13 @@ fn run_terminated_anywhere_resumes() {
                 .status()
                 .unwrap();
             let status = child.wait().unwrap();
-            let said = std::fs::read_to_string(out.path()).unwrap();
-            if said.is_empty() {
+            let printed = std::fs::read_to_string(out.path()).unwrap();
+            if printed.is_empty() {
                 // It was terminated before it handled signals, and nothing was delivered.
                 assert!(!status.success());
                 continue;
             }
-            seen = joined(seen, ids(&serde_json::from_str(&said).unwrap()));
+            seen = joined(seen, ids(&serde_json::from_str(&printed).unwrap()));
             match status.code() {
                 Some(0) => break,
                 code => assert!(matches!(code, Some(130 | 143)), "{status}"),
@@ -160,8 +160,8 @@ fn state_that_would_be_a_sample_is_refused() {
     let samples = Samples::awkward(30, 1000);
     let directory = samples.path().to_str().unwrap();
     let state = format!("{directory}/run.state");
-    let said = run(&mut foreread(["load", directory, "--state", &state])).fails(2);
-    assert!(said.contains("would be a sample of it; keep it elsewhere"), "{said}");
+    let printed = run(&mut foreread(["load", directory, "--state", &state])).fails(2);
+    assert!(printed.contains("would be a sample of it; keep it elsewhere"), "{printed}");
     assert!(run(&mut foreread(["load", directory, "--state", ""])).fails(2).contains("--state"));
     let hidden = format!("{directory}/.run.state");
     run(&mut foreread(["load", directory, "--state", &hidden, "--epochs", "1"])).ok();

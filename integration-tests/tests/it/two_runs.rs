@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::ranks::{Job, Rank, assert_digests, ids};
+use crate::ranks::{Rank, RankJob, assert_digests, ids};
 use crate::support::{Samples, content, load, number};
 
 /// The same names and lengths twice, with other bytes.
@@ -24,7 +24,7 @@ fn port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn start(job: &Job, rank: u32, port: u16, more: &[String]) -> Rank {
+fn start(job: &RankJob, rank: u32, port: u16, more: &[String]) -> Rank {
     let mut command = job.command(rank);
     command
         .args(more)
@@ -47,7 +47,7 @@ fn after_a_kill(
     more: impl Fn(&str, u32) -> Vec<String>,
 ) -> Value {
     let port = port();
-    let (old, new) = (Job::new(2, one, arguments), Job::new(2, other, arguments));
+    let (old, new) = (RankJob::new(2, one, arguments), RankJob::new(2, other, arguments));
     let mut ranks: Vec<Rank> = (0..2).map(|rank| start(&old, rank, port, &more("old", rank))).collect();
     ranks[0].wait_for_first_batch();
     ranks[0].process.kill().unwrap();

@@ -7,16 +7,16 @@ use foreread_tier_testing::{Known, ReadAll};
 use futures::StreamExt;
 use http::StatusCode;
 
-use crate::server::{FaultMode, Server};
+use crate::server::{FaultMode, WebDavServer};
 use crate::web::open;
 use crate::{TEST_TIMEOUT, list, samples};
 
 /// A server, an origin on it, and a sample of more than one packet.
 async fn one(
     scheme: &str,
-) -> (tempfile::TempDir, Server, std::sync::Arc<dyn foreread_tier::OriginTier>, Known) {
+) -> (tempfile::TempDir, WebDavServer, std::sync::Arc<dyn foreread_tier::OriginTier>, Known) {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let origin = open(&format!("{scheme}://{}", server.address), &[]).await;
     let sample = samples.into_iter().find(|sample| &*sample.object.path == "ab/6").unwrap();
     (directory, server, origin, sample)
@@ -102,7 +102,7 @@ async fn failed_listing_names_the_directory() {
 // semantics: OPENDAL-6
 async fn listing_survives_refused_pages() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let file = tempfile::NamedTempFile::new().unwrap();
     let paths: Vec<&str> = samples.iter().map(|sample| &*sample.object.path).collect();
     std::fs::write(file.path(), paths.join("\n")).unwrap();
@@ -116,8 +116,8 @@ async fn listing_survives_refused_pages() {
 }
 
 /// A server that sends each GET to `to`, before the same path.
-async fn redirecting(root: &std::path::Path, to: &str) -> Server {
-    let server = Server::start(root).await;
+async fn redirecting(root: &std::path::Path, to: &str) -> WebDavServer {
+    let server = WebDavServer::start(root).await;
     server.behave(FaultMode::Redirect(String::leak(to.to_owned())));
     server
 }

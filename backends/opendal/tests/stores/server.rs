@@ -46,12 +46,12 @@ struct ServerState {
 
 /// A running server, which ends with the test's runtime.
 #[derive(Debug)]
-pub struct Server {
+pub struct WebDavServer {
     pub address: String,
     state: Arc<ServerState>,
 }
 
-impl Server {
+impl WebDavServer {
     pub async fn start(root: &Path) -> Self {
         let handler =
             DavHandler::builder().filesystem(LocalFs::new(root, false, false, false)).build_handler();

@@ -7,7 +7,7 @@ use foreread_tier::{Backend, ErrorKind, OpenOptions, OriginTier, Version};
 use foreread_tier_testing::{Known, ReadAll, conformance};
 use futures::StreamExt;
 
-use crate::server::{FaultMode, Server};
+use crate::server::{FaultMode, WebDavServer};
 use crate::{context, list, samples, write};
 
 pub async fn open(url: &str, settings: &[(&str, &str)]) -> Arc<dyn OriginTier> {
@@ -39,7 +39,7 @@ fn list_file(samples: &[Known]) -> tempfile::NamedTempFile {
 // semantics: OPENDAL-2
 async fn origin_conformance_webdav() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let origin = open(&format!("webdav://{}/", server.address), &[]).await;
     assert_eq!(origin.name(), "webdav");
     conformance::origin(&*origin, &samples).await;
@@ -48,7 +48,7 @@ async fn origin_conformance_webdav() {
     for sample in &samples {
         write(&deeper.path().join("one two/ü%"), &sample.object.path, &sample.content);
     }
-    let server = Server::start(deeper.path()).await;
+    let server = WebDavServer::start(deeper.path()).await;
     let origin = open(&format!("webdav://{}/one%20two/%C3%BC%25", server.address), &[]).await;
     conformance::origin(&*origin, &samples).await;
 }
@@ -57,7 +57,7 @@ async fn origin_conformance_webdav() {
 // semantics: OPENDAL-2
 async fn origin_conformance_web_server() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let file = list_file(&samples);
     let origin =
         open(&format!("http://{}", server.address), &[("list", file.path().to_str().unwrap())]).await;
@@ -69,7 +69,7 @@ async fn origin_conformance_web_server() {
 // semantics: OPENDAL-1
 async fn read_is_one_request_and_listing_one_per_directory() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let file = list_file(&samples);
     let web = open(&format!("http://{}", server.address), &[("list", file.path().to_str().unwrap())]).await;
     let dav = open(&format!("webdav://{}", server.address), &[]).await;
@@ -95,7 +95,7 @@ async fn read_is_one_request_and_listing_one_per_directory() {
 // semantics: OPENDAL-3
 async fn replaced_object_is_named() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let file = list_file(&samples);
     let web = open(&format!("http://{}", server.address), &[("list", file.path().to_str().unwrap())]).await;
     let dav = open(&format!("webdav://{}", server.address), &[]).await;
@@ -117,7 +117,7 @@ async fn replaced_object_is_named() {
 // semantics: OPENDAL-5
 async fn web_server_without_a_list_names_the_remedy() {
     let (directory, _) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let url = format!("http://{}", server.address);
     let (objects, errors) = list(&*open(&url, &[]).await, "").await;
     assert!(objects.is_empty() && errors.len() == 1 && server.take_requests().is_empty());
@@ -139,7 +139,7 @@ async fn web_server_without_a_list_names_the_remedy() {
 // semantics: OPENDAL-9
 async fn denied_access_names_the_remedy_without_secrets() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     server.behave(FaultMode::AskWho);
     let url = format!("webdav://{}", server.address);
     let host = format!("http://{}", server.address);

@@ -101,7 +101,7 @@ const LONG: &[Long] = &[
     Long {
         name: "300 runs ended by signals, resumed to their end",
         file: "integration-tests/tests/it/state.rs",
-        test: "a_run_that_is_terminated_anywhere_goes_on_where_it_was",
+        test: "run_terminated_anywhere_resumes",
     },
     Long {
         name: "500 kills of a disk tier",
@@ -111,22 +111,22 @@ const LONG: &[Long] = &[
     Long {
         name: "500 kills of a run with a disk tier",
         file: "integration-tests/tests/it/disk.rs",
-        test: "killed_at_any_moment_it_leaves_only_whole_samples",
+        test: "killed_run_leaves_only_whole_samples",
     },
     Long {
         name: "60 garbled indexes",
         file: "integration-tests/tests/it/disk_faults.rs",
-        test: "a_garbled_index_costs_what_it_listed",
+        test: "garbled_index_costs_its_samples",
     },
     Long {
         name: "80 times damage under a run",
         file: "integration-tests/tests/it/disk_faults.rs",
-        test: "what_happens_to_the_files_under_a_run_costs_reads_only",
+        test: "damaged_files_during_a_run_cost_reads_only",
     },
     Long {
         name: "24 GiB through 1 GiB of memory and 4 GiB of disk",
         file: "integration-tests/tests/it/endurance.rs",
-        test: "three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat",
+        test: "resources_stay_flat_over_epochs_larger_than_the_caches",
     },
     Long {
         name: "each fault of a bucket alone, at 1 %, 10 % and in bursts",

@@ -306,7 +306,7 @@ async fn symbolic_links_are_followed_and_invalid_ones_named() {
     let expected =
         [("dangling", ErrorKind::NotFound), ("dog/up", ErrorKind::Invalid), ("self", ErrorKind::Invalid)];
     assert_eq!(named, expected, "{errors:?}");
-    assert!(errors[1].to_string().contains("circle"), "{}", errors[1]);
+    assert!(errors[1].to_string().contains("cycle"), "{}", errors[1]);
 }
 
 #[tokio::test]

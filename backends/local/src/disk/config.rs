@@ -165,7 +165,7 @@ pub enum WhenOwned {
 
 /// How a tier may use a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DirectoryAccess {
+pub enum Access {
     /// The tier owns the space.
     Owner,
     /// Read only: another process owns the space, nothing can be written, or the disk is full.

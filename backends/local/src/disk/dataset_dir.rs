@@ -141,29 +141,25 @@ pub(super) struct SegmentLimits {
 }
 
 impl SegmentWriter {
-    /// Recovers the records of `dataset_dir` and puts them into `table`, as far as the quota
+    /// Recovers the records of `dir` and puts them into `table`, as far as the quota
     /// allows.
     pub(super) fn recover(
-        dataset_dir: &DatasetDir,
+        dir: &DatasetDir,
         directory: u8,
         table: &PlaceTable,
         quota: &Quota,
         limits: SegmentLimits,
     ) -> Result<Self, TierError> {
-        let folder = dataset_dir.folder().map_err(|errno| from_errno(errno, dataset_dir.identity))?;
+        let folder = dir.folder().map_err(|errno| from_errno(errno, dir.identity))?;
         let path = folder.path_of(INDEX);
-        let listed = match index::read(&folder, directory, dataset_dir.identity)
+        let listed = match index::read(&folder, directory, dir.identity)
             .map_err(|error| from_io(&error, path.display()))?
         {
             IndexFile::Valid(listed) => listed,
             // Segments without an index are unused.
             other => {
                 if matches!(other, IndexFile::Invalid) {
-                    warn_lost(
-                        dataset_dir.identity,
-                        "what it held",
-                        "the index is damaged or of another version",
-                    );
+                    warn_lost(dir.identity, "what it held", "the index is damaged or of another version");
                 }
                 let left = layout::remove_files(&folder);
                 for (left, errno) in left.map_err(|errno| from_errno(errno, folder.path().display()))? {
@@ -176,13 +172,9 @@ impl SegmentWriter {
             }
         };
         if listed.damaged > 0 {
-            warn_lost(
-                dataset_dir.identity,
-                format_args!("{} entries", listed.damaged),
-                "the index is damaged",
-            );
+            warn_lost(dir.identity, format_args!("{} entries", listed.damaged), "the index is damaged");
         }
-        let (mut segments, mut unusable) = open_segments(dataset_dir, &folder, quota)?;
+        let (mut segments, mut unusable) = open_segments(dir, &folder, quota)?;
         let found = listed.live();
         let mut missing = 0;
         let mut kept: BTreeMap<u16, Vec<RecordPlace>> = BTreeMap::new();
@@ -202,7 +194,7 @@ impl SegmentWriter {
         }
         if missing > 0 {
             warn_lost(
-                dataset_dir.identity,
+                dir.identity,
                 format_args!("{missing} samples"),
                 "their segments are gone, cut off or damaged",
             );
@@ -211,16 +203,16 @@ impl SegmentWriter {
         let dead = listed.length - live.len() as u64;
         let rewrite = live.len() < total || dead > live.len() as u64 + 1024 || listed.length == 0;
         let index = if rewrite || listed.damaged > 0 {
-            IndexWriter::rewrite(&folder, dataset_dir.identity, live.iter().copied(), limits.samples)
+            IndexWriter::rewrite(&folder, dir.identity, live.iter().copied(), limits.samples)
         } else {
-            IndexWriter::resume(&folder, dataset_dir.identity, listed.length, limits.samples)
+            IndexWriter::resume(&folder, dir.identity, listed.length, limits.samples)
         };
         let index = index.map_err(|error| from_io(&error, path.display()))?;
         segments.retain(|number, segment| match kept.get_mut(number) {
             Some(places) => {
                 segment.live = places.len() as u64;
                 reclaim(segment, places, quota);
-                dataset_dir.insert(*number, Arc::clone(&segment.file));
+                dir.insert(*number, Arc::clone(&segment.file));
                 true
             }
             None => {
@@ -243,7 +235,7 @@ impl SegmentWriter {
     /// On an error nothing of them is kept.
     pub(super) fn write(
         &mut self,
-        dataset_dir: &DatasetDir,
+        dir: &DatasetDir,
         quota: &Quota,
         bytes: &[u8],
         limits: SegmentLimits,
@@ -258,7 +250,7 @@ impl SegmentWriter {
                 if self.segments.len() >= limits.segments && !quota.try_reserve(SEGMENT_OVERHEAD) {
                     return Err(NO_ROOM);
                 }
-                self.begin(dataset_dir, quota)?
+                self.begin(dir, quota)?
             }
         };
         let segment = self.segments.get_mut(&number).ok_or(Errno::IO)?;
@@ -272,23 +264,23 @@ impl SegmentWriter {
     }
 
     /// Creates a segment and makes it the active one.
-    fn begin(&mut self, dataset_dir: &DatasetDir, quota: &Quota) -> Result<u16, Errno> {
+    fn begin(&mut self, dir: &DatasetDir, quota: &Quota) -> Result<u16, Errno> {
         let is_free = |number: &u16| !self.segments.contains_key(number) && !self.unusable.contains(number);
         let number = (0..MAX_SEGMENTS).find(is_free).ok_or(Errno::NOSPC)?;
         let name = segment_name(number);
         let file = Arc::new(DirectFile::open(&self.folder, &name, true, true)?);
         let mut header = Aligned::new(BLOCK as usize);
-        header.extend(&file_header(SEGMENT_MAGIC, dataset_dir.identity, number, BLOCK as usize));
+        header.extend(&file_header(SEGMENT_MAGIC, dir.identity, number, BLOCK as usize));
         if let Err(errno) = file.write(header.as_slice(), 0) {
             let _ = self.folder.remove(&*name); // frees its space
             return Err(errno);
         }
-        dataset_dir.insert(number, Arc::clone(&file));
+        dir.insert(number, Arc::clone(&file));
         self.segments.insert(number, OwnedSegment { file, end: BLOCK, live: 0 });
         let before = self.active.replace(number);
         // An empty segment was kept only while it was the active one.
         if let Some(before) = before.filter(|before| self.segments.get(before).is_some_and(|s| s.live == 0)) {
-            self.remove(dataset_dir, quota, before);
+            self.remove(dir, quota, before);
         }
         Ok(number)
     }
@@ -329,7 +321,7 @@ impl SegmentWriter {
     /// recovery then finds that they are invalid.
     pub(super) fn remove_records(
         &mut self,
-        dataset_dir: &DatasetDir,
+        dir: &DatasetDir,
         directory: u8,
         table: &PlaceTable,
         quota: &Quota,
@@ -352,14 +344,14 @@ impl SegmentWriter {
                     Err(_) => quota.write_off(place.bytes()),
                 }
             } else {
-                self.remove(dataset_dir, quota, place.segment);
+                self.remove(dir, quota, place.segment);
             }
         }
         listed
     }
 
-    fn remove(&mut self, dataset_dir: &DatasetDir, quota: &Quota, number: u16) {
-        dataset_dir.forget(number);
+    fn remove(&mut self, dir: &DatasetDir, quota: &Quota, number: u16) {
+        dir.forget(number);
         self.segments.remove(&number);
         if !remove_segment(&self.folder, number, quota) {
             self.unusable.push(number);
@@ -370,7 +362,7 @@ impl SegmentWriter {
 /// Opens valid segments and removes the others. Also returns the numbers of those where neither is
 /// possible.
 fn open_segments(
-    dataset_dir: &DatasetDir,
+    dir: &DatasetDir,
     folder: &Folder,
     quota: &Quota,
 ) -> Result<(BTreeMap<u16, OwnedSegment>, Vec<u16>), TierError> {
@@ -382,22 +374,22 @@ fn open_segments(
             let file = DirectFile::open(folder, &name, true, false)?;
             Ok((file.size()?.0, file))
         };
-        match layout::is_segment(folder, dataset_dir.identity, number) {
+        match layout::is_segment(folder, dir.identity, number) {
             Ok(true) => match open() {
                 Ok((length, file)) => {
                     segments.insert(number, OwnedSegment { file: Arc::new(file), end: length, live: 0 });
                     continue;
                 }
-                Err(errno) => warn_lost(dataset_dir.identity, &name, errno),
+                Err(errno) => warn_lost(dir.identity, &name, errno),
             },
             Ok(false) => {
-                warn_lost(dataset_dir.identity, &name, "its header is damaged or of another version");
+                warn_lost(dir.identity, &name, "its header is damaged or of another version");
                 if !remove_segment(folder, number, quota) {
                     unusable.push(number);
                 }
                 continue;
             }
-            Err(error) => warn_lost(dataset_dir.identity, &name, error),
+            Err(error) => warn_lost(dir.identity, &name, error),
         }
         // It may be possible to open it later, so it stays. Its space is counted.
         quota.write_off(folder.allocated(&*name));
@@ -455,18 +447,18 @@ mod tests {
     fn removed_segment_is_not_opened_again() {
         let directory = tempfile::tempdir().unwrap();
         let identity = DatasetIdentity(1);
-        let dataset_dir = DatasetDir::owned(identity, Folder::for_test(directory.path()));
+        let dir = DatasetDir::owned(identity, Folder::for_test(directory.path()));
         let (quota, table) = (Quota::new(1 << 30), PlaceTable::new(10, metrics::gauge!("none")));
         let limits = SegmentLimits { segment: 1 << 20, samples: 10, segments: 4 };
-        let mut writer = SegmentWriter::recover(&dataset_dir, 0, &table, &quota, limits).unwrap();
+        let mut writer = SegmentWriter::recover(&dir, 0, &table, &quota, limits).unwrap();
         let bytes = Aligned::new(BLOCK as usize);
-        let (number, _) = writer.write(&dataset_dir, &quota, bytes.as_slice(), limits).unwrap();
-        let file = dataset_dir.segment(number).unwrap();
+        let (number, _) = writer.write(&dir, &quota, bytes.as_slice(), limits).unwrap();
+        let file = dir.segment(number).unwrap();
         // Between the two halves of a removal.
-        dataset_dir.forget(number);
+        dir.forget(number);
         assert!(directory.path().join(segment_name(number)).exists());
-        assert_eq!(dataset_dir.segment(number).unwrap_err(), Errno::NOENT);
-        writer.remove(&dataset_dir, &quota, number);
+        assert_eq!(dir.segment(number).unwrap_err(), Errno::NOENT);
+        writer.remove(&dir, &quota, number);
         assert_eq!(Arc::strong_count(&file), 1, "nothing keeps the file open");
     }
 }

@@ -40,16 +40,12 @@ pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierEr
 pub(super) fn from_io(error: &std::io::Error, object: impl std::fmt::Display) -> TierError {
     match Errno::from_io_error(error) {
         Some(errno) => from_errno(errno, object),
-        None => error_about(ErrorKind::Other, object, error.to_string()),
+        None => about(ErrorKind::Other, object, error.to_string()),
     }
 }
 
 /// An error about `object`, a path or a sample.
-pub(super) fn error_about(
-    kind: ErrorKind,
-    object: impl std::fmt::Display,
-    detail: impl Into<String>,
-) -> TierError {
+pub(super) fn about(kind: ErrorKind, object: impl std::fmt::Display, detail: impl Into<String>) -> TierError {
     TierError::new(kind, NAME).with_object(object.to_string()).with_detail(detail)
 }
 

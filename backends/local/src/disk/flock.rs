@@ -63,13 +63,13 @@ impl FileLock {
 
 /// A process, distinguished from those of other containers and nodes with the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ProcessIdentity {
+pub(super) struct ProcessId {
     pub(super) pid: u32,
     /// Boot id, pid namespace and start time. Unknown parts are empty.
     pub(super) life: String,
 }
 
-impl ProcessIdentity {
+impl ProcessId {
     /// The current process.
     pub(super) fn this() -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -85,7 +85,7 @@ impl ProcessIdentity {
 /// The owner of a directory's space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DirectoryOwner {
-    pub(super) process: Option<ProcessIdentity>,
+    pub(super) process: Option<ProcessId>,
     pub(super) since: Option<SystemTime>,
     pub(super) datasets: Vec<DatasetIdentity>,
 }
@@ -100,7 +100,7 @@ impl DirectoryOwner {
         for line in text.lines() {
             match line.split_once(' ') {
                 Some(("pid", pid)) => {
-                    owner.process = pid.parse().ok().map(|pid| ProcessIdentity { pid, life: String::new() });
+                    owner.process = pid.parse().ok().map(|pid| ProcessId { pid, life: String::new() });
                 }
                 Some(("life", life)) => {
                     if let Some(process) = &mut owner.process {
@@ -161,7 +161,7 @@ pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Resul
     }
     let Some(mut lock) = taken else { return Ok(None) };
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let this = ProcessIdentity::this();
+    let this = ProcessId::this();
     let mut text = format!("pid {}\nlife {}\nsince {since}\n", this.pid, this.life);
     for dataset in datasets {
         let _ = writeln!(text, "dataset {dataset}"); // a string takes everything
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn pid_1_of_another_container_is_another_process() {
-        let this = ProcessIdentity::this();
+        let this = ProcessId::this();
         assert_eq!(this.life.split(' ').count(), 3, "{}", this.life);
         assert!(this.life.contains("pid:[") && !this.life.ends_with(' '), "{}", this.life);
         let text = format!("pid {}\nlife {}\nsince 5\n", this.pid, this.life);

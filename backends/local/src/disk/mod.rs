@@ -120,8 +120,7 @@ mod uring;
 mod writer;
 
 pub use config::{
-    DatasetOnDisk, DatasetUsage, DirectoryAccess, DiskConfig, DiskCounts, DiskDirectory, DiskReader,
-    WhenOwned,
+    Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskDirectory, DiskReader, WhenOwned,
 };
 pub use manage::{CacheEntry, Removed, Rule, clean, list};
 pub(crate) use root::is_cache_name;

@@ -7,10 +7,10 @@ use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetIdentity;
 
 use super::closing;
-use super::config::{DatasetOnDisk, DirectoryAccess, DiskConfig, DiskDirectory, WhenOwned};
+use super::config::{Access, DatasetOnDisk, DiskConfig, DiskDirectory, WhenOwned};
 use super::dataset_dir::{DatasetDir, SEGMENT_OVERHEAD, SegmentLimits, SegmentWriter};
-use super::error::{error_about, from_errno, from_io};
-use super::flock::{self, FileLock, ProcessIdentity};
+use super::error::{about, from_errno, from_io};
+use super::flock::{self, FileLock, ProcessId};
 use super::folder::Folder;
 use super::format::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, MAX_START};
 use super::index::{self, IndexFile};
@@ -50,13 +50,13 @@ pub(super) fn open_roots(
     let count = config.directories.len();
     if !(1..=MAX_DIRECTORIES).contains(&count) {
         let why = "a disk tier has 1 to 32 of them";
-        return Err(error_about(ErrorKind::Invalid, format_args!("{count} directories"), why));
+        return Err(about(ErrorKind::Invalid, format_args!("{count} directories"), why));
     }
     let least = min_capacity(config, sets, datasets);
     for DiskDirectory { path, capacity, .. } in &config.directories {
         if *capacity < least {
             let why = format!("{capacity} bytes cannot hold a single sample; give it at least {least}");
-            return Err(error_about(ErrorKind::Invalid, path.display(), why));
+            return Err(about(ErrorKind::Invalid, path.display(), why));
         }
     }
     let mut roots: Vec<Option<Folder>> = Vec::with_capacity(count);
@@ -90,7 +90,7 @@ pub(super) fn open_roots(
         if let Some(before) = roots.iter().position(same) {
             let other = config.directories[before].path.display();
             let why = format!("it is the same directory as {other}, which is also given; name it once");
-            return Err(error_about(ErrorKind::Invalid, path.display(), why));
+            return Err(about(ErrorKind::Invalid, path.display(), why));
         }
         roots.push(Some(root));
     }
@@ -107,7 +107,7 @@ pub(super) fn open(
 ) -> Result<OpenedDirectory, TierError> {
     let DiskDirectory { path, capacity, .. } = &config.directories[usize::from(number)];
     let Some(root) = root else {
-        return Ok(read_only(path, DirectoryAccess::Unused, &[]));
+        return Ok(read_only(path, Access::Unused, &[]));
     };
     closing::wait(root.id().map_err(|errno| from_errno(errno, path.display()))?);
     let identities: Vec<DatasetIdentity> = sets.iter().map(|set| set.identity).collect();
@@ -115,12 +115,12 @@ pub(super) fn open(
     let opened = match owner {
         Ok(Some(owner)) => open_owned(config, number, sets, datasets, root, *capacity, owner),
         Ok(None) => {
-            let detail = owned_message(&flock::owner(root), path, &ProcessIdentity::this());
+            let detail = owned_message(&flock::owner(root), path, &ProcessId::this());
             if config.when_owned == WhenOwned::Refuse {
-                return Err(error_about(ErrorKind::Other, path.display(), detail));
+                return Err(about(ErrorKind::Other, path.display(), detail));
             }
             tracing::warn!(directory = %path.display(), "the disk cache is only read: {detail}");
-            return Ok(read_only(path, DirectoryAccess::ReadOnly, sets));
+            return Ok(read_only(path, Access::ReadOnly, sets));
         }
         Err(error) => Err(error),
     };
@@ -130,15 +130,15 @@ pub(super) fn open(
             sets.iter().for_each(|set| set.table.clear(number));
             let directory = path.display();
             tracing::warn!(%directory, "the disk cache is only read: {error}");
-            Ok(read_only(path, DirectoryAccess::ReadOnly, sets))
+            Ok(read_only(path, Access::ReadOnly, sets))
         }
         Err(error) if error.kind() == ErrorKind::Denied && holds_any(root, number, sets) => {
             tracing::warn!(directory = %path.display(), "the disk cache is only read: {error}");
-            Ok(read_only(path, DirectoryAccess::ReadOnly, sets))
+            Ok(read_only(path, Access::ReadOnly, sets))
         }
         Err(error) if error.kind() == ErrorKind::Denied && holds_any_part(path, sets) => {
             tracing::warn!(directory = %path.display(), "the run continues without this disk cache: {error}");
-            Ok(read_only(path, DirectoryAccess::Unused, &[]))
+            Ok(read_only(path, Access::Unused, &[]))
         }
         opened => opened,
     }
@@ -159,7 +159,7 @@ fn holds_any(root: &Folder, number: u8, sets: &[CachedDataset]) -> bool {
 }
 
 /// Names the owner of the directory `path` and the remedy for the process `this`.
-fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessIdentity) -> String {
+fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessId) -> String {
     let path = path.display();
     if owner.process.as_ref() == Some(this) {
         return format!(
@@ -174,10 +174,10 @@ fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessIdent
 }
 
 /// A directory that is only read. Each dataset's cache is locked when its follower finds it.
-fn read_only(path: &Path, access: DirectoryAccess, sets: &[CachedDataset]) -> OpenedDirectory {
-    let dataset_dirs = sets.iter().map(|set| DatasetDir::followed(set.identity)).collect();
+fn read_only(path: &Path, access: Access, sets: &[CachedDataset]) -> OpenedDirectory {
+    let dirs = sets.iter().map(|set| DatasetDir::followed(set.identity)).collect();
     let (path, quota, failed) = (path.to_owned(), Quota::new(0), AtomicBool::default());
-    let directory = CacheDirectory { path, access, quota, dataset_dirs, limits: Vec::new(), failed };
+    let directory = CacheDirectory { path, access, quota, dirs, limits: Vec::new(), failed };
     OpenedDirectory { directory, segment_writers: Vec::new(), locks: Vec::new() }
 }
 
@@ -214,18 +214,16 @@ fn open_owned(
             "the disk cache has no space: give it more, or clean other caches there (`foreread cache clean`)"
         );
     }
-    let dataset_dirs: Vec<DatasetDir> =
+    let dirs: Vec<DatasetDir> =
         folders.into_iter().map(|(identity, folder)| DatasetDir::owned(identity, folder)).collect();
-    let segment_writers = dataset_dirs
+    let segment_writers = dirs
         .iter()
         .zip(sets)
         .zip(&limits)
-        .map(|((dataset_dir, set), &limits)| {
-            SegmentWriter::recover(dataset_dir, number, &set.table, &quota, limits)
-        })
+        .map(|((dir, set), &limits)| SegmentWriter::recover(dir, number, &set.table, &quota, limits))
         .collect::<Result<Vec<_>, _>>()?;
-    let (path, access, failed) = (path.clone(), DirectoryAccess::Owner, AtomicBool::default());
-    let directory = CacheDirectory { path, access, quota, dataset_dirs, limits, failed };
+    let (path, access, failed) = (path.clone(), Access::Owner, AtomicBool::default());
+    let directory = CacheDirectory { path, access, quota, dirs, limits, failed };
     Ok(OpenedDirectory { directory, segment_writers, locks })
 }
 
@@ -288,7 +286,7 @@ mod tests {
 
     #[test]
     fn owner_message_names_the_remedy() {
-        let this = ProcessIdentity::this();
+        let this = ProcessId::this();
         let owner = |process| flock::DirectoryOwner { process, ..flock::DirectoryOwner::default() };
         let said = |process| owned_message(&owner(process), Path::new("/scratch"), &this);
         let ours = said(Some(this.clone()));
@@ -303,7 +301,7 @@ mod tests {
             ours.ends_with("a directory of its own, such as val=20GB below the one that is named"),
             "{ours}"
         );
-        let theirs = said(Some(ProcessIdentity { life: "of another container".to_owned(), ..this.clone() }));
+        let theirs = said(Some(ProcessId { life: "of another container".to_owned(), ..this.clone() }));
         let wait = format!("its space is owned by process {pid}; wait for it to end");
         assert!(theirs.starts_with(&wait), "{theirs}");
         assert!(theirs.contains("one for each rank, as in /scratch/$LOCAL_RANK"), "{theirs}");

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use foreread_tier::{Buffer, ErrorKind, ReadRequest, TierError};
 use rustix::io::Errno;
 
-use super::config::DirectoryAccess;
-use super::error::{NAME, error_about, from_errno};
+use super::config::Access;
+use super::error::{NAME, about, from_errno};
 use super::file::DirectFile;
 use super::format::{BLOCK, HEADER, RecordPlace, check_record};
 use super::packer::PackJob;
@@ -84,10 +84,9 @@ impl RecordReader {
         let Some((key, place)) = key.and_then(|key| Some((key, self.0.place(key)?))) else {
             return Err(error(request, ErrorKind::Absent));
         };
-        let dataset_dir = &self.0.directories[usize::from(place.directory)].dataset_dirs[key.0];
-        let file = dataset_dir
-            .segment(place.segment)
-            .map_err(|errno| self.kernel_error(request, key, place, errno))?;
+        let dir = &self.0.directories[usize::from(place.directory)].dirs[key.0];
+        let file =
+            dir.segment(place.segment).map_err(|errno| self.kernel_error(request, key, place, errno))?;
         let buffer = self.0.buffers.allocate(place.bytes() as usize, BLOCK as usize).ok_or_else(|| {
             let detail = format!("there is no memory for its {} bytes", place.bytes());
             error(request, ErrorKind::Other).with_detail(detail)
@@ -140,7 +139,7 @@ impl RecordReader {
             return error(request, ErrorKind::Absent);
         }
         let failure = from_errno(errno, request.key);
-        if !self.0.read_error_logged.swap(true, Ordering::Relaxed) {
+        if !self.0.error_logged.swap(true, Ordering::Relaxed) {
             let directory = self.0.directories[usize::from(place.directory)].path.display();
             tracing::warn!(
                 %directory, error = %failure,
@@ -173,11 +172,11 @@ impl RecordReader {
         }
         let directory = &self.0.directories[usize::from(place.directory)];
         if self.0.counters.corrupt() == 0 {
-            let error = error_about(ErrorKind::Corrupt, format_args!("sample {id}"), why);
+            let error = about(ErrorKind::Corrupt, format_args!("sample {id}"), why);
             let directory = directory.path.display();
             tracing::warn!(%directory, %error, "a cached sample is dropped; more are counted, not logged");
         }
-        if directory.access == DirectoryAccess::Owner {
+        if directory.access == Access::Owner {
             // Without the packer the directory is no longer written.
             let _ = self.0.jobs.send(PackJob::Remove { keys: vec![((set, id), Some(place))], done: None });
         }

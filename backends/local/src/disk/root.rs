@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::config::DiskDirectory;
-use super::error::{error_about, from_errno};
+use super::error::{about, from_errno};
 use super::file::retry;
 use super::folder::{Folder, FolderId, Permissions, make_folder, open_folder};
 use super::layout;
@@ -40,7 +40,7 @@ pub(super) enum CacheRoot {
 }
 
 /// The object that has a candidate name.
-enum RootCandidate {
+enum Candidate {
     Missing,
     Own(OwnedFd),
     /// Not owned by this user alone, and why.
@@ -77,47 +77,47 @@ fn foreign(stat: &Stat) -> Option<String> {
 }
 
 /// Inspects one name. Objects of other users are not changed.
-fn inspect(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<RootCandidate, Errno> {
+fn inspect(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Candidate, Errno> {
     let descriptor = match open_folder(parent.as_fd(), name) {
         Ok(descriptor) => descriptor,
-        Err(Errno::NOENT) => return Ok(RootCandidate::Missing),
+        Err(Errno::NOENT) => return Ok(Candidate::Missing),
         Err(Errno::NOTDIR | Errno::LOOP) => {
-            return Ok(RootCandidate::Foreign("is not a directory".to_owned()));
+            return Ok(Candidate::Foreign("is not a directory".to_owned()));
         }
         // Another user's, or one without access for its owner.
         Err(Errno::ACCESS | Errno::PERM) => {
             let stat = retry(|| rustix::fs::statat(parent.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW))?;
             let why = foreign(&stat).unwrap_or_else(|| "cannot be read".to_owned());
-            return Ok(RootCandidate::Foreign(why));
+            return Ok(Candidate::Foreign(why));
         }
         Err(errno) => return Err(errno),
     };
     if permissions == Permissions::Shared {
-        return Ok(RootCandidate::Own(descriptor));
+        return Ok(Candidate::Own(descriptor));
     }
     let stat = rustix::fs::fstat(&descriptor)?;
     if let Some(why) = foreign(&stat) {
-        return Ok(RootCandidate::Foreign(why));
+        return Ok(Candidate::Foreign(why));
     }
     if stat.st_mode & 0o077 == 0 {
-        return Ok(RootCandidate::Own(descriptor));
+        return Ok(Candidate::Own(descriptor));
     }
     let closed = retry(|| rustix::fs::fchmod(&descriptor, Mode::from_raw_mode(stat.st_mode & 0o700)));
     // A read-only file system cannot be written, and its files were readable before.
     if closed == Err(Errno::ROFS) {
-        return Ok(RootCandidate::Own(descriptor));
+        return Ok(Candidate::Own(descriptor));
     }
     let mode = rustix::fs::fstat(&descriptor)?.st_mode & 0o7777;
     Ok(match mode & 0o077 {
-        0 => RootCandidate::Own(descriptor),
-        _ => RootCandidate::Exposed(format!(
+        0 => Candidate::Own(descriptor),
+        _ => Candidate::Exposed(format!(
             "it is readable for others (mode {mode:04o}), and that cannot be changed"
         )),
     })
 }
 
 /// Creates the root `name`, where nothing exists.
-fn create_root(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<RootCandidate, Errno> {
+fn create_root(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Candidate, Errno> {
     let descriptor = match make_folder(parent.as_fd(), name, permissions) {
         Ok(descriptor) => descriptor,
         // Another process was faster: another rank, or another user.
@@ -125,7 +125,7 @@ fn create_root(parent: impl AsFd, name: &str, permissions: Permissions) -> Resul
         Err(errno) => return Err(errno),
     };
     if permissions == Permissions::Shared {
-        return Ok(RootCandidate::Own(descriptor));
+        return Ok(Candidate::Own(descriptor));
     }
     let stat = rustix::fs::fstat(&descriptor)?;
     let mode = stat.st_mode & 0o7777;
@@ -134,11 +134,11 @@ fn create_root(parent: impl AsFd, name: &str, permissions: Permissions) -> Resul
     } else if mode & 0o077 != 0 {
         format!("a directory created there with mode 0700 has mode {mode:04o}")
     } else {
-        return Ok(RootCandidate::Own(descriptor));
+        return Ok(Candidate::Own(descriptor));
     };
     // Just created and useless. It stays if it is not empty.
     let _ = retry(|| rustix::fs::unlinkat(parent.as_fd(), name, AtFlags::REMOVEDIR));
-    Ok(RootCandidate::Exposed(why))
+    Ok(Candidate::Exposed(why))
 }
 
 /// Opens this user's root in `directory`, and creates it if there is none.
@@ -149,7 +149,7 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
     let path = &directory.path;
     let failed = |errno| from_errno(errno, path.display());
     let unusable = |why: String, remedy: &str| {
-        CacheRoot::Unusable(error_about(ErrorKind::Denied, path.display(), format!("{why}; {remedy}")))
+        CacheRoot::Unusable(about(ErrorKind::Denied, path.display(), format!("{why}; {remedy}")))
     };
     match std::fs::create_dir(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists && !path.is_dir() => {
@@ -170,28 +170,27 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
     };
     for name in candidate_names(permissions) {
         match inspect(&parent, &name, permissions).map_err(failed)? {
-            RootCandidate::Own(descriptor) => return Ok(root(&name, descriptor)),
-            RootCandidate::Exposed(why) => return Ok(not_kept(why)),
-            RootCandidate::Foreign(why) => taken.push((name, why)),
-            RootCandidate::Missing => missing = missing.or(Some(name)),
+            Candidate::Own(descriptor) => return Ok(root(&name, descriptor)),
+            Candidate::Exposed(why) => return Ok(not_kept(why)),
+            Candidate::Foreign(why) => taken.push((name, why)),
+            Candidate::Missing => missing = missing.or(Some(name)),
         }
     }
     while let Some(name) = missing.take() {
         match create_root(&parent, &name, permissions) {
-            Ok(RootCandidate::Own(descriptor)) => {
+            Ok(Candidate::Own(descriptor)) => {
                 for (name, why) in &taken {
                     let path = path.join(name);
                     tracing::warn!("{}: {why}; it is left unchanged, another name is used", path.display());
                 }
                 return Ok(root(&name, descriptor));
             }
-            Ok(RootCandidate::Exposed(why)) => return Ok(not_kept(why)),
-            Ok(RootCandidate::Foreign(why)) => taken.push((name, why)),
-            Ok(RootCandidate::Missing) => {} // created and removed by others; another name is tried
+            Ok(Candidate::Exposed(why)) => return Ok(not_kept(why)),
+            Ok(Candidate::Foreign(why)) => taken.push((name, why)),
+            Ok(Candidate::Missing) => {} // created and removed by others; another name is tried
             Err(errno) => return full_or(failed(errno)),
         }
-        let is_free =
-            |name: &String| matches!(inspect(&parent, name, permissions), Ok(RootCandidate::Missing));
+        let is_free = |name: &String| matches!(inspect(&parent, name, permissions), Ok(Candidate::Missing));
         missing = candidate_names(permissions)
             .filter(|name| taken.iter().all(|(other, _)| other != name))
             .find(is_free);
@@ -234,7 +233,7 @@ pub(super) fn existing(directory: &Path) -> Result<Vec<Folder>, TierError> {
     let mut folders = Vec::new();
     for permissions in [Permissions::Private, Permissions::Shared] {
         for name in candidate_names(permissions) {
-            if let RootCandidate::Own(root) = inspect(&parent, &name, permissions).map_err(failed)? {
+            if let Candidate::Own(root) = inspect(&parent, &name, permissions).map_err(failed)? {
                 let root = Folder::new(root, directory.join(name), permissions);
                 folders.extend(
                     layout::parts(&root)
@@ -254,7 +253,7 @@ pub(super) fn count_parts(directory: &DiskDirectory) -> u32 {
     let permissions = directory.permissions();
     let Ok(parent) = open_parent(&directory.path) else { return 1 };
     let own = candidate_names(permissions).find_map(|name| match inspect(&parent, &name, permissions) {
-        Ok(RootCandidate::Own(root)) => Some(Folder::new(root, directory.path.join(name), permissions)),
+        Ok(Candidate::Own(root)) => Some(Folder::new(root, directory.path.join(name), permissions)),
         _ => None,
     });
     own.and_then(|root| layout::parts(&root).into_iter().max()).map_or(1, |most| most + 1)

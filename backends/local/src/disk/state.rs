@@ -10,7 +10,7 @@ use foreread_tier::{Budget, Buffers, TierError};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId};
 
 use super::closing;
-use super::config::DirectoryAccess;
+use super::config::Access;
 use super::counters::DiskCounters;
 use super::dataset_dir::{DatasetDir, SegmentLimits};
 use super::flock::{self, FileLock};
@@ -33,10 +33,10 @@ pub(super) struct CachedDataset {
 #[derive(Debug)]
 pub(super) struct CacheDirectory {
     pub(super) path: PathBuf,
-    pub(super) access: DirectoryAccess,
+    pub(super) access: Access,
     pub(super) quota: Quota,
     /// By set. Empty where the directory is not used.
-    pub(super) dataset_dirs: Vec<DatasetDir>,
+    pub(super) dirs: Vec<DatasetDir>,
     pub(super) limits: Vec<SegmentLimits>,
     /// Writing has failed, and no more is written.
     pub(super) failed: AtomicBool,
@@ -44,7 +44,7 @@ pub(super) struct CacheDirectory {
 
 impl CacheDirectory {
     pub(super) fn is_writable(&self) -> bool {
-        self.access == DirectoryAccess::Owner && !self.failed.load(Ordering::Relaxed)
+        self.access == Access::Owner && !self.failed.load(Ordering::Relaxed)
     }
 
     /// Stops writing here and logs it once.
@@ -78,19 +78,18 @@ impl TierLocks {
 
     /// Marks a cache that another process writes as in use. `false` if it is missing or being
     /// removed.
-    pub(super) fn follow(&self, key: (usize, usize), dataset_dir: &DatasetDir) -> bool {
+    pub(super) fn follow(&self, key: (usize, usize), dir: &DatasetDir) -> bool {
         let mut followed = lock(&self.followed);
-        let is_there = |lock: &FileLock| dataset_dir.folder().is_ok_and(|folder| lock.is_at(&folder, LOCK));
+        let is_there = |lock: &FileLock| dir.folder().is_ok_and(|folder| lock.is_at(&folder, LOCK));
         if followed.get(&key).is_some_and(is_there) {
             return true;
         }
         followed.remove(&key);
         // It was removed, and perhaps created again.
         let root = self.roots.get(key.0).and_then(Option::as_ref);
-        let folder =
-            root.and_then(|root| root.folder(&dataset_dir.identity().to_string()).ok()).map(Arc::new);
+        let folder = root.and_then(|root| root.folder(&dir.identity().to_string()).ok()).map(Arc::new);
         let lock = folder.as_ref().and_then(|folder| flock::try_share(folder).ok().flatten());
-        dataset_dir.set_folder(folder);
+        dir.set_folder(folder);
         followed.extend(lock.map(|lock| (key, lock)));
         followed.contains_key(&key)
     }
@@ -134,7 +133,7 @@ pub(super) struct DiskState {
     /// The tier was dropped: the queue is written without waiting for reads.
     pub(super) closing: AtomicBool,
     /// A read error that may pass was logged.
-    pub(super) read_error_logged: AtomicBool,
+    pub(super) error_logged: AtomicBool,
     pub(super) counters: DiskCounters,
     pub(super) jobs: Sender<PackJob>,
     /// Queued samples: their directory and the result.

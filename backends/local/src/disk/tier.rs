@@ -14,7 +14,7 @@ use foreread_tier::{
 use foreread_types::{DatasetId, Footprint, SampleId, SampleKey};
 use tokio::sync::oneshot;
 
-use super::config::{DatasetOnDisk, DatasetUsage, DirectoryAccess, DiskConfig, DiskCounts, DiskReader};
+use super::config::{Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskReader};
 use super::counters::DiskCounters;
 use super::dataset_dir::SegmentWriter;
 use super::error::NAME;
@@ -80,7 +80,7 @@ impl DiskTier {
     ///
     /// Some problems cost one warning and not the run. A directory on a full disk, or with the
     /// user's quota reached, is only read. So is a read-only one that holds a cache of one of the
-    /// datasets. A directory is left out ([`DirectoryAccess::Unused`]) where the cache cannot be
+    /// datasets. A directory is left out ([`Access::Unused`]) where the cache cannot be
     /// kept private. The reason is a file system without owners and modes, or other users that have
     /// taken all of the cache's names.
     ///
@@ -119,7 +119,7 @@ impl DiskTier {
             write_behind: Budget::new(config.write_behind),
             reads_in_flight: AtomicUsize::default(),
             closing: AtomicBool::default(),
-            read_error_logged: AtomicBool::default(),
+            error_logged: AtomicBool::default(),
             counters,
             jobs,
             pending_writes: Mutex::default(),
@@ -150,7 +150,7 @@ impl DiskTier {
     ) -> Result<(), TierError> {
         let mut writers = Vec::new();
         for (number, segment_writers) in (0..).zip(segment_writers) {
-            if self.store.directories[usize::from(number)].access != DirectoryAccess::Owner {
+            if self.store.directories[usize::from(number)].access != Access::Owner {
                 writers.push(None);
                 continue;
             }
@@ -208,7 +208,7 @@ impl DiskTier {
     }
 
     /// The access to each directory, in their order.
-    pub fn access(&self) -> Vec<DirectoryAccess> {
+    pub fn access(&self) -> Vec<Access> {
         self.store.directories.iter().map(|directory| directory.access).collect()
     }
 
@@ -306,11 +306,11 @@ fn sets(datasets: &[DatasetOnDisk], counters: &DiskCounters) -> (Vec<CachedDatas
 fn followers(store: &DiskState) -> Vec<FollowedDataset> {
     let mut followers = Vec::new();
     for (number, directory) in store.directories.iter().enumerate() {
-        if directory.access != DirectoryAccess::ReadOnly {
+        if directory.access != Access::ReadOnly {
             continue;
         }
-        for (set, dataset_dir) in directory.dataset_dirs.iter().enumerate() {
-            let follower = IndexFollower::new(dataset_dir.identity(), number as u8);
+        for (set, dir) in directory.dirs.iter().enumerate() {
+            let follower = IndexFollower::new(dir.identity(), number as u8);
             followers.push(FollowedDataset { directory: number, set, follower });
         }
     }
@@ -318,11 +318,11 @@ fn followers(store: &DiskState) -> Vec<FollowedDataset> {
 }
 
 fn refresh(store: &DiskState, locks: &TierLocks, followers: &Mutex<Vec<FollowedDataset>>) {
-    let mut followers = lock(&followers);
+    let mut followers = lock(followers);
     for FollowedDataset { directory, set, follower } in followers.iter_mut() {
-        let dataset_dir = &store.directories[*directory].dataset_dirs[*set];
+        let dir = &store.directories[*directory].dirs[*set];
         // Without the lock the cache could be removed while it is read.
-        let update = match locks.follow((*directory, *set), dataset_dir).then(|| dataset_dir.folder()) {
+        let update = match locks.follow((*directory, *set), dir).then(|| dir.folder()) {
             Some(Ok(folder)) => follower.poll(&folder),
             _ => Ok(follower.close()),
         };
@@ -338,7 +338,7 @@ fn refresh(store: &DiskState, locks: &TierLocks, followers: &Mutex<Vec<FollowedD
             table.clear(*directory as u8);
         }
         // After the index: its entries are in files that are opened from now on.
-        dataset_dir.forget_replaced();
+        dir.forget_replaced();
         for entry in update.entries.into_iter().filter(|entry| table.knows(entry.id)) {
             if entry.dead {
                 table.take_from(entry.id, entry.place);

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
 use super::dataset_dir::{NO_ROOM, SegmentWriter};
-use super::error::{error_about, from_errno, from_io};
+use super::error::{about, from_errno, from_io};
 use super::format::{BLOCK, RecordPlace};
 use super::packer::{RecordBlock, StoreReply};
 use super::state::{CacheDirectory, DiskState, TierLocks, WriteOutcome};
@@ -127,7 +127,7 @@ impl DirectoryWriter {
     }
 
     fn closed(&self) -> TierError {
-        error_about(ErrorKind::Full, self.directory().path.display(), "writing to it has failed before")
+        about(ErrorKind::Full, self.directory().path.display(), "writing to it has failed before")
     }
 
     /// Writes and lists a block, and returns the locations of its records.
@@ -139,21 +139,21 @@ impl DirectoryWriter {
     ) -> Result<Vec<RecordPlace>, TierError> {
         let store = Arc::clone(&self.store);
         let directory = &store.directories[usize::from(self.number)];
-        let dataset_dir = &directory.dataset_dirs[set];
+        let dir = &directory.dirs[set];
         let writer = &mut self.segment_writers[set];
         let failed = |error: TierError| {
             directory.fail(&error);
             error
         };
         let (segment, start) = writer
-            .write(dataset_dir, &directory.quota, bytes.as_slice(), directory.limits[set])
+            .write(dir, &directory.quota, bytes.as_slice(), directory.limits[set])
             .map_err(|errno| match errno {
-                NO_ROOM => {
-                    let why = "the space is taken by fragmented segments";
-                    error_about(ErrorKind::Full, directory.path.display(), why)
-                }
-                errno => failed(from_errno(errno, directory.path.display())),
-            })?;
+            NO_ROOM => {
+                let why = "the space is taken by fragmented segments";
+                about(ErrorKind::Full, directory.path.display(), why)
+            }
+            errno => failed(from_errno(errno, directory.path.display())),
+        })?;
         let mut at = (start / BLOCK) as u32;
         let places: Vec<RecordPlace> = records
             .iter()
@@ -190,7 +190,7 @@ impl DirectoryWriter {
         }
         let writer = &mut self.segment_writers[set];
         if let Err(error) =
-            writer.remove_records(&directory.dataset_dirs[set], self.number, table, &directory.quota, &dead)
+            writer.remove_records(&directory.dirs[set], self.number, table, &directory.quota, &dead)
         {
             directory.fail(&from_io(&error, directory.path.display()));
         }

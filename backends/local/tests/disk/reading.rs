@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use foreread_local::disk::{DirectoryAccess, DiskTier, WhenOwned};
+use foreread_local::disk::{Access, DiskTier, WhenOwned};
 use foreread_tier::{Buffer, Buffers, CacheTier, ErrorKind, HeapBuffers, ReadRequest, Sample, Span};
 use foreread_tier_testing::{Known, ReadAll};
 use foreread_types::{DatasetId, Tick};
@@ -137,7 +137,7 @@ fn tier_dropped_while_it_writes_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     for round in 1..=3 {
         let tier = open_as(config(directory.path(), 256 << 20).when_owned(WhenOwned::Refuse)).unwrap();
-        assert_eq!(tier.access(), [DirectoryAccess::Owner]);
+        assert_eq!(tier.access(), [Access::Owner]);
         assert_eq!(tier.stored(DatasetId(0)).samples, (round - 1) * 60);
         run(async {
             for id in (round - 1) * 60..round * 60 {

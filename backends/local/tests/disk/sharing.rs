@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use foreread_local::disk::{self, DirectoryAccess, DiskTier, Rule, WhenOwned};
+use foreread_local::disk::{self, Access, DiskTier, Rule, WhenOwned};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers};
 use foreread_types::{DatasetId, DatasetIdentity};
 
@@ -29,7 +29,7 @@ fn second_tier_reads_the_cache_and_writes_nothing() {
             store(&owner, &known(id)).await.unwrap().unwrap();
         }
         let reader = open_as(config(directory.path(), 8 << 20)).unwrap();
-        assert_eq!(reader.access(), [DirectoryAccess::ReadOnly]);
+        assert_eq!(reader.access(), [Access::ReadOnly]);
         assert_eq!(verify(&reader, known).await, 20);
         assert!(reader.reserve(4096).is_none() && reader.capacity() == 0);
         // The reader sees samples that the owner adds and removes.
@@ -109,7 +109,7 @@ fn cache_that_a_reader_found_later_is_not_removed() {
     };
     let owner = open_with(1);
     let reader = open_with(2);
-    assert_eq!(reader.access(), [DirectoryAccess::ReadOnly]);
+    assert_eq!(reader.access(), [Access::ReadOnly]);
     drop(owner);
     let other = open_with(2);
     run(store(&other, &known(9))).unwrap().unwrap();

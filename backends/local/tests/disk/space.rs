@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use foreread_local::disk::{self, DirectoryAccess, DiskTier, Rule};
+use foreread_local::disk::{self, Access, DiskTier, Rule};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers, Sample};
 use foreread_types::{DatasetId, DatasetIdentity, SplitMix64};
 
@@ -233,7 +233,7 @@ fn read_only_directory_is_used_if_it_holds_the_dataset() {
     drop(tier);
     make_read_only(&path);
     let tier = open(&path, 4 << 20);
-    assert_eq!(tier.access(), [DirectoryAccess::ReadOnly]);
+    assert_eq!(tier.access(), [Access::ReadOnly]);
     assert_eq!(run(read(&tier, &known(1))).unwrap(), known(1).content);
     assert!(tier.capacity() == 0 && tier.reserve(4096).is_none());
     assert_eq!(disk::list(&path).unwrap()[0].samples, 1);
@@ -273,11 +273,7 @@ fn full_disk_at_the_start_costs_one_warning() {
         let path = mount.path();
         fill(&path);
         let tier = open(&path, 1 << 30);
-        assert!(
-            [[DirectoryAccess::ReadOnly], [DirectoryAccess::Unused]].contains(&[tier.access()[0]]),
-            "{:?}",
-            tier.access()
-        );
+        assert!([[Access::ReadOnly], [Access::Unused]].contains(&[tier.access()[0]]), "{:?}", tier.access());
         assert!(tier.capacity() == 0 && tier.reserve(4096).is_none());
         drop(tier);
         let said = warnings(&path);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use foreread_local::disk::{self, DirectoryAccess, DiskConfig, DiskDirectory, DiskTier, Rule};
+use foreread_local::disk::{self, Access, DiskConfig, DiskDirectory, DiskTier, Rule};
 use foreread_tier::{ErrorKind, HeapBuffers};
 use foreread_tier_testing::copy_program;
 use foreread_types::DatasetId;
@@ -81,7 +81,7 @@ fn picture(path: &Path) -> Vec<String> {
 /// Stores one sample and reads it again with the next tier.
 fn works(directory: &Path) {
     let tier = open(directory, 8 << 20);
-    assert_eq!(tier.access(), [DirectoryAccess::Owner]);
+    assert_eq!(tier.access(), [Access::Owner]);
     run(store(&tier, &known(7))).unwrap().unwrap();
     drop(tier);
     let tier = open(directory, 8 << 20);
@@ -187,7 +187,7 @@ fn planted_cache_is_neither_read_nor_changed() {
         set_mode(&root(directory.path()), mode);
         let planted = picture(&root(directory.path()));
         let tier = open(directory.path(), 8 << 20);
-        assert_eq!(tier.access(), [DirectoryAccess::Owner]);
+        assert_eq!(tier.access(), [Access::Owner]);
         assert!(tier.samples(DatasetId(0)).is_empty() && !is_stored(&tier, &known(7)));
         run(store(&tier, &known(8))).unwrap().unwrap();
         assert_eq!(run(verify(&tier, known)), 1);
@@ -213,7 +213,7 @@ fn planted_owner_is_not_followed() {
     run(store(&planted, &known(7))).unwrap().unwrap();
     chown(root(directory.path()), Some(STRANGER), None).unwrap();
     let tier = open(directory.path(), 8 << 20);
-    assert_eq!(tier.access(), [DirectoryAccess::Owner], "its lock delays no one else");
+    assert_eq!(tier.access(), [Access::Owner], "its lock delays no one else");
     tier.refresh();
     assert!(!is_stored(&tier, &known(7)));
     // The owner changes under a reader too: the dataset's directory is checked each time.
@@ -222,7 +222,7 @@ fn planted_owner_is_not_followed() {
     let planted = open(directory.path(), 8 << 20);
     chown(place(directory.path(), 1), Some(STRANGER), None).unwrap();
     let reader = open(directory.path(), 8 << 20);
-    assert_eq!(reader.access(), [DirectoryAccess::ReadOnly]);
+    assert_eq!(reader.access(), [Access::ReadOnly]);
     run(store(&planted, &known(7))).unwrap().unwrap();
     reader.refresh();
     assert!(!is_stored(&reader, &known(7)));
@@ -325,7 +325,7 @@ fn directory_whose_names_are_all_taken_costs_one_warning() {
     let before = picture(taken.path());
     let both = [(taken.path().to_owned(), 8 << 20), (free.path().to_owned(), 8 << 20)];
     let tier = open_as(DiskConfig::new(both).with_reader(crate::reader())).unwrap();
-    assert_eq!(tier.access(), [DirectoryAccess::Unused, DirectoryAccess::Owner]);
+    assert_eq!(tier.access(), [Access::Unused, Access::Owner]);
     run(store(&tier, &known(3))).unwrap().unwrap();
     assert_eq!(run(verify(&tier, known)), 1);
     let said = warnings(taken.path());

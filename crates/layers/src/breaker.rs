@@ -61,7 +61,7 @@ setters! { BreakerPolicy:
 
 /// The state machine. Time is an argument.
 #[derive(Debug)]
-struct BreakerMachine {
+struct BreakerCore {
     policy: BreakerPolicy,
     seed: u64,
     state: BreakerState,
@@ -85,7 +85,7 @@ enum BreakerState {
 
 /// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReadOutcome {
+enum Outcome {
     /// The tier answered, perhaps with an error.
     Answered,
     /// The tier did not answer.
@@ -95,12 +95,12 @@ enum ReadOutcome {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BreakerChange {
+enum Transition {
     Opened(Duration),
     Closed,
 }
 
-impl BreakerMachine {
+impl BreakerCore {
     fn new(policy: BreakerPolicy, seed: u64) -> Self {
         Self { policy, seed, state: BreakerState::Closed { failures: 0 }, epoch: 0, openings: 0, ever: 0 }
     }
@@ -119,30 +119,29 @@ impl BreakerMachine {
     }
 
     /// A read that was sent in `epoch` has ended.
-    fn answered(&mut self, now: Instant, epoch: u64, outcome: ReadOutcome) -> Option<BreakerChange> {
+    fn answered(&mut self, now: Instant, epoch: u64, outcome: Outcome) -> Option<Transition> {
         if epoch != self.epoch {
             return None;
         }
         match (&mut self.state, outcome) {
-            (BreakerState::Closed { failures }, ReadOutcome::Answered) => {
+            (BreakerState::Closed { failures }, Outcome::Answered) => {
                 *failures = 0;
                 None
             }
-            (BreakerState::Closed { failures }, ReadOutcome::NoAnswer)
+            (BreakerState::Closed { failures }, Outcome::NoAnswer)
                 if *failures + 1 < self.policy.failures.get() =>
             {
                 *failures += 1;
                 None
             }
-            (
-                BreakerState::Closed { .. } | BreakerState::Probing,
-                ReadOutcome::NoAnswer | ReadOutcome::Gone,
-            ) => Some(self.open(now)),
-            (BreakerState::Probing, ReadOutcome::Answered) => {
+            (BreakerState::Closed { .. } | BreakerState::Probing, Outcome::NoAnswer | Outcome::Gone) => {
+                Some(self.open(now))
+            }
+            (BreakerState::Probing, Outcome::Answered) => {
                 self.state = BreakerState::Closed { failures: 0 };
                 self.epoch += 1;
                 self.openings = 0;
-                Some(BreakerChange::Closed)
+                Some(Transition::Closed)
             }
             (BreakerState::Open { .. }, _) => None,
         }
@@ -155,7 +154,7 @@ impl BreakerMachine {
         }
     }
 
-    fn open(&mut self, now: Instant) -> BreakerChange {
+    fn open(&mut self, now: Instant) -> Transition {
         let doubled = 1u32.checked_shl(self.openings).unwrap_or(u32::MAX);
         let bound = self.policy.first_wait.saturating_mul(doubled).min(self.policy.longest_wait);
         let drawn = mix(self.seed ^ mix(self.ever));
@@ -164,7 +163,7 @@ impl BreakerMachine {
         self.ever += 1;
         self.epoch += 1;
         self.state = BreakerState::Open { until: now + wait };
-        BreakerChange::Opened(wait)
+        Transition::Opened(wait)
     }
 }
 
@@ -183,7 +182,7 @@ struct BreakerShared {
     tier: String,
     deadline: Option<Deadline>,
     whom: String,
-    machine: Mutex<BreakerMachine>,
+    machine: Mutex<BreakerCore>,
     /// Whether an answer could improve the state.
     is_degraded: AtomicBool,
     openings: Counter,
@@ -191,17 +190,17 @@ struct BreakerShared {
 }
 
 impl BreakerShared {
-    fn machine(&self) -> MutexGuard<'_, BreakerMachine> {
+    fn machine(&self) -> MutexGuard<'_, BreakerCore> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn answered(&self, epoch: u64, result: &Result<Bytes, TierError>) {
         let outcome = match result.as_ref().map_err(TierError::kind) {
-            Err(ErrorKind::Transient) => ReadOutcome::NoAnswer,
-            Err(ErrorKind::Closed) => ReadOutcome::Gone,
-            Ok(_) | Err(_) => ReadOutcome::Answered,
+            Err(ErrorKind::Transient) => Outcome::NoAnswer,
+            Err(ErrorKind::Closed) => Outcome::Gone,
+            Ok(_) | Err(_) => Outcome::Answered,
         };
-        if outcome == ReadOutcome::Answered && !self.is_degraded.load(Relaxed) {
+        if outcome == Outcome::Answered && !self.is_degraded.load(Relaxed) {
             return; // nearly always
         }
         let mut machine = self.machine();
@@ -210,7 +209,7 @@ impl BreakerShared {
         let first = machine.openings == 1;
         drop(machine);
         match (change, result) {
-            (Some(BreakerChange::Opened(wait)), Err(error)) => {
+            (Some(Transition::Opened(wait)), Err(error)) => {
                 self.openings.increment(1);
                 let why = error.detail().unwrap_or_default();
                 // One warning until it answers again.
@@ -225,7 +224,7 @@ impl BreakerShared {
                     tracing::debug!(tier = self.tier, whom = self.whom, ?wait, why, "breaker opened again");
                 }
             }
-            (Some(BreakerChange::Closed), _) => {
+            (Some(Transition::Closed), _) => {
                 tracing::info!(tier = self.tier, whom = self.whom, "breaker closed: it answers again");
             }
             _ => {}
@@ -245,7 +244,7 @@ impl<T: Tier + ?Sized> Breaker<T> {
         let tier = inner.name().to_owned();
         let openings = metrics::counter!("foreread_tier_breaker_openings_total", "tier" => tier.clone());
         let refused = metrics::counter!("foreread_tier_breaker_refused_total", "tier" => tier.clone());
-        let machine = Mutex::new(BreakerMachine::new(policy, seed));
+        let machine = Mutex::new(BreakerCore::new(policy, seed));
         let (whom, is_degraded, deadline) = (whom.into(), AtomicBool::new(false), None);
         Self {
             shared: Arc::new(BreakerShared { tier, deadline, whom, machine, is_degraded, openings, refused }),
@@ -373,27 +372,23 @@ mod tests {
         BreakerPolicy::default().with_waits(Duration::from_millis(waits.0), Duration::from_millis(waits.1))
     }
 
-    fn opened(change: Option<BreakerChange>) -> Duration {
+    fn opened(change: Option<Transition>) -> Duration {
         match change {
-            Some(BreakerChange::Opened(wait)) => wait,
+            Some(Transition::Opened(wait)) => wait,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn breaker_opens_after_three_consecutive_failures() {
-        let (mut machine, now) = (BreakerMachine::new(BreakerPolicy::default(), 1), Instant::now());
-        for outcome in [
-            ReadOutcome::NoAnswer,
-            ReadOutcome::NoAnswer,
-            ReadOutcome::Answered,
-            ReadOutcome::NoAnswer,
-            ReadOutcome::NoAnswer,
-        ] {
+        let (mut machine, now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
+        for outcome in
+            [Outcome::NoAnswer, Outcome::NoAnswer, Outcome::Answered, Outcome::NoAnswer, Outcome::NoAnswer]
+        {
             assert_eq!(machine.admit(now), Some((0, false)));
             assert_eq!(machine.answered(now, 0, outcome), None);
         }
-        let wait = opened(machine.answered(now, 0, ReadOutcome::NoAnswer));
+        let wait = opened(machine.answered(now, 0, Outcome::NoAnswer));
         assert!(wait >= SECOND / 4 && wait <= SECOND / 2, "{wait:?}");
         assert_eq!(machine.admit(now), None);
         assert_eq!(machine.admit(now + wait - Duration::from_nanos(1)), None);
@@ -401,46 +396,45 @@ mod tests {
 
     #[test]
     fn probe_after_the_wait_decides() {
-        let (mut machine, mut now) = (BreakerMachine::new(BreakerPolicy::default(), 1), Instant::now());
+        let (mut machine, mut now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
         let mut epoch = 0;
         for bound in [500, 1000, 2000, 4000, 8000, 8000, 8000] {
-            let wait = opened(machine.answered(now, epoch, ReadOutcome::Gone)).as_millis();
+            let wait = opened(machine.answered(now, epoch, Outcome::Gone)).as_millis();
             assert!(wait >= bound / 2 && wait <= bound, "{wait} ms, at most {bound}");
             now += Duration::from_millis(bound as u64);
             let Some((probe, true)) = machine.admit(now) else { panic!("{machine:?}") };
             epoch = probe;
             assert_eq!(machine.admit(now), None, "no second probe meanwhile");
         }
-        assert_eq!(machine.answered(now, epoch, ReadOutcome::Answered), Some(BreakerChange::Closed));
+        assert_eq!(machine.answered(now, epoch, Outcome::Answered), Some(Transition::Closed));
         let Some((epoch, false)) = machine.admit(now) else { panic!("{machine:?}") };
-        let wait = opened(machine.answered(now, epoch, ReadOutcome::Gone)).as_millis();
+        let wait = opened(machine.answered(now, epoch, Outcome::Gone)).as_millis();
         assert!(wait <= 500, "the waits start again: {wait} ms");
     }
 
     #[test]
     fn reads_of_an_earlier_epoch_are_ignored() {
-        let (mut machine, now) = (BreakerMachine::new(BreakerPolicy::default(), 1), Instant::now());
-        let wait = opened(machine.answered(now, 0, ReadOutcome::Gone));
-        for outcome in [ReadOutcome::Answered, ReadOutcome::NoAnswer, ReadOutcome::Gone] {
+        let (mut machine, now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
+        let wait = opened(machine.answered(now, 0, Outcome::Gone));
+        for outcome in [Outcome::Answered, Outcome::NoAnswer, Outcome::Gone] {
             assert_eq!(machine.answered(now, 0, outcome), None);
         }
         let Some((epoch, true)) = machine.admit(now + wait) else { panic!("{machine:?}") };
         assert_eq!(
-            machine.answered(now + wait, 0, ReadOutcome::Answered),
+            machine.answered(now + wait, 0, Outcome::Answered),
             None,
             "an earlier answer is not the probe's"
         );
-        assert_eq!(machine.answered(now + wait, epoch, ReadOutcome::Answered), Some(BreakerChange::Closed));
-        assert_eq!(machine.answered(now + wait, epoch, ReadOutcome::Gone), None);
+        assert_eq!(machine.answered(now + wait, epoch, Outcome::Answered), Some(Transition::Closed));
+        assert_eq!(machine.answered(now + wait, epoch, Outcome::Gone), None);
         assert!(matches!(machine.admit(now + wait), Some((_, false))));
     }
 
     #[test]
     fn breaker_waits_differ_between_ranks() {
         let now = Instant::now();
-        let wait = |seed| {
-            opened(BreakerMachine::new(BreakerPolicy::default(), seed).answered(now, 0, ReadOutcome::Gone))
-        };
+        let wait =
+            |seed| opened(BreakerCore::new(BreakerPolicy::default(), seed).answered(now, 0, Outcome::Gone));
         let waits: std::collections::BTreeSet<_> = (0..100).map(wait).collect();
         assert_eq!(waits.len(), 100);
         assert_eq!(wait(7), wait(7));

@@ -157,7 +157,7 @@ impl LimitReason {
 #[derive(Clone, Copy, Debug)]
 struct MeasuredRound {
     latency: f64,
-    in_flight_mean: f64,
+    in_flight: f64,
     /// The fraction of the round in which requests waited for a slot.
     queued: f64,
 }
@@ -166,7 +166,7 @@ impl MeasuredRound {
     /// How far the rate followed the change of the number in flight since `before`: 1 if the store has capacity, 0 if it
     /// is full, `None` if the change is too small.
     fn elasticity(&self, before: &Self) -> Option<f64> {
-        let change = (self.in_flight_mean / before.in_flight_mean).ln();
+        let change = (self.in_flight / before.in_flight).ln();
         (change.abs() >= TELLING).then(|| 1.0 - (self.latency / before.latency).ln() / change)
     }
 }
@@ -328,10 +328,10 @@ impl Controller {
         if length < SHORTEST_ROUND || !complete || latency <= 0.0 || area <= 0.0 {
             return;
         }
-        let measured = MeasuredRound { latency, in_flight_mean: area / seconds, queued: queued / seconds };
+        let measured = MeasuredRound { latency, in_flight: area / seconds, queued: queued / seconds };
         // A latency that rose while fewer were in flight shows a change in between, and nothing else yet.
         let elasticity = self.before.and_then(|before| {
-            let fewer = (before.in_flight_mean / measured.in_flight_mean).ln() >= PROVING;
+            let fewer = (before.in_flight / measured.in_flight).ln() >= PROVING;
             let test = fewer && latency <= before.latency * CHANGED;
             measured.elasticity(&before).filter(|_| test)
         });
@@ -383,7 +383,7 @@ impl Controller {
     /// The next limit, not yet rounded or bounded.
     fn decide(&mut self, measured: &MeasuredRound, base: f64, elasticity: Option<f64>) -> (f64, LimitReason) {
         let ratio = base / measured.latency;
-        let full = measured.in_flight_mean * ratio; // just fills the store, or is known to fit
+        let full = measured.in_flight * ratio; // just fills the store, or is known to fit
         if let Some(needed) = self.demand(measured) {
             self.mode = ControllerMode::Cruising { linear: 0 };
             let allowed = wanted(full);
@@ -406,9 +406,7 @@ impl Controller {
                 match measured.latency / base {
                     // Still above `base`: the queue is not empty yet.
                     above
-                        if above > ABOVE
-                            && !found
-                            && (DRAIN * full).ceil() < measured.in_flight_mean.floor() =>
+                        if above > ABOVE && !found && (DRAIN * full).ceil() < measured.in_flight.floor() =>
                     {
                         return (DRAIN * full, LimitReason::Draining);
                     }
@@ -416,11 +414,11 @@ impl Controller {
                     above if above > ABOVE && !found => {
                         self.mode = ControllerMode::Cruising { linear: 0 };
                         (self.base, self.confirmed) = (Some(measured.latency), self.now);
-                        return (wanted(measured.in_flight_mean), LimitReason::Growing);
+                        return (wanted(measured.in_flight), LimitReason::Growing);
                     }
                     // It fell in step with the cut: `base` may be lower still.
                     _ if !found && self.in_step(measured) && self.limit > SMALL => {
-                        return (0.7 * measured.in_flight_mean, LimitReason::Draining);
+                        return (0.7 * measured.in_flight, LimitReason::Draining);
                     }
                     // Back to the previous limit, corrected by `base`.
                     _ => {
@@ -457,7 +455,7 @@ impl Controller {
         target: f64,
         why: LimitReason,
     ) -> (f64, LimitReason) {
-        let finest = FINEST.as_secs_f64() * measured.in_flight_mean / measured.latency;
+        let finest = FINEST.as_secs_f64() * measured.in_flight / measured.latency;
         if target >= finest {
             return (target, why);
         }
@@ -470,7 +468,7 @@ impl Controller {
 
     fn drain(&mut self, measured: &MeasuredRound, full: f64) -> (f64, LimitReason) {
         self.mode = ControllerMode::Draining;
-        self.rate = measured.in_flight_mean / measured.latency;
+        self.rate = measured.in_flight / measured.latency;
         (DRAIN * full, LimitReason::Draining)
     }
 

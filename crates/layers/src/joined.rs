@@ -70,14 +70,14 @@ setters! { MergePolicy:
 }
 
 /// The result of a joined read, or its failures if its parts are to be read separately.
-pub(crate) type JoinedResult = Result<Result<Bytes, TierError>, Failures>;
+pub(crate) type JoinedRead = Result<Result<Bytes, TierError>, Failures>;
 
 /// How a range is read.
 enum RangePlan {
     /// As a separate read.
     Alone(ReadFuture),
     /// As this part of a joined read.
-    Part(ReadPart<JoinedResult>, Range<usize>),
+    Part(ReadPart<JoinedRead>, Range<usize>),
 }
 
 /// A requested range, and how it is read once that is decided.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::deadline::Deadline;
 use crate::hedge::{Hedge, SecondRead};
-use crate::joined::{JoinLayer, JoinedResult};
+use crate::joined::{JoinLayer, JoinedRead};
 use crate::limit::{Gate, Permit, QueuedRequest};
 use crate::meter::{MeteredRead, Metrics};
 use crate::retry::{Failures, Retry};
@@ -258,10 +258,7 @@ impl Layers {
     }
 
     /// Reads a joined range; returns its failures if its parts are to be read separately.
-    pub(crate) fn read_joined(
-        self: &Arc<Self>,
-        request: Arc<ReadRequest>,
-    ) -> BoxFuture<'static, JoinedResult> {
+    pub(crate) fn read_joined(self: &Arc<Self>, request: Arc<ReadRequest>) -> BoxFuture<'static, JoinedRead> {
         let (layers, start) = (Arc::clone(self), self.begin(&request));
         Box::pin(async move { layers.repeat(&request, start, Failures::default(), true).await })
     }
@@ -301,7 +298,7 @@ impl Layers {
         mut start: AttemptStart,
         mut failures: Failures,
         is_joined: bool,
-    ) -> JoinedResult {
+    ) -> JoinedRead {
         loop {
             let reading = self.under_way(request, start).await;
             // Boxed, so that a read that waits for its slot is short: many do.

@@ -51,7 +51,7 @@ use foreread_types::{Footprint, SampleKey, Sizes, Tick};
 pub use self::event::{Action, Event};
 pub use self::hedging::OriginPace;
 use self::upcoming::{NextUse, UpcomingUses};
-use self::window::{HedgeState, UseState, UseWindow};
+use self::window::{HedgeState, UseState, UseWindow, nearest};
 use crate::report::{BatchCounts, Source};
 
 /// The charge of a use in addition to its bytes, so that a stream of empty samples is bounded too.
@@ -597,11 +597,4 @@ impl Core {
             }
         }
     }
-}
-
-/// The element of the ascending `ticks` nearest to `tick`, the earlier of two equally near ones.
-fn nearest(ticks: &[Tick], tick: Tick) -> Option<Tick> {
-    let after = ticks.partition_point(|other| *other < tick);
-    let around = &ticks[after.saturating_sub(1)..ticks.len().min(after + 1)];
-    around.iter().copied().min_by_key(|other| other.0.abs_diff(tick.0))
 }

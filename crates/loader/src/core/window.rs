@@ -108,3 +108,10 @@ impl UseWindow {
         Some(slot)
     }
 }
+
+/// The element of the ascending `ticks` nearest to `tick`, the earlier of two equally near ones.
+pub(super) fn nearest(ticks: &[Tick], tick: Tick) -> Option<Tick> {
+    let after = ticks.partition_point(|other| *other < tick);
+    let around = &ticks[after.saturating_sub(1)..ticks.len().min(after + 1)];
+    around.iter().copied().min_by_key(|other| other.0.abs_diff(tick.0))
+}

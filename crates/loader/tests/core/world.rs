@@ -306,18 +306,6 @@ impl<'a> World<'a> {
         self.requests.iter().any(|request| matches!(request, PendingRequest::Ask { tick, .. } if *tick == of))
     }
 
-    /// Staging memory of uses with two reads: hedges of open requests, and requests that lost.
-    fn double_charged(&self) -> u64 {
-        let bytes = self.requests.iter().filter_map(|request| match request {
-            PendingRequest::Hedge { key, .. } => Some(self.scenario.bytes(*key)),
-            PendingRequest::Ask { tick, key, .. } if self.won.contains(&tick.0) => {
-                Some(self.scenario.bytes(*key))
-            }
-            _ => None,
-        });
-        bytes.sum()
-    }
-
     fn answer(&mut self, at: usize) -> Checked {
         match self.requests.swap_remove(at) {
             PendingRequest::Deal { pass } if self.scenario.faults.undealt == Some(pass) => {

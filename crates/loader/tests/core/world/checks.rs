@@ -4,7 +4,7 @@ use foreread_loader::core::Event;
 use foreread_planner::{Floor, Retention, Scope};
 use proptest::{prop_assert, prop_assert_eq};
 
-use super::{Checked, RunEnd, World};
+use super::{Checked, PendingRequest, RunEnd, World};
 
 impl World<'_> {
     /// The invariants after every step.
@@ -18,6 +18,18 @@ impl World<'_> {
             prop_assert!(room.get() <= cache.capacity, "{} bytes of {}", room.get(), cache.capacity);
         }
         Ok(())
+    }
+
+    /// Staging memory of uses with two reads: hedges of open requests, and requests that lost.
+    pub(super) fn double_charged(&self) -> u64 {
+        let bytes = self.requests.iter().filter_map(|request| match request {
+            PendingRequest::Hedge { key, .. } => Some(self.scenario.bytes(*key)),
+            PendingRequest::Ask { tick, key, .. } if self.won.contains(&tick.0) => {
+                Some(self.scenario.bytes(*key))
+            }
+            _ => None,
+        });
+        bytes.sum()
     }
 
     /// The bounds on reads of the origin by a whole run.

@@ -35,6 +35,7 @@ impl OpendalConfig {
         let parallelism = options.checked_parallelism("opendal")?.unwrap_or(PARALLELISM);
         Ok(Self { parallelism, ..Self::default() })
     }
+    }
 
     /// The same with at most `parallelism` concurrent reads (0 counts as 1).
     #[must_use]
@@ -65,8 +66,8 @@ impl StoreTarget {
         let known = SERVICES
             .iter()
             .find_map(|service| Some((service, service.schemes.iter().find(|(name, _)| *name == scheme)?)));
-        let Some((service, (_, place))) = known else {
-            return Err(TierError::invalid("opendal", &scheme, "no such scheme is known here"));
+        let Some((service, (_, kind))) = known else {
+            return Err(TierError::invalid("opendal", &scheme, "unknown scheme"));
         };
         let mut options = settings_of(service, settings, environment)?;
         let list = options.remove("list").map(PathBuf::from);
@@ -119,11 +120,7 @@ fn settings_of(
 ) -> Result<BTreeMap<String, String>, TierError> {
     if let Some(name) = settings.keys().find(|name| !service.options.contains(&name.as_str())) {
         let known = service.options.join(", ");
-        return Err(TierError::invalid(
-            service.name,
-            name,
-            format!("there is no such setting; there are: {known}"),
-        ));
+        return Err(TierError::invalid(service.name, name, format!("unknown setting; expected one of {known}")));
     }
     let of = |name: &&str| {
         let given = settings.get(*name).cloned().or_else(|| environment(&variable(service, name)))?;
@@ -156,7 +153,7 @@ fn bind(
     };
     let (scheme, named) = host.split_once("://").unwrap_or(("https", host));
     if !matches!(scheme, "http" | "https") || named.contains(['@', '?', '#']) {
-        let why = "it names no host; write `host`, `host:port` or `http://host:port`";
+        let why = "expected `host`, `host:port` or `http://host:port`";
         return Err(TierError::invalid(service.name, &variable(service, "host"), why));
     }
     if origin(scheme, named.trim_end_matches('/')) != origin(transport, authority) {

@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use foreread_tier::{
-    Context, ErrorKind, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
+    Context, ErrorKind, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
 };
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};

@@ -35,7 +35,6 @@ impl OpendalConfig {
         let parallelism = options.checked_parallelism("opendal")?.unwrap_or(PARALLELISM);
         Ok(Self { parallelism, ..Self::default() })
     }
-    }
 
     /// The same with at most `parallelism` concurrent reads (0 counts as 1).
     #[must_use]
@@ -120,7 +119,11 @@ fn settings_of(
 ) -> Result<BTreeMap<String, String>, TierError> {
     if let Some(name) = settings.keys().find(|name| !service.options.contains(&name.as_str())) {
         let known = service.options.join(", ");
-        return Err(TierError::invalid(service.name, name, format!("unknown setting; expected one of {known}")));
+        return Err(TierError::invalid(
+            service.name,
+            name,
+            format!("unknown setting; expected one of {known}"),
+        ));
     }
     let of = |name: &&str| {
         let given = settings.get(*name).cloned().or_else(|| environment(&variable(service, name)))?;

@@ -237,8 +237,8 @@ pub fn serve() -> Result<bool> {
 }
 
 /// Shell commands that select the gateway and the user `full`.
-fn exports(value: &str, variable: &str) -> Result<String> {
-    let of: serde_json::Value = serde_json::from_str(value).context("the server's value is not JSON")?;
+fn exports(gateway: &str, variable: &str) -> Result<String> {
+    let of: serde_json::Value = serde_json::from_str(gateway).context("the server's value is not JSON")?;
     let value = |pointer: &str| of.pointer(pointer).and_then(|value| value.as_str()).unwrap_or_default();
     let mut text = String::new();
     for (name, value) in [
@@ -247,7 +247,7 @@ fn exports(value: &str, variable: &str) -> Result<String> {
         ("AWS_REGION", value("/region")),
         ("AWS_ACCESS_KEY_ID", value("/full/access_key")),
         ("AWS_SECRET_ACCESS_KEY", value("/full/secret_key")),
-        (variable, value),
+        (variable, gateway),
     ] {
         let _ = writeln!(text, "export {name}='{value}'");
     }

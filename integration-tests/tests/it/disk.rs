@@ -191,13 +191,13 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     let other = format!("--dataset={:032x}", 1);
     let none = run(&mut foreread(["cache", "clean", path, &other])).ok();
     assert!(none.starts_with("nothing to remove: no such cache"), "{none}");
-    // What is no file of the cache's stays, and is named.
+    // A file that is not the cache's stays, and is named.
     let place = fs::read_dir(cache_root(directory.path())).unwrap().map(|entry| entry.unwrap().path());
     let notes = place.into_iter().find(|path| path.is_dir()).unwrap().join("notes.txt");
     fs::write(&notes, "x").unwrap();
     let removed = run(&mut foreread(["cache", "clean", path])).ok();
     assert!(removed.starts_with("removed "), "{removed}");
-    assert!(removed.contains(&format!("left {}", notes.display())), "{removed}");
+    assert!(removed.contains(&format!("kept {}", notes.display())), "{removed}");
     assert_eq!(run(&mut foreread(["cache", "list", path])).ok().lines().count(), 1);
 }
 

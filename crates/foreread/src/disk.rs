@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-37
-    fn every_part_of_a_directory_has_one_rank_however_many_there_are() {
+    fn each_part_of_a_directory_has_exactly_one_rank() {
         let made = tempfile::tempdir().unwrap();
         let directory = DiskDirectory::new(made.path(), 1200);
         let user = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(made.path()).unwrap());

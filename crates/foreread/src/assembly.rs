@@ -10,7 +10,7 @@ use foreread_planner::LocalPlan;
 use foreread_tier::{CacheTier, Tier};
 use tokio::runtime::Handle;
 
-use crate::origin::Opened;
+use crate::origin::OpenDataset;
 
 #[derive(Debug)]
 pub(crate) struct Assembly {
@@ -27,7 +27,7 @@ pub(crate) struct Assembly {
 
 impl Assembly {
     pub(crate) fn new(
-        opened: Vec<Opened>,
+        opened: Vec<OpenDataset>,
         caches: Vec<(Source, Arc<dyn CacheTier>)>,
         others: Option<Others>,
         look_ahead: u64,

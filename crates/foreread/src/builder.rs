@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use crate::calibration::Calibration;
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
-use crate::joint::Meet;
+use crate::joint::GroupPreparation;
 use crate::loader::{Loader, Ready};
 use crate::origin;
 use crate::prepared::Prepared;
@@ -26,7 +26,7 @@ use crate::registry::Registry;
 use crate::runtime::Workers;
 use crate::source::Source;
 use crate::state::State;
-use crate::target::Named;
+use crate::target::TargetSpec;
 
 /// Settings for a run; made by [`Loader::builder`] or [`Loader::builder_with`].
 ///
@@ -49,19 +49,19 @@ use crate::target::Named;
 /// ```
 #[derive(Debug)]
 pub struct Builder {
-    targets: Named,
+    targets: TargetSpec,
     config: Config,
     registry: Registry,
     runtime: Option<Handle>,
     buffers: Arc<dyn Buffers>,
     resume: Option<State>,
-    meeting: Option<Box<dyn Meet>>,
+    meeting: Option<Box<dyn GroupPreparation>>,
 }
 
 impl Builder {
     pub(crate) fn new(target: String, config: Config) -> Self {
         Self {
-            targets: Named::by(target),
+            targets: TargetSpec::by(target),
             config,
             registry: Registry::with_defaults(),
             runtime: None,
@@ -82,7 +82,7 @@ impl Builder {
     /// The dataset that this catalog is of, wherever the builder was told to look for one.
     #[must_use]
     pub fn catalog(mut self, catalog: Catalog) -> Self {
-        self.targets = Named { catalog: Some(catalog.clone()), ..Named::by(catalog.base_url()) };
+        self.targets = TargetSpec { catalog: Some(catalog.clone()), ..TargetSpec::by(catalog.base_url()) };
         self
     }
 
@@ -404,7 +404,7 @@ impl Builder {
 
     async fn prepared(self, context: &Context, progress: impl FnMut(Progress) + Send) -> Result<Prepared> {
         let Self { targets, config, registry, resume, .. } = self;
-        let targets = Named { storage: config.storage_options.clone(), ..targets };
+        let targets = TargetSpec { storage: config.storage_options.clone(), ..targets };
         match self.meeting {
             Some(meeting) => {
                 let progress = Box::new(progress);
@@ -428,8 +428,8 @@ impl Builder {
         context: &Context,
         progress: impl FnMut(Progress) + Send,
     ) -> Result<(Catalog, Arc<dyn OriginTier>)> {
-        let shared = origin::Shared::raw(&self.config, context);
-        let targets = Named { storage: self.config.storage_options.clone(), ..self.targets };
+        let shared = origin::OriginPolicy::raw(&self.config, context);
+        let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
         let format = self.config.format;
         let opened = origin::open(&targets, format, &self.registry, context, &shared, progress).await?;
         Ok((opened.catalog, opened.origin))
@@ -449,8 +449,8 @@ impl Builder {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         workers.wait(async move {
-            let shared = origin::Shared::new(&self.config, &context);
-            let targets = Named { storage: self.config.storage_options.clone(), ..self.targets };
+            let shared = origin::OriginPolicy::new(&self.config, &context);
+            let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
             origin::index(&targets, options, &self.registry, &context, &shared, progress).await
         })
     }

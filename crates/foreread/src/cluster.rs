@@ -9,13 +9,18 @@ use foreread_types::{Sizes, StoreId};
 
 use crate::calibration::{Calibration, DiskSpeed, OriginSpeed, Point};
 use crate::config::Config;
-use crate::planned::Place;
+use crate::planned::RunEnvironment;
 
 /// What the plan calls the disk tier.
 pub(crate) const DISK: &str = "disk";
 
 /// This rank's caches, with `memory` bytes of memory, and the origin at `place`.
-pub(crate) fn describe(config: &Config, memory: u64, place: &Place, train: Option<&Sizes>) -> Cluster {
+pub(crate) fn describe(
+    config: &Config,
+    memory: u64,
+    place: &RunEnvironment,
+    train: Option<&Sizes>,
+) -> Cluster {
     let mut levels = kinds(config);
     for level in &mut levels {
         level.capacity = if level.name == DISK { place.disk } else { memory };
@@ -37,12 +42,12 @@ pub(crate) fn kinds(config: &Config) -> Vec<Level> {
 }
 
 /// Whether enough is known of the origin to say how long reading from it takes.
-pub(crate) fn is_timed(config: &Config, place: &Place) -> bool {
+pub(crate) fn is_timed(config: &Config, place: &RunEnvironment) -> bool {
     config.origin_limit.is_some() || origin_speed(config, place).is_some()
 }
 
 /// The figures of the run's origin; where the dataset is only described, those of any.
-fn origin_speed<'a>(config: &'a Config, place: &Place) -> Option<&'a OriginSpeed> {
+fn origin_speed<'a>(config: &'a Config, place: &RunEnvironment) -> Option<&'a OriginSpeed> {
     let calibration: &Calibration = config.calibration.as_deref()?;
     match &place.url {
         Some(url) => calibration.of_origin(url),
@@ -151,8 +156,14 @@ mod tests {
         Config { calibration: Some(Arc::new(calibration)), ..Config::default() }
     }
 
-    fn place(url: Option<&str>) -> Place {
-        Place { kernel_cached: false, disk: 1000, warm: 0, url: url.map(str::to_owned), packed: false }
+    fn place(url: Option<&str>) -> RunEnvironment {
+        RunEnvironment {
+            kernel_cached: false,
+            disk: 1000,
+            warm: 0,
+            url: url.map(str::to_owned),
+            packed: false,
+        }
     }
 
     fn described(config: &Config, url: &str) -> Cluster {

@@ -15,17 +15,17 @@ use crate::prepared::Prepared;
 use crate::registry::Registry;
 use crate::report::PeersReport;
 use crate::state::State;
-use crate::target::Named;
+use crate::target::TargetSpec;
 
 /// How long a rank that is done keeps answering others that are not.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
 
 /// Where the ranks of a run find each other.
-pub(crate) trait Meet: Debug + Send {
+pub(crate) trait GroupPreparation: Debug + Send {
     /// Meets the other ranks, and opens and plans the run with them.
     fn prepare<'a>(
         self: Box<Self>,
-        targets: &'a Named,
+        targets: &'a TargetSpec,
         config: Config,
         registry: &'a Registry,
         context: &'a Context,
@@ -35,7 +35,7 @@ pub(crate) trait Meet: Debug + Send {
 }
 
 /// A run under way with others, beyond what a run alone has.
-pub(crate) trait Joint: Debug + Send + Sync {
+pub(crate) trait GroupMember: Debug + Send + Sync {
     /// The other ranks.
     fn others(&self) -> Others;
 

@@ -7,14 +7,14 @@ use foreread_launcher::{Launched, Surroundings};
 
 /// A rank on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OnNode {
+pub(crate) struct NodeRank {
     /// Which one it is, from 0.
     pub(crate) rank: u32,
     /// How many there are, at least 1.
     pub(crate) ranks: u32,
 }
 
-impl OnNode {
+impl NodeRank {
     /// A rank that has its node for itself, or does as if.
     pub(crate) const ALONE: Self = Self { rank: 0, ranks: 1 };
 
@@ -46,7 +46,7 @@ mod tests {
     fn told(environment: &[(&str, &str)]) -> (u32, u32) {
         let get =
             |name: &str| environment.iter().find(|(is, _)| *is == name).map(|(_, value)| (*value).to_owned());
-        let OnNode { rank, ranks } = OnNode::launched(&get);
+        let NodeRank { rank, ranks } = NodeRank::launched(&get);
         (rank, ranks)
     }
 

@@ -14,11 +14,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
-use crate::target::{Named, Target, is_named_as_shard};
+use crate::target::{Target, TargetSpec, is_named_as_shard};
 
 /// What the origins of one run share: the user's limits are on all of them together.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct OriginPolicy {
     pub(crate) meter: Meter,
     stack: Stack,
     /// The most reads under way at once, where the user has set a number.
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     fixed: Option<Limit>,
 }
 
-impl Shared {
+impl OriginPolicy {
     pub(crate) fn new(config: &Config, context: &Context) -> Self {
         // The first guess is a batch: what the trainer waits for first is asked for at once.
         let first = NonZeroUsize::new(config.batch_size.min(256) as usize).unwrap_or(NonZeroUsize::MIN);
@@ -91,7 +91,7 @@ impl Shared {
 
 /// An open dataset.
 #[derive(Clone, Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenDataset {
     pub(crate) catalog: Catalog,
     /// What caches, and other ranks, know its bytes by.
     pub(crate) identity: DatasetIdentity,
@@ -105,7 +105,7 @@ pub(crate) struct Opened {
     pub(crate) limit: Option<Limit>,
 }
 
-impl Opened {
+impl OpenDataset {
     /// Warns where caches on disks will not be found again, because nothing tells this listing from others.
     pub(crate) fn warn_of_lost_caches(&self, config: &Config) {
         if config.disk.is_empty() || !self.listed || self.catalog.keeps_identity() {
@@ -123,13 +123,13 @@ impl Opened {
 /// Opens what `targets` name: a catalog file, whose origin is the one that it was made from, or the URL or path of an
 /// origin, which has a catalog in it or is listed, or shards of one; or a catalog that is at hand. `format` is how samples lie there, where that was said.
 pub(crate) async fn open(
-    targets: &Named,
+    targets: &TargetSpec,
     format: Option<Format>,
     registry: &Registry,
     context: &Context,
-    shared: &Shared,
+    shared: &OriginPolicy,
     progress: impl FnMut(Progress) + Send,
-) -> Result<Opened> {
+) -> Result<OpenDataset> {
     let mut file = None;
     let catalog = match (&targets.catalog, &targets.names[..]) {
         (Some(catalog), _) => Some(catalog.clone()),
@@ -168,7 +168,7 @@ pub(crate) async fn open(
     }
     let identity = catalog.identity(store.place());
     let (origin, limit) = shared.wrap(store);
-    Ok(Opened { catalog, identity, listed, file, origin, limit })
+    Ok(OpenDataset { catalog, identity, listed, file, origin, limit })
 }
 
 /// The catalog that lies in an origin, or what listing it makes, and which of the two it is; of named shards, always the
@@ -231,11 +231,11 @@ pub(crate) fn absolute(target: &str) -> String {
 /// # Errors
 /// If it cannot be opened or listed, or nothing in it is a sample.
 pub(crate) async fn index(
-    targets: &Named,
+    targets: &TargetSpec,
     options: IndexOptions,
     registry: &Registry,
     context: &Context,
-    shared: &Shared,
+    shared: &OriginPolicy,
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Catalog> {
     let names = targets.names.clone();

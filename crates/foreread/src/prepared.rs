@@ -15,33 +15,33 @@ use crate::cluster;
 use crate::config::Config;
 use crate::disk::{self, Disk};
 use crate::error::Result;
-use crate::joint::Joint;
+use crate::joint::GroupMember;
 use crate::memory::Grant;
-use crate::origin::{Opened, Shared, open};
-use crate::planned::{Place, Planned};
+use crate::origin::{OpenDataset, OriginPolicy, open};
+use crate::planned::{Planned, RunEnvironment};
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::state::State;
-use crate::target::Named;
+use crate::target::TargetSpec;
 
 /// Datasets, order and plan of one rank's run.
 #[derive(Debug)]
 pub struct Prepared {
     pub(crate) planned: Planned,
-    pub(crate) opened: Vec<Opened>,
+    pub(crate) opened: Vec<OpenDataset>,
     pub(crate) caches: Vec<(Source, Arc<dyn CacheTier>)>,
     pub(crate) disk: Option<Disk>,
-    pub(crate) shared: Shared,
+    pub(crate) shared: OriginPolicy,
     /// What the first epoch reads of the training data together.
     pub(crate) blocks: BlockTable,
     /// The other ranks, where they work together.
-    pub(crate) joint: Option<Box<dyn Joint>>,
+    pub(crate) joint: Option<Box<dyn GroupMember>>,
 }
 
 impl Prepared {
     /// Opens the datasets, draws the order and plans.
     pub(crate) async fn new(
-        targets: &Named,
+        targets: &TargetSpec,
         config: Config,
         registry: &Registry,
         context: &Context,
@@ -49,7 +49,7 @@ impl Prepared {
         mut progress: impl FnMut(Progress) + Send,
     ) -> Result<Self> {
         let config = config.validated()?;
-        let shared = Shared::new(&config, context);
+        let shared = OriginPolicy::new(&config, context);
         let format = config.format;
         let mut opened = vec![open(targets, format, registry, context, &shared, &mut progress).await?];
         if let Some(validation) = config.validation() {
@@ -60,7 +60,7 @@ impl Prepared {
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
         let disk = disk::open(&config, config.on_node(), &opened, context).await?;
-        let place = Place {
+        let place = RunEnvironment {
             kernel_cached,
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: disk.as_ref().map_or(0, |disk| disk.warm),
@@ -103,7 +103,7 @@ impl Deref for Prepared {
 }
 
 /// What of the training data is read together, if the plan says that anything is.
-async fn blocks(planned: &Planned, opened: &[Opened], context: &Context) -> Result<BlockTable> {
+async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &Context) -> Result<BlockTable> {
     let (Some(bytes), Some(train)) = (planned.block_bytes, opened.first()) else {
         return Ok(BlockTable::default());
     };

@@ -299,7 +299,7 @@ impl EpochReport {
 }
 
 /// What a report says of the run as a whole.
-pub(crate) struct Whole {
+pub(crate) struct RunTotals {
     pub(crate) rank: u32,
     pub(crate) world_size: u32,
     pub(crate) samples: u64,
@@ -312,7 +312,7 @@ impl Report {
     /// The number of entries in [`epochs`](Self::epochs), at most.
     pub const MOST_EPOCHS: usize = RunReport::MOST_PASSES;
 
-    pub(crate) fn new(whole: &Whole, origin: &Reading, adapted: Adapted, run: &RunReport) -> Self {
+    pub(crate) fn new(whole: &RunTotals, origin: &Reading, adapted: Adapted, run: &RunReport) -> Self {
         Self {
             rank: whole.rank,
             world_size: whole.world_size,

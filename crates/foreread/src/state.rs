@@ -24,9 +24,9 @@ pub struct State {
     version: u32,
     sampler: SamplerKind,
     seed: u64,
-    train: Data,
+    train: DataIdentity,
     #[serde(skip_serializing_if = "Option::is_none")]
-    validation: Option<Data>,
+    validation: Option<DataIdentity>,
     epoch: u64,
     phase: u32,
     consumed: u64,
@@ -34,12 +34,12 @@ pub struct State {
 
 /// Which data the order is over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Data {
+struct DataIdentity {
     samples: u64,
     catalog: String,
 }
 
-impl Data {
+impl DataIdentity {
     fn of(catalog: &Catalog) -> Self {
         Self { samples: catalog.len(), catalog: catalog.fingerprint().to_string() }
     }
@@ -47,12 +47,12 @@ impl Data {
 
 impl State {
     pub(crate) fn new(config: &Config, catalogs: &[Catalog], position: &Position) -> Self {
-        let mut data = catalogs.iter().map(Data::of);
+        let mut data = catalogs.iter().map(DataIdentity::of);
         Self {
             version: VERSION,
             sampler: config.sampler,
             seed: config.seed,
-            train: data.next().unwrap_or(Data { samples: 0, catalog: String::new() }),
+            train: data.next().unwrap_or(DataIdentity { samples: 0, catalog: String::new() }),
             validation: data.next(),
             epoch: position.epoch,
             phase: position.phase,

@@ -14,7 +14,7 @@ use crate::storage::StorageOptions;
 
 /// What a user names: by words, or a catalog that is at hand and says itself where its data are.
 #[derive(Clone, Debug)]
-pub(crate) struct Named {
+pub(crate) struct TargetSpec {
     /// The URL or path of a dataset, of a catalog or of a shard, or several shards.
     pub(crate) names: Vec<String>,
     pub(crate) catalog: Option<Catalog>,
@@ -22,7 +22,7 @@ pub(crate) struct Named {
     pub(crate) storage: StorageOptions,
 }
 
-impl Named {
+impl TargetSpec {
     pub(crate) fn by(name: impl Into<String>) -> Self {
         Self { names: vec![name.into()], catalog: None, storage: StorageOptions::default() }
     }

@@ -200,7 +200,7 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     fs::write(&notes, "x").unwrap();
     let removed = run(&mut foreread(["cache", "clean", path])).ok();
     assert!(removed.starts_with("removed "), "{removed}");
-    assert!(removed.contains(&format!("left {}", notes.display())), "{removed}");
+    assert!(removed.contains(&format!("kept {}", notes.display())), "{removed}");
     assert_eq!(run(&mut foreread(["cache", "list", path])).ok().lines().count(), 1);
 }
 

@@ -11,21 +11,21 @@ use foreread_types::{Rank, SampleKey, StoreId};
 
 /// A group whose ranks are asked through breakers.
 #[derive(Debug)]
-pub(super) struct Guarded {
+pub(super) struct PeersWithBreakers {
     group: Arc<Group>,
     seed: u64,
     /// A breaker remembers, so there is one for each store and not one for each question.
     breakers: Mutex<BTreeMap<StoreId, Arc<Breaker<dyn Tier>>>>,
 }
 
-impl Guarded {
+impl PeersWithBreakers {
     /// `seed`: what waits are drawn from.
     pub(super) fn new(group: Arc<Group>, seed: u64) -> Self {
         Self { group, seed, breakers: Mutex::default() }
     }
 }
 
-impl Peers for Guarded {
+impl Peers for PeersWithBreakers {
     fn rank(&self) -> Rank {
         self.group.rank()
     }

@@ -129,11 +129,11 @@ impl Meeting {
 /// How many meetings this process has come to, as each rank and at each place. A program that makes loaders one after another
 /// keeps one of these for as long as it runs.
 #[derive(Debug, Default)]
-pub struct Meetings(Mutex<BTreeMap<(u32, String), Loaders>>);
+pub struct Meetings(Mutex<BTreeMap<(u32, String), MeetingCount>>);
 
 /// The loaders of a rank at a place.
 #[derive(Debug, Default)]
-struct Loaders {
+struct MeetingCount {
     made: u16,
     board: Arc<Board>,
 }

@@ -45,32 +45,32 @@ use foreread_types::{Fingerprint, Sizes, StoreId};
 use futures::future::BoxFuture;
 
 use self::datasets::{names, open_known, seek};
-use self::guarded::Guarded;
-use self::joint::InGroup;
+use self::guarded::PeersWithBreakers;
+use self::joint::PeerGroup;
 pub use self::meeting::{Meeting, Meetings};
-use self::offer::{Offer, OfferedLevel, bundle, unbundle};
-use self::told::{Told, on_request, unreadable};
+use self::offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
+use self::told::{RunDescription, on_request, unreadable};
 use crate::cluster;
 use crate::config::Config;
 use crate::disk;
 use crate::error::Result;
-use crate::joint::Meet;
-use crate::on_node::OnNode;
-use crate::origin::{Opened, Shared, open};
-use crate::planned::{Place, Planned, memory_of, schedule};
+use crate::joint::GroupPreparation;
+use crate::on_node::NodeRank;
+use crate::origin::{OpenDataset, OriginPolicy, open};
+use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::state::State;
-use crate::target::Named;
+use crate::target::TargetSpec;
 
 /// Bytes that are read from the origin for others at a time, and that wait to be sent to them.
 const SERVING: u64 = 64 << 20;
 
-impl Meet for Meeting {
+impl GroupPreparation for Meeting {
     fn prepare<'a>(
         self: Box<Self>,
-        targets: &'a Named,
+        targets: &'a TargetSpec,
         config: Config,
         registry: &'a Registry,
         context: &'a Context,
@@ -82,7 +82,7 @@ impl Meet for Meeting {
 }
 
 async fn prepare(
-    targets: &Named,
+    targets: &TargetSpec,
     config: Config,
     registry: &Registry,
     context: &Context,
@@ -105,7 +105,7 @@ async fn prepare(
         ..Settings::new(launched, env!("CARGO_PKG_VERSION"))
     };
     let mut joining = Joining::join(settings).await?;
-    let run = Run { targets, config, registry, context, wire };
+    let run = GroupRun { targets, config, registry, context, wire };
     match run.prepare(&mut joining, resume, progress).await {
         Ok((prepared, words)) => start(prepared, words, joining, context).await,
         Err(error) => {
@@ -117,17 +117,17 @@ async fn prepare(
 }
 
 /// When others are first told that something goes on, and how often from then on.
-const NEWS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+const PROGRESS_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 /// Does what takes its time; meanwhile others know why they wait. What is done soon costs no message.
 async fn working<T>(joining: &mut Joining, on: &str, work: impl Future<Output = T>) -> T {
-    let (mut work, mut wait) = (std::pin::pin!(work), NEWS.0);
+    let (mut work, mut wait) = (std::pin::pin!(work), PROGRESS_INTERVALS.0);
     loop {
         tokio::select! {
             done = &mut work => return done,
             () = tokio::time::sleep(wait) => {
                 joining.working(on).await;
-                wait = NEWS.1;
+                wait = PROGRESS_INTERVALS.1;
             }
         }
     }
@@ -136,8 +136,8 @@ async fn working<T>(joining: &mut Joining, on: &str, work: impl Future<Output = 
 /// Names and values that all ranks must have alike.
 type Words = Vec<(String, String)>;
 
-struct Run<'a> {
-    targets: &'a Named,
+struct GroupRun<'a> {
+    targets: &'a TargetSpec,
     config: Config,
     registry: &'a Registry,
     context: &'a Context,
@@ -149,7 +149,7 @@ fn count(nodes: &[u32], node: u32) -> u32 {
     nodes.iter().map(|other| u32::from(*other == node)).sum()
 }
 
-impl Run<'_> {
+impl GroupRun<'_> {
     async fn prepare(
         self,
         joining: &mut Joining,
@@ -157,7 +157,7 @@ impl Run<'_> {
         progress: impl FnMut(Progress) + Send,
     ) -> Result<(Prepared, Words)> {
         let (config, context) = (&self.config, self.context);
-        let shared = Shared::new(config, context);
+        let shared = OriginPolicy::new(config, context);
         let (told, opened) = self.datasets(joining, &shared, resume, progress).await?;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let words = self.words(&told, &catalogs).await?;
@@ -165,13 +165,13 @@ impl Run<'_> {
         let figures = told.figures(config);
         let nodes = joining.nodes().to_vec();
         let own = nodes.get(config.rank as usize).copied().unwrap_or_default();
-        let on_node = OnNode {
+        let on_node = NodeRank {
             rank: count(&nodes[..nodes.len().min(config.rank as usize)], own),
             ranks: count(&nodes, own).max(1),
         };
         let opening = disk::open(config, on_node, &opened, context);
         let disk = working(joining, "opens its disk tier", opening).await?;
-        let place = Place {
+        let place = RunEnvironment {
             kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: 0,
@@ -188,7 +188,7 @@ impl Run<'_> {
         let own_levels = cluster::describe(&own_figures, memory.tier(), &place, None).stores.remove(0).levels;
         let levels = own_levels.iter().map(OfferedLevel::new);
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
-        let offer = Offer::new(own.to_string(), levels.collect(), held).encode();
+        let offer = CapacityOffer::new(own.to_string(), levels.collect(), held).encode();
         let whole = {
             // Gone before planning: of a thousand ranks they are megabytes, on each.
             let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
@@ -217,14 +217,14 @@ impl Run<'_> {
     async fn datasets(
         &self,
         joining: &mut Joining,
-        shared: &Shared,
+        shared: &OriginPolicy,
         resume: Option<State>,
         mut progress: impl FnMut(Progress) + Send,
-    ) -> Result<(Told, Vec<Opened>)> {
+    ) -> Result<(RunDescription, Vec<OpenDataset>)> {
         let Self { targets, config, registry, context, .. } = self;
         let validation = config.validation();
         if config.rank > 0 {
-            let told = Told::decode(&joining.share(None).await?)?;
+            let told = RunDescription::decode(&joining.share(None).await?)?;
             let catalogs = self.catalogs(joining, &told).await?;
             let identities = told.identities()?;
             for (targets, catalog) in std::iter::once(*targets).chain(&validation).zip(&catalogs) {
@@ -244,7 +244,7 @@ impl Run<'_> {
             opened.push(working(joining, &format!("rank 0 opens {named}"), opening).await?);
         }
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(config));
-        let told = Told::new(&opened, resume, config);
+        let told = RunDescription::new(&opened, resume, config);
         let catalogs = opened.iter().map(|dataset| &dataset.catalog);
         let bulks = told.bulks(catalogs, targets.catalog.is_some())?;
         joining.share_with(Some(told.encode()?), bulks).await?;
@@ -252,10 +252,12 @@ impl Run<'_> {
     }
 
     /// Rank 0's catalogs on another rank: as its program has them, from their files, or from what rank 0 has sent to this node.
-    async fn catalogs(&self, joining: &mut Joining, told: &Told) -> Result<Vec<Catalog>> {
+    async fn catalogs(&self, joining: &mut Joining, told: &RunDescription) -> Result<Vec<Catalog>> {
         let (catalogs, at_hand) = (told.catalogs.clone(), self.targets.catalog.clone());
-        let opening =
-            self.context.runtime.spawn_blocking(move || Told::open_files(&catalogs, at_hand.as_ref()));
+        let opening = self
+            .context
+            .runtime
+            .spawn_blocking(move || RunDescription::open_files(&catalogs, at_hand.as_ref()));
         let opened = working(joining, "opens its catalog", opening).await.map_err(ended)?;
         // Others of the node may get what this rank has from it.
         let have = opened.iter().map(|catalog| catalog.as_ref().map(on_request)).collect();
@@ -264,10 +266,10 @@ impl Run<'_> {
     }
 
     /// What has to be equal on all ranks, in the words in which users say it.
-    async fn words(&self, told: &Told, catalogs: &[Catalog]) -> Result<Words> {
+    async fn words(&self, told: &RunDescription, catalogs: &[Catalog]) -> Result<Words> {
         let (config, context) = (&self.config, self.context);
         let validation = match (&config.validate, catalogs.get(1)) {
-            (Some(target), Some(catalog)) => names(&Named::by(target), catalog, context).await?,
+            (Some(target), Some(catalog)) => names(&TargetSpec::by(target), catalog, context).await?,
             (Some(target), None) => target.clone(),
             (None, _) => "none".to_owned(),
         };
@@ -338,9 +340,9 @@ async fn start(prepared: Prepared, words: Words, joining: Joining, context: &Con
         }
         _ => None,
     };
-    let peers: Arc<dyn Peers> = Arc::new(Guarded::new(Arc::clone(&group), context.seed));
+    let peers: Arc<dyn Peers> = Arc::new(PeersWithBreakers::new(Arc::clone(&group), context.seed));
     let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
-    Ok(Prepared { joint: Some(Box::new(InGroup::new(group, others))), ..prepared })
+    Ok(Prepared { joint: Some(Box::new(PeerGroup::new(group, others))), ..prepared })
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ impl OfferedLevel {
 
 /// One rank's part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Offer {
+pub(crate) struct CapacityOffer {
     /// Ranks of equal nodes reach each other without the network.
     pub(crate) node: String,
     /// The rank's caches, as the cluster's kinds of level are ordered.
@@ -51,7 +51,7 @@ pub(crate) struct Offer {
 #[derive(Debug)]
 pub(crate) struct Unreadable;
 
-impl Offer {
+impl CapacityOffer {
     pub(crate) fn new(node: String, levels: Vec<OfferedLevel>, held: Vec<Vec<SampleId>>) -> Self {
         Self { node, levels, held, lengths: Vec::new() }
     }
@@ -92,13 +92,13 @@ pub(crate) fn bundle(offers: &[impl AsRef<[u8]>]) -> Vec<u8> {
     all
 }
 
-pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<Offer>, Unreadable> {
+pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<CapacityOffer>, Unreadable> {
     let mut offers = Vec::new();
     while !bytes.is_empty() {
         let (length, rest) = bytes.split_first_chunk::<8>().ok_or(Unreadable)?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| Unreadable)?;
         let (offer, rest) = rest.split_at_checked(length).ok_or(Unreadable)?;
-        offers.push(Offer::decode(offer)?);
+        offers.push(CapacityOffer::decode(offer)?);
         bytes = rest;
     }
     Ok(offers)
@@ -106,7 +106,12 @@ pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<Offer>, Unreadable> {
 
 /// The cluster of all ranks. `figures` is what rank 0 knows of the origin and the trainer; `kinds` are the kinds of level
 /// that there may be, with their footprints.
-pub(crate) fn cluster(figures: Cluster, kinds: &[Level], offers: &[Offer], persistent: &str) -> Cluster {
+pub(crate) fn cluster(
+    figures: Cluster,
+    kinds: &[Level],
+    offers: &[CapacityOffer],
+    persistent: &str,
+) -> Cluster {
     let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
     let (mut stores, mut held) = (Vec::new(), Held::default());
     for (rank, offer) in (0..).zip(offers) {
@@ -170,20 +175,20 @@ mod tests {
 
     use super::*;
 
-    fn offer(ids: &[u64]) -> Offer {
+    fn offer(ids: &[u64]) -> CapacityOffer {
         let held = vec![Vec::new(), ids.iter().copied().map(SampleId).collect()];
         let level = |name: &str, capacity, read| {
             let level = Level { read: Curve::flat(read), ..Level::new(name, capacity, Footprint::EXACT) };
             OfferedLevel::new(&level)
         };
         let levels = vec![level("memory", 5, u64::MAX), level("disk", 1 << 40, 700)];
-        Offer::new("a".to_owned(), levels, held)
+        CapacityOffer::new("a".to_owned(), levels, held)
     }
 
     #[test]
     fn what_is_offered_arrives() {
-        let offers = [offer(&[]), offer(&[0, 1, 127, 128, 300_000, 1 << 40]), Offer::default()];
-        let bundled = bundle(&offers.iter().map(Offer::encode).collect::<Vec<_>>());
+        let offers = [offer(&[]), offer(&[0, 1, 127, 128, 300_000, 1 << 40]), CapacityOffer::default()];
+        let bundled = bundle(&offers.iter().map(CapacityOffer::encode).collect::<Vec<_>>());
         assert_eq!(unbundle(&bundled).unwrap(), offers);
         for cut in 0..bundled.len() {
             let parts = unbundle(&bundled[..cut]);
@@ -201,7 +206,7 @@ mod tests {
     #[test]
     fn the_cluster_has_a_store_a_rank_and_knows_what_lies_there() {
         let kinds = [Level::new("memory", 0, Footprint::EXACT), Level::new("disk", 0, Footprint::EXACT)];
-        let other = Offer { node: "b".to_owned(), ..offer(&[3]) };
+        let other = CapacityOffer { node: "b".to_owned(), ..offer(&[3]) };
         let cluster = cluster(Cluster::default(), &kinds, &[offer(&[2, 3]), other, offer(&[])], "disk");
         assert_eq!(cluster.stores.iter().map(|store| store.node).collect::<Vec<_>>(), [0, 1, 0]);
         let mut held = Held::default();

@@ -17,21 +17,21 @@ use serde::{Deserialize, Serialize};
 use crate::calibration::Calibration;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::origin::Opened;
+use crate::origin::OpenDataset;
 use crate::state::State;
 
 /// A catalog of rank 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct ToldCatalog {
+pub(super) struct DescribedCatalog {
     base_url: String,
     fingerprint: String,
     /// The file that rank 0 has opened.
     file: Option<PathBuf>,
 }
 
-impl ToldCatalog {
-    fn new(opened: &Opened) -> Self {
-        let Opened { catalog, file, .. } = opened;
+impl DescribedCatalog {
+    fn new(opened: &OpenDataset) -> Self {
+        let OpenDataset { catalog, file, .. } = opened;
         let (base_url, fingerprint) = (catalog.base_url().to_owned(), catalog.fingerprint().to_string());
         Self { base_url, fingerprint, file: file.clone() }
     }
@@ -70,8 +70,8 @@ impl ToldCatalog {
 
 /// What rank 0 tells all.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Told {
-    pub(super) catalogs: Vec<ToldCatalog>,
+pub(super) struct RunDescription {
+    pub(super) catalogs: Vec<DescribedCatalog>,
     /// What the bytes of each dataset are known by, as text.
     pub(super) identities: Vec<String>,
     pub(super) state: Option<State>,
@@ -81,11 +81,11 @@ pub(super) struct Told {
     pub(super) compute: Duration,
 }
 
-impl Told {
+impl RunDescription {
     /// What rank 0 tells of `opened`, beside what `config` says.
-    pub(super) fn new(opened: &[Opened], state: Option<State>, config: &Config) -> Self {
+    pub(super) fn new(opened: &[OpenDataset], state: Option<State>, config: &Config) -> Self {
         Self {
-            catalogs: opened.iter().map(ToldCatalog::new).collect(),
+            catalogs: opened.iter().map(DescribedCatalog::new).collect(),
             identities: opened.iter().map(|dataset| dataset.identity.to_string()).collect(),
             state,
             calibration: config.calibration.as_deref().cloned(),
@@ -110,7 +110,7 @@ impl Told {
         catalogs: impl Iterator<Item = &'a Catalog>,
         at_hand: bool,
     ) -> Result<Vec<Bulk>> {
-        let bulk = |(number, (told, catalog)): (usize, (&ToldCatalog, &Catalog))| -> Result<Bulk> {
+        let bulk = |(number, (told, catalog)): (usize, (&DescribedCatalog, &Catalog))| -> Result<Bulk> {
             if told.file.is_some() || number == 0 && at_hand {
                 return Ok(on_request(catalog));
             }
@@ -120,7 +120,10 @@ impl Told {
     }
 
     /// The catalogs that this process finds in their files, or that are `at_hand`. Blocks.
-    pub(super) fn open_files(catalogs: &[ToldCatalog], at_hand: Option<&Catalog>) -> Vec<Option<Catalog>> {
+    pub(super) fn open_files(
+        catalogs: &[DescribedCatalog],
+        at_hand: Option<&Catalog>,
+    ) -> Vec<Option<Catalog>> {
         catalogs.iter().map(|catalog| catalog.open(at_hand)).collect()
     }
 
@@ -171,9 +174,9 @@ mod tests {
         Catalog::from_objects(url, objects).unwrap()
     }
 
-    fn told(catalog: &Catalog, file: Option<PathBuf>) -> ToldCatalog {
+    fn told(catalog: &Catalog, file: Option<PathBuf>) -> DescribedCatalog {
         let (base_url, fingerprint) = (catalog.base_url().to_owned(), catalog.fingerprint().to_string());
-        ToldCatalog { base_url, fingerprint, file }
+        DescribedCatalog { base_url, fingerprint, file }
     }
 
     #[test]
@@ -182,15 +185,16 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("c.arrow");
         let own = catalog("s3://b/x", &["a", "b"]);
-        let opened =
-            |catalog: &Catalog| Told::open_files(&[told(catalog, Some(path.clone()))], None)[0].is_some();
+        let opened = |catalog: &Catalog| {
+            RunDescription::open_files(&[told(catalog, Some(path.clone()))], None)[0].is_some()
+        };
         assert!(!opened(&own), "there is none");
         own.save(&path).unwrap();
         assert!(opened(&own));
         assert!(!opened(&catalog("s3://b/x", &["a", "c"])), "of other samples");
         assert!(!opened(&catalog("s3://b/y", &["a", "b"])), "of another place");
         // One that rank 0 has listed has no file.
-        let found = Told::open_files(&[told(&own, Some(path)), told(&own, None)], None);
+        let found = RunDescription::open_files(&[told(&own, Some(path)), told(&own, None)], None);
         assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
     }
 
@@ -198,7 +202,7 @@ mod tests {
     // semantics: RANK-25
     fn catalog_file_next_to_a_listed_catalog_is_not_needed_by_all() {
         let (listed, saved) = (catalog("s3://b/x", &["a"]), catalog("s3://b/y", &["b"]));
-        let mut head = Told::new(&[], None, &Config::default());
+        let mut head = RunDescription::new(&[], None, &Config::default());
         head.catalogs = vec![told(&listed, None), told(&saved, Some("c.arrow".into()))];
         let pushed = |at_hand| {
             let bulks = head.bulks([&listed, &saved].into_iter(), at_hand).unwrap();
@@ -212,7 +216,8 @@ mod tests {
     // semantics: RANK-25
     fn catalog_that_the_program_has_given_is_not_requested() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
-        let opened = |at_hand: &Catalog| Told::open_files(&[told(&own, None)], Some(at_hand))[0].is_some();
+        let opened =
+            |at_hand: &Catalog| RunDescription::open_files(&[told(&own, None)], Some(at_hand))[0].is_some();
         assert!(opened(&own) && !opened(&other));
     }
 

@@ -34,7 +34,7 @@ use crate::loader::Ready;
 use crate::memory::Grant;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::report::{Adapted, AskedReport, ReadsReport, Report, Whole};
+use crate::report::{Adapted, AskedReport, ReadsReport, Report, RunTotals};
 use crate::runtime::{Workers, ended};
 
 /// The bytes of a batch that the engine delivers, about.
@@ -330,7 +330,7 @@ impl Source {
             now: self.inner.look_ahead,
             lowest: self.inner.look_ahead,
         });
-        let whole = Whole {
+        let whole = RunTotals {
             rank: 0,
             world_size: 1,
             samples: self.inner.catalog.len(),

@@ -86,7 +86,7 @@ async fn delivered(rules: &[(When, Fault)], compute: Duration) -> Duration {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-15
-async fn one_read_in_a_hundred_is_delivered_and_costs_less_than_a_tenth_of_the_time() {
+async fn one_bad_read_in_100_costs_less_than_a_tenth_of_the_time() {
     // With the trainer the bottleneck, and with the origin.
     for compute in [Duration::from_millis(10), Duration::ZERO] {
         let usual = delivered(&[], compute).await.as_secs_f64();
@@ -118,7 +118,7 @@ async fn one_read_in_ten_and_bursts_are_delivered() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-15
-async fn what_stays_wrong_is_one_error_that_names_it_after_all_before_it() {
+async fn persistent_failure_is_one_error_after_earlier_batches() {
     let order = order();
     let at = 4321;
     let key = SampleKey::new(DatasetId(0), order[at]);

@@ -97,7 +97,7 @@ fn announcing_anew_holds_no_worker_up() {
 }
 
 #[test]
-fn a_worker_hears_which_sample_there_is_not_and_may_ask_for_the_report() {
+fn worker_gets_missing_ids_as_errors_and_the_report() {
     let origin = origin(10);
     let source = builder(&origin).source().unwrap();
     let server = share(&source);

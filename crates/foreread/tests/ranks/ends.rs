@@ -30,7 +30,7 @@ async fn train(loader: &mut Loader, pace: Duration) {
 }
 
 #[test]
-fn a_rank_that_closes_in_async_code_answers_the_others_until_they_are_done() {
+fn closed_rank_in_async_code_serves_the_others() {
     runtime().block_on(async {
         let job = job(2);
         let mut loaders = job.start(None).await.into_iter();
@@ -51,7 +51,7 @@ fn a_rank_that_closes_in_async_code_answers_the_others_until_they_are_done() {
 
 #[test]
 // semantics: RANK-22
-fn a_rank_that_has_reported_does_not_wait_ten_minutes_for_a_rank_0_that_died() {
+fn reported_rank_does_not_wait_for_a_dead_rank_0() {
     runtime().block_on(async {
         let mut loaders = job(3).start(None).await;
         let (done, mut others) = (loaders.remove(1), loaders);

@@ -126,7 +126,7 @@ async fn resume(draw: &mut Draw, before: u32, after: u32) {
 
 #[test]
 // semantics: RANK-23
-fn stopped_anywhere_and_gone_on_with_other_ranks_none_is_repeated_and_none_missing() {
+fn resume_with_other_ranks_repeats_and_skips_no_sample() {
     let mut draw = Draw::new();
     for number in 0..RESUMES {
         let (before, after) = [(4, 2), (2, 3), (3, 1)][(number % 3) as usize];

@@ -50,7 +50,7 @@ async fn close(loaders: Vec<Loader>) {
 
 #[test]
 // semantics: RANK-12
-fn loaders_for_training_and_validation_live_side_by_side_on_every_rank() {
+fn training_and_validation_loaders_coexist_on_every_rank() {
     runtime().block_on(async {
         let (network, meetings) = (Simulated::new(1), Meetings::new());
         let (training, validation) = (job(&network, 5), job(&network, 7));
@@ -90,7 +90,7 @@ fn a_loader_is_made_again_while_the_old_one_lives() {
 
 #[test]
 // semantics: RANK-12
-fn ranks_that_make_their_loaders_in_another_order_are_told_what_differs() {
+fn different_order_of_loaders_is_reported_with_the_difference() {
     runtime().block_on(async {
         let (network, meetings) = (Simulated::new(1), Meetings::new());
         let (training, validation) = (job(&network, 5), job(&network, 7));

@@ -33,7 +33,8 @@ pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result
     let meeting = Meeting::of(config, &environment)
         .map_err(|error| anyhow::anyhow!("{error}; or have each rank read for itself, with --peers off"))?;
     let Some(meeting) = meeting else {
-        if config.world_size > 1 {
+        // With --state, the caller refuses such a run.
+        if config.world_size > 1 && knobs.get("state").is_none() {
             tracing::warn!("{}", Meeting::ADVICE);
         }
         return Ok((builder, false));

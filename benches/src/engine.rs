@@ -57,7 +57,8 @@ impl CoreReplay {
         Core::new(config, self.planned.run().clone(), self.plan.clone(), self.sizes.clone())
     }
 
-    /// Replays the run for a trainer that takes each batch immediately. Returns the number of batches.
+    /// Replays the run for a trainer that takes each batch immediately. Returns the number of
+    /// batches.
     pub fn run(&self, core: &mut Core) -> u64 {
         let run = self.planned.run();
         let (mut events, mut actions, mut batches) = (Vec::new(), Vec::new(), 0);

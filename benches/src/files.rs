@@ -18,7 +18,7 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// SyntheticSamples of random lengths in twenty classes. Each is a slice of one shared noise buffer.
+/// Samples of random lengths in twenty classes. Each is a slice of one shared noise buffer.
 #[derive(Clone, Debug)]
 pub struct SyntheticSamples {
     noise: Bytes,
@@ -26,8 +26,8 @@ pub struct SyntheticSamples {
 }
 
 impl SyntheticSamples {
-    /// `count` samples of `least..=most` bytes, which begin within the first `spread` bytes of the noise.
-    /// A small spread stays in a processor's cache.
+    /// `count` samples of `least..=most` bytes, which begin within the first `spread` bytes of the
+    /// noise. A small spread stays in a processor's cache.
     pub fn new(count: usize, least: u64, most: u64, spread: usize) -> Self {
         let mut state = 1;
         let mut noise = Vec::new();

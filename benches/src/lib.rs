@@ -1,12 +1,12 @@
 //! Shared code of the benchmarks: datasets, resource usage of a process, and tables of figures.
 //!
-//! There are two kinds of benchmarks. `benches/parts` has microbenchmarks with criterion, which show the
-//! effect of a change. `benches/figures` measures whole processes and compares each figure with its
-//! target.
+//! There are two kinds of benchmarks. `benches/parts` has microbenchmarks with criterion, which
+//! show the effect of a change. `benches/figures` measures whole processes and compares each figure
+//! with its target.
 //!
-//! Decision: compared contenders run in turns, each in a separate process. The allocator state that one
-//! contender leaves (thresholds, arenas, free lists) changes the cost of the next one. The price is a
-//! process per round, and results that are transferred as a line of JSON.
+//! Decision: compared contenders run in turns, each in a separate process. The allocator state that
+//! one contender leaves (thresholds, arenas, free lists) changes the cost of the next one. The
+//! price is a process per round, and results that are transferred as a line of JSON.
 
 pub mod engine;
 pub mod files;

@@ -1,4 +1,5 @@
-//! Runs a part of a benchmark in a separate process: this program with arguments that select the part.
+//! Runs a part of a benchmark in a separate process: this program with arguments that select the
+//! part.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// Time, CPU time of all threads and page faults since the process started, or a difference of two such
-/// values.
+/// Time, CPU time of all threads and page faults since the process started, or a difference of two
+/// such values.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Seconds of wall-clock time.
@@ -63,8 +63,9 @@ impl Sub for Usage {
 pub fn cached_pages(file: &File) -> Result<(u64, u64)> {
     let length = usize::try_from(file.metadata()?.len())?;
     let mut held = vec![0u8; length.div_ceil(4096)];
-    // SAFETY: a new mapping of an open file, whose memory is never accessed. `mincore` writes one byte per
-    // page, and `held` has that length. The mapping is removed here, and no reference to it remains.
+    // SAFETY: a new mapping of an open file, whose memory is never accessed. `mincore` writes one
+    // byte per page, and `held` has that length. The mapping is removed here, and no reference to
+    // it remains.
     let result = unsafe {
         let (none, shared) = (libc::PROT_NONE, libc::MAP_SHARED);
         let start = libc::mmap(std::ptr::null_mut(), length, none, shared, file.as_raw_fd(), 0);
@@ -89,8 +90,8 @@ pub fn peak_memory() -> Result<u64> {
     status_field("VmHWM:")
 }
 
-/// The current resident memory of this process in bytes: its own pages and the touched pages of mapped
-/// files.
+/// The current resident memory of this process in bytes: its own pages and the touched pages of
+/// mapped files.
 ///
 /// # Errors
 /// If `/proc/self/status` does not have the value.

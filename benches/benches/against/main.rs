@@ -1,10 +1,11 @@
-//! Two builds of the command against each other: `cargo xtask bench --against COMMIT`.
+//! Compares two builds of the command: `cargo xtask bench --against COMMIT`.
 //!
 //! Both builds run each scenario in turn, eleven times. The figure is the ratio of their times, new
-//! to old, per pair. A machine that gets slower or busier affects both runs of a pair. The table has
-//! the median of the ratios and the interval between the third and the ninth of eleven. The interval
-//! holds the true median in 93 of 100 cases for any distribution. A scenario passes if the interval
-//! begins at 1.03 or below. The price is twenty-two runs of some seconds for every scenario.
+//! to old, per pair. A machine that gets slower or busier affects both runs of a pair. The table
+//! has the median of the ratios and the interval between the third and the ninth of eleven. The
+//! interval holds the true median in 93 of 100 cases for any distribution. A scenario passes if the
+//! interval begins at 1.03 or below. The price is twenty-two runs of some seconds for every
+//! scenario.
 //!
 //! The time is that of the epochs after the first, from the runs' own reports. It does not include
 //! startup.

@@ -1,4 +1,4 @@
-//! PairRatios of paired run times, their median and its confidence interval.
+//! Ratios of paired run times, their median and its confidence interval.
 
 /// The times of pairs of runs, in seconds.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +25,8 @@ impl PairRatios {
         ratios[ratios.len() / 2]
     }
 
-    /// The third ratio from either end. Of eleven ratios, fewer than three lie on one side of the true
-    /// median in 2 x 67 of 2,048 cases.
+    /// The third ratio from either end. Of eleven ratios, fewer than three lie on one side of the
+    /// true median in 2 x 67 of 2,048 cases.
     pub fn interval(&self) -> (f64, f64) {
         let ratios = self.sorted();
         (ratios[2], ratios[ratios.len() - 3])

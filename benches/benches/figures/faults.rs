@@ -1,6 +1,6 @@
-//! The time that faults in 1 % of the requests cost a run from a bucket. Runs with and without faults
-//! alternate. The store is the tests' own, in this process. Its latency, and not this machine's CPU,
-//! determines the duration of a run.
+//! The time that faults in 1 % of the requests cost a run from a bucket. Runs with and without
+//! faults alternate. The store is the tests' own, in this process. Its latency, and not this
+//! machine's CPU, determines the duration of a run.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

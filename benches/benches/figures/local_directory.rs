@@ -1,5 +1,5 @@
-//! A page-cached directory: foreread with its defaults compared with plain positioned reads, in turns,
-//! each in a separate process.
+//! A page-cached directory: foreread with its defaults compared with plain positioned reads, in
+//! turns, each in a separate process.
 
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -232,7 +232,8 @@ fn read((path, length): &(PathBuf, usize)) -> Result<Vec<u8>> {
     Ok(sample)
 }
 
-/// One thread that reads batch after batch, or `threads` that each read every n-th batch and send it.
+/// One thread that reads batch after batch, or `threads` that each read every n-th batch and send
+/// it.
 fn plain(directory: &Path, threads: usize) -> Result<Measurement> {
     let start = Instant::now();
     let plan = ReadPlan::new(directory)?;
@@ -311,8 +312,8 @@ fn origin(directory: &Path) -> Result<Measurement> {
     })
 }
 
-/// One thread that reads all samples into one reused buffer, or into a new buffer per batch, as a loader
-/// must.
+/// One thread that reads all samples into one reused buffer, or into a new buffer per batch, as a
+/// loader must.
 fn one_buffer(directory: &Path, own: bool) -> Result<Measurement> {
     let start = Instant::now();
     let plan = ReadPlan::new(directory)?;

@@ -1,8 +1,8 @@
 //! Whole processes measured against the performance targets, with one table in Markdown at the end.
 //!
-//! `cargo xtask bench --bench figures` measures all groups, `... -- local_directory` those whose name
-//! contains the word. A missed target is reported and is no failure, because a busy machine must not
-//! break a build.
+//! `cargo xtask bench --bench figures` measures all groups, `... -- local_directory` those whose
+//! name contains the word. A missed target is reported and is no failure, because a busy machine
+//! must not break a build.
 
 mod catalog;
 mod disk_tier;

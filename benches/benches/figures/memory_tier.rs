@@ -21,8 +21,8 @@ const SAMPLES: u64 = 4000;
 const LENGTH: u64 = 100_000;
 const BATCH: u64 = 32;
 
-/// Timed epochs. One epoch before them fills the tier. The samples of one epoch after them are compared
-/// with the tier's.
+/// Timed epochs. One epoch before them fills the tier. The samples of one epoch after them are
+/// compared with the tier's.
 const EPOCHS: u64 = 50;
 
 const ROUNDS: usize = 7;

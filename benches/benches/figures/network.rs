@@ -1,5 +1,6 @@
-//! Two ranks on a link of 1 Gbit/s, each in a separate network namespace. The figure is the bandwidth of
-//! samples from the other rank, compared with that of iperf3 on the same link just before.
+//! Two ranks on a link of 1 Gbit/s, each in a separate network namespace. The figure is the
+//! bandwidth of samples from the other rank, compared with that of iperf3 on the same link just
+//! before.
 //!
 //! Needs root, iproute2 and iperf3, and is skipped without them.
 

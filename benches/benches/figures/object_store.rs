@@ -1,6 +1,6 @@
-//! A bucket over loopback: foreread compared with a bare loop of GETs at the same parallelism, in turns,
-//! each in a separate process. The store is the tests' own, in this process. The bench `loaders` has the
-//! comparison with other loaders.
+//! A bucket over loopback: foreread compared with a bare loop of GETs at the same parallelism, in
+//! turns, each in a separate process. The store is the tests' own, in this process. The bench
+//! `loaders` has the comparison with other loaders.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ const LATENCY: Duration = Duration::from_millis(20);
 const STORE_CONCURRENCY: usize = 64;
 const ROUNDS: usize = 5;
 
-/// Requests per second that a throttling store tolerates, and samples read from it, which take 30 s.
+/// Requests per second that a throttling store tolerates, and samples read from it, which take 30
+/// s.
 const RATE_LIMIT: f64 = 200.0;
 const THROTTLED: u64 = 6_000;
 

@@ -1,8 +1,9 @@
-//! The predicted duration of epochs compared with the measured one. Origins with a limited bandwidth and
-//! a latency, in real time, are measured as by `foreread calibrate`, then planned, then read.
+//! The predicted duration of epochs compared with the measured one. Origins with a limited
+//! bandwidth and a latency, in real time, are measured as by `foreread calibrate`, then planned,
+//! then read.
 //!
-//! Only epochs of a second or more that the origin limits are compared, because there are no promises for
-//! others.
+//! Only epochs of a second or more that the origin limits are compared, because there are no
+//! promises for others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,8 @@ const LENGTH: u64 = 100_000;
 /// Time to read the whole dataset, so that half of it takes a second.
 const SECONDS: u64 = 2;
 
-/// The look-ahead is a tenth of the bytes that the origin delivers per second. That covers its latency
-/// and is little compared with the uncached bytes.
+/// The look-ahead is a tenth of the bytes that the origin delivers per second. That covers its
+/// latency and is little compared with the uncached bytes.
 const LOOK_AHEAD: u64 = 10;
 
 /// Time to calibrate an origin.

@@ -1,8 +1,9 @@
-//! Several ranks on one node, each a process: origin bytes compared with the lower bound, duration of five
-//! epochs, rate of samples from peers' memory, and CPU cost of the transfer between two ranks.
+//! Several ranks on one node, each a process: origin bytes compared with the lower bound, duration
+//! of five epochs, rate of samples from peers' memory, and CPU cost of the transfer between two
+//! ranks.
 //!
-//! NoPFS's figures are of its released code on the same dataset, measured separately on a machine of two
-//! cores. This benchmark does not run it.
+//! NoPFS's figures are of its released code on the same dataset, measured separately on a machine
+//! of two cores. This benchmark does not run it.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -32,8 +33,8 @@ const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 100_000_000;
 const EPOCHS: u64 = 5;
 
-/// Ranks, MiB of memory per rank, NoPFS's origin bytes over the lower bound, NoPFS's seconds for five
-/// epochs.
+/// Ranks, MiB of memory per rank, NoPFS's origin bytes over the lower bound, NoPFS's seconds for
+/// five epochs.
 const LIMITED_RUNS: [(u32, u64, f64, f64); 5] = [
     (2, 1024, 1.94, 7.76),
     (2, 240, 1.54, 6.79),
@@ -208,9 +209,9 @@ impl Serve for MemorySource {
     }
 }
 
-/// The lower bound of a transfer between two processes of a node. One thread writes samples into a socket,
-/// another reads them into one reused buffer. There are no requests, checksums or new buffers. Prints the
-/// CPU microseconds of both threads per sample.
+/// The lower bound of a transfer between two processes of a node. One thread writes samples into a
+/// socket, another reads them into one reused buffer. There are no requests, checksums or new
+/// buffers. Prints the CPU microseconds of both threads per sample.
 fn plain(kind: &str) -> Result<()> {
     let kept: Vec<Vec<u8>> = (0..SAMPLES_IN_MEMORY).map(|id| vec![id as u8; LENGTH]).collect();
     let transfer = |mut into: Box<dyn Write + Send>, mut from: Box<dyn Read + Send>| -> Result<f64> {
@@ -240,7 +241,8 @@ fn plain(kind: &str) -> Result<()> {
     subprocess::print_result(&cpu)
 }
 
-/// Prints the CPU microseconds of both ends per sample. The client requests batches of 64, two in flight.
+/// Prints the CPU microseconds of both ends per sample. The client requests batches of 64, two in
+/// flight.
 fn wire(kind: &str, wire: Wire) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let directory = tempfile::tempdir()?;

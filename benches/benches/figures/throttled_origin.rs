@@ -1,8 +1,9 @@
-//! An origin limited to 100 MB/s, in real time, with memory for the whole dataset and for 60 % of it.
+//! An origin limited to 100 MB/s, in real time, with memory for the whole dataset and for 60 % of
+//! it.
 //!
-//! A trainer without compute time waits only for the origin's bytes, also at the boundary of two epochs.
-//! For a trainer that computes a little longer than the origin reads, the first batch of the next epoch
-//! is ready on request.
+//! A trainer without compute time waits only for the origin's bytes, also at the boundary of two
+//! epochs. For a trainer that computes a little longer than the origin reads, the first batch of
+//! the next epoch is ready on request.
 
 use std::path::Path;
 use std::time::Duration;

@@ -16,7 +16,8 @@ use crate::sources::SourceGroup;
 pub enum Role {
     /// foreread's loader, which reads every sample again in each epoch.
     Loader,
-    /// foreread's loader over shards, with memory for all. It reads large blocks where that is faster.
+    /// foreread's loader over shards, with memory for all. It reads large blocks where that is
+    /// faster.
     Shards,
     /// foreread's loader with memory for all.
     Memory,
@@ -194,7 +195,7 @@ impl LoaderProcesses {
         let mut command = Command::new(&self.python);
         command.arg(peers.join("contend.py")).arg(module);
         command.env("PYTHONPATH", &self.package).env("PYTHONDONTWRITEBYTECODE", "1");
-        // Errors arrive in the responses. LoaderProcesses write unrelated output to stderr.
+        // Errors arrive in the responses. Libraries write unrelated output to stderr.
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -6,10 +6,10 @@
 //! server over loopback without latency (`s3-0ms`) and with 40 ms (`s3-40ms`), and Ceph's gateway
 //! (`ceph`). Arguments select groups by name and contenders by a part of the name.
 //!
-//! Each loader reads the format that its documentation recommends, converted in advance. All numbers
-//! of workers are tried first, and the best one runs the rounds. Contenders are measured in turns,
-//! each in a separate process (`peers/contend.py`). CPU time is that of all threads and processes of
-//! the contender, without the server's.
+//! Each loader reads the format that its documentation recommends, converted in advance. All
+//! numbers of workers are tried first, and the best one runs the rounds. Contenders are measured in
+//! turns, each in a separate process (`peers/contend.py`). CPU time is that of all threads and
+//! processes of the contender, without the server's.
 //!
 //! `FOREREAD_BENCH_PYTHON_PEERS` is a Python interpreter with the other loaders installed. Modules
 //! that cannot be imported are reported and skipped.
@@ -29,9 +29,9 @@ use crate::contenders::{CONTENDERS, Contender, LoaderProcesses, Role, SampleForm
 use crate::results::{ContenderRow, RoundResult, WorkerSettings};
 use crate::sources::{DataSource, DataSources, SourceGroup};
 
-/// Time limits of an epoch after its first batch, in seconds. A longer epoch is cut short. The first
-/// applies to trials of settings, the second to loaders that read raw samples and cache none, the
-/// third to loaders whose warm epochs need the complete cold epoch.
+/// Time limits of an epoch after its first batch, in seconds. A longer epoch is cut short. The
+/// first applies to trials of settings, the second to loaders that read raw samples and cache none,
+/// the third to loaders whose warm epochs need the complete cold epoch.
 const TRIAL_LIMIT: f64 = 2.5;
 const EPOCH_LIMIT: f64 = 6.0;
 const COMPLETE_EPOCH_LIMIT: f64 = 20.0;

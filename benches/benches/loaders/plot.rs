@@ -1,8 +1,9 @@
-//! The plot: one row of panels per group, with samples per second and CPU per sample, cold and warm.
+//! The plot: one row of panels per group, with samples per second and CPU per sample, cold and
+//! warm.
 //!
-//! Values differ by a factor of more than a thousand, so the axes are logarithmic. A bar's length has
-//! no meaning on such an axis, so values are dots. Each axis begins at the power of ten below its
-//! least value.
+//! Values differ by a factor of more than a thousand, so the axes are logarithmic. A bar's length
+//! has no meaning on such an axis, so values are dots. Each axis begins at the power of ten below
+//! its least value.
 
 use std::error::Error;
 use std::ops::Range;

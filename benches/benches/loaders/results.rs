@@ -116,7 +116,8 @@ impl ContenderRow {
         median(self.results.iter().map(metric))
     }
 
-    /// The median over the rounds of the ratio to another row. Rounds are paired, so noise affects both.
+    /// The median over the rounds of the ratio to another row. Rounds are paired, so noise affects
+    /// both.
     pub fn ratio(&self, other: &Self, metric: Metric) -> f64 {
         median(self.results.iter().zip(&other.results).map(|(ours, theirs)| metric(ours) / metric(theirs)))
     }
@@ -130,8 +131,8 @@ impl ContenderRow {
             .fold(rounds, |best, other| if other.1 > best.1 { other } else { best })
     }
 
-    /// Whether the warm figures show a steady state. An epoch cut short does not, if it is slower than
-    /// the complete cold epoch with its startup.
+    /// Whether the warm figures show a steady state. An epoch cut short does not, if it is slower
+    /// than the complete cold epoch with its startup.
     pub fn has_warm(&self) -> bool {
         !(self.results.iter().any(RoundResult::is_cut)
             && self.median(RoundResult::warm) < self.median(RoundResult::cold))

@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use crate::contenders::{Contender, LoaderProcesses, SampleFormat};
 use crate::results::{EpochTiming, RoundResult};
 
-/// Number of samples, and their lengths. Ceph holds its objects in memory, in four formats, and is slow,
-/// so it has fewer.
+/// Number of samples, and their lengths. Ceph holds its objects in memory, in four formats, and is
+/// slow, so it has fewer.
 const SAMPLES: usize = 20_000;
 const SAMPLES_IN_CEPH: usize = 5_000;
 const LENGTHS: (u64, u64) = (90_000, 130_000);
 
-/// SyntheticSamples are slices of this many bytes of noise, more than a processor's cache holds.
+/// Samples are slices of this many bytes of noise, more than a processor's cache holds.
 const SPREAD: usize = 64 << 20;
 
-/// A role of data source, which is a group of the table.
+/// A kind of data source, which is a group of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceGroup {
     Local,
@@ -138,7 +138,8 @@ impl DataSources {
         Ok(Some(DataSource { group, home: &self.home, store, job_template }))
     }
 
-    /// Frees the memory and files of the previous data sources, because Ceph's objects need the memory.
+    /// Frees the memory and files of the previous data sources, because Ceph's objects need the
+    /// memory.
     fn release_memory(&mut self) -> Result<()> {
         self.store = None;
         let root = self.root(SAMPLES);
@@ -189,7 +190,7 @@ fn bucket(endpoint: &str, access: &str, secret: &str) -> Value {
     })
 }
 
-/// A store with a bucket for each format. SyntheticSamples are slices of noise. Shards are read into memory.
+/// A store with a bucket for each format. Samples are slices of noise. Shards are read into memory.
 fn start_store(root: &Path, formats: &[SampleFormat]) -> Result<Store> {
     let store = Store::start();
     for format in SampleFormat::ALL.into_iter().filter(|format| formats.contains(format)) {

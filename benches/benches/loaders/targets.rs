@@ -13,8 +13,8 @@ pub fn figures(group: SourceGroup, rows: &[ContenderRow]) -> Vec<Figure> {
         let rows = rows.iter().filter(|row| roles.contains(&row.contender.role));
         rows.max_by(|one, other| one.median(rate).total_cmp(&other.median(rate)))
     };
-    // Raw objects are compared with raw objects, and shards with shards. A peer's figure is the best of
-    // all its settings. Trials exclude startup, which favours the peer.
+    // Raw objects are compared with raw objects, and shards with shards. A peer's figure is the
+    // best of all its settings. Trials exclude startup, which favours the peer.
     let cold = |role: Role, what: &str, target| {
         let ours = row_of(role)?;
         let raw = |row: &&ContenderRow| {

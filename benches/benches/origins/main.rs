@@ -3,8 +3,8 @@
 //!
 //! The origins are fakes on a simulated clock. A run is short and deterministic, and measures the
 //! algorithm and not the machine. All layers of a real run are present. The output is a table of 27
-//! origins, from which a trainer requests up to 20,000 samples per second. A plot of a few runs over
-//! time follows: requests in flight, delivered samples, and stalls of the trainer.
+//! origins, from which a trainer requests up to 20,000 samples per second. A plot of a few runs
+//! over time follows: requests in flight, delivered samples, and stalls of the trainer.
 
 mod plot;
 mod scenarios;
@@ -46,9 +46,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One origin of the 27: delivered samples as a share of the possible rate, and the peak of requests in
-/// flight. The target is 95 %. If the bandwidth is the limit, the peak is at most twice the number that
-/// saturates it, plus a batch.
+/// One origin of the 27: delivered samples as a share of the possible rate, and the peak of
+/// requests in flight. The target is 95 %. If the bandwidth is the limit, the peak is at most twice
+/// the number that saturates it, plus a batch.
 fn row(cell: Cell, run: &SimulatedRun) -> String {
     // The trainer takes whole batches, so the last batch may be missing.
     let share =

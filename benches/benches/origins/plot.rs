@@ -1,4 +1,5 @@
-//! The plot: one column per run, with requests in flight, delivered samples and stalls of the trainer.
+//! The plot: one column per run, with requests in flight, delivered samples and stalls of the
+//! trainer.
 
 use std::error::Error;
 use std::ops::Range;

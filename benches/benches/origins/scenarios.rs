@@ -8,7 +8,7 @@ use foreread_tier_testing::{Cell, FakeOrigin};
 use crate::seconds;
 use crate::simulation::SimulatedRun;
 
-/// Between these times the origin has changed properties.
+/// Between these times the origin has other properties.
 const CHANGE_PERIOD: (f64, f64) = (4.0, 9.0);
 /// Seconds within which the limit must adapt to a change.
 const ADAPTATION_TIME: f64 = 2.0;
@@ -127,7 +127,8 @@ impl ScenarioRun {
         spans.map(row).into()
     }
 
-    /// A trainer slower than the origin does not stall, and requests in flight do not exceed its need.
+    /// A trainer slower than the origin does not stall, and requests in flight do not exceed its
+    /// need.
     fn stall_figures(&self) -> Vec<Figure> {
         let needed = Cell::BATCH as f64 / seconds(self.compute) * seconds(self.normal.latency);
         let fared = &self.run.fared;

@@ -16,8 +16,8 @@ pub struct SimulatedRun {
 }
 
 impl SimulatedRun {
-    /// Reads `origin` for `seconds` through all layers, with a trainer that computes for `compute` on each
-    /// batch. Calls `at` with the time in seconds after each step.
+    /// Reads `origin` for `seconds` through all layers, with a trainer that computes for `compute`
+    /// on each batch. Calls `at` with the time in seconds after each step.
     pub async fn simulate(
         origin: &FakeOrigin,
         compute: Duration,

@@ -1,9 +1,9 @@
-//! The cost of a read from the tier, compared with 16 threads that read the same records with direct I/O
-//! and do not verify them.
+//! The cost of a read from the tier, compared with 16 threads that read the same records with
+//! direct I/O and do not verify them.
 //!
-//! Each contender reads every sample once, in a different order, in a separate process. CPU time is that
-//! of all threads, including the receiver of the responses. The receiver checks the length of each
-//! response and drops it, with four batches of 64 in flight.
+//! Each contender reads every sample once, in a different order, in a separate process. CPU time is
+//! that of all threads, including the receiver of the responses. The receiver checks the length of
+//! each response and drops it, with four batches of 64 in flight.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -28,7 +28,8 @@ use futures::StreamExt;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-/// Samples in each tier, and their lengths in the two tiers: about that of an image, and a small one.
+/// Samples in each tier, and their lengths in the two tiers: about that of an image, and a small
+/// one.
 const SAMPLES: u64 = 5000;
 const LENGTHS: [u64; 2] = [110_000, 16_000];
 
@@ -144,7 +145,8 @@ pub fn part(args: &[String]) -> Result<()> {
         bail!("expected a contender, a directory and a sample length")
     };
     let (directory, length): (&Path, u64) = (Path::new(directory), length.parse()?);
-    // Raises glibc's mmap threshold. Otherwise it returns almost every sample's memory to the kernel.
+    // Raises glibc's mmap threshold. Otherwise it returns almost every sample's memory to the
+    // kernel.
     drop(std::hint::black_box(Vec::<u8>::with_capacity(31 << 20)));
     let found = match name.as_str() {
         "fill" => fill(directory, length)?,

@@ -1,5 +1,5 @@
-//! The disk tier, compared with a plain loop of direct reads on the same device, and in a run with a
-//! slow origin.
+//! The disk tier, compared with a plain loop of direct reads on the same device, and in a run with
+//! a slow origin.
 //!
 //! The tier is in the temporary directory (`TMPDIR`), whose device is measured.
 

@@ -1,5 +1,5 @@
-//! A run with an origin limited to 100 MB/s, memory for 30 % of the dataset and disk for 30 %, compared
-//! with a run without disk.
+//! A run with an origin limited to 100 MB/s, memory for 30 % of the dataset and disk for 30 %,
+//! compared with a run without disk.
 
 use std::path::Path;
 

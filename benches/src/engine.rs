@@ -3,8 +3,8 @@
 use anyhow::{Result, ensure};
 use foreread::plan::Planned;
 use foreread::{Config, Memory};
-use foreread_loader::core::{Action, CacheLevel, Core, Event};
-use foreread_loader::{OnError, Source};
+use foreread_loader::core::{CacheLevel, Core, CoreAction, CoreEvent};
+use foreread_loader::{OnError, ReadSource};
 use foreread_planner::LocalPlan;
 use foreread_types::{Footprint, Sizes};
 
@@ -46,7 +46,7 @@ impl CoreReplay {
 
     /// A core in its initial state.
     pub fn core(&self) -> Core {
-        let memory = CacheLevel { source: Source::Memory, read: Footprint::EXACT };
+        let memory = CacheLevel { source: ReadSource::Memory, read: Footprint::EXACT };
         let levels = if self.in_memory { vec![memory] } else { Vec::new() };
         let config = foreread_loader::core::Config {
             look_ahead: LOOK_AHEAD,
@@ -63,7 +63,7 @@ impl CoreReplay {
         let run = self.planned.run();
         let (mut events, mut actions, mut batches) = (Vec::new(), Vec::new(), 0);
         loop {
-            for event in events.drain(..).chain([Event::Proceed]) {
+            for event in events.drain(..).chain([CoreEvent::Proceed]) {
                 core.on(event, &mut actions);
             }
             if actions.is_empty() {
@@ -71,23 +71,23 @@ impl CoreReplay {
             }
             for action in actions.drain(..) {
                 match action {
-                    Action::Deal { pass } => {
+                    CoreAction::Deal { pass } => {
                         let stream = run.pass(pass).and_then(|of| run.stream(&of).ok());
-                        events.extend(stream.map(|stream| Event::Dealt { pass, stream }));
+                        events.extend(stream.map(|stream| CoreEvent::Dealt { pass, stream }));
                     }
-                    Action::Find { tick, .. } if self.in_memory => events.push(Event::Found(tick)),
-                    Action::Find { tick, .. } => events.push(Event::Absent(tick)),
-                    Action::Read { tick, .. } | Action::Fetch { tick, .. } => {
-                        events.push(Event::Arrived(tick))
+                    CoreAction::Find { tick, .. } if self.in_memory => events.push(CoreEvent::Found(tick)),
+                    CoreAction::Find { tick, .. } => events.push(CoreEvent::Absent(tick)),
+                    CoreAction::Read { tick, .. } | CoreAction::Fetch { tick, .. } => {
+                        events.push(CoreEvent::Arrived(tick))
                     }
-                    Action::Hand { ticks, .. } => {
+                    CoreAction::Hand { ticks, .. } => {
                         batches += 1;
                         if !self.in_memory {
-                            events.push(Event::Released { bytes: ticks * BYTES });
+                            events.push(CoreEvent::Released { bytes: ticks * BYTES });
                         }
-                        events.push(Event::Taken);
+                        events.push(CoreEvent::Taken);
                     }
-                    Action::End => return batches,
+                    CoreAction::End => return batches,
                     _ => {}
                 }
             }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use foreread_benches::files;
-use foreread_tier_testing::store::{Numbered, Store};
+use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 
 use pairs::{PairRatios, median};
 use scenario::{CommandScenario, scenarios};
@@ -47,8 +47,8 @@ fn main() -> Result<()> {
     let data = made.path().join("data");
     std::fs::create_dir(&data)?;
     let bytes = files::write_samples(&data, FILES, BYTES * 9 / 10, BYTES * 11 / 10)?;
-    let store = Store::start();
-    store.numbered("bench", Numbered::new(FILES as u64, BYTES));
+    let store = HttpStore::start();
+    store.numbered("bench", NumberedObjects::new(FILES as u64, BYTES));
     println!("{FILES} samples of {} MB in all; {PAIRS} pairs, new / old", bytes / 1_000_000);
     println!("{:<22} {:>8} {:>16} {:>10} {:>10}", "", "median", "93 % interval", "new, s", "old, s");
     let mut slower = Vec::new();

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use foreread::{Config, Loader, Memory};
 use foreread_benches::table::{Figure, Goal};
 use foreread_benches::{median, subprocess};
-use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
+use foreread_tier_testing::store::{Fault, HttpStore, Kind, NumberedObjects, When};
 use serde::{Deserialize, Serialize};
 
 const SAMPLES: u64 = 10_000;
@@ -53,8 +53,8 @@ struct Measurement {
 }
 
 pub fn figures() -> Result<Vec<Figure>> {
-    let store = Store::start();
-    store.numbered("faults", Numbered::new(SAMPLES, SIZE));
+    let store = HttpStore::start();
+    store.numbered("faults", NumberedObjects::new(SAMPLES, SIZE));
     store.set_latency(LATENCY);
     store.set_at_once(Some(STORE_CONCURRENCY));
     let mut figures = Vec::new();
@@ -65,7 +65,7 @@ pub fn figures() -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-fn ask(store: &Store, who: &str, fault: Option<Fault>) -> Result<Measurement> {
+fn ask(store: &HttpStore, who: &str, fault: Option<Fault>) -> Result<Measurement> {
     store.mend();
     store.reset();
     if let Some(fault) = fault {
@@ -83,7 +83,7 @@ fn ask(store: &Store, who: &str, fault: Option<Fault>) -> Result<Measurement> {
 }
 
 /// Compares the runs with each fault with the runs without faults.
-fn compare_with_no_faults(store: &Store, who: &str, name: &str) -> Result<Vec<Figure>> {
+fn compare_with_no_faults(store: &HttpStore, who: &str, name: &str) -> Result<Vec<Figure>> {
     let mut without = Vec::new();
     let mut with: Vec<Vec<(Measurement, u64)>> = TRANSIENT_FAULTS.iter().map(|_| Vec::new()).collect();
     for _ in 0..ROUNDS {
@@ -117,7 +117,7 @@ fn compare_with_no_faults(store: &Store, who: &str, name: &str) -> Result<Vec<Fi
 }
 
 /// A changed object must end the run. The figure is the time until then.
-fn replaced(store: &Store) -> Result<Figure> {
+fn replaced(store: &HttpStore) -> Result<Figure> {
     let found = ask(store, "greedy", Some(Fault::Replaced))?;
     let Some(why) = &found.ended else { bail!("the run continued after objects were replaced: {found:?}") };
     ensure!(why.contains("changed since it was indexed") && why.contains(".bin"), "{why}");

@@ -10,7 +10,7 @@ use foreread::{Catalog, Config, Memory, OnError};
 use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, subprocess};
-use foreread_loader::{Dataset, Loader, Parts, Source};
+use foreread_loader::{Dataset, Loader, LoaderParts, ReadSource};
 use foreread_memory::MemoryTier;
 use foreread_tier::{CacheTier, Lookup, Object, ReadFuture, ReadRequest, Tier, TierProfile};
 use foreread_types::SampleKey;
@@ -91,13 +91,13 @@ pub fn part() -> Result<()> {
     let look_ahead = config.look_ahead;
     let planned = Planned::new(config, &[catalog.sizes()])?;
     let memory = Arc::new(MemoryTier::new(1 << 30));
-    let parts = Parts {
+    let parts = LoaderParts {
         run: planned.run().clone(),
         plan: planned.plan().clone(),
         others: None,
         warm: false,
         datasets: vec![Dataset::new(catalog, Arc::new(GeneratedOrigin))],
-        caches: vec![(Source::Memory, Arc::clone(&memory) as Arc<dyn CacheTier>)],
+        caches: vec![(ReadSource::Memory, Arc::clone(&memory) as Arc<dyn CacheTier>)],
         look_ahead,
         on_error: OnError::Fail,
     };
@@ -129,7 +129,7 @@ pub fn part() -> Result<()> {
     ensure!(samples == SAMPLES * (EPOCHS + 2), "{samples} samples delivered");
     let report = loader.report();
     let filled =
-        report.passes.first().context("the report has no epochs")?.reads.from(Source::Origin).samples;
+        report.passes.first().context("the report has no epochs")?.reads.from(ReadSource::Origin).samples;
     ensure!(filled == SAMPLES, "the first epoch read {filled} samples from the origin");
     let (used, samples) = (end - begin, (SAMPLES * EPOCHS) as f64);
     subprocess::print_result(&Measurement {

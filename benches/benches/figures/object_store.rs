@@ -12,8 +12,8 @@ use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, subprocess};
 use foreread_s3::S3Backend;
-use foreread_tier::{Backend, Context, OpenOptions, RecycledBuffers};
-use foreread_tier_testing::store::{Numbered, Requests, Store};
+use foreread_tier::{Backend, OpenContext, OpenOptions, RecycledBuffers};
+use foreread_tier_testing::store::{HttpStore, NumberedObjects, RequestCounts};
 use futures::{StreamExt, stream};
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path as Key;
@@ -27,7 +27,7 @@ const LATENCY: Duration = Duration::from_millis(20);
 const STORE_CONCURRENCY: usize = 64;
 const ROUNDS: usize = 5;
 
-/// Requests per second that a throttling store tolerates, and samples read from it, which take 30
+/// RequestCounts per second that a throttling store tolerates, and samples read from it, which take 30
 /// s.
 const RATE_LIMIT: f64 = 200.0;
 const THROTTLED: u64 = 6_000;
@@ -53,16 +53,16 @@ impl Measurement {
 }
 
 pub fn figures() -> Result<Vec<Figure>> {
-    let store = Store::start();
-    store.numbered("bench", Numbered::new(SAMPLES, SIZE));
-    store.numbered("slow", Numbered::new(THROTTLED, SIZE));
+    let store = HttpStore::start();
+    store.numbered("bench", NumberedObjects::new(SAMPLES, SIZE));
+    store.numbered("slow", NumberedObjects::new(THROTTLED, SIZE));
     let mut figures = compare_with_bare_loop(&store)?;
     figures.extend(with_latency(&store)?);
     figures.extend(throttled(&store)?);
     Ok(figures)
 }
 
-fn environment(store: &Store) -> [(&'static str, String); 5] {
+fn environment(store: &HttpStore) -> [(&'static str, String); 5] {
     [
         ("AWS_ENDPOINT_URL", store.endpoint()),
         ("AWS_ALLOW_HTTP", "true".to_owned()),
@@ -73,7 +73,7 @@ fn environment(store: &Store) -> [(&'static str, String); 5] {
 }
 
 /// Runs the part of this program that reads the store.
-fn ask(store: &Store, who: &str) -> Result<(Vec<Measurement>, Requests)> {
+fn ask(store: &HttpStore, who: &str) -> Result<(Vec<Measurement>, RequestCounts)> {
     store.reset();
     let program = std::env::current_exe().context("which program is this?")?;
     let mut command = Command::new(program);
@@ -81,7 +81,7 @@ fn ask(store: &Store, who: &str) -> Result<(Vec<Measurement>, Requests)> {
     Ok((subprocess::run_command(&mut command)?, store.requests()))
 }
 
-fn compare_with_bare_loop(store: &Store) -> Result<Vec<Figure>> {
+fn compare_with_bare_loop(store: &HttpStore) -> Result<Vec<Figure>> {
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         bare.extend(ask(store, "bare")?.0);
@@ -116,7 +116,7 @@ fn compare_with_bare_loop(store: &Store) -> Result<Vec<Figure>> {
 }
 
 /// A store with a limited concurrency. The bare loop has it as a setting, foreread has to find it.
-fn with_latency(store: &Store) -> Result<Vec<Figure>> {
+fn with_latency(store: &HttpStore) -> Result<Vec<Figure>> {
     store.set_latency(LATENCY);
     store.set_at_once(Some(STORE_CONCURRENCY));
     let found = ask(store, "foreread-free")
@@ -141,7 +141,7 @@ fn with_latency(store: &Store) -> Result<Vec<Figure>> {
 }
 
 /// A store that rejects requests above a rate limit.
-fn throttled(store: &Store) -> Result<Vec<Figure>> {
+fn throttled(store: &HttpStore) -> Result<Vec<Figure>> {
     store.set_ceiling(Some(RATE_LIMIT));
     let (found, early) = std::thread::scope(|scope| {
         let early = scope.spawn(|| {
@@ -203,8 +203,11 @@ fn foreread(url: &str, parallelism: Option<usize>, epochs: u64) -> Result<Vec<Me
 fn bare(parallelism: usize) -> Result<Vec<Measurement>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Opening the backend selects the TLS library, which every client needs.
-    let context =
-        Context { buffers: Arc::new(RecycledBuffers::default()), runtime: runtime.handle().clone(), seed: 0 };
+    let context = OpenContext {
+        buffers: Arc::new(RecycledBuffers::default()),
+        runtime: runtime.handle().clone(),
+        seed: 0,
+    };
     runtime.block_on(S3Backend::new().open("s3://bench", &OpenOptions::default(), &context))?;
     let client: Arc<dyn ObjectStore> = Arc::new(
         AmazonS3Builder::from_env()

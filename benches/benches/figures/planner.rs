@@ -8,7 +8,7 @@ use foreread_benches::subprocess;
 use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::{Usage, peak_memory};
 use foreread_oracle::{Deal, Feistel, Phase, PhaseKind, Run, Sampler, Schedule, Shuffle};
-use foreread_planner::{Cluster, Level, Ranks, Store, plan_cluster};
+use foreread_planner::{CacheStore, Cluster, Level, Ranks, plan_cluster};
 use foreread_simulator::{Policy, Scenario, Simulation};
 use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
 use serde::{Deserialize, Serialize};
@@ -113,7 +113,7 @@ fn measure(sampler: impl Sampler + 'static, sizes: &Sizes, ranks: u32, percent: 
     let run = Run::new(Arc::new(Schedule::new(EPOCHS, vec![train])?), Deal::Torch, ranks, Rank(0))?;
     let each = sizes.total() / u64::from(ranks) * percent / 100;
     let memory = Level::new("memory", each, Footprint::EXACT);
-    let stores = (0..ranks).map(|id| Store::new(StoreId(id), vec![memory.clone()])).collect();
+    let stores = (0..ranks).map(|id| CacheStore::new(StoreId(id), vec![memory.clone()])).collect();
     let cluster = Cluster { stores, ranks: Ranks::PerStore(1), ..Cluster::default() };
     let start = Instant::now();
     let before = Usage::since(start);

@@ -14,7 +14,7 @@ use foreread::{Config, Disk, Loader, Memory, Registry};
 use foreread_benches::table::{Figure, Goal};
 use foreread_estimate::{CalibrateOptions, calibrate};
 use foreread_planner::Resource;
-use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
 use foreread_tier_testing::FakeOrigin;
 
 const SCHEME: &str = "fake";
@@ -43,7 +43,12 @@ impl Backend for FakeBackend {
         &[SCHEME]
     }
 
-    async fn open(&self, _: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+    async fn open(
+        &self,
+        _: &str,
+        _: &OpenOptions,
+        _: &OpenContext,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
         Ok(Arc::new(self.0.clone()))
     }
 }

@@ -18,11 +18,12 @@ use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, subprocess};
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Network, Nonce, RunId, Server, Settings, System, Token, Wire,
+    Address, Identity, Nonce, PeerClientFactory, PeerCounters, PeerServer, RunId, Settings, SystemTransport,
+    Token, Transport, WireProtection,
 };
 use foreread_tier::{
-    Asked as PeerRequest, Context as TierContext, Object, ReadRequest, RecycledBuffers, Sample, Serve,
-    Served, Serving, Span,
+    Object, OpenContext as TierContext, PeerReplies, PeerReply, PeerRequest, PeerService, ReadRequest, RecycledBuffers,
+    Sample, Span,
 };
 use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
@@ -126,7 +127,7 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
     let what = "4 ranks, no limit, 120 MiB each, most samples from peers: the same";
     figures.push(Figure::new(what, Goal::None, rate(120)?, "samples/s").note("NoPFS 13,000"));
     for (kind, what) in [("unix", "a Unix socket"), ("tcp", "TCP on loopback")] {
-        let wires = [Wire::Authenticated, Wire::Sealed, Wire::Checksummed];
+        let wires = [WireProtection::Authenticated, WireProtection::Sealed, WireProtection::Checksummed];
         let wires = if kind == "unix" { &wires[2..] } else { &wires[..] };
         // In turns, so that other load affects all alike.
         let mut cpu = vec![Vec::new(); wires.len()];
@@ -142,7 +143,7 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
         let note = format!("bare sockets, one buffer, no checksums: {:.1}", median(plain));
         for (wire, cpu) in wires.iter().zip(cpu) {
             let what = format!("110 KB between two ranks over {what}, {wire}, CPU of both ends");
-            let target = if *wire == Wire::Sealed { Goal::None } else { Goal::AtMost(25.0) };
+            let target = if *wire == WireProtection::Sealed { Goal::None } else { Goal::AtMost(25.0) };
             figures.push(Figure::new(what, target, median(cpu), "us/sample").note(note.clone()));
         }
     }
@@ -199,11 +200,11 @@ const SAMPLES_IN_MEMORY: u64 = 500;
 const BATCH: usize = 64;
 const READS_PER_ROUND: u64 = 20_000;
 
-impl Serve for MemorySource {
-    fn serve(&self, _: Rank, requests: Vec<PeerRequest>) -> Serving {
+impl PeerService for MemorySource {
+    fn serve(&self, _: Rank, requests: Vec<PeerRequest>) -> PeerReplies {
         let answer = |request: PeerRequest| {
             let sample = self.0[request.key.id.0 as usize].clone();
-            Served::Kept { tag: request.tag, sample }
+            PeerReply::Kept { tag: request.tag, sample }
         };
         futures::stream::iter(requests.into_iter().map(answer).collect::<Vec<_>>()).boxed()
     }
@@ -243,7 +244,7 @@ fn plain(kind: &str) -> Result<()> {
 
 /// Prints the CPU microseconds of both ends per sample. The client requests batches of 64, two in
 /// flight.
-fn wire(kind: &str, wire: Wire) -> Result<()> {
+fn wire(kind: &str, wire: WireProtection) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let directory = tempfile::tempdir()?;
     let address = match kind {
@@ -253,14 +254,14 @@ fn wire(kind: &str, wire: Wire) -> Result<()> {
     let identity = |rank| -> Result<Identity> {
         Ok(Identity { rank: Rank(rank), job: 1, token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42")? })
     };
-    let source: Arc<dyn Serve> = Arc::new(MemorySource(
+    let source: Arc<dyn PeerService> = Arc::new(MemorySource(
         (0..SAMPLES_IN_MEMORY).map(|id| Sample::uncharged(vec![id as u8; LENGTH].into())).collect(),
     ));
     let (server, tier) = runtime.block_on(async {
-        let network: Arc<dyn Network> = Arc::new(System);
+        let network: Arc<dyn Transport> = Arc::new(SystemTransport);
         let listener = network.listen(&address).await?;
-        let counters = Arc::new(Counters::default());
-        let server = Server::start(
+        let counters = Arc::new(PeerCounters::default());
+        let server = PeerServer::start(
             runtime.handle(),
             identity(0)?,
             vec![listener],
@@ -269,14 +270,14 @@ fn wire(kind: &str, wire: Wire) -> Result<()> {
         );
         let run = RunId::new(Nonce::default(), &[]);
         server.enter(run);
-        let weak: Weak<dyn Serve> = Arc::downgrade(&source);
+        let weak: Weak<dyn PeerService> = Arc::downgrade(&source);
         server.serve(weak);
         let context = TierContext {
             buffers: Arc::new(RecycledBuffers::default()),
             runtime: runtime.handle().clone(),
             seed: 1,
         };
-        let asker = Asker::new(identity(1)?, run, network, &context, counters).with_wire(wire);
+        let asker = PeerClientFactory::new(identity(1)?, run, network, &context, counters).with_wire(wire);
         let tier = asker.remote(Rank(0), server.addresses().to_vec());
         anyhow::Ok((server, tier))
     })?;

@@ -11,7 +11,8 @@ use foreread_benches::table::{Figure, Goal};
 use foreread_benches::{IMAGENET, files, median};
 use foreread_dataset::Catalog;
 use foreread_tier::{
-    Backend, Context, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
+    Backend, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
 };
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -68,7 +69,12 @@ impl Backend for ZerosBackend {
         &["zeros"]
     }
 
-    async fn open(&self, _: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+    async fn open(
+        &self,
+        _: &str,
+        _: &OpenOptions,
+        _: &OpenContext,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
         Ok(Arc::new(Zeros { profile: TierProfile::new(64), bytes: vec![0; 1 << 18].into() }))
     }
 }

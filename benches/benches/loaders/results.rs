@@ -3,7 +3,7 @@
 use std::fmt;
 
 use foreread_benches::median;
-use foreread_tier_testing::store::Requests;
+use foreread_tier_testing::store::RequestCounts;
 use serde::Deserialize;
 
 use crate::contenders::{Contender, Role};
@@ -28,7 +28,7 @@ pub struct RoundResult {
     /// Seconds from the first bytes of an object that the store sent to the first batch.
     pub since_sent: Option<f64>,
     /// The store's request counters.
-    pub requests: Option<Requests>,
+    pub requests: Option<RequestCounts>,
 }
 
 /// The best number of workers or threads, and the samples/s of each tried number.

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use foreread_benches::files::SyntheticSamples;
-use foreread_tier_testing::store::Store;
+use foreread_tier_testing::store::HttpStore;
 use serde_json::{Value, json};
 
 use crate::contenders::{Contender, LoaderProcesses, SampleFormat};
@@ -64,14 +64,14 @@ impl SourceGroup {
 /// All data sources of a run.
 pub struct DataSources {
     home: PathBuf,
-    store: Option<Store>,
+    store: Option<HttpStore>,
 }
 
 /// A data source that is filled and ready.
 pub struct DataSource<'a> {
     pub group: SourceGroup,
     home: &'a Path,
-    store: Option<&'a Store>,
+    store: Option<&'a HttpStore>,
     /// The common fields of all jobs: the location of each format, and the credentials.
     job_template: Value,
 }
@@ -191,8 +191,8 @@ fn bucket(endpoint: &str, access: &str, secret: &str) -> Value {
 }
 
 /// A store with a bucket for each format. Samples are slices of noise. Shards are read into memory.
-fn start_store(root: &Path, formats: &[SampleFormat]) -> Result<Store> {
-    let store = Store::start();
+fn start_store(root: &Path, formats: &[SampleFormat]) -> Result<HttpStore> {
+    let store = HttpStore::start();
     for format in SampleFormat::ALL.into_iter().filter(|format| formats.contains(format)) {
         store.bucket(format.name());
         if format == SampleFormat::Raw {
@@ -247,6 +247,6 @@ impl DataSource<'_> {
         // Both processes share the wall clock only.
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         let since_sent = sent.map(|sent| first_at - (now - sent.elapsed().as_secs_f64()));
-        Ok(RoundResult { epochs, first, since_sent, requests: self.store.map(Store::requests) })
+        Ok(RoundResult { epochs, first, since_sent, requests: self.store.map(HttpStore::requests) })
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use foreread_benches::table::{self, Figure};
-use foreread_tier_testing::Cell;
+use foreread_tier_testing::OriginModel;
 
 use crate::simulation::SimulatedRun;
 
@@ -32,8 +32,9 @@ fn main() -> Result<()> {
          | peak in flight | allowed | |"
     );
     println!("|--:|--:|--:|--:|--:|--:|--:|--:|---|");
-    for cell in [1, 10, 50].into_iter().flat_map(Cell::of_latency) {
-        let run = runtime.block_on(SimulatedRun::simulate(&cell.origin(), Cell::greedy(), SECONDS, |_| {}));
+    for cell in [1, 10, 50].into_iter().flat_map(OriginModel::of_latency) {
+        let run =
+            runtime.block_on(SimulatedRun::simulate(&cell.origin(), OriginModel::greedy(), SECONDS, |_| {}));
         println!("{}", row(cell, &run));
     }
     println!();
@@ -49,10 +50,11 @@ fn main() -> Result<()> {
 /// One origin of the 27: delivered samples as a share of the possible rate, and the peak of
 /// requests in flight. The target is 95 %. If the bandwidth is the limit, the peak is at most twice
 /// the number that saturates it, plus a batch.
-fn row(cell: Cell, run: &SimulatedRun) -> String {
+fn row(cell: OriginModel, run: &SimulatedRun) -> String {
     // The trainer takes whole batches, so the last batch may be missing.
-    let share =
-        |from: f64| (run.rate(from, SECONDS) + Cell::BATCH as f64 / (SECONDS - from)) / cell.possible();
+    let share = |from: f64| {
+        (run.rate(from, SECONDS) + OriginModel::BATCH as f64 / (SECONDS - from)) / cell.possible()
+    };
     let (late, whole, peak) = (share(1.0), share(0.0), run.peak());
     let met = late >= 0.95 && whole >= 0.95 && peak as f64 <= cell.allowed();
     let bandwidth =

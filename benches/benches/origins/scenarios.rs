@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use foreread_benches::table::{Figure, Goal};
-use foreread_tier_testing::{Cell, FakeOrigin};
+use foreread_tier_testing::{FakeOrigin, OriginModel};
 
 use crate::seconds;
 use crate::simulation::SimulatedRun;
@@ -17,9 +17,9 @@ const END: f64 = 14.0;
 /// A scenario to simulate.
 pub struct OriginScenario {
     title: &'static str,
-    normal: Cell,
+    normal: OriginModel,
     /// The origin's properties between the two times.
-    changed: Option<Cell>,
+    changed: Option<OriginModel>,
     /// The trainer's compute time per batch.
     compute: Duration,
 }
@@ -30,27 +30,35 @@ pub struct ScenarioRun {
     /// Possible samples per second, by time.
     pub possible: Vec<(f64, f64)>,
     pub run: SimulatedRun,
-    normal: Cell,
-    changed: Option<Cell>,
+    normal: OriginModel,
+    changed: Option<OriginModel>,
     compute: Duration,
 }
 
 /// All scenarios of the plot.
 pub fn all() -> Vec<OriginScenario> {
-    let greedy = Cell::greedy();
+    let greedy = OriginModel::greedy();
     let changes =
         |title, normal, changed| OriginScenario { title, normal, changed: Some(changed), compute: greedy };
     vec![
-        changes("latency 10 ms, tenfold for 5 s", Cell::new(10, 64, None), Cell::new(100, 64, None)),
-        changes("400 MB/s, a tenth for 5 s", Cell::new(10, 1024, Some(400)), Cell::new(10, 1024, Some(40))),
+        changes(
+            "latency 10 ms, tenfold for 5 s",
+            OriginModel::new(10, 64, None),
+            OriginModel::new(100, 64, None),
+        ),
+        changes(
+            "400 MB/s, a tenth for 5 s",
+            OriginModel::new(10, 1024, Some(400)),
+            OriginModel::new(10, 1024, Some(40)),
+        ),
         changes(
             "parallelism 1,024, latency tenfold for 5 s",
-            Cell::new(10, 1024, None),
-            Cell::new(100, 1024, None),
+            OriginModel::new(10, 1024, None),
+            OriginModel::new(100, 1024, None),
         ),
         OriginScenario {
             title: "50 ms, 5 ms of compute per batch",
-            normal: Cell::new(50, 1024, None),
+            normal: OriginModel::new(50, 1024, None),
             changed: None,
             compute: Duration::from_millis(5),
         },
@@ -70,7 +78,7 @@ impl OriginScenario {
             }
         })
         .await;
-        let trainer = Cell::BATCH as f64 / seconds(self.compute);
+        let trainer = OriginModel::BATCH as f64 / seconds(self.compute);
         let times = (0..=(END * 10.0) as usize).map(|tenth| tenth as f64 / 10.0);
         let possible = times.map(|time| (time, self.at(time).possible().min(trainer))).collect();
         ScenarioRun {
@@ -83,7 +91,7 @@ impl OriginScenario {
         }
     }
 
-    fn at(&self, time: f64) -> Cell {
+    fn at(&self, time: f64) -> OriginModel {
         match self.changed {
             Some(changed) if (CHANGE_PERIOD.0..CHANGE_PERIOD.1).contains(&time) => changed,
             _ => self.normal,
@@ -91,7 +99,7 @@ impl OriginScenario {
     }
 }
 
-fn change(origin: &FakeOrigin, cell: Cell) {
+fn change(origin: &FakeOrigin, cell: OriginModel) {
     origin.set_latency(cell.latency);
     origin.set_bandwidth(cell.bandwidth.unwrap_or(u64::MAX));
 }
@@ -106,7 +114,7 @@ impl ScenarioRun {
     }
 
     /// The limit adapts to each change within two seconds.
-    fn change_figures(&self, changed: Cell) -> Vec<Figure> {
+    fn change_figures(&self, changed: OriginModel) -> Vec<Figure> {
         let spans = [
             ("before", self.normal, 1.0, CHANGE_PERIOD.0),
             (
@@ -117,8 +125,8 @@ impl ScenarioRun {
             ),
             ("from two seconds after the change back", self.normal, CHANGE_PERIOD.1 + ADAPTATION_TIME, END),
         ];
-        let share = |cell: Cell, from: f64, to: f64| {
-            (self.run.rate(from, to) + Cell::BATCH as f64 / (to - from)) / cell.possible()
+        let share = |cell: OriginModel, from: f64, to: f64| {
+            (self.run.rate(from, to) + OriginModel::BATCH as f64 / (to - from)) / cell.possible()
         };
         let row = |(when, cell, from, to)| {
             let what = format!("{}: share of the possible rate, {when}", self.title);
@@ -130,7 +138,7 @@ impl ScenarioRun {
     /// A trainer slower than the origin does not stall, and requests in flight do not exceed its
     /// need.
     fn stall_figures(&self) -> Vec<Figure> {
-        let needed = Cell::BATCH as f64 / seconds(self.compute) * seconds(self.normal.latency);
+        let needed = OriginModel::BATCH as f64 / seconds(self.compute) * seconds(self.normal.latency);
         let fared = &self.run.fared;
         vec![
             Figure::new(

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use foreread_layers::{AdaptivePolicy, Decisions, Limit, Stack};
 use foreread_tier::OriginTier;
-use foreread_tier_testing::{Cell, FakeOrigin, Fared, Trainer};
+use foreread_tier_testing::{FakeOrigin, OriginModel, Trainer, TrainerReport};
 use foreread_types::{SampleId, Tick};
 
 /// The trainer's results, and the limiter's state at the end of each step.
 pub struct SimulatedRun {
     pub step: Duration,
-    pub fared: Fared,
+    pub fared: TrainerReport,
     pub decisions: Vec<Decisions>,
 }
 
@@ -29,7 +29,7 @@ impl SimulatedRun {
         let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(origin.clone()));
         let trainer = Trainer::new(compute);
         let mut decisions = Vec::new();
-        let request = |sample| origin.request(SampleId(sample % Cell::SAMPLES), Tick(sample));
+        let request = |sample| origin.request(SampleId(sample % OriginModel::SAMPLES), Tick(sample));
         let until = Duration::from_secs_f64(seconds);
         let fared = trainer
             .run(tier, u64::from(u32::MAX), until, request, |time| {

@@ -3,7 +3,7 @@
 //! A rank that works in a group has its group's plan instead, made from the caches that each rank really has.
 
 use foreread_oracle::Pass;
-use foreread_planner::{Cluster, ClusterPlan, EpochForecast, Locality, Ranks, Store, plan_cluster};
+use foreread_planner::{CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks, plan_cluster};
 use foreread_types::{SampleKey, StoreId};
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ impl Planned {
     pub fn cluster_forecast(&self) -> Result<Option<ClusterForecast>> {
         let ranks = self.run.world_size();
         let Some(own) = self.cluster.stores.first().filter(|_| ranks > 1) else { return Ok(None) };
-        let store = |rank| Store::new(StoreId(rank), own.levels.clone());
+        let store = |rank| CacheStore::new(StoreId(rank), own.levels.clone());
         let cluster = Cluster {
             stores: (0..ranks).map(store).collect(),
             ranks: Ranks::PerStore(1),

@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use foreread_dataset::Progress;
-use foreread_loader::Others;
-use foreread_tier::Context;
+use foreread_dataset::IndexProgress;
+use foreread_loader::PeerGroup;
+use foreread_tier::OpenContext;
 use futures::future::BoxFuture;
 
 use crate::config::Config;
@@ -28,16 +28,16 @@ pub(crate) trait GroupPreparation: Debug + Send {
         targets: &'a TargetSpec,
         config: Config,
         registry: &'a Registry,
-        context: &'a Context,
+        context: &'a OpenContext,
         resume: Option<State>,
-        progress: Box<dyn FnMut(Progress) + Send + 'a>,
+        progress: Box<dyn FnMut(IndexProgress) + Send + 'a>,
     ) -> BoxFuture<'a, Result<Prepared>>;
 }
 
 /// A run under way with others, beyond what a run alone has.
 pub(crate) trait GroupMember: Debug + Send + Sync {
     /// The other ranks.
-    fn others(&self) -> Others;
+    fn others(&self) -> PeerGroup;
 
     /// Says how many steps this rank has completed, and returns how many all have, as far as it knows: rank 0 knows of
     /// all, others of themselves.

@@ -3,7 +3,7 @@
 //! The launcher's environment says so, in the same words for every build: how much memory a rank takes does not depend on the
 //! features that it was built with.
 
-use foreread_launcher::{Launched, Surroundings};
+use foreread_launcher::{Launched, LauncherEnv};
 
 /// A rank on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl NodeRank {
             let value = environment(name).filter(|value| !value.trim().is_empty());
             value.or_else(|| (name == "RANK" && is_one()).then(|| "0".to_owned()))
         };
-        let launched = Launched::by(&Surroundings::of_this_process(&completed));
+        let launched = Launched::by(&LauncherEnv::of_this_process(&completed));
         // Contradictions are refused where ranks are told apart.
         let launched = launched.ok().flatten();
         launched.map_or(Self::ALONE, |launched| Self::of(launched.local_rank, launched.on_node()))

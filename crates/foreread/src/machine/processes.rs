@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
 use foreread_tier_testing::FakeOrigin;
 
 use super::Machine;
@@ -41,7 +41,12 @@ impl Backend for Fake {
         &["fake"]
     }
 
-    async fn open(&self, _: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+    async fn open(
+        &self,
+        _: &str,
+        _: &OpenOptions,
+        _: &OpenContext,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
         Ok(Arc::new(self.0.clone()))
     }
 }

@@ -1,7 +1,7 @@
 //! Datasets on the ranks of a group: rank 0 opens them, the others open what rank 0 has found.
 
 use foreread_dataset::{Catalog, Format};
-use foreread_tier::Context;
+use foreread_tier::OpenContext;
 use foreread_types::DatasetIdentity;
 
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ pub(super) async fn open_known(
     identity: DatasetIdentity,
     storage: &StorageOptions,
     registry: &Registry,
-    context: &Context,
+    context: &OpenContext,
     shared: &OriginPolicy,
 ) -> Result<OpenDataset> {
     let backend = registry.find(catalog.base_url())?;
@@ -28,7 +28,7 @@ pub(super) async fn open_known(
 }
 
 /// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where they can mean that one.
-pub(super) async fn names(targets: &TargetSpec, catalog: &Catalog, context: &Context) -> Result<String> {
+pub(super) async fn names(targets: &TargetSpec, catalog: &Catalog, context: &OpenContext) -> Result<String> {
     let known = format!("{} (catalog {})", catalog.base_url(), catalog.fingerprint());
     let targets = targets.clone();
     // Looks at files, and reads catalogs whole, while this rank's heartbeats go on.
@@ -60,7 +60,7 @@ pub(super) async fn seek(
     targets: &TargetSpec,
     catalog: &Catalog,
     registry: &Registry,
-    context: &Context,
+    context: &OpenContext,
     shared: &OriginPolicy,
 ) -> Result<()> {
     let is_catalog = |target: &String| Catalog::is_catalog_file(target) && Format::of_shard(target).is_none();

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_loader::Others;
-use foreread_peer::meet::{Group, Left};
+use foreread_loader::PeerGroup;
+use foreread_peer::meet::{RunEnd, RunGroup};
 use foreread_tier::Peers;
 use foreread_types::Rank;
 use futures::future::BoxFuture;
@@ -37,11 +37,11 @@ const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often is looked whether anything was asked.
 const IDLE_POLL: Duration = Duration::from_secs(1);
 
-/// A run that works together with others over a [`Group`].
+/// A run that works together with others over a [`RunGroup`].
 #[derive(Debug)]
-pub(super) struct PeerGroup {
-    group: Arc<Group>,
-    others: Others,
+pub(super) struct JoinedGroup {
+    group: Arc<RunGroup>,
+    others: PeerGroup,
     steps: Mutex<StepTimes>,
 }
 
@@ -70,14 +70,14 @@ impl StepTimes {
     }
 }
 
-impl PeerGroup {
-    pub(super) fn new(group: Arc<Group>, others: Others) -> Self {
+impl JoinedGroup {
+    pub(super) fn new(group: Arc<RunGroup>, others: PeerGroup) -> Self {
         Self { group, others, steps: Mutex::default() }
     }
 }
 
-impl GroupMember for PeerGroup {
-    fn others(&self) -> Others {
+impl GroupMember for JoinedGroup {
+    fn others(&self) -> PeerGroup {
         self.others.clone()
     }
 
@@ -113,7 +113,7 @@ impl GroupMember for PeerGroup {
             let report = serde_json::to_vec(&own).unwrap_or_default();
             let heard = tokio::select! {
                 heard = group.report(report.into(), at_most.min(REPORT_TIMEOUT)) => heard,
-                () = group.lost_first(RANK0_LOST_AFTER) => false,
+                () = group.rank0_lost(RANK0_LOST_AFTER) => false,
             };
             if !heard {
                 tracing::warn!(
@@ -132,14 +132,14 @@ impl GroupMember for PeerGroup {
             let left = tokio::select! {
                 left = group.leave(until.saturating_duration_since(Instant::now())) => left,
                 // It has the report and will not say that all is over.
-                () = abandoned(&group, silence) => Left::Unheard,
+                () = abandoned(&group, silence) => RunEnd::Unheard,
             };
             match left {
-                Left::Together => {}
-                Left::Without(ranks) => {
+                RunEnd::Together => {}
+                RunEnd::Without(ranks) => {
                     tracing::warn!(?ranks, "ends without ranks that have not come to their end");
                 }
-                Left::Unheard => tracing::warn!("ends without a word of rank 0"),
+                RunEnd::Unheard => tracing::warn!("ends without a word of rank 0"),
             }
             all
         };
@@ -174,7 +174,7 @@ async fn with_warning<T>(
 }
 
 /// Without rank 0 nobody says when all are done: a rank answers until it has not been asked for as long as `silence`.
-async fn idle(group: &Group, silence: Duration) {
+async fn idle(group: &RunGroup, silence: Duration) {
     let served = || group.counters().read().served;
     let mut last = (served(), Instant::now());
     while last.1.elapsed() < silence {
@@ -187,8 +187,8 @@ async fn idle(group: &Group, silence: Duration) {
 }
 
 /// Waits until rank 0 is gone and nobody asks this rank any more.
-async fn abandoned(group: &Group, silence: Duration) {
-    group.lost_first(RANK0_LOST_AFTER).await;
+async fn abandoned(group: &RunGroup, silence: Duration) {
+    group.rank0_lost(RANK0_LOST_AFTER).await;
     idle(group, silence).await;
 }
 

@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_launcher::{LaunchError, Rendezvous};
-use foreread_peer::meet::{Board, INTERFACE, Launched, MeetError, Surroundings, Waiting, given_token};
-use foreread_peer::{Network, System, Token, Wire};
+use foreread_peer::meet::{
+    INTERFACE, Launched, LauncherEnv, LoaderDirectory, MeetError, RendezvousProgress, given_token,
+};
+use foreread_peer::{SystemTransport, Token, Transport, WireProtection};
 use foreread_types::Rank;
 
 use super::wire;
@@ -39,14 +41,14 @@ pub struct Meeting {
     pub(super) launched: Launched,
     pub(super) number: u16,
     /// Where the process's loaders are met, which all of them share.
-    pub(super) board: Arc<Board>,
+    pub(super) board: Arc<LoaderDirectory>,
     pub(super) token: Option<Token>,
-    pub(super) network: Arc<dyn Network>,
-    pub(super) wire: Wire,
+    pub(super) network: Arc<dyn Transport>,
+    pub(super) wire: WireProtection,
     /// The network interfaces that other nodes use.
     pub(super) interface: Option<String>,
     pub(super) deadline: Duration,
-    pub(super) progress: Box<dyn FnMut(&Waiting) + Send + Sync>,
+    pub(super) progress: Box<dyn FnMut(&RendezvousProgress) + Send + Sync>,
 }
 
 impl std::fmt::Debug for Meeting {
@@ -77,7 +79,7 @@ impl Meeting {
         let completed = |name: &str| {
             environment(name).or_else(|| (name == "RANK" && of_all).then(|| config.rank.to_string()))
         };
-        let surroundings = Surroundings::of_this_process(&completed);
+        let surroundings = LauncherEnv::of_this_process(&completed);
         let launched = Launched::by(&surroundings)?
             .filter(|launched| (launched.rank, launched.world_size) == (rank, world_size));
         let launched = match launched {
@@ -88,9 +90,9 @@ impl Meeting {
             return Ok(None);
         }
         let token = given_token(&surroundings)?;
-        let (network, wire) = (Arc::new(System), wire::given(environment)?);
+        let (network, wire) = (Arc::new(SystemTransport), wire::given(environment)?);
         let interface = surroundings.get(INTERFACE);
-        let (number, board, progress) = (0, Arc::default(), Box::new(|_: &Waiting| ()));
+        let (number, board, progress) = (0, Arc::default(), Box::new(|_: &RendezvousProgress| ()));
         let deadline = DEADLINE;
         Ok(Some(Self { launched, number, board, token, network, wire, interface, deadline, progress }))
     }
@@ -115,13 +117,13 @@ impl Meeting {
 
     /// The same over another network than the machine's sockets.
     #[must_use]
-    pub fn network(self, network: Arc<dyn Network>) -> Self {
+    pub fn network(self, network: Arc<dyn Transport>) -> Self {
         Self { network, ..self }
     }
 
     /// The same, telling `progress` about once a second what is being waited for.
     #[must_use]
-    pub fn progress(self, progress: impl FnMut(&Waiting) + Send + Sync + 'static) -> Self {
+    pub fn progress(self, progress: impl FnMut(&RendezvousProgress) + Send + Sync + 'static) -> Self {
         Self { progress: Box::new(progress), ..self }
     }
 }
@@ -135,7 +137,7 @@ pub struct Meetings(Mutex<BTreeMap<(u32, String), MeetingCount>>);
 #[derive(Debug, Default)]
 struct MeetingCount {
     made: u16,
-    board: Arc<Board>,
+    board: Arc<LoaderDirectory>,
 }
 
 impl Meetings {

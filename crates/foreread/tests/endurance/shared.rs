@@ -2,15 +2,15 @@
 //! in `crates/share`; here workers are threads with connections of their own.)
 
 use foreread::{Memory, Source};
-use foreread_share::{Client, Server, Settings, ShareErrorKind};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_share::{Client, Server, ServerSettings, ShareErrorKind};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::SampleId;
 
 use crate::executors::{broken, ends};
 use crate::small::{builder, origin, shuffled};
 
 fn share(source: &Source) -> Server {
-    source.share(Settings::default().with_shared_bytes(1 << 20)).unwrap()
+    source.share(ServerSettings::default().with_shared_bytes(1 << 20)).unwrap()
 }
 
 fn connect(server: &Server) -> Client {
@@ -31,7 +31,7 @@ fn get(client: &Client, origin: &FakeOrigin, ids: &[u64]) {
 // semantics: WORKER-1
 fn workers_side_by_side_get_what_was_announced_and_read_once() {
     let origin = origin(600);
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     for look_ahead in [0, 50_000, 1 << 20] {
         let source = builder(&origin).memory(Memory::Bytes(100_000)).look_ahead(look_ahead).source().unwrap();
         let server = share(&source);
@@ -75,7 +75,7 @@ fn announcing_anew_holds_no_worker_up() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
     let server = share(&source);
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     std::thread::scope(|scope| {
         for worker in 0..3u64 {
             let (client, origin) = (connect(&server), &origin);

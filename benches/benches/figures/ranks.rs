@@ -22,8 +22,8 @@ use foreread_peer::{
     Token, Transport, WireProtection,
 };
 use foreread_tier::{
-    Object, OpenContext as TierContext, PeerReplies, PeerReply, PeerRequest, PeerService, ReadRequest, RecycledBuffers,
-    Sample, Span,
+    Object, OpenContext as TierContext, PeerReplies, PeerReply, PeerRequest, PeerService, ReadRequest,
+    RecycledBuffers, Sample, Span,
 };
 use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};

@@ -1,5 +1,5 @@
-//! What runs over the same data share: opened datasets, caches, limits. Made once; one run after another is started from
-//! it, and what one has left in the caches is there for the next.
+//! What runs over the same data share: opened datasets, caches, limits. Made once; one run after
+//! another is started from it, and what one has left in the caches is there for the next.
 
 use std::sync::Arc;
 

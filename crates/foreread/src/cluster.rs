@@ -1,6 +1,8 @@
-//! The cluster that a plan is made for: what the settings say, with the speeds that a calibration measured.
+//! The cluster that a plan is made for: what the settings say, with the speeds that a calibration
+//! measured.
 //!
-//! What nobody has measured does not limit: a plan places samples rightly all the same, and says nothing of times.
+//! What nobody has measured does not limit: a plan places samples rightly all the same, and says
+//! nothing of times.
 
 use foreread_memory::MemoryTier;
 use foreread_planner::{CacheStore, Cluster, Curve, LargeReads, Level, Origin, Trainer};
@@ -94,7 +96,8 @@ fn of_disk(config: &Config) -> Level {
     let level = Level::new(DISK, 0, foreread_local::DiskTier::FOOTPRINT);
     let calibration = config.calibration.as_deref();
     let speeds = config.disk.iter().map(|disk| calibration.and_then(|known| known.of_disk(&disk.directory)));
-    // Samples are spread over directories; where the speed of one is not known, neither is that of all.
+    // Samples are spread over directories; where the speed of one is not known, neither is that of
+    // all.
     let Some(speeds) = speeds.collect::<Option<Vec<&DiskSpeed>>>().filter(|speeds| !speeds.is_empty()) else {
         return level;
     };

@@ -1,9 +1,10 @@
 //! The disk tier of a run: opened for its datasets, closed with it.
 //!
-//! A directory is a node's, and a node may have several ranks. Each keeps its own part of this user's cache in it, so
-//! that no two write to the same files: the cache itself is the first rank's part, `rank-1` in it the second's, and so on.
-//! What `--disk` allows is divided among the parts. A run with fewer ranks than one before it takes over the parts that
-//! nobody has otherwise, so that what lies there is used; the price is that a part stays small when the ranks get fewer.
+//! A directory is a node's, and a node may have several ranks. Each keeps its own part of this
+//! user's cache in it, so that no two write to the same files: the cache itself is the first rank's
+//! part, `rank-1` in it the second's, and so on. What `--disk` allows is divided among the parts. A
+//! run with fewer ranks than one before it takes over the parts that nobody has otherwise, so that
+//! what lies there is used; the price is that a part stays small when the ranks get fewer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,8 @@ use crate::runtime::ended;
 /// How long the end of a run waits for what is on its way to the disk.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What every read from the disk may take, beside the time for its bytes. A read waits there for those before it.
+/// What every read from the disk may take, beside the time for its bytes. A read waits there for
+/// those before it.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A disk tier, and what it offers to the plan.
@@ -76,8 +78,8 @@ impl Disk {
     }
 }
 
-/// `tier` as runs read it: a device that stops answering costs each read a bound, then nothing is asked of it for a while,
-/// and the origin is read instead.
+/// `tier` as runs read it: a device that stops answering costs each read a bound, then nothing is
+/// asked of it for a while, and the origin is read instead.
 fn guarded(tier: Arc<impl CacheTier + 'static>) -> Arc<dyn CacheTier> {
     let policy = BreakerPolicy::default().with_waits(Duration::from_millis(500), Duration::from_secs(60));
     let deadline = DeadlinePolicy::default().with_floor(READ_TIMEOUT);
@@ -146,7 +148,8 @@ mod tests {
 
     use super::*;
 
-    /// The fault that this guards: a device that stopped answering hung the run, although the origin had the sample.
+    /// The fault that this guards: a device that stopped answering hung the run, although the
+    /// origin had the sample.
     #[tokio::test(start_paused = true)]
     // semantics: DISK-1
     async fn stuck_disk_fails_its_reads_in_bounded_time() {

@@ -1,4 +1,5 @@
-//! A run that works together with others, as the rest of the library sees it. The feature `peer` has what is behind it.
+//! A run that works together with others, as the rest of the library sees it. The feature `peer`
+//! has what is behind it.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -39,13 +40,14 @@ pub(crate) trait GroupMember: Debug + Send + Sync {
     /// The other ranks.
     fn others(&self) -> PeerGroup;
 
-    /// Says how many steps this rank has completed, and returns how many all have, as far as it knows: rank 0 knows of
-    /// all, others of themselves.
+    /// Says how many steps this rank has completed, and returns how many all have, as far as it
+    /// knows: rank 0 knows of all, others of themselves.
     fn progress(&self, steps: u64) -> u64;
 
     /// What this rank and others have given each other.
     fn exchanged(&self) -> PeersReport;
 
-    /// Says that this rank is done, and answers the others until they are; on rank 0, returns all reports as one.
+    /// Says that this rank is done, and answers the others until they are; on rank 0, returns all
+    /// reports as one.
     fn leave(&self, own: Merged, at_most: Duration) -> BoxFuture<'static, Option<Merged>>;
 }

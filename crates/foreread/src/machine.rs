@@ -1,5 +1,5 @@
-//! The node that a process runs on, as far as a run depends on it: free memory, the launcher's environment, and what
-//! this process's loaders have taken already.
+//! The node that a process runs on, as far as a run depends on it: free memory, the launcher's
+//! environment, and what this process's loaders have taken already.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,8 +8,9 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use crate::memory::{self, Grant, MemoryAccount, MemoryNeed};
 use crate::on_node::NodeRank;
 
-/// All loaders of a process share one account. A forked child has a copy of its parent's, whose lock another thread may
-/// have held and whose grants never return there, so each process has an account of its own.
+/// All loaders of a process share one account. A forked child has a copy of its parent's, whose
+/// lock another thread may have held and whose grants never return there, so each process has an
+/// account of its own.
 #[derive(Debug)]
 struct ProcessAccount {
     process: u32,
@@ -43,8 +44,8 @@ pub(crate) struct Machine {
     root: PathBuf,
     /// The environment; none: the process's own, as it is when it is asked for.
     variables: Option<Arc<BTreeMap<String, String>>>,
-    /// What its process has granted; none: looked up when a loader asks for memory, because settings may be made in one
-    /// process and used in its children.
+    /// What its process has granted; none: looked up when a loader asks for memory, because
+    /// settings may be made in one process and used in its children.
     account: Option<MemoryAccount>,
 }
 
@@ -86,7 +87,8 @@ mod tests {
     const LOOK_AHEAD: u64 = 16 << 10;
 
     impl Machine {
-        /// A machine with so much free memory, whose launcher has set these variables; its process has granted nothing.
+        /// A machine with so much free memory, whose launcher has set these variables; its process
+        /// has granted nothing.
         pub(super) fn imagined(root: &Path, free: u64, variables: &[(&str, String)]) -> Self {
             std::fs::create_dir_all(root.join("proc")).unwrap();
             std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {} kB\n", free / 1024)).unwrap();

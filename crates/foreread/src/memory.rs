@@ -1,24 +1,31 @@
 //! How much memory a run takes without a setting: `--memory auto`.
 //!
-//! All loaders of all ranks of a node take at most half of what is free within the machine and the control group (a
-//! container's or a job's limit). Half, because the trainer's own growth is unknown and being killed costs more than a
-//! smaller cache. The rest of the free memory still serves as page cache.
+//! All loaders of all ranks of a node take at most half of what is free within the machine and the
+//! control group (a container's or a job's limit). Half, because the trainer's own growth is
+//! unknown and being killed costs more than a smaller cache. The rest of the free memory still
+//! serves as page cache.
 //!
-//! * A rank's *share* is that half, divided by the node's ranks. It is measured when the rank's first automatic loader
-//!   starts, and holds as long as one of its automatic loaders lives: what other ranks have filled since is theirs.
-//! * A *grant* covers a loader's memory tier and its look-ahead. It is counted for the whole process, never more than the
-//!   loader's datasets can fill, and returned when the loader is dropped. The look-ahead is the user's setting and never
-//!   cut: a loader whose part is smaller gets no memory tier.
-//! * A loader leaves an eighth of the share to later ones, as long as it gets an eighth itself. So the first of two
-//!   loaders with large datasets gets seven eighths, the second one eighth, and together they use the whole share.
-//! * No loader gets more than half of what is free now and not promised to a loader that has yet to fill it. A trainer
-//!   that has grown since the first loader started is not pushed out.
-//! * Processes that no launcher has started together see of each other's memory only what is filled.
-//! * A child that was forked from a process with live grants gets none: it cannot see what its parent and siblings take.
+//! * A rank's *share* is that half, divided by the node's ranks. It is measured when the rank's
+//!   first automatic loader starts, and holds as long as one of its automatic loaders lives: what
+//!   other ranks have filled since is theirs.
+//! * A *grant* covers a loader's memory tier and its look-ahead. It is counted for the whole
+//!   process, never more than the loader's datasets can fill, and returned when the loader is
+//!   dropped. The look-ahead is the user's setting and never cut: a loader whose part is smaller
+//!   gets no memory tier.
+//! * A loader leaves an eighth of the share to later ones, as long as it gets an eighth itself. So
+//!   the first of two loaders with large datasets gets seven eighths, the second one eighth, and
+//!   together they use the whole share.
+//! * No loader gets more than half of what is free now and not promised to a loader that has yet to
+//!   fill it. A trainer that has grown since the first loader started is not pushed out.
+//! * Processes that no launcher has started together see of each other's memory only what is
+//!   filled.
+//! * A child that was forked from a process with live grants gets none: it cannot see what its
+//!   parent and siblings take.
 //!
-//! The decision against shrinking earlier grants: a plan is made for its capacity, and its floor would no longer hold.
-//! The price is an eighth of the share that a process with a single loader does not use, and that a third loader may find
-//! nothing where two have large datasets. `--memory SIZE` gives it what it needs.
+//! The decision against shrinking earlier grants: a plan is made for its capacity, and its floor
+//! would no longer hold. The price is an eighth of the share that a process with a single loader
+//! does not use, and that a third loader may find nothing where two have large datasets. `--memory
+//! SIZE` gives it what it needs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +56,8 @@ pub(crate) struct MemoryAccount(Arc<AccountState>);
 #[derive(Debug, Default)]
 struct AccountState {
     grants: Mutex<Grants>,
-    /// How many grants are live: what a forked child may look at, for which the lock may be held for ever.
+    /// How many grants are live: what a forked child may look at, for which the lock may be held
+    /// for ever.
     live: AtomicUsize,
     /// Whether this process was forked from one that had grants.
     forked: bool,
@@ -82,8 +90,8 @@ pub(crate) struct Grant {
 }
 
 impl MemoryAccount {
-    /// The account of a child that was forked from this account's process. It grants nothing by itself if anything was
-    /// granted here when the child was forked.
+    /// The account of a child that was forked from this account's process. It grants nothing by
+    /// itself if anything was granted here when the child was forked.
     pub(crate) fn of_a_forked_child(&self) -> Self {
         let forked = self.0.forked || self.0.live.load(Ordering::Acquire) > 0;
         Self(Arc::new(AccountState { forked, ..AccountState::default() }))
@@ -96,7 +104,8 @@ impl MemoryAccount {
             Some(bytes) => (bytes, false),
             None if self.0.forked => {
                 tracing::warn!(
-                    "this process was forked from one that has loaders, and cannot see what they take: automatic memory is \
+                    "this process was forked from one that has loaders, and cannot see what they take: \
+                     automatic memory is \
                      none; give the memory tier a size, or start processes by `spawn`"
                 );
                 (0, true)
@@ -175,7 +184,8 @@ impl Drop for Grant {
     }
 }
 
-/// Bytes that are free within the machine and every control group that this process is in. `root` stands for `/`.
+/// Bytes that are free within the machine and every control group that this process is in. `root`
+/// stands for `/`.
 pub(crate) fn free(root: &Path) -> Option<u64> {
     let machine = available(&fs::read_to_string(root.join("proc/meminfo")).ok()?)?;
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -247,7 +257,8 @@ mod tests {
         assert_eq!(account.grant(1 << 40, 1, need(Some(5000))).tier(), 5000);
     }
 
-    /// The fault that this guards: a plan in the parent took automatic memory from all its children.
+    /// The fault that this guards: a plan in the parent took automatic memory from all its
+    /// children.
     #[test]
     // semantics: CACHE-10
     fn child_of_a_process_that_only_planned_gets_automatic_memory() {
@@ -327,7 +338,8 @@ mod tests {
     // semantics: CACHE-9
     fn eight_ranks_take_half_together_not_each() {
         for first in [true, false] {
-            // A process each. What one has filled is free no longer when the next starts its second loader.
+            // A process each. What one has filled is free no longer when the next starts its second
+            // loader.
             let ranks: Vec<MemoryAccount> = (0..8).map(|_| MemoryAccount::default()).collect();
             let (mut free, mut grants, mut held) = (1_600_000, Vec::new(), Vec::new());
             for account in &ranks {
@@ -410,7 +422,10 @@ mod tests {
                 }
                 let filled = live.iter().map(|(_, held)| held.as_ref().map_or(0, |held| held.bytes()));
                 let free = WHOLE - filled.sum::<u64>();
-                let grant = accounts[rank % accounts.len()].grant(free, ranks, MemoryNeed { look_ahead: 0, ..small(data) });
+                let grant = {
+                    let need = MemoryNeed { look_ahead: 0, ..small(data) };
+                    accounts[rank % accounts.len()].grant(free, ranks, need)
+                };
                 let budget = Budget::new(grant.tier());
                 grant.fills(&budget);
                 let held = data.is_multiple_of(2).then(|| budget.charge(grant.tier()));

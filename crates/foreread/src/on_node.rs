@@ -1,7 +1,8 @@
-//! Which of a node's ranks this is: they share its memory and its disks, whether they work together or not.
+//! Which of a node's ranks this is: they share its memory and its disks, whether they work together
+//! or not.
 //!
-//! The launcher's environment says so, in the same words for every build: how much memory a rank takes does not depend on the
-//! features that it was built with.
+//! The launcher's environment says so, in the same words for every build: how much memory a rank
+//! takes does not depend on the features that it was built with.
 
 use foreread_launcher::{Launched, LauncherEnv};
 
@@ -18,15 +19,18 @@ impl NodeRank {
     /// A rank that has its node for itself, or does as if.
     pub(crate) const ALONE: Self = Self { rank: 0, ranks: 1 };
 
-    /// The rank of this number among so many; what makes no sense counts as the first, or the only one.
+    /// The rank of this number among so many; what makes no sense counts as the first, or the only
+    /// one.
     pub(crate) fn of(rank: Option<u32>, ranks: Option<u32>) -> Self {
         let ranks = ranks.unwrap_or(1).max(1);
         Self { rank: rank.filter(|rank| *rank < ranks).unwrap_or(0), ranks }
     }
 
-    /// What the launcher says in these variables; alone where there is none, or it contradicts itself.
+    /// What the launcher says in these variables; alone where there is none, or it contradicts
+    /// itself.
     pub(crate) fn launched(environment: &dyn Fn(&str) -> Option<String>) -> Self {
-        // Lightning's own launcher sets the number of ranks and not the rank, which does not matter here.
+        // Lightning's own launcher sets the number of ranks and not the rank, which does not matter
+        // here.
         let is_one = || environment("WORLD_SIZE").is_some_and(|size| !size.trim().is_empty());
         let completed = |name: &str| {
             let value = environment(name).filter(|value| !value.trim().is_empty());

@@ -53,7 +53,8 @@ impl OriginPolicy {
         Self { meter, stack, parallelism: config.origin_parallelism, fixed }
     }
 
-    /// The same without what adapts or repeats: for measuring an origin as it is, within the user's limits.
+    /// The same without what adapts or repeats: for measuring an origin as it is, within the user's
+    /// limits.
     pub(crate) fn raw(config: &Config, context: &OpenContext) -> Self {
         let raw = Self::new(config, context);
         let stack = raw.stack.with_limit(None).with_merge(None).with_hedge(None).with_deadline(None);
@@ -68,9 +69,10 @@ impl OriginPolicy {
         options
     }
 
-    /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory whose pages this
-    /// machine's kernel keeps finds its own parallelism (its threads say when they wait), does not answer late, and is
-    /// read at memory's speed: it gets only what the user asked for. Beside it the limit on what is under way.
+    /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory
+    /// whose pages this machine's kernel keeps finds its own parallelism (its threads say when they
+    /// wait), does not answer late, and is read at memory's speed: it gets only what the user asked
+    /// for. Beside it the limit on what is under way.
     pub(crate) fn wrap(&self, origin: Arc<dyn OriginTier>) -> (Arc<dyn OriginTier>, Option<Limit>) {
         if !origin.profile().kernel_cached {
             return (self.stack.wrap(origin), self.stack.limit.clone());
@@ -79,8 +81,8 @@ impl OriginPolicy {
         (stack.wrap(origin), self.fixed.clone())
     }
 
-    /// `origin` for reading the heads of what is in shards: patient with a store that falters, within the user's limit
-    /// on its bandwidth, and not counted as the run's.
+    /// `origin` for reading the heads of what is in shards: patient with a store that falters,
+    /// within the user's limit on its bandwidth, and not counted as the run's.
     fn for_index(&self, origin: &Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
         let stack = self.stack.clone().with_meter(Meter::new()).with_limit(None);
         let cached = origin.profile().kernel_cached;
@@ -106,22 +108,26 @@ pub(crate) struct OpenDataset {
 }
 
 impl OpenDataset {
-    /// Warns where caches on disks will not be found again, because nothing tells this listing from others.
+    /// Warns where caches on disks will not be found again, because nothing tells this listing from
+    /// others.
     pub(crate) fn warn_of_lost_caches(&self, config: &Config) {
         if config.disk.is_empty() || !self.listed || self.catalog.keeps_identity() {
             return;
         }
         let url = self.catalog.base_url();
         tracing::warn!(
-            "{url}: nothing proves that its files are the same the next time (they have no versions, one time for most of \
-             them, one before 1980, or lie on several file systems): what the disk keeps of them is not used by the next \
+            "{url}: nothing proves that its files are the same the next time (they have no versions, one \
+             time for most of \
+             them, one before 1980, or lie on several file systems): what the disk keeps of them is not used \
+             by the next \
              run; save a catalog with `foreread index {url} -o FILE` and load that, and it is"
         );
     }
 }
 
-/// Opens what `targets` name: a catalog file, whose origin is the one that it was made from, or the URL or path of an
-/// origin, which has a catalog in it or is listed, or shards of one; or a catalog that is at hand. `format` is how samples lie there, where that was said.
+/// Opens what `targets` name: a catalog file, whose origin is the one that it was made from, or the
+/// URL or path of an origin, which has a catalog in it or is listed, or shards of one; or a catalog
+/// that is at hand. `format` is how samples lie there, where that was said.
 pub(crate) async fn open(
     targets: &TargetSpec,
     format: Option<Format>,
@@ -163,7 +169,8 @@ pub(crate) async fn open(
     if let Some(format) = format.filter(|format| *format != catalog.format()) {
         let (base, is, said) = (catalog.base_url(), catalog.format().name(), format.name());
         return Err(Error::usage(format!(
-            "the catalog of {base} is of {is}, and --format says {said}; leave it out, or index the data again"
+            "the catalog of {base} is of {is}, and --format says {said}; leave it out, or index the data \
+             again"
         )));
     }
     let identity = catalog.identity(store.place());
@@ -171,8 +178,8 @@ pub(crate) async fn open(
     Ok(OpenDataset { catalog, identity, listed, file, origin, limit })
 }
 
-/// The catalog that lies in an origin, or what listing it makes, and which of the two it is; of named shards, always the
-/// latter.
+/// The catalog that lies in an origin, or what listing it makes, and which of the two it is; of
+/// named shards, always the latter.
 async fn found(
     target: Target,
     format: Option<Format>,
@@ -213,8 +220,8 @@ async fn open_catalog(path: &Path, context: &OpenContext) -> Result<Catalog> {
     })
 }
 
-/// A relative path made absolute, so that a catalog means the same wherever it is used; anything else as it is. The
-/// backend of `file` understands `file:/directory` too.
+/// A relative path made absolute, so that a catalog means the same wherever it is used; anything
+/// else as it is. The backend of `file` understands `file:/directory` too.
 pub(crate) fn absolute(target: &str) -> String {
     let file = target.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("file:/"));
     if file || target.contains("://") {

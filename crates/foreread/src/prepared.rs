@@ -1,5 +1,5 @@
-//! A run that is ready to start: datasets opened, order and plan computed. What `foreread plan` looks at and what
-//! [`Loader`](crate::Loader) starts.
+//! A run that is ready to start: datasets opened, order and plan computed. What `foreread plan`
+//! looks at and what [`Loader`](crate::Loader) starts.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -67,7 +67,8 @@ impl Prepared {
             url: Some(opened[0].catalog.base_url().to_owned()),
             packed: opened[0].catalog.format() != Format::Files,
         };
-        // A plan for many millions of samples takes a while, and the runtime's threads have reads to drive.
+        // A plan for many millions of samples takes a while, and the runtime's threads have reads
+        // to drive.
         let planning = context.runtime.spawn_blocking({
             move || {
                 let of_run = config.clone();
@@ -114,11 +115,12 @@ async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &OpenContext
     Ok(making.await.map_err(ended)??)
 }
 
-/// The caches that the plan's levels stand for, in the same order. `buffers` are told where none keeps samples in
-/// memory.
+/// The caches that the plan's levels stand for, in the same order. `buffers` are told where none
+/// keeps samples in memory.
 ///
-/// A rank that was started again has the levels that its predecessor offered: memory beyond what this process was granted,
-/// and a disk that it does not have, are caches without room, so that what they would keep is read from the origin.
+/// A rank that was started again has the levels that its predecessor offered: memory beyond what
+/// this process was granted, and a disk that it does not have, are caches without room, so that
+/// what they would keep is read from the origin.
 pub(crate) fn caches(
     planned: &Planned,
     disk: Option<&Disk>,
@@ -144,7 +146,8 @@ pub(crate) fn caches(
             }
         }
     }
-    // A disk that another process owns has no room, and so no level; what it holds can be read all the same.
+    // A disk that another process owns has no room, and so no level; what it holds can be read all
+    // the same.
     let is_there = caches.iter().any(|(source, _)| *source == ReadSource::Disk);
     if let Some((tier, 0)) = disk.filter(|_| !is_there) {
         caches.push((ReadSource::Disk, tier));

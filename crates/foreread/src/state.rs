@@ -1,9 +1,11 @@
-//! How far a run has come, as a file: what it takes to go on later, elsewhere, with another number of ranks.
+//! How far a run has come, as a file: what it takes to go on later, elsewhere, with another number
+//! of ranks.
 //!
-//! The state says what the order was drawn from and over which data, in words as well as by fingerprint, so that a
-//! refusal can say *what* differs. World size, batch size, dealing and the number of epochs are not part of it: they may
-//! change. It is a few hundred bytes of JSON; writing it is atomic (a new file, flushed, renamed over the old one), so
-//! that a job that is killed while it writes leaves the state before.
+//! The state says what the order was drawn from and over which data, in words as well as by
+//! fingerprint, so that a refusal can say *what* differs. World size, batch size, dealing and the
+//! number of epochs are not part of it: they may change. It is a few hundred bytes of JSON; writing
+//! it is atomic (a new file, flushed, renamed over the old one), so that a job that is killed while
+//! it writes leaves the state before.
 
 use std::fmt;
 use std::io::ErrorKind as IoErrorKind;
@@ -149,8 +151,8 @@ impl State {
     /// Writes a state file: whole or not at all, and durable when this returns.
     ///
     /// # Errors
-    /// If it cannot be written; the file is then as it was, or, where only its directory cannot be flushed, the new one,
-    /// which a power failure may undo.
+    /// If it cannot be written; the file is then as it was, or, where only its directory cannot be
+    /// flushed, the new one, which a power failure may undo.
     pub fn write(&self, path: &Path) -> Result<()> {
         self.replace(path).map_err(|error| {
             Error::new(

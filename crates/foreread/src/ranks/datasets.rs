@@ -11,8 +11,8 @@ use crate::runtime::ended;
 use crate::storage::StorageOptions;
 use crate::target::{Target, TargetSpec};
 
-/// Opens the origin of a catalog that rank 0 has made or found, and whose identity it has computed: where the data lie may
-/// look different from here.
+/// Opens the origin of a catalog that rank 0 has made or found, and whose identity it has computed:
+/// where the data lie may look different from here.
 pub(super) async fn open_known(
     catalog: Catalog,
     identity: DatasetIdentity,
@@ -27,7 +27,8 @@ pub(super) async fn open_known(
     Ok(OpenDataset { catalog, identity, listed: false, file: None, origin, limit })
 }
 
-/// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where they can mean that one.
+/// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where
+/// they can mean that one.
 pub(super) async fn names(targets: &TargetSpec, catalog: &Catalog, context: &OpenContext) -> Result<String> {
     let known = format!("{} (catalog {})", catalog.base_url(), catalog.fingerprint());
     let targets = targets.clone();
@@ -54,8 +55,8 @@ pub(super) async fn names(targets: &TargetSpec, catalog: &Catalog, context: &Ope
     })
 }
 
-/// Finds out whether what `targets` name is there, where they do not name `catalog`: what is not is another mistake than
-/// what differs.
+/// Finds out whether what `targets` name is there, where they do not name `catalog`: what is not is
+/// another mistake than what differs.
 pub(super) async fn seek(
     targets: &TargetSpec,
     catalog: &Catalog,

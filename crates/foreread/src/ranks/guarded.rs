@@ -1,5 +1,5 @@
-//! The other ranks, each behind a breaker: one that does not answer is not asked for a while, so that the samples of its are
-//! read from the origin at once and not after a wait each.
+//! The other ranks, each behind a breaker: one that does not answer is not asked for a while, so
+//! that the samples of its are read from the origin at once and not after a wait each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

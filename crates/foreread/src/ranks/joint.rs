@@ -1,8 +1,8 @@
 //! A run under way with others, to its end.
 //!
-//! A rank that is done goes on answering those that are not. Rank 0 says when all are; without it each rank goes by whether
-//! it is still asked for anything. Ranks ask once a step, so the longest of the steps that this rank has made itself says how
-//! long silence may last.
+//! A rank that is done goes on answering those that are not. Rank 0 says when all are; without it
+//! each rank goes by whether it is still asked for anything. Ranks ask once a step, so the longest
+//! of the steps that this rank has made itself says how long silence may last.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,8 @@ use crate::joint::GroupMember;
 use crate::merged::Merged;
 use crate::report::PeersReport;
 
-/// How long rank 0 may take to say that it has a report, before it counts as gone: longer than it may be silent.
+/// How long rank 0 may take to say that it has a report, before it counts as gone: longer than it
+/// may be silent.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long the connection to rank 0 may be broken at a run's end, before it counts as gone.
@@ -28,7 +29,8 @@ const RANK0_LOST_AFTER: Duration = Duration::from_secs(3);
 /// Who has not been asked for anything for so long is not needed any more: at least, and at most.
 const IDLE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
 
-/// How long a rank that is done waits for others without a word about it: who has closed where others have not should know.
+/// How long a rank that is done waits for others without a word about it: who has closed where
+/// others have not should know.
 const WARN_AFTER: Duration = Duration::from_secs(10);
 
 /// No rank waits longer than this for others: a year.
@@ -102,7 +104,8 @@ impl GroupMember for JoinedGroup {
     }
 
     fn leave(&self, own: Merged, at_most: Duration) -> BoxFuture<'static, Option<Merged>> {
-        // A caller's `Duration::MAX` means no bound; no clock can be asked for a time beyond its end.
+        // A caller's `Duration::MAX` means no bound; no clock can be asked for a time beyond its
+        // end.
         let at_most = at_most.min(MAX_WAIT);
         let group = Arc::clone(&self.group);
         let silence = self.steps.lock().unwrap_or_else(PoisonError::into_inner).idle();
@@ -148,7 +151,8 @@ impl GroupMember for JoinedGroup {
             let ranks: Vec<usize> = (0..reports.len()).filter(|&rank| reports[rank].is_none()).collect();
             let whom = if ranks.is_empty() { "the others".to_owned() } else { format!("ranks {ranks:?}") };
             tracing::warn!(
-                "this rank's loader has ended, and answers {whom} until theirs have, for {} s at most: every rank ends each \
+                "this rank's loader has ended, and answers {whom} until theirs have, for {} s at most: every \
+                 rank ends each \
                  of its loaders, all in the same order, and before they wait for each other elsewhere",
                 at_most.as_secs()
             );
@@ -173,7 +177,8 @@ async fn with_warning<T>(
     }
 }
 
-/// Without rank 0 nobody says when all are done: a rank answers until it has not been asked for as long as `silence`.
+/// Without rank 0 nobody says when all are done: a rank answers until it has not been asked for as
+/// long as `silence`.
 async fn idle(group: &RunGroup, silence: Duration) {
     let served = || group.counters().read().served;
     let mut last = (served(), Instant::now());

@@ -1,11 +1,12 @@
 //! Groups of ranks that share their caches: from a meeting to a common plan.
 //!
-//! Rank 0 opens and lists the dataset. It sends the catalog, its position and the speeds that it knows. Every rank sends
-//! its capacity, its speed and the samples that it already has. From these all ranks compute the same plan. Before
-//! anything is read they compare the plan's inputs by name, and its fingerprint. A difference is one line on every rank.
+//! Rank 0 opens and lists the dataset. It sends the catalog, its position and the speeds that it
+//! knows. Every rank sends its capacity, its speed and the samples that it already has. From these
+//! all ranks compute the same plan. Before anything is read they compare the plan's inputs by name,
+//! and its fingerprint. A difference is one line on every rank.
 //!
-//! The price of one catalog for all: ranks wait for rank 0's listing, which they would otherwise all do at once. The
-//! price of few messages: ranks plan before they compare.
+//! The price of one catalog for all: ranks wait for rank 0's listing, which they would otherwise
+//! all do at once. The price of few messages: ranks plan before they compare.
 //!
 //! ```no_run
 //! use foreread::Loader;
@@ -119,7 +120,8 @@ async fn prepare(
 /// When others are first told that something goes on, and how often from then on.
 const PROGRESS_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// Does what takes its time; meanwhile others know why they wait. What is done soon costs no message.
+/// Does what takes its time; meanwhile others know why they wait. What is done soon costs no
+/// message.
 async fn working<T>(joining: &mut RendezvousSteps, on: &str, work: impl Future<Output = T>) -> T {
     let (mut work, mut wait) = (std::pin::pin!(work), PROGRESS_INTERVALS.0);
     loop {
@@ -251,7 +253,8 @@ impl GroupRun<'_> {
         Ok((told, opened))
     }
 
-    /// Rank 0's catalogs on another rank: as its program has them, from their files, or from what rank 0 has sent to this node.
+    /// Rank 0's catalogs on another rank: as its program has them, from their files, or from what
+    /// rank 0 has sent to this node.
     async fn catalogs(&self, joining: &mut RendezvousSteps, told: &RunDescription) -> Result<Vec<Catalog>> {
         let (catalogs, at_hand) = (told.catalogs.clone(), self.targets.catalog.clone());
         let opening = self

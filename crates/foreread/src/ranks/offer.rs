@@ -1,8 +1,9 @@
 //! What each rank brings into a cluster: where it is, how much it can keep, what it keeps already.
 //!
-//! Ranks say this when they meet, rank 0 puts it together, and from the same table all compute the same plan. The speeds of a
-//! rank's caches are in its offer: only the rank knows the names of its directories, so nobody else can look them up. What
-//! disks hold is told as ids, a byte or two each; nothing is told of caches that are empty.
+//! Ranks say this when they meet, rank 0 puts it together, and from the same table all compute the
+//! same plan. The speeds of a rank's caches are in its offer: only the rank knows the names of its
+//! directories, so nobody else can look them up. What disks hold is told as ids, a byte or two
+//! each; nothing is told of caches that are empty.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct OfferedLevel {
     pub(crate) name: String,
     pub(crate) capacity: u64,
-    /// Bytes per second that are read from it, and written to it; `u64::MAX` where nobody has measured.
+    /// Bytes per second that are read from it, and written to it; `u64::MAX` where nobody has
+    /// measured.
     pub(crate) read: u64,
     pub(crate) write: u64,
 }
@@ -56,7 +58,8 @@ impl CapacityOffer {
         Self { node, levels, held, lengths: Vec::new() }
     }
 
-    /// The offer as bytes: a line of JSON, then the lists of ids, as differences in seven bits a byte.
+    /// The offer as bytes: a line of JSON, then the lists of ids, as differences in seven bits a
+    /// byte.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let lists: Vec<Vec<u8>> = self.held.iter().map(|ids| differences(ids)).collect();
         let lengths = lists.iter().map(|list| list.len() as u64).collect();
@@ -104,8 +107,8 @@ pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<CapacityOffer>, Unreadabl
     Ok(offers)
 }
 
-/// The cluster of all ranks. `figures` is what rank 0 knows of the origin and the trainer; `kinds` are the kinds of level
-/// that there may be, with their footprints.
+/// The cluster of all ranks. `figures` is what rank 0 knows of the origin and the trainer; `kinds`
+/// are the kinds of level that there may be, with their footprints.
 pub(crate) fn cluster(
     figures: Cluster,
     kinds: &[Level],
@@ -216,7 +219,8 @@ mod tests {
         assert_eq!(cluster.stores[1].levels[1].capacity, 1 << 40);
     }
 
-    /// Ranks' directories have names of their own, so that no other rank finds them in a calibration.
+    /// Ranks' directories have names of their own, so that no other rank finds them in a
+    /// calibration.
     #[test]
     fn speed_of_a_disk_is_its_own_ranks_on_every_rank() {
         let mut slow = offer(&[]);

@@ -1,7 +1,9 @@
-//! What rank 0 tells all: catalogs, where the run stands, and figures that a plan must have alike on all ranks.
+//! What rank 0 tells all: catalogs, where the run stands, and figures that a plan must have alike
+//! on all ranks.
 //!
-//! Of catalogs it tells where they are. A rank opens a file itself where it finds the same catalog there. Otherwise it gets the
-//! bytes, which are megabytes: they travel once per node, and the catalog shares them.
+//! Of catalogs it tells where they are. A rank opens a file itself where it finds the same catalog
+//! there. Otherwise it gets the bytes, which are megabytes: they travel once per node, and the
+//! catalog shares them.
 
 use std::io;
 use std::path::PathBuf;
@@ -48,7 +50,8 @@ impl DescribedCatalog {
         if self.is(&catalog) { Ok(catalog) } else { Err(unreadable(&"it is another catalog")) }
     }
 
-    /// The catalog that is `at_hand`, or that of rank 0's file, where this process finds the same there. Blocks.
+    /// The catalog that is `at_hand`, or that of rank 0's file, where this process finds the same
+    /// there. Blocks.
     fn open(&self, at_hand: Option<&Catalog>) -> Option<Catalog> {
         if let Some(catalog) = at_hand.filter(|catalog| self.is(catalog)) {
             return Some(catalog.clone());
@@ -57,7 +60,8 @@ impl DescribedCatalog {
         match Catalog::open(file) {
             Ok(catalog) if self.is(&catalog) => Some(catalog),
             Ok(_) => {
-                tracing::warn!(file = %file.display(), "this is another catalog than rank 0's, whose is used");
+                tracing::warn!(file = %file.display(), "this is another catalog than rank 0's, whose is \
+                    used");
                 None
             }
             Err(error) => {
@@ -103,8 +107,9 @@ impl RunDescription {
         serde_json::from_slice(bytes).map_err(|error| unreadable(&error))
     }
 
-    /// The bytes of the `catalogs` for ranks that need them. All need one that is in no file, unless it is the first and
-    /// `at_hand`: given to rank 0 by its program, and so probably to the others by theirs.
+    /// The bytes of the `catalogs` for ranks that need them. All need one that is in no file,
+    /// unless it is the first and `at_hand`: given to rank 0 by its program, and so probably to the
+    /// others by theirs.
     pub(super) fn bulks<'a>(
         &self,
         catalogs: impl Iterator<Item = &'a Catalog>,
@@ -136,7 +141,8 @@ impl RunDescription {
         self.identities.iter().map(|text| text.parse().map_err(|error| unreadable(&error))).collect()
     }
 
-    /// The settings with rank 0's figures instead of this rank's: a plan of all has one set of them.
+    /// The settings with rank 0's figures instead of this rank's: a plan of all has one set of
+    /// them.
     pub(super) fn figures(&self, config: &Config) -> Config {
         Config {
             calibration: self.calibration.clone().map(Arc::new),

@@ -1,4 +1,5 @@
-//! The caller's executor: blocking calls and async ones end on every kind of thread, or are refused at once.
+//! The caller's executor: blocking calls and async ones end on every kind of thread, or are refused
+//! at once.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -23,7 +24,8 @@ const FOREVER: Duration = Duration::from_secs(120);
 const SAMPLES: u64 = 60;
 const BATCHES: usize = 10;
 
-/// Runs on a thread of its own, so that a call which never returns fails the test instead of stopping it.
+/// Runs on a thread of its own, so that a call which never returns fails the test instead of
+/// stopping it.
 #[track_caller]
 pub fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();

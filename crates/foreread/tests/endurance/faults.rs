@@ -1,5 +1,5 @@
-//! Failing origins under a whole run, on a simulated clock: everything is delivered intact, or one clear error names
-//! what was not, after all batches before it.
+//! Failing origins under a whole run, on a simulated clock: everything is delivered intact, or one
+//! clear error names what was not, after all batches before it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,13 +31,14 @@ struct Fared {
 fn config(on_error: OnError) -> Config {
     let mut config = Config::default();
     (config.epochs, config.batch_size, config.seed, config.on_error) = (1, BATCH, 5, on_error);
-    // As many samples ahead as the default look-ahead has of 100 KB each, a small part of them kept.
+    // As many samples ahead as the default look-ahead has of 100 KB each, a small part of them
+    // kept.
     (config.look_ahead, config.memory) = (4_000_000, Memory::Bytes(2_000_000));
     config
 }
 
-/// Reads a faulty origin to the end as a trainer does that computes for `compute` on each batch; what is delivered is
-/// compared byte by byte.
+/// Reads a faulty origin to the end as a trainer does that computes for `compute` on each batch;
+/// what is delivered is compared byte by byte.
 async fn train(rules: &[(When, Fault)], compute: Duration, on_error: OnError) -> Fared {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{:03}/{id:05}", id / 100), 700 + id % 600)));
     let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
@@ -143,7 +144,8 @@ async fn persistent_failure_is_one_error_after_earlier_batches() {
     }
 }
 
-/// Wrong lengths that no second try mends: with `skip` all others are delivered, and the count is right.
+/// Wrong lengths that no second try mends: with `skip` all others are delivered, and the count is
+/// right.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-15
 async fn wrong_lengths_are_skipped_where_that_is_chosen_and_counted() {

@@ -1,4 +1,5 @@
-//! Jumps: a trainer that leaves an epoch before its end, or goes back, goes on in the right order with warm caches.
+//! Jumps: a trainer that leaves an epoch before its end, or goes back, goes on in the right order
+//! with warm caches.
 
 use std::sync::Arc;
 

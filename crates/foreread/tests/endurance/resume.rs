@@ -67,7 +67,8 @@ impl Case {
         builder.registry(self.registry()).runtime(runtime.handle().clone())
     }
 
-    /// All that a loader delivers, a batch an entry, each with the state after it; the bytes are compared here.
+    /// All that a loader delivers, a batch an entry, each with the state after it; the bytes are
+    /// compared here.
     fn deliver(&self, loader: Loader) -> Vec<(Vec<Delivered>, State)> {
         let mut all = Vec::new();
         for batch in &loader {

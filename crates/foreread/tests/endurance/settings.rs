@@ -1,4 +1,5 @@
-//! Settings of a Rust program: policies against outages, settings of storage backends, configurations with setters.
+//! Settings of a Rust program: policies against outages, settings of storage backends,
+//! configurations with setters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +20,8 @@ const SAMPLES: u64 = 200;
 /// Longer than the default patience of two minutes.
 const OUTAGE: Duration = Duration::from_secs(600);
 
-/// Reads an origin that does not answer at first, with policies that `set` chooses: the number of samples that arrived,
-/// the error that ended the run, and the simulated time that it took.
+/// Reads an origin that does not answer at first, with policies that `set` chooses: the number of
+/// samples that arrived, the error that ended the run, and the simulated time that it took.
 async fn outage(fault: Fault, set: impl FnOnce(Builder) -> Builder) -> (u64, Option<LoadError>, Duration) {
     let origin = FakeOrigin::uniform(SAMPLES, 500).with_latency(Duration::from_millis(10));
     let began = Instant::now();
@@ -60,7 +61,8 @@ async fn short_patience_and_deadline_end_a_run_early() {
     let (_, error, took) =
         outage(Fault::Error(TierErrorKind::Transient), |builder| builder.retry(retry)).await;
     assert!(error.is_some() && took < 2 * second, "{took:?}");
-    // A store that never answers: 30 s pass before the default deadline, and no hedge answers either.
+    // A store that never answers: 30 s pass before the default deadline, and no hedge answers
+    // either.
     let deadline = DeadlinePolicy::default().with_floor(second / 10);
     let set = |builder: Builder| builder.retry(retry).deadline(deadline).hedge(None);
     let (_, error, took) = outage(Fault::Never, set).await;

@@ -1,5 +1,6 @@
-//! A source that other processes ask: they get what askers in this process get. (What processes do to each other is tested
-//! in `crates/share`; here workers are threads with connections of their own.)
+//! A source that other processes ask: they get what askers in this process get. (What processes do
+//! to each other is tested in `crates/share`; here workers are threads with connections of their
+//! own.)
 
 use foreread::{Memory, Source};
 use foreread_share::{Client, Server, ServerSettings, ShareErrorKind};
@@ -26,7 +27,8 @@ fn get(client: &Client, origin: &FakeOrigin, ids: &[u64]) {
     }
 }
 
-/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or sample by sample.
+/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or
+/// sample by sample.
 #[test]
 // semantics: WORKER-1
 fn workers_side_by_side_get_what_was_announced_and_read_once() {

@@ -102,7 +102,8 @@ fn origin_bytes(origin: &FakeOrigin) -> u64 {
     (0..origin.samples()).map(|id| origin.expected(SampleId(id)).len() as u64).sum()
 }
 
-/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or sample by sample.
+/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or
+/// sample by sample.
 #[test]
 // semantics: ID-2
 fn eight_askers_side_by_side_each_get_theirs() {
@@ -206,7 +207,8 @@ fn announced_samples_are_cached_until_they_are_unused() {
     assert_eq!(*read.last().unwrap(), 0, "{read:?}");
 }
 
-/// The fault that this guards: 10,000 unforeseen ids of one call were as many samples in memory, beside all limits.
+/// The fault that this guards: 10,000 unforeseen ids of one call were as many samples in memory,
+/// beside all limits.
 #[test]
 // semantics: ID-5
 fn unforeseen_samples_hold_no_more_than_the_look_ahead() {

@@ -1,6 +1,7 @@
-//! A run under everything that happens to ranks: cables that break, are cut and mended, or grow slow; ranks that die,
-//! with a word or without one, and come back. Whatever it is, who lives gets its samples in its order, nobody waits
-//! long, and the origin is read again only for what an owner could not give.
+//! A run under everything that happens to ranks: cables that break, are cut and mended, or grow
+//! slow; ranks that die, with a word or without one, and come back. Whatever it is, who lives gets
+//! its samples in its order, nobody waits long, and the origin is read again only for what an owner
+//! could not give.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -91,7 +92,8 @@ impl Case {
         let pace = whole / steps as u32;
         let pace = (0..ranks).map(|_| pace.mul_f64(0.5 + draw.below(100) as f64 / 100.0)).collect();
         let mut faults = faults(draw, ranks, whole);
-        // Where samples are large, a link that is slow all the time and moves is worse than one that is cut.
+        // Where samples are large, a link that is slow all the time and moves is worse than one
+        // that is cut.
         if most >= LARGE && draw.below(2) == 0 {
             let slow = draw.below(u64::from(ranks)) as u32;
             let delay = Duration::from_millis(20 + draw.below(400));
@@ -376,8 +378,8 @@ impl Ran<'_> {
         batches.into_iter().flat_map(|(asked, batch)| batch.into_iter().map(move |sample| (asked, sample)))
     }
 
-    /// Dealt by locality, the ranks' shares of each step are together what they are without it; of ranks that died, some
-    /// may be missing.
+    /// Dealt by locality, the ranks' shares of each step are together what they are without it; of
+    /// ranks that died, some may be missing.
     fn check_steps(&self, expected: &[Vec<Delivered>]) {
         let shares: Vec<Vec<_>> = self.seen.iter().map(|seen| seen.batches.lock().unwrap().clone()).collect();
         let steps = shares.iter().map(Vec::len).max().unwrap_or(0);
@@ -455,7 +457,8 @@ impl std::fmt::Display for Ran<'_> {
         let read = self.case.job.origin.counts().tally().requests;
         write!(
             f,
-            "{} ranks, {} faults: {} dead, {} came back; {} samples, {read} read from the origin, {peer} from ranks; {:.1} s, a wait of {:.2} s",
+            "{} ranks, {} faults: {} dead, {} came back; {} samples, {read} read from the origin, {peer} \
+             from ranks; {:.1} s, a wait of {:.2} s",
             self.case.job.ranks(),
             self.case.faults.len(),
             self.dead.len(),

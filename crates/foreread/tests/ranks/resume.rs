@@ -1,5 +1,5 @@
-//! Stopped at any step, with each rank at another one, and gone on with more ranks or fewer: none repeated, none
-//! missing.
+//! Stopped at any step, with each rank at another one, and gone on with more ranks or fewer: none
+//! repeated, none missing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +33,8 @@ async fn take(loader: &mut Loader, origin: &FakeOrigin, steps: usize, pace: Dura
     taken
 }
 
-/// Runs all ranks until each has taken its `steps`, and parts; what each took, and what rank 0 saves then.
+/// Runs all ranks until each has taken its `steps`, and parts; what each took, and what rank 0
+/// saves then.
 async fn run(
     job: &Job,
     state: Option<&State>,

@@ -1,4 +1,5 @@
-//! Processes with several loaders: one for training and one for validation, and one that is made again.
+//! Processes with several loaders: one for training and one for validation, and one that is made
+//! again.
 
 use std::time::Duration;
 

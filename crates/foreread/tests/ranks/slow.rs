@@ -33,7 +33,8 @@ async fn train(job: &Job, loader: &mut Loader) -> Duration {
     }
 }
 
-/// All ranks to their ends: the longest wait of each, and how many samples it gave up that others were asked for.
+/// All ranks to their ends: the longest wait of each, and how many samples it gave up that others
+/// were asked for.
 async fn run(job: &Job) -> Vec<(Duration, u64)> {
     let ranks = job.start(None).await.into_iter().map(|mut loader| {
         let job = job.clone();
@@ -62,7 +63,8 @@ fn owners_that_wait_for_the_origin_are_waited_for() {
             fared.iter().all(|(waited, late)| *waited >= Duration::from_secs(5) && *late == 0),
             "{fared:?}"
         );
-        // And where it answers few at a time, so that most reads wait in queues for longer than that.
+        // And where it answers few at a time, so that most reads wait in queues for longer than
+        // that.
         let origin = FakeOrigin::uniform(60, 1000).with_latency(Duration::from_secs(1)).with_parallelism(4);
         let job = Job { network: SimulatedNetwork::new(2), origin, ..job };
         let fared = run(&job).await;
@@ -101,7 +103,8 @@ fn batches_larger_than_the_origin_delivers_are_not_read_from_it() {
         let job = Job { network: job.network, origin, config: job.config, memory: job.memory };
         let fared = run(&job).await;
         assert!(fared.iter().all(|(waited, late)| waited.as_secs() >= 2 && *late == 0), "{fared:?}");
-        // Each sample once, but for the second reads of what was late in the origin's queue: 16 at most.
+        // Each sample once, but for the second reads of what was late in the origin's queue: 16 at
+        // most.
         let requests = job.origin.counts().tally().requests;
         assert!(requests <= 240 + 16, "{requests} requests");
     });

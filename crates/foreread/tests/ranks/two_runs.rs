@@ -1,5 +1,5 @@
-//! A rank that a run left over, and a later run over other data at the place where rank 0 was: the same token, the same
-//! ids, the same lengths.
+//! A rank that a run left over, and a later run over other data at the place where rank 0 was: the
+//! same token, the same ids, the same lengths.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::rig::{Delivered, Job, runtime};
 
 const SAMPLES: u64 = 240;
 
-/// Two ranks, each with room for little more than half of the samples of `seed`: both ask each other in every epoch.
+/// Two ranks, each with room for little more than half of the samples of `seed`: both ask each
+/// other in every epoch.
 fn job(network: &SimulatedNetwork, seed: u64, epochs: u64) -> Job {
     let mut config = Config::default();
     (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, 4, epochs, 4_000);

@@ -51,7 +51,8 @@ static MEETINGS: Meetings = Meetings::new();
 ///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord' or 'zip'.
 ///     on_error: the effect of an unreadable sample: 'fail', 'skip' or 'substitute'.
 ///     resume: a state from state().
-///     together: 'auto': ranks that find each other share their caches; False: each rank reads alone.
+///     together: 'auto': ranks that find each other share their caches; False: each rank reads
+///         alone.
 ///     progress: whether to show progress, as a bar (tqdm) or lines.
 #[pyclass(name = "Loader", frozen, module = "foreread", weakref)]
 #[derive(Debug)]

@@ -8,15 +8,7 @@ use std::path::Path;
 use anyhow::Result;
 use bytes::Bytes;
 use foreread_tier::{Object, Version};
-
-/// The next of a sequence of numbers that look random (`SplitMix64`).
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
+use foreread_types::SplitMix64;
 
 /// Samples of random lengths in twenty classes, without memory of their own: each is a part of one noise.
 #[derive(Clone, Debug)]
@@ -29,14 +21,14 @@ impl Samples {
     /// `count` samples of `least..=most` bytes, which begin within the first `spread` bytes of the noise: a small one
     /// stays in a processor's cache.
     pub fn new(count: usize, least: u64, most: u64, spread: usize) -> Self {
-        let mut state = 1;
+        let mut random = SplitMix64(1);
         let mut noise = Vec::new();
         while noise.len() < most as usize + spread {
-            noise.extend(random(&mut state).to_le_bytes());
+            noise.extend(random.draw().to_le_bytes());
         }
         let extents = std::iter::repeat_with(|| {
-            let length = least + random(&mut state) % (most - least + 1);
-            let from = (random(&mut state) % spread as u64) as usize;
+            let length = least + random.draw() % (most - least + 1);
+            let from = (random.draw() % spread as u64) as usize;
             from..from + length as usize
         });
         Self { noise: noise.into(), extents: extents.take(count).collect() }

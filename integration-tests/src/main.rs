@@ -1,5 +1,5 @@
-//! The `foreread` command as it is now, for the tests beside it: Cargo builds a package's own programs before its tests,
-//! and no other package's. Where a test says so, it has a storage backend of its own: `mirror://DIR` is the directory.
+//! The `foreread` command under test. Cargo builds a package's own binaries before its tests, and no other
+//! package's. With `FOREREAD_TEST_MIRROR` it has a custom storage backend: `mirror://DIR` is the directory.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! `cargo xtask bench`: the benchmarks, with the arguments handed on; `--against COMMIT`: this checkout's command against
-//! the one of that commit.
+//! `cargo xtask bench`: runs the benchmarks. `--against COMMIT` compares the command of this
+//! checkout with that of a commit.
 //!
-//! What the comparison with other loaders needs is made for it: the Python package of this checkout in the release profile, and
-//! Ceph's gateway while it runs, where Ceph is installed.
+//! For the comparison with other loaders it builds the Python package in the release profile, and
+//! runs Ceph's gateway where Ceph is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,10 +21,10 @@ const CEPH: &str = "ceph";
 const PACKAGE: &str = "FOREREAD_BENCH_PACKAGE";
 const GATEWAY: &str = "FOREREAD_BENCH_CEPH";
 
-/// What the bench may store in Ceph, in bytes: its samples in four forms.
+/// Capacity of Ceph for the bench, in bytes: its samples in four formats.
 const ROOM: u64 = 4 << 30;
 
-/// What `bench` takes.
+/// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Compare the command of this checkout with the one of this commit, pair by pair
@@ -44,12 +44,12 @@ pub fn run(args: &Args) -> Result<bool> {
     let mut bench = cargo::cargo(&workspace, ["bench", "-p", "foreread-benches"]);
     bench.args(&args.args);
     let mut service = None;
-    // Nobody waits for it where other benches are meant.
+    // Other benches do not need it.
     if args.args.iter().any(|arg| arg == LOADERS) {
         bench.env(PACKAGE, package(&workspace)?);
         if wants_ceph(&args.args) && ceph::is_there(&workspace) {
             let ceph = ceph::start_with(&workspace, ROOM)?;
-            bench.env(GATEWAY, ceph.told());
+            bench.env(GATEWAY, ceph.test_value());
             service = Some(ceph);
         }
     }
@@ -65,7 +65,7 @@ fn against(workspace: &Workspace, commit: &str) -> Result<bool> {
     let tree = home.join(&commit);
     if !tree.join("Cargo.toml").exists() {
         std::fs::create_dir_all(&home).context("there is no place for another checkout")?;
-        // A clone, not a work tree: nothing of it is left in this checkout's own records.
+        // A clone, not a work tree: it leaves no record in this checkout.
         let (from, to) = (workspace.root.as_os_str(), tree.as_os_str());
         let mut clone = Command::new("git");
         clone.args(["clone", "--quiet", "--no-checkout"]).args([from, to]);
@@ -96,7 +96,7 @@ fn resolved(workspace: &Workspace, commit: &str) -> Result<Option<String>> {
     Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned()))
 }
 
-/// Whether Ceph's group is one of those that are asked for: the words behind `--` that are no file.
+/// Whether Ceph's group is requested: the arguments after `--` that are not files.
 fn wants_ceph(args: &[String]) -> bool {
     let behind = args.iter().skip_while(|arg| *arg != "--").skip(1);
     let groups: Vec<_> = behind.filter(|word| !word.ends_with(".svg")).collect();
@@ -132,7 +132,7 @@ mod tests {
     use super::wants_ceph;
 
     #[test]
-    fn ceph_is_started_where_it_is_asked_for_or_nothing_is() {
+    fn ceph_is_started_on_request_or_by_default() {
         let wants = |words: &str| wants_ceph(&words.split(' ').map(String::from).collect::<Vec<_>>());
         assert!(wants("--bench loaders") && wants("--bench loaders -- a.svg"));
         assert!(wants("--bench loaders -- a.svg local ceph"));

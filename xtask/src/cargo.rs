@@ -1,4 +1,4 @@
-//! Running Cargo and other programs: what they print goes through as it comes, and test results are read on the way.
+//! Runs Cargo and other programs. Their output is passed through, and test results are parsed from it.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use crate::results::Results;
 use crate::workspace::Workspace;
 
-/// `cargo ARGS` at the root of the workspace. The Cargo that started xtask is used, so toolchains do not mix.
+/// `cargo ARGS` at the root of the workspace. The Cargo that started xtask is used, so toolchains
+/// do not mix.
 pub fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(workspace: &Workspace, args: I) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
@@ -17,7 +18,7 @@ pub fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(workspace: &Workspace, args: I
     command
 }
 
-/// Whether a program is there and says so: true when it exits with success. Its output is dropped.
+/// Whether a program exists and exits with success. Its output is dropped.
 pub fn answers(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -34,8 +35,8 @@ pub fn run(command: &mut Command) -> Result<bool> {
     Ok(status.success())
 }
 
-/// Runs a command that runs Rust tests and reads their results from its standard output, which is passed through
-/// to `out` line by line. True when the command succeeded.
+/// Runs a command that runs Rust tests and parses their results from its standard output, which is
+/// copied to `out` line by line. True if the command succeeded.
 pub fn run_tests(command: &mut Command, results: &mut Results, out: &mut impl Write) -> Result<bool> {
     println!("$ {}", shown(command));
     let mut child =
@@ -43,7 +44,7 @@ pub fn run_tests(command: &mut Command, results: &mut Results, out: &mut impl Wr
     if let Some(stdout) = child.stdout.take() {
         let mut stdout = BufReader::new(stdout);
         let mut line = Vec::new();
-        // Bytes, not text: what a test prints need not be UTF-8, and one odd byte must not end the run.
+        // Bytes, not text: the output of a test need not be UTF-8.
         while stdout.read_until(b'\n', &mut line).context("cannot read the tests' output")? > 0 {
             out.write_all(&line).and_then(|()| out.flush()).context("cannot write the tests' output")?;
             results.read_line(&String::from_utf8_lossy(&line));
@@ -53,7 +54,7 @@ pub fn run_tests(command: &mut Command, results: &mut Results, out: &mut impl Wr
     Ok(child.wait().with_context(|| cannot_start(command))?.success())
 }
 
-/// The command as one would type it.
+/// The command as typed in a shell.
 pub fn shown(command: &Command) -> String {
     let program = std::path::Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());
@@ -61,7 +62,7 @@ pub fn shown(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// What is said of a command that cannot be started.
+/// The error text of a command that cannot be started.
 pub fn cannot_start(command: &Command) -> String {
     format!("cannot run `{}`", shown(command))
 }
@@ -71,17 +72,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_not_there_does_not_answer() {
+    fn missing_program_does_not_answer() {
         assert!(!answers(&mut Command::new("foreread-no-such-program")));
     }
 
     #[test]
-    fn commands_are_shown_without_the_folder_of_the_program() {
+    fn shown_command_has_no_folder() {
         assert_eq!(shown(Command::new("/some/where/cargo").args(["fmt", "--check"])), "cargo fmt --check");
     }
 
     #[test]
-    fn results_are_read_from_output_that_is_not_text() {
+    fn results_are_parsed_from_output_that_is_not_utf8() {
         let mut results = Results::default();
         let script =
             r"printf '\377 noise\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured\n'; exit 3";

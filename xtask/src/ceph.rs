@@ -1,11 +1,12 @@
-//! Ceph's S3 gateway, for tests against a real S3 service: one monitor, one store, one manager, one gateway, on loopback,
-//! from Debian's packages.
+//! Ceph's S3 gateway, for tests against a real S3 service: one monitor, one store, one manager, one
+//! gateway, on loopback, from Debian's packages.
 //!
-//! Decisions: the store keeps its objects in memory (`memstore`), because it is up sooner than one in a file, needs no
-//! preallocated gigabyte, and leaves nothing to remove; the price is that a dataset must fit in memory (1 GiB for tests).
-//! One copy of everything, no high availability, `cephx` on (the gateway never connects without it). Two users are made:
-//! `full` may do everything, `reader` nothing until a bucket's policy says so. The gateway logs each request with its
-//! method and path, so that tests count them where they arrive.
+//! Decisions: the store keeps its objects in memory (`memstore`), because it is up sooner than one
+//! in a file, needs no preallocated gigabyte, and leaves nothing to remove; the price is that a
+//! dataset must fit in memory (1 GiB for tests). One copy of everything, no high availability,
+//! `cephx` on (the gateway never connects without it). Two users are made: `full` may do
+//! everything, `reader` nothing until a bucket's policy says so. The gateway logs each request with
+//! its method and path, so that tests count them where they arrive.
 //!
 //! `cargo xtask ceph` starts it for use by hand.
 
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::needs::{self, Need, Tests};
-use crate::service::{Service, free_ports, status};
+use crate::service::{TestServer, free_ports, status};
 use crate::workspace::Workspace;
 
 /// The programs that are started or used, each from one of [`PACKAGES`].
@@ -27,16 +28,16 @@ pub const PROGRAMS: &[&str] =
 /// Debian's packages of them.
 pub const PACKAGES: &[&str] = &["ceph-common", "ceph-mgr", "ceph-mon", "ceph-osd", "radosgw"];
 
-/// What tests may store, in bytes.
+/// Capacity for tests, in bytes.
 const ROOM: u64 = 1 << 30;
 
-/// How long a part may take to start; it takes seconds, and more where the machine is busy.
+/// Timeout for the start of a daemon. It takes seconds, more on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// How often a start is tried: a port may have been taken by somebody else meanwhile.
+/// Attempts to start: another process may take a port first.
 const TRIES: u32 = 3;
 
-/// Who is who in the cluster, and may do what.
+/// Entities of the cluster and their capabilities.
 const KEYS: &[(&str, &[(&str, &str)])] = &[
     ("mon.", &[("mon", "allow *")]),
     ("client.admin", &[("mon", "allow *"), ("osd", "allow *"), ("mgr", "allow *")]),
@@ -50,21 +51,21 @@ const GATEWAY: &str = "client.rgw";
 /// The gateway's users.
 const USERS: [&str; 2] = ["full", "reader"];
 
-/// A running gateway, as tests and people need to know it.
+/// Address and keys of a running gateway.
 struct Gateway {
     endpoint: String,
     /// Access key and secret key of each of [`USERS`].
     keys: [(String, String); 2],
 }
 
-/// Starts a gateway; the service tells, as one JSON object: `endpoint`, `region`, `log` (the gateway's log file), and for
-/// each user `access_key` and `secret_key`.
-pub fn start(workspace: &Workspace) -> Result<Service> {
+/// Starts a gateway. The value for tests is a JSON object: `endpoint`, `region`, `log` (the
+/// gateway's log file), and for each user `access_key` and `secret_key`.
+pub fn start(workspace: &Workspace) -> Result<TestServer> {
     start_with(workspace, ROOM)
 }
 
-/// The same with room for so many bytes.
-pub fn start_with(workspace: &Workspace, room: u64) -> Result<Service> {
+/// The same with a capacity of `room` bytes.
+pub fn start_with(workspace: &Workspace, room: u64) -> Result<TestServer> {
     let began = Instant::now();
     let mut tries = 1;
     let service = loop {
@@ -79,8 +80,8 @@ pub fn start_with(workspace: &Workspace, room: u64) -> Result<Service> {
     Ok(service)
 }
 
-fn start_once(home: &Path, room: u64) -> Result<Service> {
-    let mut service = Service::new(home)?;
+fn start_once(home: &Path, room: u64) -> Result<TestServer> {
+    let mut service = TestServer::new(home)?;
     let [monitor, gateway] = free_ports()?;
     let cluster = random_id()?;
     let directory = service.directory();
@@ -121,8 +122,8 @@ fn start_once(home: &Path, room: u64) -> Result<Service> {
     }
     let Ok(keys) = users.try_into() else { bail!("not every user has keys") };
     let gateway = Gateway { endpoint: format!("http://127.0.0.1:{gateway}"), keys };
-    let told = gateway.json(&log_of(service.directory()));
-    service.tell(told);
+    let value = gateway.json(&log_of(service.directory()));
+    service.set_test_value(value);
     Ok(service)
 }
 
@@ -182,7 +183,7 @@ fn configure(directory: &Path, cluster: &str, [monitor, gateway]: [u16; 2], room
     Ok(())
 }
 
-fn keys(service: &Service, tool: &impl Fn(&str) -> Command) -> Result<()> {
+fn keys(service: &TestServer, tool: &impl Fn(&str) -> Command) -> Result<()> {
     let keyring = service.directory().join("keyring");
     service.run(tool("ceph-authtool").arg("--create-keyring").arg(&keyring))?;
     for (name, rights) in KEYS {
@@ -194,7 +195,7 @@ fn keys(service: &Service, tool: &impl Fn(&str) -> Command) -> Result<()> {
     Ok(())
 }
 
-/// A number that is nobody else's, as a UUID.
+/// A new UUID.
 fn random_id() -> Result<String> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid").context("the kernel gives no UUID")?;
     Ok(id.trim().to_owned())
@@ -227,7 +228,7 @@ pub fn serve() -> Result<bool> {
         bail!("{}", need.line());
     }
     let service = start(&workspace)?;
-    print!("{}", exports(&service.told().to_string_lossy(), tests.variable)?);
+    print!("{}", exports(&service.test_value().to_string_lossy(), tests.variable)?);
     println!("# Ctrl-C ends it and removes what was stored");
     loop {
         std::thread::sleep(Duration::from_secs(1));
@@ -235,9 +236,9 @@ pub fn serve() -> Result<bool> {
     }
 }
 
-/// What a shell sets to use the gateway as the user `full`.
-fn exports(told: &str, variable: &str) -> Result<String> {
-    let of: serde_json::Value = serde_json::from_str(told).context("the service told no JSON")?;
+/// Shell commands that select the gateway and the user `full`.
+fn exports(gateway: &str, variable: &str) -> Result<String> {
+    let of: serde_json::Value = serde_json::from_str(gateway).context("the server's value is not JSON")?;
     let value = |pointer: &str| of.pointer(pointer).and_then(|value| value.as_str()).unwrap_or_default();
     let mut text = String::new();
     for (name, value) in [
@@ -246,7 +247,7 @@ fn exports(told: &str, variable: &str) -> Result<String> {
         ("AWS_REGION", value("/region")),
         ("AWS_ACCESS_KEY_ID", value("/full/access_key")),
         ("AWS_SECRET_ACCESS_KEY", value("/full/secret_key")),
-        (variable, told),
+        (variable, gateway),
     ] {
         let _ = writeln!(text, "export {name}='{value}'");
     }
@@ -259,23 +260,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_gets_what_the_tests_are_told() {
+    fn shell_exports_match_the_value_for_tests() {
         let keys = ["full", "reader"].map(|user| (format!("{user}-access"), format!("{user}-secret")));
-        let told = Gateway { endpoint: "http://127.0.0.1:7".into(), keys }.json("/x/gateway.log");
-        let text = exports(&told, "FOREREAD_TEST_CEPH").unwrap();
+        let value = Gateway { endpoint: "http://127.0.0.1:7".into(), keys }.json("/x/gateway.log");
+        let text = exports(&value, "FOREREAD_TEST_CEPH").unwrap();
         for line in [
             "export AWS_ENDPOINT_URL='http://127.0.0.1:7'",
             "export AWS_SECRET_ACCESS_KEY='full-secret'",
-            &format!("export FOREREAD_TEST_CEPH='{told}'"),
+            &format!("export FOREREAD_TEST_CEPH='{value}'"),
             "# requests are logged in /x/gateway.log",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }
-        assert!(told.contains("reader-secret") && exports("{", "X").is_err());
+        assert!(value.contains("reader-secret") && exports("{", "X").is_err());
     }
 
     #[test]
-    fn ids_are_new_each_time() {
+    fn random_ids_differ() {
         assert_ne!(random_id().unwrap(), random_id().unwrap());
         assert_eq!(random_id().unwrap().len(), 36);
     }

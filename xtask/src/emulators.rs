@@ -1,35 +1,35 @@
-//! Object stores in one process each, for tests: moto, another S3 server than Ceph's, and Azurite, Microsoft's emulator
-//! of Azure Blob Storage. Both keep what they store in memory.
+//! Object stores in one process each, for tests: moto, another S3 server than Ceph's, and Azurite,
+//! Microsoft's emulator of Azure Blob Storage. Both keep what they store in memory.
 //!
-//! Decision: moto does not check signatures, which Ceph's gateway does. It is here because it pages, orders, encodes and
-//! refuses in its own way. Azurite checks them.
+//! Decision: moto does not check signatures, unlike Ceph's gateway and Azurite. It is here because
+//! its paging, order, encoding and errors differ from Ceph's.
 
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::needs::Source;
-use crate::service::{Service, free_ports, status};
+use crate::needs::NeedSource;
+use crate::service::{TestServer, free_ports, status};
 use crate::workspace::Workspace;
 
-/// How long one may take to start: seconds, and more where the machine is busy.
+/// Timeout for the start. It takes seconds, more on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 const MOTO_AT: &str = "venv-moto";
 const AZURITE_AT: &str = "azurite";
 const AZURITE_BLOB: &str = "azurite-blob";
 
-/// Where moto comes from.
-pub const MOTO: Source =
-    Source::Environment { directory: MOTO_AT, with_system: false, packages: &["moto[s3,server]==5.2.5"] };
+/// The source of moto.
+pub const MOTO: NeedSource =
+    NeedSource::Environment { directory: MOTO_AT, with_system: false, packages: &["moto[s3,server]==5.2.5"] };
 
-/// Where Azurite comes from. Later versions need a newer Node.js than Debian's.
-pub const AZURITE: Source =
-    Source::Node { directory: AZURITE_AT, package: "azurite", version: "3.35.0", program: AZURITE_BLOB };
+/// The source of Azurite. Later versions need a newer Node.js than Debian's.
+pub const AZURITE: NeedSource =
+    NeedSource::Node { directory: AZURITE_AT, package: "azurite", version: "3.35.0", program: AZURITE_BLOB };
 
-/// Starts moto; the service tells its address.
-pub fn moto(workspace: &Workspace) -> Result<Service> {
+/// Starts moto. The value for tests is its address.
+pub fn moto(workspace: &Workspace) -> Result<TestServer> {
     let program = workspace.environment(MOTO_AT).join("bin/moto_server");
     started("moto", workspace, |port| {
         let mut command = Command::new(program);
@@ -38,8 +38,9 @@ pub fn moto(workspace: &Workspace) -> Result<Service> {
     })
 }
 
-/// Starts Azurite; the service tells its address. Its account and key are those that all emulators have.
-pub fn azurite(workspace: &Workspace) -> Result<Service> {
+/// Starts Azurite. The value for tests is its address. Account and key are the emulators'
+/// well-known ones.
+pub fn azurite(workspace: &Workspace) -> Result<TestServer> {
     let program = workspace.environment(AZURITE_AT).join("node_modules/.bin").join(AZURITE_BLOB);
     started("Azurite", workspace, |port| {
         let mut command = Command::new(program);
@@ -49,14 +50,14 @@ pub fn azurite(workspace: &Workspace) -> Result<Service> {
     })
 }
 
-fn started(name: &str, workspace: &Workspace, command: impl FnOnce(u16) -> Command) -> Result<Service> {
-    let start = || -> Result<Service> {
-        let mut service = Service::new(&workspace.services())?;
+fn started(name: &str, workspace: &Workspace, command: impl FnOnce(u16) -> Command) -> Result<TestServer> {
+    let start = || -> Result<TestServer> {
+        let mut service = TestServer::new(&workspace.services())?;
         let [port] = free_ports()?;
         let mut command = command(port);
         service.start(name, &mut command)?;
         service.wait(name, DEADLINE, || status(port).is_some())?;
-        service.tell(format!("http://127.0.0.1:{port}"));
+        service.set_test_value(format!("http://127.0.0.1:{port}"));
         Ok(service)
     };
     start().with_context(|| format!("{name} cannot be started"))

@@ -1,8 +1,8 @@
-//! Getting what is missing, for `--all`.
+//! Installs missing tools, for `--all`.
 //!
-//! Decision: only Debian is installed on, and only by root, because that is where continuous integration runs; what
-//! goes under the target directory is fetched anywhere. Everywhere else the run ends before its first step, with one
-//! line for each missing thing and the command that gets it, as `--all` promises to skip nothing.
+//! Decision: system packages are installed on Debian as root only, where continuous integration
+//! runs. Tools below the target directory are fetched anywhere. On other systems the run stops
+//! before its first step with one line per missing tool and the command that installs it.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,14 +10,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::cargo::{cargo, run};
-use crate::needs::{NEEDS, Need, PYTHON, SYSTEM, Source};
+use crate::needs::{NEEDS, Need, NeedSource, PYTHON, SYSTEM};
 use crate::workspace::Workspace;
 
-/// Sees to it that all that these steps need is there.
+/// Installs everything that these steps need.
 pub fn everything(workspace: &Workspace, steps: &[&str]) -> Result<()> {
     let wanted = || NEEDS.iter().filter(|need| steps.contains(&need.step));
     let missing = || wanted().filter(|need| need.find(workspace).is_none());
-    // Debian's packages first and together: Python's venv must be there before an environment can be made.
+    // Debian's packages first: virtual environments need Python's venv.
     let packages: Vec<_> = missing().flat_map(debian_packages).collect();
     let mut trouble = Vec::new();
     if !packages.is_empty() && is_debian() && rustix::process::geteuid().is_root() {
@@ -41,12 +41,12 @@ pub fn everything(workspace: &Workspace, steps: &[&str]) -> Result<()> {
 
 fn debian_packages(need: &Need) -> Vec<&'static str> {
     match need.source {
-        Source::Program { package, .. } | Source::Module { package, .. } => vec![package],
-        Source::Programs { packages, .. } | Source::Ways { packages, .. } => packages.to_vec(),
-        Source::Component { .. }
-        | Source::Environment { .. }
-        | Source::Node { .. }
-        | Source::Crate { .. } => Vec::new(),
+        NeedSource::Program { package, .. } | NeedSource::Module { package, .. } => vec![package],
+        NeedSource::Programs { packages, .. } | NeedSource::Ways { packages, .. } => packages.to_vec(),
+        NeedSource::Component { .. }
+        | NeedSource::Environment { .. }
+        | NeedSource::Node { .. }
+        | NeedSource::Crate { .. } => Vec::new(),
     }
 }
 
@@ -55,7 +55,7 @@ fn is_debian() -> bool {
 }
 
 fn debian(packages: &[&str]) -> Result<()> {
-    // A stale list is no reason to stop: the packages may be in it all the same.
+    // A failed update is not fatal: the cached list may have the packages.
     run(&mut apt(&["update"]))?;
     let mut install = apt(&["install", "--yes", "--no-install-recommends"]);
     succeed(install.args(packages))
@@ -67,17 +67,18 @@ fn apt(args: &[&str]) -> Command {
     command
 }
 
-/// Gets what needs no root.
+/// Installs a tool that needs no root.
 fn fetch(workspace: &Workspace, need: &Need) -> Result<()> {
     match need.source {
-        // Rights are given by whoever has them; what is still missing is said in the end.
-        Source::Program { .. } | Source::Module { .. } | Source::Programs { .. } | Source::Ways { .. } => {
-            Ok(())
-        }
-        Source::Component { component, .. } => {
+        // Rights cannot be installed. The final check reports what is still missing.
+        NeedSource::Program { .. }
+        | NeedSource::Module { .. }
+        | NeedSource::Programs { .. }
+        | NeedSource::Ways { .. } => Ok(()),
+        NeedSource::Component { component, .. } => {
             succeed(Command::new("rustup").args(["component", "add", component]).current_dir(&workspace.root))
         }
-        Source::Environment { directory, with_system, packages } => {
+        NeedSource::Environment { directory, with_system, packages } => {
             let venv = workspace.environment(directory);
             let mut make = Command::new(PYTHON);
             make.args(["-m", "venv"]).args(with_system.then_some(SYSTEM)).arg(&venv);
@@ -85,21 +86,21 @@ fn fetch(workspace: &Workspace, need: &Need) -> Result<()> {
             let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
             succeed(Command::new(venv.join("bin/python")).args(pip).args(packages))
         }
-        Source::Node { directory, package, version, .. } => {
+        NeedSource::Node { directory, package, version, .. } => {
             let home = workspace.environment(directory);
-            // npm looks for a project above a directory that is not there.
+            // Without the directory npm uses a project further up.
             std::fs::create_dir_all(&home)
                 .with_context(|| format!("cannot make the directory {}", home.display()))?;
             let mut install = Command::new("npm");
-            // No scripts of packages run: nothing has to be compiled.
+            // Package scripts are not needed: nothing is compiled.
             install.args(["install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]);
             succeed(install.arg(&home).arg(format!("{package}@{version}")))
         }
-        Source::Crate { name, version } => build(workspace, name, version),
+        NeedSource::Crate { name, version } => build(workspace, name, version),
     }
 }
 
-/// Compiles a tool without optimisation: it runs for a second, and takes one minute to compile instead of ten.
+/// Compiles a tool without optimisation: it runs for a second and compiles in one minute, not ten.
 fn build(workspace: &Workspace, name: &str, version: &str) -> Result<()> {
     let scratch = workspace.tools().join("build");
     let mut install = cargo(workspace, ["install", "--locked", "--debug", "--force", "--version", version]);
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_fails_is_named() {
+    fn failed_command_is_named() {
         let error = succeed(Command::new("sh").args(["-c", "exit 1"])).unwrap_err().to_string();
         assert_eq!(error, "`sh -c exit 1` failed");
     }

@@ -1,11 +1,11 @@
-//! `cargo xtask lines`: the lines of code of each package, to see what a change adds or saves.
+//! `cargo xtask lines`: lines of code per package.
 //!
-//! A line counts as tokei counts it: by what it holds besides blanks and comments, documentation among these. A blank
-//! line inside a string counts as blank. Counted are the `.rs` files below `src`, without items under `#[cfg(test)]`,
-//! files named `tests.rs` and directories named `tests`.
+//! Lines count as in tokei: without blank lines, comments and documentation. Counted are `.rs`
+//! files below `src`, without items under `#[cfg(test)]`, files named `tests.rs` and directories
+//! named `tests`.
 //!
-//! Decision: a scanner of its own, because tokei counts tests along with code and builds some hundred crates. The price
-//! is that only Rust is counted, formatted as rustfmt does it.
+//! Decision: a custom scanner, because tokei includes tests in its counts and builds some hundred
+//! crates. The price is that only Rust in rustfmt's format is counted.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 
 use crate::workspace::Workspace;
 
-/// What an item under test begins with.
+/// Attributes of test items.
 const UNDER_TEST: [&str; 2] = ["#[cfg(test)]", "#[cfg(all(test,"];
 
 /// Prints a line for each package, and the sum.
@@ -50,15 +50,14 @@ fn below(directory: &Path) -> Result<usize> {
     Ok(lines)
 }
 
-/// Lines of code of a file, without what is under test.
+/// Lines of code of a file, without test items.
 fn count(text: &str) -> usize {
     let code = code(text);
     let code = without_tests(&code);
     code.lines().filter(|line| !line.trim().is_empty()).count()
 }
 
-/// The text with blanks for its comments, and quotes for what is between quotes: what is left is code, and its brackets
-/// are brackets.
+/// The text with comments blanked and strings replaced, so that every remaining bracket is code.
 fn code(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -86,7 +85,7 @@ fn code(text: &str) -> String {
     code
 }
 
-/// The length of a block comment, and of those inside it.
+/// The length of a block comment with nested ones.
 fn comment(text: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {
@@ -103,7 +102,7 @@ fn comment(text: &str) -> usize {
     at
 }
 
-/// The length of what comes up to the closing quote, and of that.
+/// The length up to and including the closing quote.
 fn quoted(text: &str, quote: char) -> usize {
     let mut escaped = false;
     let end = text.find(|char| {
@@ -129,7 +128,7 @@ fn is_character(text: &str) -> bool {
     chars.next() == Some('\\') || chars.next() == Some('\'')
 }
 
-/// Code without the items that are under test. An item ends at its semicolon or with its braces.
+/// Code without test items. An item ends at its semicolon or closing brace.
 fn without_tests(code: &str) -> String {
     let mut kept = String::new();
     let mut rest = code;

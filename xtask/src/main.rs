@@ -1,8 +1,10 @@
-//! `cargo xtask <command>`: the project's own commands, the same on every machine and in continuous integration.
+//! `cargo xtask <command>`: the project's own commands, the same on every machine and in continuous
+//! integration.
 //!
-//! Decision: they are a Rust program, not scripts, so that Cargo and a C compiler are all that a checkout needs, and
-//! what they read and count (features, test results) is tested like the rest. The price is that xtask must compile
-//! before anything runs; it therefore depends on no crate of this workspace.
+//! Decision: they are a Rust program, not scripts, so that Cargo and a C compiler are all that a
+//! checkout needs, and what they read and count (features, test results) is tested like the rest.
+//! The price is that xtask must compile before anything runs; it therefore depends on no crate of
+//! this workspace.
 
 mod bench;
 mod cargo;
@@ -18,7 +20,7 @@ mod seed;
 mod service;
 mod soak;
 mod steps;
-mod tally;
+mod summary;
 mod test;
 mod workspace;
 

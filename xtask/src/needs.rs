@@ -1,11 +1,12 @@
-//! What the steps need beyond Cargo and a C compiler: what it is, how it is found, where it comes from.
+//! Tools that the steps need in addition to Cargo and a C compiler: name, detection, installation.
 //!
-//! The convention for tests that need an outside tool: they live in a module of the integration tests that is named
-//! after the need (`integration-tests/tests/it/needs_torch.rs`) and find the tool through the need's variable. Where
-//! the variable is unset, as under a plain `cargo test`, such a test prints `skipped: <why>` and returns.
-//! `cargo xtask test` leaves these modules out and counts each as skipped; with `--all` it sets the variables and runs
-//! them; where the need is a server, it starts it before and ends it after. So no count ever calls a test passed that did not run. The price is a name in two places; a test of the house
-//! rules holds them together.
+//! Convention: tests that need a tool live in a module of the integration tests named after it
+//! (`integration-tests/tests/it/needs_torch.rs`). An environment variable gives them its path. With
+//! the variable unset, as under plain `cargo test`, the test prints `skipped: <why>` and returns.
+//! `cargo xtask test` filters these modules out and counts each as skipped. `--all` sets the
+//! variables and runs them; servers are started before and stopped afterwards. A test that did not
+//! run is therefore never counted as passed. The price is one name in two places; a house test
+//! compares them.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -13,21 +14,21 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::cargo::{answers, cargo};
-use crate::service::Service;
+use crate::service::TestServer;
 use crate::workspace::Workspace;
 use crate::{ceph, emulators, package};
 
-/// One thing that a step or some tests need.
+/// A tool or right that a step or some tests need.
 #[derive(Debug)]
 pub struct Need {
-    /// What it is, as one would say it.
+    /// Its name in messages.
     pub name: &'static str,
     /// The step that cannot run fully without it.
     pub step: &'static str,
-    /// The tests that need it, where it is tests.
+    /// The tests that need it, if any.
     pub tests: Option<Tests>,
-    /// How to see that it is there, and where to get it.
-    pub source: Source,
+    /// How to detect and how to install it.
+    pub source: NeedSource,
 }
 
 /// Tests that need an outside tool.
@@ -35,25 +36,27 @@ pub struct Need {
 pub struct Tests {
     /// Their module in the integration tests.
     pub module: &'static str,
-    /// The variable that tells them where the tool is.
+    /// The variable with the path of the tool.
     pub variable: &'static str,
-    /// Starts the server that they need, where it is one: it runs while they do, and the variable says where it is.
-    pub server: Option<fn(&Workspace) -> Result<Service>>,
+    /// Starts the server that the tests need. The variable then has its address.
+    pub server: Option<fn(&Workspace) -> Result<TestServer>>,
 }
 
-/// Where a need comes from.
+/// How to detect and install a need.
 #[derive(Debug)]
-pub enum Source {
+pub enum NeedSource {
     /// A component of the Rust toolchain: `cargo <command>`.
     Component { command: &'static str, component: &'static str },
     /// A Debian package that brings a program.
     Program { program: &'static str, package: &'static str },
     /// A Debian package that brings a Python module for the system's Python.
     Module { module: &'static str, package: &'static str },
-    /// Python packages in an environment of our own below the target directory, pinned; Debian's are there too or not.
+    /// Pinned Python packages in a virtual environment below the target directory, with or without
+    /// Debian's.
     Environment { directory: &'static str, with_system: bool, packages: &'static [&'static str] },
-    /// A shell script that succeeds in an empty directory, after the words of one of `ways`; the tests get those words.
-    /// It takes these Debian packages, and rights that no package brings.
+    /// A probe script that must succeed in an empty directory behind one of the command prefixes
+    /// `ways`. The tests get that prefix. Needs these Debian packages, and rights that no package
+    /// gives.
     Ways {
         ways: &'static [&'static str],
         script: &'static str,
@@ -62,62 +65,62 @@ pub enum Source {
     },
     /// Debian packages that bring several programs.
     Programs { programs: &'static [&'static str], packages: &'static [&'static str] },
-    /// A package from npm with a program, in a directory of our own below the target directory, pinned.
+    /// A pinned npm package with a program, installed below the target directory.
     Node { directory: &'static str, package: &'static str, version: &'static str, program: &'static str },
     /// A crate with a program of its name, compiled once and kept under the target directory.
     Crate { name: &'static str, version: &'static str },
 }
 
-/// Debian's own Python: a package from Debian is no use to another one that comes first in the path.
+/// Debian's Python: another interpreter in PATH does not see Debian's packages.
 pub const PYTHON: &str = "/usr/bin/python3";
 
-/// Has an environment see Debian's packages.
+/// Makes Debian's packages visible in a virtual environment.
 pub const SYSTEM: &str = "--system-site-packages";
 
-/// Exits with success where every argument, `name==version` or `name[extra]==version`, is installed.
+/// Succeeds if every argument, `name==version` or `name[extra]==version`, is installed.
 const PINNED: &str = "import sys, importlib.metadata as m\n\
     for pin in sys.argv[1:]:\n    \
         name, version = pin.split('==')\n    \
         assert m.version(name.split('[')[0]) == version";
 
-/// Everything, in the order in which it is installed.
+/// All needs, in installation order.
 pub const NEEDS: &[Need] = &[
     Need {
         name: "rustfmt",
         step: "fmt",
         tests: None,
-        source: Source::Component { command: "fmt", component: "rustfmt" },
+        source: NeedSource::Component { command: "fmt", component: "rustfmt" },
     },
     Need {
         name: "clippy",
         step: "clippy",
         tests: None,
-        source: Source::Component { command: "clippy", component: "clippy" },
+        source: NeedSource::Component { command: "clippy", component: "clippy" },
     },
     Need {
         name: "PyTorch",
         step: "test",
         tests: Some(Tests { module: "needs_torch", variable: "FOREREAD_TEST_PYTHON_TORCH", server: None }),
-        source: Source::Module { module: "torch", package: "python3-torch" },
+        source: NeedSource::Module { module: "torch", package: "python3-torch" },
     },
     Need {
         name: "strace",
         step: "test",
         tests: Some(Tests { module: "needs_strace", variable: "FOREREAD_TEST_STRACE", server: None }),
-        source: Source::Program { program: "strace", package: "strace" },
+        source: NeedSource::Program { program: "strace", package: "strace" },
     },
     Need {
         name: "GNU tar",
         step: "test",
         tests: Some(Tests { module: "needs_tar", variable: "FOREREAD_TEST_TAR", server: None }),
-        source: Source::Program { program: "tar", package: "tar" },
+        source: NeedSource::Program { program: "tar", package: "tar" },
     },
     Need {
         name: "the right to mount",
         step: "test",
         tests: Some(Tests { module: "needs_mounts", variable: "FOREREAD_TEST_MOUNTS", server: None }),
-        source: Source::Ways {
-            // As root, or where users may make namespaces of their own.
+        source: NeedSource::Ways {
+            // As root, or where users may create namespaces.
             ways: &["unshare --mount", "unshare --map-root-user --mount"],
             script: "mount -t tmpfs tmpfs .",
             packages: &[],
@@ -128,7 +131,7 @@ pub const NEEDS: &[Need] = &[
         name: "the right to mount an ext4 image",
         step: "test",
         tests: Some(Tests { module: "needs_ext4", variable: "FOREREAD_TEST_EXT4", server: None }),
-        source: Source::Ways {
+        source: NeedSource::Ways {
             ways: &["unshare --mount"],
             script: "truncate -s 8M image && mkfs.ext4 -q -F image && mkdir on && mount -o loop image on",
             packages: &["e2fsprogs"],
@@ -139,10 +142,10 @@ pub const NEEDS: &[Need] = &[
         name: "the right to mount a btrfs image",
         step: "test",
         tests: Some(Tests { module: "needs_btrfs", variable: "FOREREAD_TEST_BTRFS", server: None }),
-        source: Source::Ways {
+        source: NeedSource::Ways {
             ways: &["unshare --mount"],
-            script: "truncate -s 128M image && mkfs.btrfs -q image && mkdir on && mount -o loop image on && btrfs quota \
-                     enable on",
+            script: "truncate -s 128M image && mkfs.btrfs -q image && mkdir on && mount -o loop image on \
+                     && btrfs quota enable on",
             packages: &["btrfs-progs"],
             remedy: "sudo apt-get install btrfs-progs && sudo --preserve-env cargo xtask test --all",
         },
@@ -151,7 +154,7 @@ pub const NEEDS: &[Need] = &[
         name: "bindfs",
         step: "test",
         tests: Some(Tests { module: "needs_bindfs", variable: "FOREREAD_TEST_BINDFS", server: None }),
-        source: Source::Ways {
+        source: NeedSource::Ways {
             ways: &["unshare --mount"],
             script: "mkdir from on && bindfs --chmod-ignore from on",
             packages: &["bindfs"],
@@ -166,29 +169,29 @@ pub const NEEDS: &[Need] = &[
             variable: "FOREREAD_TEST_CEPH",
             server: Some(ceph::start),
         }),
-        source: Source::Programs { programs: ceph::PROGRAMS, packages: ceph::PACKAGES },
+        source: NeedSource::Programs { programs: ceph::PROGRAMS, packages: ceph::PACKAGES },
     },
     Need {
         name: "Open MPI",
         step: "test",
         tests: Some(Tests { module: "needs_mpi", variable: "FOREREAD_TEST_MPIRUN", server: None }),
-        source: Source::Program { program: "mpirun", package: "openmpi-bin" },
+        source: NeedSource::Program { program: "mpirun", package: "openmpi-bin" },
     },
     Need {
         name: "iproute2",
         step: "test",
         tests: None,
-        source: Source::Program { program: "ss", package: "iproute2" },
+        source: NeedSource::Program { program: "ss", package: "iproute2" },
     },
     Need {
         name: "the right to make network namespaces",
         step: "test",
         tests: Some(Tests { module: "needs_network", variable: "FOREREAD_TEST_NETWORK", server: None }),
-        source: Source::Ways {
-            // In a process namespace, so that nothing outlives a test.
+        source: NeedSource::Ways {
+            // In a PID namespace, so that no process outlives a test.
             ways: &["unshare --net --mount --pid --fork --kill-child"],
-            script: "ip netns add foreread-probe && ip netns del foreread-probe && ip link add probe0 type veth peer name probe1 && \
-                     tc qdisc add dev probe0 root tbf rate 1gbit burst 512k latency 20ms",
+            script: "ip netns add foreread-probe && ip netns del foreread-probe && \
+                     ip link add probe0 type veth peer name probe1 && tc qdisc add dev probe0 root tbf rate 1gbit burst 512k latency 20ms",
             packages: &[],
             remedy: "sudo --preserve-env cargo xtask test --all",
         },
@@ -197,13 +200,13 @@ pub const NEEDS: &[Need] = &[
         name: "Python's venv",
         step: "test",
         tests: None,
-        source: Source::Module { module: "ensurepip", package: "python3-venv" },
+        source: NeedSource::Module { module: "ensurepip", package: "python3-venv" },
     },
     Need {
         name: "pandas, polars and DuckDB",
         step: "test",
         tests: Some(Tests { module: "needs_arrow", variable: "FOREREAD_TEST_PYTHON_ARROW", server: None }),
-        source: Source::Environment {
+        source: NeedSource::Environment {
             directory: "venv",
             with_system: false,
             packages: &["pyarrow==26.0.1", "pandas==3.1.1", "polars==2.1.0", "duckdb==2.0.0"],
@@ -223,7 +226,7 @@ pub const NEEDS: &[Need] = &[
         name: "npm",
         step: "test",
         tests: None,
-        source: Source::Program { program: "npm", package: "npm" },
+        source: NeedSource::Program { program: "npm", package: "npm" },
     },
     Need {
         name: "Azurite, Azure's emulator",
@@ -239,19 +242,19 @@ pub const NEEDS: &[Need] = &[
         name: "PyTorch for the package",
         step: "python",
         tests: None,
-        source: Source::Module { module: "torch", package: "python3-torch" },
+        source: NeedSource::Module { module: "torch", package: "python3-torch" },
     },
     Need {
         name: "torchvision",
         step: "python",
         tests: None,
-        source: Source::Module { module: "torchvision", package: "python3-torchvision" },
+        source: NeedSource::Module { module: "torchvision", package: "python3-torchvision" },
     },
     Need {
         name: "Python's venv for the package",
         step: "python",
         tests: None,
-        source: Source::Module { module: "ensurepip", package: "python3-venv" },
+        source: NeedSource::Module { module: "ensurepip", package: "python3-venv" },
     },
     Need {
         name: "maturin, pytest, mypy and what the package's tests import",
@@ -269,42 +272,42 @@ pub const NEEDS: &[Need] = &[
         name: "cargo-deny",
         step: "deny",
         tests: None,
-        source: Source::Crate { name: "cargo-deny", version: "0.20.2" },
+        source: NeedSource::Crate { name: "cargo-deny", version: "0.20.2" },
     },
 ];
 
 impl Need {
-    /// The program to call, where it is there and answers; the programs of a server, where all do.
+    /// The program, if it is installed and runs. For a server with several programs: all of them.
     pub fn find(&self, workspace: &Workspace) -> Option<OsString> {
         let program = match &self.source {
-            Source::Component { command, .. } => {
+            NeedSource::Component { command, .. } => {
                 return answers(&mut cargo(workspace, [*command, "--version"])).then(|| (*command).into());
             }
-            Source::Program { program, .. } => OsString::from(program),
-            Source::Module { module, .. } => {
+            NeedSource::Program { program, .. } => OsString::from(program),
+            NeedSource::Module { module, .. } => {
                 let import = format!("import {module}");
                 return answers(Command::new(PYTHON).args(["-c", &import])).then(|| PYTHON.into());
             }
-            Source::Environment { directory, packages, .. } => {
+            NeedSource::Environment { directory, packages, .. } => {
                 let python = workspace.environment(directory).join("bin/python");
                 let there = answers(Command::new(&python).args(["-c", PINNED]).args(*packages));
                 return there.then(|| python.into_os_string());
             }
-            Source::Ways { ways, script, .. } => {
+            NeedSource::Ways { ways, script, .. } => {
                 return ways.iter().find(|way| works(way, script)).map(OsString::from);
             }
-            Source::Programs { programs, .. } => {
+            NeedSource::Programs { programs, .. } => {
                 let there = |program: &&str| answers(Command::new(program).arg("--version"));
                 return programs.iter().all(there).then(|| programs.join(" ").into());
             }
-            Source::Node { directory, package, version, program } => {
+            NeedSource::Node { directory, package, version, program } => {
                 let modules = workspace.environment(directory).join("node_modules");
                 let about = std::fs::read_to_string(modules.join(package).join("package.json")).ok()?;
                 let about: serde_json::Value = serde_json::from_str(&about).ok()?;
                 let pinned = about.get("version").and_then(|found| found.as_str()) == Some(version);
                 return pinned.then(|| modules.join(".bin").join(program).into_os_string());
             }
-            Source::Crate { name, .. } => {
+            NeedSource::Crate { name, .. } => {
                 let own = workspace.tools().join("bin").join(name);
                 if own.exists() { own.into_os_string() } else { OsString::from(name) }
             }
@@ -312,51 +315,51 @@ impl Need {
         answers(Command::new(&program).arg("--version")).then_some(program)
     }
 
-    /// Starts it where it is a server; it ends when it is dropped.
-    pub fn start(&self, workspace: &Workspace) -> Result<Option<Service>> {
+    /// Starts the server, if this need is one. It is stopped on drop.
+    pub fn start(&self, workspace: &Workspace) -> Result<Option<TestServer>> {
         self.tests.as_ref().and_then(|tests| tests.server).map(|start| start(workspace)).transpose()
     }
 
-    /// How to get it, as one would type it.
+    /// The command that installs it.
     pub fn how_to_get(&self) -> String {
         match &self.source {
-            Source::Component { component, .. } => format!("rustup component add {component}"),
-            Source::Program { package, .. } | Source::Module { package, .. } => {
+            NeedSource::Component { component, .. } => format!("rustup component add {component}"),
+            NeedSource::Program { package, .. } | NeedSource::Module { package, .. } => {
                 format!("apt-get install {package}")
             }
-            Source::Programs { packages, .. } => format!("apt-get install {}", packages.join(" ")),
-            Source::Node { directory, package, version, .. } => {
+            NeedSource::Programs { packages, .. } => format!("apt-get install {}", packages.join(" ")),
+            NeedSource::Node { directory, package, version, .. } => {
                 format!("npm install --prefix target/{directory} {package}@{version}")
             }
-            Source::Environment { directory, with_system, packages } => {
+            NeedSource::Environment { directory, with_system, packages } => {
                 let (packages, system) = (packages.join(" "), if *with_system { SYSTEM } else { "" });
                 let at = format!("target/{directory}");
                 let venv = ["python3 -m venv", system, &at].map(str::trim).join(" ").replace("  ", " ");
                 format!("{venv} && {at}/bin/pip install {packages}")
             }
-            Source::Ways { remedy, .. } => (*remedy).to_owned(),
-            Source::Crate { name, version } => format!("cargo install --locked {name}@{version}"),
+            NeedSource::Ways { remedy, .. } => (*remedy).to_owned(),
+            NeedSource::Crate { name, version } => format!("cargo install --locked {name}@{version}"),
         }
     }
 
-    /// One line for what could not run: what it needs and how to get that.
+    /// One line for a skipped step: the need and the command that installs it.
     pub fn line(&self) -> String {
         let getter = if self.step == package::STEP { package::STEP } else { "test --all" };
         format!("needs {}: `{}`, or let `cargo xtask {getter}` get it", self.name, self.how_to_get())
     }
 }
 
-/// The need of a step that is one tool, by the tool's name.
+/// The need of a step that is a single tool.
 pub fn tool(step: &str) -> Option<&'static Need> {
     NEEDS.iter().find(|need| need.step == step && need.tests.is_none())
 }
 
-/// The needs that are tests, each with them.
+/// The needs of tests, each with its tests.
 pub fn of_tests() -> impl Iterator<Item = (&'static Need, &'static Tests)> {
     NEEDS.iter().filter_map(|need| Some((need, need.tests.as_ref()?)))
 }
 
-/// Whether `script` succeeds after the words of `way`, in an empty directory.
+/// Whether `script` succeeds behind the command prefix `way` in an empty directory.
 fn works(way: &str, script: &str) -> bool {
     let Ok(directory) = tempfile::tempdir() else { return false };
     let mut words = way.split(' ');
@@ -370,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_and_variables_are_named_once_and_by_the_convention() {
+    fn modules_and_variables_follow_the_convention() {
         let mut modules: Vec<_> = of_tests().map(|(_, tests)| tests.module).collect();
         let mut variables: Vec<_> = of_tests().map(|(_, tests)| tests.variable).collect();
         let count = modules.len();
@@ -386,20 +389,20 @@ mod tests {
     #[test]
     fn every_package_of_the_environment_is_pinned() {
         for need in NEEDS {
-            if let Source::Environment { packages, .. } = need.source {
+            if let NeedSource::Environment { packages, .. } = need.source {
                 assert!(packages.iter().all(|package| package.contains("==")), "{packages:?}");
             }
         }
     }
 
     #[test]
-    fn a_way_works_where_its_script_succeeds_after_its_words() {
+    fn way_works_if_its_probe_succeeds() {
         assert!(works("env A=b", "test $A = b && touch here"));
         assert!(!works("env A=b", "test $A = c") && !works("foreread-no-such-program", "true"));
     }
 
     #[test]
-    fn a_skipped_line_says_what_and_how_in_one_line() {
+    fn skip_line_names_the_need_and_its_remedy() {
         for need in NEEDS {
             let line = need.line();
             assert!(line.contains(need.name) && line.contains(&need.how_to_get()) && !line.contains('\n'));

@@ -1,26 +1,26 @@
-//! The Python package's soaks: what needs more than its step has, or longer.
+//! Soak tests of the Python package: other frameworks, newest releases, long runs.
 //!
-//! Decision: the newest PyTorch is here and not in the step. The wheel that the registry has for Linux brings CUDA along, so
-//! that the environment takes 7.5 GB and two minutes to fetch and unpack, on every machine that runs all tests. The price
-//! is that what a new release breaks is seen by whoever runs the soaks.
+//! Decision: the newest PyTorch is tested here and not in the `python` step. Its wheel for Linux
+//! contains CUDA: 7.5 GB and two minutes to fetch and unpack on every machine that runs all tests.
+//! The price is that only soak runs detect breakage by a new release.
 
 use anyhow::Result;
 
 use crate::cargo::run_tests;
-use crate::needs::{NEEDS, Source};
+use crate::needs::{NEEDS, NeedSource};
 use crate::results::Results;
-use crate::steps::Run;
-use crate::tally::Outcome;
+use crate::steps::TestRun;
+use crate::summary::StepOutcome;
 use crate::{install, python};
 
-/// The name by which needs refer to what soaks alone need.
+/// The step name of needs that only soaks have.
 pub const STEP: &str = "soak";
 
 /// The frameworks' environment, below the target directory.
 const DIRECTORY: &str = "frameworks";
 
-/// What it has: what `docs/frameworks.md` is about, and what the package's own tests import.
-pub const FRAMEWORKS: Source = Source::Environment {
+/// Its packages: the frameworks of `docs/frameworks.md`, and imports of the package's tests.
+pub const FRAMEWORKS: NeedSource = NeedSource::Environment {
     directory: DIRECTORY,
     with_system: false,
     packages: &[
@@ -34,23 +34,23 @@ pub const FRAMEWORKS: Source = Source::Environment {
     ],
 };
 
-/// A soak of the package.
+/// A soak test of the package.
 #[derive(Debug)]
 pub struct Soak {
-    /// What it does.
+    /// Its name.
     pub name: &'static str,
-    /// The environment that it runs in.
+    /// The virtual environment that it runs in.
     environment: &'static str,
-    /// Features that its wheel has beside its own, and where that is built.
+    /// Additional features of its wheel, and the build directory.
     features: &'static [&'static str],
     wheels: &'static str,
-    /// Whether its tests are told to take long.
+    /// Whether the variable for long runs is set.
     long: bool,
-    /// What pytest is told to run.
+    /// The arguments of pytest.
     tests: &'static [&'static str],
 }
 
-/// All of them.
+/// All soak tests of the package.
 pub const SOAKS: &[Soak] = &[
     Soak {
         name: "worker processes of Python and PyTorch, started and ended 200 times",
@@ -90,11 +90,11 @@ pub const SOAKS: &[Soak] = &[
 ];
 
 impl Soak {
-    /// Builds the wheel, installs it and runs the tests; `variable` has them take long.
-    pub fn run(&self, of: &Run<'_>, variable: &str, results: &mut Results) -> Result<Outcome> {
+    /// Builds and installs the wheel and runs the tests; `variable` selects long runs.
+    pub fn run(&self, of: &TestRun<'_>, variable: &str, results: &mut Results) -> Result<StepOutcome> {
         let missing = || {
             let mut needs = NEEDS.iter().filter(|need| match need.source {
-                Source::Environment { directory, .. } => {
+                NeedSource::Environment { directory, .. } => {
                     [python::DIRECTORY, self.environment].contains(&directory)
                 }
                 _ => need.step == python::DIRECTORY,
@@ -102,21 +102,21 @@ impl Soak {
             needs.find(|need| need.find(of.workspace).is_none())
         };
         if missing().is_some_and(|need| need.step == STEP) {
-            // What cannot be fetched is found missing below.
+            // A failed installation is detected below.
             let _ = install::everything(of.workspace, &[STEP]);
         }
         if let Some(need) = missing() {
-            return Ok(Outcome::Skipped(need.line()));
+            return Ok(StepOutcome::Skipped(need.line()));
         }
         let Some(wheel) = python::wheel(of.workspace, self.wheels, self.features)? else {
-            return Ok(Outcome::Ran(false));
+            return Ok(StepOutcome::Ran(false));
         };
         if !python::install(of.workspace, self.environment, &wheel)? {
-            return Ok(Outcome::Ran(false));
+            return Ok(StepOutcome::Ran(false));
         }
         let mut tests = python::tests(of, self.environment);
         tests.args(self.tests).env_remove(variable).envs(self.long.then_some((variable, "1")));
-        Ok(Outcome::Ran(run_tests(&mut tests, results, &mut std::io::stdout().lock())?))
+        Ok(StepOutcome::Ran(run_tests(&mut tests, results, &mut std::io::stdout().lock())?))
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_in_the_table_are_there() {
+    fn tests_of_the_table_exist() {
         for word in SOAKS
             .iter()
             .flat_map(|soak| soak.tests)
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn each_test_of_python_that_can_be_long_is_in_the_table() {
+    fn long_python_tests_are_in_the_table() {
         let long = std::fs::read_dir(tests_of_python()).unwrap().map(|entry| entry.unwrap().path());
         let long: Vec<_> = long
             .filter(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("FOREREAD_SOAK")))
@@ -159,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn every_package_of_the_frameworks_is_pinned_and_in_the_needs() {
-        let named = |need: &&crate::needs::Need| matches!(need.source, Source::Environment { directory, .. } if directory == DIRECTORY);
+    fn framework_packages_are_pinned_needs() {
+        let named = |need: &&crate::needs::Need| matches!(need.source, NeedSource::Environment { directory, .. } if directory == DIRECTORY);
         assert_eq!(NEEDS.iter().filter(named).map(|need| need.step).collect::<Vec<_>>(), [STEP]);
     }
 }

@@ -1,9 +1,10 @@
-//! The Python package's step: build the wheel, install it where a user would, check its types, run its tests.
+//! The Python package's step: build the wheel, install it where a user would, check its types, run
+//! its tests.
 //!
-//! The wheel is built in the profile and the target directory of all other steps, so that dependencies are compiled once. The
-//! environment sees Debian's packages: its PyTorch is there, and nothing has to be fetched that is larger than all else.
-//! The tests are told to take every warning for an error, as a user's own may; they are told where the wheel is too, and
-//! some install it once more, into an environment that has nothing else.
+//! The wheel is built with the profile and target directory of all other steps, so that
+//! dependencies are compiled once. The environment sees Debian's packages, because Debian's PyTorch
+//! is much smaller than the registry's. Warnings are errors in the tests. They also get the path of
+//! the wheel, and some install it into an empty environment.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,18 +12,18 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::cargo::{run, run_tests};
-use crate::needs::{self, Source};
+use crate::needs::{self, NeedSource};
 use crate::results::Results;
-use crate::steps::Run;
-use crate::tally::Outcome;
+use crate::steps::TestRun;
+use crate::summary::StepOutcome;
 use crate::workspace::Workspace;
 
-/// The step's environment below the target directory; what builds wheels is there too.
+/// The step's virtual environment below the target directory, with maturin.
 pub const DIRECTORY: &str = "python";
 
-/// What it has, pinned. NumPy is the newest that Debian's PyTorch
-/// can be used with, and the others the newest that can be used with that.
-pub const ENVIRONMENT: Source = Source::Environment {
+/// Its pinned packages. NumPy is the newest that Debian's PyTorch supports, and the others are the
+/// newest that support this NumPy.
+pub const ENVIRONMENT: NeedSource = NeedSource::Environment {
     directory: DIRECTORY,
     with_system: true,
     packages: &[
@@ -40,27 +41,27 @@ pub const ENVIRONMENT: Source = Source::Environment {
 const PACKAGE: &str = "crates/python";
 
 /// Builds, installs and tests the package; skipped without `--all`.
-pub fn run_step(of: &Run<'_>, results: &mut Results) -> Result<Outcome> {
+pub fn run_step(of: &TestRun<'_>, results: &mut Results) -> Result<StepOutcome> {
     let needs = || needs::NEEDS.iter().filter(|need| need.step == "python");
     if !of.all {
         let lines: Vec<_> = needs().map(|need| format!("{} (`{}`)", need.name, need.how_to_get())).collect();
         let lines = lines.join(", ");
-        return Ok(Outcome::Skipped(format!("needs {lines}; `cargo xtask test --all` gets them")));
+        return Ok(StepOutcome::Skipped(format!("needs {lines}; `cargo xtask test --all` gets them")));
     }
     if let Some(missing) = needs().find(|need| need.find(of.workspace).is_none()) {
-        return Ok(Outcome::Skipped(missing.line()));
+        return Ok(StepOutcome::Skipped(missing.line()));
     }
-    let Some(wheel) = wheel(of.workspace, "wheels", &[])? else { return Ok(Outcome::Ran(false)) };
+    let Some(wheel) = wheel(of.workspace, "wheels", &[])? else { return Ok(StepOutcome::Ran(false)) };
     let there = install(of.workspace, DIRECTORY, &wheel)?
         && run(python(of.workspace, DIRECTORY).args(["-m", "mypy", "--config-file"]).args(TYPES))?
         && run(python(of.workspace, DIRECTORY).args(["-m", "mypy.stubtest"]).args(STUBS))?;
     if !there {
-        return Ok(Outcome::Ran(false));
+        return Ok(StepOutcome::Ran(false));
     }
     let mut tests = tests(of, DIRECTORY);
-    // What needs frameworks of its own is one of the soaks.
+    // Tests of other frameworks are soak tests.
     tests.args(["-m", "not frameworks", "tests"]).env("FOREREAD_TEST_WHEEL", &wheel);
-    Ok(Outcome::Ran(run_tests(&mut tests, results, &mut std::io::stdout().lock())?))
+    Ok(StepOutcome::Ran(run_tests(&mut tests, results, &mut std::io::stdout().lock())?))
 }
 
 const TYPES: &[&str] = &["crates/python/pyproject.toml", "-p", "foreread"];
@@ -70,7 +71,8 @@ const STUBS: &[&str] = &[
     "foreread._native",
 ];
 
-/// An environment's Python, at the root of the workspace. What it imports is what is installed, and it leaves nothing behind.
+/// An environment's Python at the root of the workspace. It imports installed packages only and
+/// writes no files.
 fn python(workspace: &Workspace, environment: &str) -> Command {
     let mut command = Command::new(program(workspace, environment, "python"));
     command.current_dir(&workspace.root).env("PYTHONDONTWRITEBYTECODE", "1").env_remove("PYTHONPATH");
@@ -82,8 +84,8 @@ fn program(workspace: &Workspace, environment: &str, name: &str) -> PathBuf {
     workspace.environment(environment).join("bin").join(name)
 }
 
-/// The package's tests in an environment; which of them is for the caller to add.
-pub fn tests(of: &Run<'_>, environment: &str) -> Command {
+/// The package's tests in an environment; the caller selects them.
+pub fn tests(of: &TestRun<'_>, environment: &str) -> Command {
     let mut tests = python(of.workspace, environment);
     tests.args(["-X", "dev", "-W", "error", "-m", "pytest", "-rs", "-p", "no:cacheprovider", "--quiet"]);
     of.seed.export(&mut tests);
@@ -91,7 +93,8 @@ pub fn tests(of: &Run<'_>, environment: &str) -> Command {
     tests
 }
 
-/// Builds the wheel with these features beside its own, alone in a directory below the target's; nothing where that failed.
+/// Builds the wheel with additional features into an empty directory below the target directory.
+/// None on failure.
 pub fn wheel(workspace: &Workspace, directory: &str, features: &[&str]) -> Result<Option<PathBuf>> {
     let wheels = workspace.target.join(directory);
     if wheels.exists() {
@@ -111,7 +114,7 @@ pub fn wheel(workspace: &Workspace, directory: &str, features: &[&str]) -> Resul
     Ok(Some(made.context("the wheel cannot be found")?.path()))
 }
 
-/// Installs the wheel in an environment, in the place of the last one; true when that succeeded.
+/// Installs the wheel in an environment, replacing the previous one. True on success.
 pub fn install(workspace: &Workspace, environment: &str, wheel: &Path) -> Result<bool> {
     let mut install = python(workspace, environment);
     install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);

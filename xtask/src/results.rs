@@ -1,10 +1,10 @@
-//! Reads what Rust's test harness and pytest print.
+//! Parses the output of Rust's test harness and pytest.
 //!
-//! Decision: the human lines are read, because the machine-readable format is not stable yet. The price is that a
-//! test which prints such a line itself would be counted; Cargo shows the output of passing tests to nobody, so that
-//! can only blur the count of a run that has failed already.
+//! Decision: the lines for people are parsed, because the machine-readable format is not stable
+//! yet. The price: a test that prints such a line would be counted. Cargo hides the output of
+//! passing tests, so only the counts of a failed run can be affected.
 
-/// What the test binaries of one run said, summed.
+/// Summed results of the test binaries of one run.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Results {
     /// Tests that passed.
@@ -13,12 +13,12 @@ pub struct Results {
     pub failed: u64,
     /// Names of the tests that are marked `#[ignore]`, with the reason where one is given.
     pub ignored: Vec<String>,
-    /// Python's tests that were skipped, and why.
+    /// Skipped Python tests, with their reasons.
     pub skipped: Vec<String>,
 }
 
 impl Results {
-    /// Takes one line of output into account; most lines say nothing.
+    /// Parses one line of output; most lines have no result.
     pub fn read_line(&mut self, line: &str) {
         let line = without_colours(line);
         let line = line.trim_end();
@@ -27,7 +27,7 @@ impl Results {
             self.failed += number_before(summary, " failed");
         } else if let Some(sums) = pytest_sums(line) {
             self.passed += number_before(sums, " passed");
-            // What goes wrong before or after a test is an error, and no less a failure.
+            // An error in setup or teardown counts as a failure.
             self.failed += number_before(sums, " failed") + number_before(sums, " error");
         } else if let Some(skipped) = line.strip_prefix("SKIPPED [") {
             self.skipped.push(skipped.split_once("] ").map_or(skipped, |(_, what)| what).to_owned());
@@ -38,7 +38,8 @@ impl Results {
     }
 }
 
-/// The sums in pytest's last line, `1 failed, 89 passed in 20.39s`, with or without a rule around it.
+/// The sums in pytest's last line, `1 failed, 89 passed in 20.39s`, with or without a rule around
+/// it.
 fn pytest_sums(line: &str) -> Option<&str> {
     let (sums, time) = line.trim_matches(['=', ' ']).rsplit_once(" in ")?;
     let time = time.split_once(' ').map_or(time, |(seconds, _)| seconds);
@@ -58,7 +59,7 @@ fn ignored_test(line: &str) -> Option<(&str, &str)> {
     Some((name, reason.trim_start_matches(", ")))
 }
 
-/// The number that stands directly before `word`; 0 where there is none.
+/// The number directly before `word`, or 0.
 fn number_before(text: &str, word: &str) -> u64 {
     let Some(end) = text.find(word) else { return 0 };
     let number = &text[..end];
@@ -66,7 +67,7 @@ fn number_before(text: &str, word: &str) -> u64 {
     number[start..].parse().unwrap_or(0)
 }
 
-/// The line without terminal colours, which `CARGO_TERM_COLOR=always` brings in.
+/// The line without terminal colours (`CARGO_TERM_COLOR=always`).
 fn without_colours(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut rest = line;
@@ -99,13 +100,14 @@ mod tests {
              test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
              \n\
              \x20  Doc-tests foreread_types\n\
-             test result: ok. 11 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; finished in 1.23s\n",
+             test result: ok. 11 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; finished in \
+             1.23s\n",
         );
         assert_eq!(results, Results { passed: 13, ..Results::default() });
     }
 
     #[test]
-    fn a_failed_binary_counts_both_ways() {
+    fn failed_binary_counts_passed_and_failed_tests() {
         let results =
             read("test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n");
         assert_eq!((results.passed, results.failed), (10, 2));
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_say_nothing() {
+    fn other_lines_are_ignored() {
         let noise =
             "warning: unused\ntest \nthe test result: ok. 1 passed\ntest result: \n99 passed\n\u{1b}[";
         assert_eq!(read(noise), Results::default());

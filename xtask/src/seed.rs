@@ -1,7 +1,7 @@
-//! The seed of randomised tests: new in every run, printed, and given to repeat a run.
+//! The seed of randomised tests: new for every run, printed, and settable to repeat a run.
 //!
-//! Decision: one number, `FOREREAD_TEST_SEED`, decides every draw of a run, and proptest is given the same one. The
-//! price is that a run explores one seed; `cargo xtask soak` explores more.
+//! Decision: one number, `FOREREAD_TEST_SEED`, seeds every draw of a run, proptest's too. The price
+//! is that a run explores one seed; `cargo xtask soak` explores more.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -33,7 +33,7 @@ impl Seed {
 
     fn from_clock() -> Seed {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-        // Short enough to read out and type. The low bits are the ones that differ between two runs.
+        // Short enough to type. The low digits differ between runs.
         Seed(nanos / 1000 % 1_000_000_000)
     }
 
@@ -42,7 +42,7 @@ impl Seed {
         self.0
     }
 
-    /// Hands the seed to the tests that `command` runs.
+    /// Sets the seed for the tests of `command`.
     pub fn export(self, command: &mut Command) -> &mut Command {
         command.env(VARIABLE, self.0.to_string());
         if std::env::var_os(PROPTEST).is_none() {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_can_be_given_back() {
+    fn printed_seed_can_be_set() {
         let seed = Seed::from_clock();
         let shown = seed.to_string();
         let given = shown.trim_end_matches(')').rsplit('=').next().unwrap();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_that_is_no_number_is_refused_by_name() {
+    fn invalid_seed_is_refused_by_name() {
         let error = Seed::parse("soon").unwrap_err().to_string();
         assert!(error.contains("FOREREAD_TEST_SEED=soon"), "{error}");
     }

@@ -1,11 +1,11 @@
-//! Servers of our own for tests: started, and ended whatever happens.
+//! Servers for tests: started, and stopped in every case.
 //!
-//! Decision: what a server is made of lives in one directory under the target directory, and its processes belong to this
-//! one: dropping a [`Service`] kills them and removes the directory; so does a signal that ends xtask, in which case
-//! xtask then ends as it would have without us; and where xtask itself is killed, the kernel kills them after it
-//! (`setpriv --pdeathsig`), and the next run removes the directory. Killed, not asked to end: nothing of theirs is
-//! wanted afterwards, and a kill takes no time. The price is that processes must be started by a thread that lives as
-//! long as they do, because that thread's end is what the kernel takes for ours.
+//! Decision: all files of a server are in one directory below the target directory, and its processes
+//! are children of this process. Dropping a [`TestServer`] kills them and removes the directory. So does
+//! a signal that ends xtask, which then ends as if it had no handler. If xtask itself is killed, the
+//! kernel kills them (`setpriv --pdeathsig`) and the next run removes the directory. SIGKILL is enough,
+//! because their data are not needed. The price: the thread that starts a process must outlive it,
+//! because the kernel watches that thread.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -27,28 +27,29 @@ use crate::cargo::{cannot_start, shown};
 /// The file in a service's directory that is locked as long as its xtask lives.
 const ALIVE: &str = "alive";
 
-/// All that runs. Who ends it because of a signal keeps it locked, so that nothing else is begun until xtask has ended.
-static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
+/// All running servers. The signal handler keeps the lock, so that no other one starts until xtask
+/// has ended.
+static SERVERS: Mutex<Vec<ServerProcesses>> = Mutex::new(Vec::new());
 
 /// A running server: its processes and its directory. Dropping it ends both.
 #[derive(Debug)]
-pub struct Service {
+pub struct TestServer {
     directory: PathBuf,
-    /// What tests are told, by way of their variable.
-    told: OsString,
+    /// The value of the tests' variable.
+    test_value: OsString,
 }
 
 #[derive(Debug)]
-struct Running {
+struct ServerProcesses {
     processes: Vec<(String, Child)>,
     directory: TempDir,
     _alive: File,
 }
 
-impl Running {
+impl ServerProcesses {
     fn end(mut self) {
         for (_, process) in &mut self.processes {
-            // It may have ended by itself, which is as good.
+            // It may have ended already.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -58,45 +59,47 @@ impl Running {
     }
 }
 
-fn running() -> MutexGuard<'static, Vec<Running>> {
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+fn running() -> MutexGuard<'static, Vec<ServerProcesses>> {
+    SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Service {
-    /// A service without processes yet, in a directory of its own below `home`; what dead runs left there is removed.
-    pub fn new(home: &Path) -> Result<Service> {
+impl TestServer {
+    /// A server without processes yet, in a new directory below `home`. Directories of dead runs
+    /// are removed.
+    pub fn new(home: &Path) -> Result<TestServer> {
         end_on_signals()?;
         let mut running = running();
         let cannot = || format!("cannot make a directory in {}", home.display());
         std::fs::create_dir_all(home).with_context(cannot)?;
-        // Between making a directory and locking it nobody may take it for a dead run's.
+        // Until its lock is held, another run would remove the new directory as a dead run's.
         let gate = File::create(home.join("gate")).with_context(cannot)?;
         gate.lock().with_context(cannot)?;
-        remove_what_dead_runs_left(home);
+        remove_directories_of_dead_runs(home);
         let directory = tempfile::Builder::new().prefix("of-").tempdir_in(home).with_context(cannot)?;
         let alive = File::create(directory.path().join(ALIVE)).with_context(cannot)?;
         alive.lock().with_context(cannot)?;
         let path = directory.path().to_owned();
-        running.push(Running { processes: Vec::new(), directory, _alive: alive });
-        Ok(Service { directory: path, told: OsString::new() })
+        running.push(ServerProcesses { processes: Vec::new(), directory, _alive: alive });
+        Ok(TestServer { directory: path, test_value: OsString::new() })
     }
 
-    /// Where everything of it lies.
+    /// The directory of all its files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// What tests are told, by way of their variable.
-    pub fn told(&self) -> &OsStr {
-        &self.told
+    /// The value of the tests' variable.
+    pub fn test_value(&self) -> &OsStr {
+        &self.test_value
     }
 
-    /// Says what tests are told.
-    pub fn tell(&mut self, told: impl Into<OsString>) {
-        self.told = told.into();
+    /// Sets the value of the tests' variable.
+    pub fn set_test_value(&mut self, value: impl Into<OsString>) {
+        self.test_value = value.into();
     }
 
-    /// Starts a process that serves until the service ends. Its output goes to `NAME.out` in the directory.
+    /// Starts a process that serves until the service ends. Its output goes to `NAME.out` in the
+    /// directory.
     pub fn start(&self, name: &str, command: &mut Command) -> Result<()> {
         use std::os::unix::process::CommandExt;
         let mut bound = Command::new("setpriv");
@@ -110,7 +113,7 @@ impl Service {
         let out = File::create(self.directory.join(format!("{name}.out")))
             .with_context(|| format!("cannot write what {name} says"))?;
         let err = out.try_clone().with_context(|| format!("cannot write what {name} says"))?;
-        // In a group of its own: Ctrl-C is for us, and we end it when we are done.
+        // In a separate process group: Ctrl-C must reach xtask alone, which then ends the server.
         bound.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         let mut running = running();
         let own = self.own(&mut running)?;
@@ -139,13 +142,13 @@ impl Service {
         Ok(())
     }
 
-    /// What runs of it.
-    fn own<'a>(&self, running: &'a mut [Running]) -> Result<&'a mut Running> {
+    /// Its processes.
+    fn own<'a>(&self, running: &'a mut [ServerProcesses]) -> Result<&'a mut ServerProcesses> {
         let own = running.iter_mut().find(|running| running.directory.path() == self.directory);
         own.context("the service has ended")
     }
 
-    /// Waits until `ready`, at most for `deadline`; an error where that passes, or a process ends meanwhile.
+    /// Waits until `ready`. An error after `deadline`, or if a process ends.
     pub fn wait(&self, what: &str, deadline: Duration, mut ready: impl FnMut() -> bool) -> Result<()> {
         let began = Instant::now();
         while !ready() {
@@ -159,7 +162,7 @@ impl Service {
     }
 }
 
-impl Drop for Service {
+impl Drop for TestServer {
     fn drop(&mut self) {
         let mut running = running();
         let own = running.iter().position(|running| running.directory.path() == self.directory);
@@ -169,7 +172,7 @@ impl Drop for Service {
     }
 }
 
-/// The status with which a server on this machine answers `GET /`; none where nothing answers.
+/// The status of `GET /` on a local port; none without an answer.
 pub fn status(port: u16) -> Option<u16> {
     let ask = || -> std::io::Result<String> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -183,7 +186,7 @@ pub fn status(port: u16) -> Option<u16> {
     ask().ok()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
 }
 
-/// From now on a signal that ends xtask ends all services first.
+/// From now on a signal that ends xtask stops all servers first.
 fn end_on_signals() -> Result<()> {
     static WATCHING: Mutex<bool> = Mutex::new(false);
     let mut watching = WATCHING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,11 +194,11 @@ fn end_on_signals() -> Result<()> {
         return Ok(());
     }
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
-    // It watches as long as xtask lives: were it to stop, nobody would answer these signals any more.
+    // The thread runs as long as xtask, otherwise these signals would have no effect.
     std::thread::spawn(move || {
         for signal in signals.forever() {
             let mut running = running();
-            running.drain(..).for_each(Running::end);
+            running.drain(..).for_each(ServerProcesses::end);
             let _ = emulate_default_handler(signal);
         }
     });
@@ -203,8 +206,8 @@ fn end_on_signals() -> Result<()> {
     Ok(())
 }
 
-/// Removes directories whose xtask is no more.
-fn remove_what_dead_runs_left(home: &Path) {
+/// Removes directories whose xtask has ended.
+fn remove_directories_of_dead_runs(home: &Path) {
     for entry in std::fs::read_dir(home).into_iter().flatten().flatten() {
         let Ok(alive) = File::open(entry.path().join(ALIVE)) else { continue };
         if alive.try_lock().is_ok()
@@ -215,8 +218,7 @@ fn remove_what_dead_runs_left(home: &Path) {
     }
 }
 
-/// Free ports of this machine, different from each other. They may be taken by others at once, so a start that fails is
-/// tried again.
+/// Distinct free ports. Another process may take them first, so callers retry a failed start.
 pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut held = Vec::new();
     let mut ports = [0; N];
@@ -232,7 +234,7 @@ pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
 mod tests {
     use super::*;
 
-    /// Tells the test below that it is the process to be ended.
+    /// Marks the child process of the test below.
     const HOME: &str = "FOREREAD_XTASK_SERVICE_HOME";
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -241,7 +243,7 @@ mod tests {
         found.filter(|path| path.is_dir()).collect()
     }
 
-    /// The process that wrote its id there, if it is alive. One that was killed by the kernel may wait to be collected.
+    /// Whether the process whose id is in the file is alive. A zombie is not.
     fn alive(file: &Path) -> bool {
         let id = std::fs::read_to_string(file).unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
@@ -256,8 +258,8 @@ mod tests {
         }
     }
 
-    fn started(home: &Path, id: &Path) -> Service {
-        let service = Service::new(home).unwrap();
+    fn started(home: &Path, id: &Path) -> TestServer {
+        let service = TestServer::new(home).unwrap();
         let script = format!("echo $$ >{0}.new && mv {0}.new {0} && exec sleep 600", id.display());
         service.start("sleeper", Command::new("sh").args(["-c", &script])).unwrap();
         service.wait("the sleeper", PATIENCE, || id.exists()).unwrap();
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_it_ends_its_processes_and_removes_its_directory() {
+    fn dropped_server_ends_and_removes_its_directory() {
         let home = tempfile::tempdir().unwrap();
         let (first, second) = (home.path().join("1"), home.path().join("2"));
         let services_of = || services(home.path()).len();
@@ -279,9 +281,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_is_an_error_with_its_last_words() {
+    fn ended_process_is_an_error_with_its_output() {
         let home = tempfile::tempdir().unwrap();
-        let service = Service::new(home.path()).unwrap();
+        let service = TestServer::new(home.path()).unwrap();
         service.start("short", Command::new("sh").args(["-c", "echo no room; exit 3"])).unwrap();
         let error = service.wait("nothing", PATIENCE, || false).unwrap_err().to_string();
         assert!(error.contains("short has ended") && error.contains("no room"), "{error}");
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_ends_xtask_ends_the_processes_too() {
+    fn signal_to_xtask_ends_its_servers() {
         if let Some(home) = std::env::var_os(HOME) {
             let home = PathBuf::from(home);
             let _service = started(&home, &home.join("id"));
@@ -301,7 +303,7 @@ mod tests {
         for signal in ["INT", "TERM", "HUP", "KILL"] {
             let home = tempfile::tempdir().unwrap();
             let this = std::env::current_exe().unwrap();
-            let name = "service::tests::whatever_ends_xtask_ends_the_processes_too";
+            let name = "service::tests::signal_to_xtask_ends_its_servers";
             let mut child = Command::new(this)
                 .args(["--exact", name])
                 .env(HOME, home.path())
@@ -315,15 +317,15 @@ mod tests {
             let status = child.wait().unwrap();
             assert!(!status.success(), "{signal}: {status}");
             until("its process lives on", || !alive(&home.path().join("id")));
-            // Only what cannot be caught leaves the directory, to the next run.
+            // Only SIGKILL leaves the directory, for the next run to remove.
             assert_eq!(services(home.path()).len(), usize::from(signal == "KILL"), "{signal}");
-            drop(Service::new(home.path()).unwrap());
+            drop(TestServer::new(home.path()).unwrap());
             assert_eq!(services(home.path()).len(), 0, "{signal}");
         }
     }
 
     #[test]
-    fn nothing_answers_on_a_free_port() {
+    fn free_port_gives_no_status() {
         let [port] = free_ports().unwrap();
         assert_eq!(status(port), None);
     }

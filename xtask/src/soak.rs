@@ -1,12 +1,13 @@
-//! `cargo xtask soak`: what takes too long for every day, to be run before a release or overnight.
+//! `cargo xtask soak`: long test runs, before a release or overnight.
 //!
-//! First all suites with many more cases for each property test; then, one by one, the tests that do more when
-//! `FOREREAD_SOAK` is set, saying how far they are. What needs an outside tool runs where the tool is there. The Python
-//! package's are in a table of their own (`package`).
+//! First all suites with many more cases per property test. Then, one by one, the tests that do
+//! more when `FOREREAD_SOAK` is set; they print their progress. Tests that need a tool run where it
+//! is installed. The Python package's soak tests have their own table (`package`).
 //!
-//! Decision: the dev profile, as in every other run. It is optimised already, and keeps the overflow checks and debug
-//! assertions that a long run is there to trip. And the long runs are ordinary tests, so that every run of the suites
-//! has a small one of each; the price is this table of them, which a test compares with the sources.
+//! Decision: the dev profile, as in every other run. It is optimised and keeps the overflow checks
+//! and debug assertions that a long run should trigger. Long runs are ordinary tests, so every run
+//! of the suites has a short version of each. The price is this table, which a test compares with
+//! the sources.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,14 +17,14 @@ use anyhow::{Result, bail};
 use crate::cargo::{self, run_tests};
 use crate::package::SOAKS;
 use crate::seed::Seed;
-use crate::steps::{Run, prepare, suites};
-use crate::tally::{Outcome, Tally};
+use crate::steps::{TestRun, prepare, suites};
+use crate::summary::{StepOutcome, Summary};
 use crate::workspace::Workspace;
 
-/// The variable that makes runs long.
+/// The variable that selects long runs.
 const VARIABLE: &str = "FOREREAD_SOAK";
 
-/// What `soak` takes.
+/// Arguments of `soak`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Random cases for each property test (an ordinary run has 256)
@@ -34,20 +35,21 @@ pub struct Args {
     only: Option<String>,
 }
 
-/// A test that does more when it is to be long.
+/// A test with a long version.
 #[derive(Debug)]
 struct Long {
-    /// What it does then.
+    /// What the long version does.
     name: &'static str,
-    /// Where it is: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs`; for a module of the library `.../tests/MODULE/mod.rs` or
-    /// `.../src/MODULE.rs`.
+    /// Its file: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs`; for a module of the library
+    /// `.../tests/MODULE/mod.rs` or `.../src/MODULE.rs`.
     file: &'static str,
     test: &'static str,
 }
 
 /// All suites, with many cases.
 const PROPERTIES: &str = "property tests";
-/// An example that takes ten seconds and 2.5 GB: PyTorch's order at the size from which it shuffles otherwise.
+/// An example that takes ten seconds and 2.5 GB: PyTorch's order at the size from which it shuffles
+/// otherwise.
 const LARGE: &str = "torch's large path";
 
 const LONG: &[Long] = &[
@@ -69,12 +71,12 @@ const LONG: &[Long] = &[
     Long {
         name: "the engine against its model, 100,000 runs",
         file: "crates/loader/tests/core/main.rs",
-        test: "any_run_in_any_interleaving_is_what_the_model_says",
+        test: "random_runs_and_interleavings_match_the_model",
     },
     Long {
         name: "workers that share an engine, killed 200 times",
         file: "crates/share/tests/it/processes.rs",
-        test: "workers_killed_at_any_moment_leave_the_server_whole",
+        test: "workers_killed_at_any_moment_harm_no_server",
     },
     Long {
         name: "resuming at 20,000 random points",
@@ -99,32 +101,32 @@ const LONG: &[Long] = &[
     Long {
         name: "300 runs ended by signals, resumed to their end",
         file: "integration-tests/tests/it/state.rs",
-        test: "a_run_that_is_terminated_anywhere_goes_on_where_it_was",
+        test: "run_terminated_anywhere_resumes",
     },
     Long {
         name: "500 kills of a disk tier",
         file: "backends/local/tests/disk/kill.rs",
-        test: "a_killed_process_leaves_only_whole_samples",
+        test: "killed_process_leaves_only_whole_samples",
     },
     Long {
         name: "500 kills of a run with a disk tier",
         file: "integration-tests/tests/it/disk.rs",
-        test: "killed_at_any_moment_it_leaves_only_whole_samples",
+        test: "killed_run_leaves_only_whole_samples",
     },
     Long {
         name: "60 garbled indexes",
         file: "integration-tests/tests/it/disk_faults.rs",
-        test: "a_garbled_index_costs_what_it_listed",
+        test: "garbled_index_costs_its_samples",
     },
     Long {
         name: "80 times damage under a run",
         file: "integration-tests/tests/it/disk_faults.rs",
-        test: "what_happens_to_the_files_under_a_run_costs_reads_only",
+        test: "damaged_files_during_a_run_cost_reads_only",
     },
     Long {
         name: "24 GiB through 1 GiB of memory and 4 GiB of disk",
         file: "integration-tests/tests/it/endurance.rs",
-        test: "three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat",
+        test: "resources_stay_flat_over_epochs_larger_than_the_caches",
     },
     Long {
         name: "each fault of a bucket alone, at 1 %, 10 % and in bursts",
@@ -139,7 +141,7 @@ const LONG: &[Long] = &[
 ];
 
 impl Long {
-    /// `cargo test` for this test alone; what it prints goes through as it comes.
+    /// `cargo test` for this test alone, with its output shown.
     fn command(&self, workspace: &Workspace) -> Command {
         let in_library = self.file.split_once("/src/");
         let (folder, place) = in_library.or_else(|| self.file.split_once("/tests/")).unwrap_or_default();
@@ -163,7 +165,7 @@ impl Long {
     }
 }
 
-/// Runs what was chosen; true when none failed.
+/// Runs the chosen soaks; true if none failed.
 pub fn run(args: &Args) -> Result<bool> {
     let workspace = Workspace::load()?;
     let seed = Seed::choose()?;
@@ -180,9 +182,9 @@ pub fn run(args: &Args) -> Result<bool> {
     if count == 0 {
         bail!("no soak's name contains what was given; they are: {}", names.join("; "));
     }
-    let of = Run { workspace: &workspace, seed, all: true, packages: &[] };
+    let of = TestRun { workspace: &workspace, seed, all: true, packages: &[] };
     let cases = args.cases.to_string();
-    let mut tally = Tally::default();
+    let mut summary = Summary::default();
     let mut begun = 0;
     let mut heading = |name: &str| {
         begun += 1;
@@ -191,43 +193,43 @@ pub fn run(args: &Args) -> Result<bool> {
     let out = &mut std::io::stdout().lock();
     if chosen(PROPERTIES) {
         let mut missing = Vec::new();
-        tally.step(&heading(PROPERTIES), |results| {
+        summary.step(&heading(PROPERTIES), |results| {
             let (mut command, prepared) = suites(&of)?;
             missing = prepared.missing.clone();
             command.env_remove(VARIABLE).env("PROPTEST_CASES", &cases);
-            Ok(Outcome::Ran(run_tests(&mut command, results, out)?))
+            Ok(StepOutcome::Ran(run_tests(&mut command, results, out)?))
         });
         for (need, tests) in missing {
-            tally.skip(format!("tests in {}: {}", tests.module, need.line()));
+            summary.skip(format!("tests in {}: {}", tests.module, need.line()));
         }
     }
     for long in LONG.iter().filter(|long| chosen(long.name)) {
-        tally.step(&heading(long.name), |results| {
+        summary.step(&heading(long.name), |results| {
             let mut command = long.command(&workspace);
             command.env(VARIABLE, "1").env("PROPTEST_CASES", &cases);
             let prepared = prepare(&of, &mut command, |tests| long.file.contains(tests.module))?;
             if let Some((need, _)) = prepared.missing.first() {
-                return Ok(Outcome::Skipped(need.line()));
+                return Ok(StepOutcome::Skipped(need.line()));
             }
             let before = results.passed;
             let succeeded = run_tests(&mut command, results, out)?;
             if results.passed + results.failed == before {
                 bail!("there is no test {} in {}", long.test, long.file);
             }
-            Ok(Outcome::Ran(succeeded))
+            Ok(StepOutcome::Ran(succeeded))
         });
     }
     for soak in of_package() {
-        tally.step(&heading(soak.name), |results| soak.run(&of, VARIABLE, results));
+        summary.step(&heading(soak.name), |results| soak.run(&of, VARIABLE, results));
     }
     if chosen(LARGE) {
-        tally.step(&heading(LARGE), |_| {
+        summary.step(&heading(LARGE), |_| {
             let example = ["run", "--package", "foreread-oracle", "--example", "torch_large_vector"];
-            Ok(Outcome::Ran(cargo::run(&mut cargo::cargo(&workspace, example))?))
+            Ok(StepOutcome::Ran(cargo::run(&mut cargo::cargo(&workspace, example))?))
         });
     }
-    print!("\n{}", tally.summary(seed));
-    Ok(tally.succeeded())
+    print!("\n{}", summary.summary(seed));
+    Ok(summary.succeeded())
 }
 
 #[cfg(test)]
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_in_the_table_are_there() {
+    fn tests_of_the_table_exist() {
         for long in LONG {
             let text = std::fs::read_to_string(root().join(long.file)).unwrap();
             assert!(text.contains(&format!("fn {}()", long.test)), "{} in {}", long.test, long.file);
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_that_can_be_long_is_in_the_table() {
+    fn files_with_long_tests_are_in_the_table() {
         let mut pending: Vec<PathBuf> =
             ["crates", "backends", "integration-tests"].map(|folder| root().join(folder)).into();
         let mut found = 0;
@@ -260,7 +262,7 @@ mod tests {
                 continue;
             }
             let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-            // `support.rs` reads the variable for the tests beside it.
+            // `support.rs` reads the variable for the tests of its directory.
             if !name.ends_with(".rs") || name.ends_with("/support.rs") {
                 continue;
             }
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn one_test_is_run_and_what_it_prints_is_shown() {
+    fn soak_runs_one_test_and_shows_its_output() {
         let workspace =
             Workspace { root: root(), target: PathBuf::from("target"), features: vec![], packages: vec![] };
         let long = Long { name: "x", file: "backends/local/tests/disk/kill.rs", test: "it" };

@@ -1,7 +1,7 @@
-//! The steps of `cargo xtask test`, in their order: cheap and telling ones first.
+//! The steps of `cargo xtask test`, the cheapest first.
 //!
-//! All of them share one build profile and one target directory, so that dependencies are compiled once and checked
-//! once, whatever runs.
+//! All share one build profile and one target directory, so that dependencies are compiled once and
+//! checked once.
 
 use std::process::Command;
 
@@ -12,14 +12,14 @@ use crate::needs::{self, Need, Tests};
 use crate::python;
 use crate::results::Results;
 use crate::seed::Seed;
-use crate::service::Service;
-use crate::tally::Outcome;
+use crate::service::TestServer;
+use crate::summary::StepOutcome;
 use crate::workspace::Workspace;
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// The layout of the source.
+pub enum TestStep {
+    /// Source formatting.
     Fmt,
     /// Lints, all of them errors.
     Clippy,
@@ -27,7 +27,8 @@ pub enum Step {
     Test,
     /// The Python package: its wheel, its types, its tests.
     Python,
-    /// A package with one feature alone, or with none: features unify across a workspace, and hide what is missing.
+    /// A package with one feature alone, or none. Features unify across a workspace, which hides
+    /// missing ones.
     Feature {
         /// The package.
         package: String,
@@ -40,36 +41,42 @@ pub enum Step {
     Deny,
 }
 
-/// What all steps of a run share.
+/// Settings of a run.
 #[derive(Debug)]
-pub struct Run<'a> {
-    /// Where they run.
+pub struct TestRun<'a> {
+    /// The workspace.
     pub workspace: &'a Workspace,
-    /// What randomised tests draw from.
+    /// The seed of randomised tests.
     pub seed: Seed,
-    /// Whether tests that need outside tools run.
+    /// Whether tests that need tools run.
     pub all: bool,
-    /// The packages whose tests run; none for all.
+    /// The packages whose tests run; empty for all.
     pub packages: &'a [String],
 }
 
-/// All steps of this workspace.
-pub fn list(workspace: &Workspace) -> Vec<Step> {
-    let mut steps = vec![Step::Fmt, Step::Clippy, Step::Test, Step::Python];
+/// All steps of this workspace, in their order.
+pub fn list(workspace: &Workspace) -> Vec<TestStep> {
+    let mut steps = vec![TestStep::Fmt, TestStep::Clippy, TestStep::Test, TestStep::Python];
     for (package, features) in &workspace.features {
         let alone = std::iter::once(None).chain(features.iter().cloned().map(Some));
-        steps.extend(alone.map(|feature| Step::Feature { package: package.clone(), feature }));
+        steps.extend(alone.map(|feature| TestStep::Feature { package: package.clone(), feature }));
     }
-    steps.extend([Step::Doc, Step::Deny]);
+    steps.extend([TestStep::Doc, TestStep::Deny]);
     steps
 }
 
-impl Step {
-    /// The name that is printed and that `--only` looks in.
+/// The steps that `--all` alone runs: they need no more than the others, but minutes that a change
+/// seldom needs.
+pub fn is_left_to_all(step: &TestStep) -> bool {
+    matches!(step, TestStep::Feature { .. } | TestStep::Doc)
+}
+
+impl TestStep {
+    /// The name in the output and for `--only`.
     pub fn name(&self) -> String {
         match self {
-            Step::Feature { package, feature: Some(feature) } => format!("feature {package}/{feature}"),
-            Step::Feature { package, feature: None } => format!("feature {package}, none"),
+            TestStep::Feature { package, feature: Some(feature) } => format!("feature {package}/{feature}"),
+            TestStep::Feature { package, feature: None } => format!("feature {package}, none"),
             step => step.kind().to_owned(),
         }
     }
@@ -77,67 +84,71 @@ impl Step {
     /// The name by which needs refer to the step.
     pub fn kind(&self) -> &'static str {
         match self {
-            Step::Fmt => "fmt",
-            Step::Clippy => "clippy",
-            Step::Test => "test",
-            Step::Python => "python",
-            Step::Feature { .. } => "feature",
-            Step::Doc => "doc",
-            Step::Deny => "deny",
+            TestStep::Fmt => "fmt",
+            TestStep::Clippy => "clippy",
+            TestStep::Test => "test",
+            TestStep::Python => "python",
+            TestStep::Feature { .. } => "feature",
+            TestStep::Doc => "doc",
+            TestStep::Deny => "deny",
         }
     }
 
     /// Runs the step to its end.
-    pub fn run(&self, of: &Run<'_>, results: &mut Results) -> Result<Outcome> {
+    pub fn run(&self, of: &TestRun<'_>, results: &mut Results) -> Result<StepOutcome> {
         let mut command = match self {
-            Step::Fmt => cargo(of.workspace, ["fmt", "--all", "--check"]),
-            Step::Clippy => {
+            TestStep::Fmt => cargo(of.workspace, ["fmt", "--all", "--check"]),
+            TestStep::Clippy => {
                 cargo(of.workspace, ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
             }
-            Step::Test => {
+            TestStep::Test => {
                 let (mut command, _prepared) = suites(of)?;
-                return Ok(Outcome::Ran(run_tests(&mut command, results, &mut std::io::stdout().lock())?));
+                return Ok(StepOutcome::Ran(run_tests(
+                    &mut command,
+                    results,
+                    &mut std::io::stdout().lock(),
+                )?));
             }
-            Step::Python => return python::run_step(of, results),
-            Step::Feature { package, feature } => {
+            TestStep::Python => return python::run_step(of, results),
+            TestStep::Feature { package, feature } => {
                 let mut command = cargo(of.workspace, ["check", "-p", package, "--no-default-features"]);
                 command.args(feature.iter().flat_map(|feature| ["--features", feature]));
                 command
             }
-            Step::Doc => {
+            TestStep::Doc => {
                 let mut command = cargo(of.workspace, ["doc", "--workspace", "--no-deps"]);
                 command.env("RUSTDOCFLAGS", "-D warnings");
                 command
             }
-            Step::Deny => Command::new("cargo-deny"),
+            TestStep::Deny => Command::new("cargo-deny"),
         };
-        if let Step::Fmt | Step::Clippy | Step::Deny = self
+        if let TestStep::Fmt | TestStep::Clippy | TestStep::Deny = self
             && let Some(need) = needs::tool(self.kind())
         {
             let Some(found) = need.find(of.workspace) else {
-                return Ok(Outcome::Skipped(need.line()));
+                return Ok(StepOutcome::Skipped(need.line()));
             };
-            if *self == Step::Deny {
+            if *self == TestStep::Deny {
                 command = Command::new(found);
                 command.args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"]);
                 command.current_dir(&of.workspace.root);
             }
         }
-        Ok(Outcome::Ran(run(&mut command)?))
+        Ok(StepOutcome::Ran(run(&mut command)?))
     }
 }
 
-/// What a command that runs tests needs to be there while it runs.
+/// Servers and missing tools of a command that runs tests.
 #[derive(Debug)]
-pub struct Prepared {
-    /// What is not there, or not to be used.
+pub struct PreparedTests {
+    /// Tools that are missing or not used.
     pub missing: Vec<(&'static Need, &'static Tests)>,
-    /// They end with this.
-    _servers: Vec<Service>,
+    /// They are stopped on drop.
+    _servers: Vec<TestServer>,
 }
 
-/// `cargo test` over the whole workspace or some packages: every binary runs, also after one has failed.
-pub fn suites(of: &Run<'_>) -> Result<(Command, Prepared)> {
+/// `cargo test` for the workspace or some packages. A failed binary does not stop the others.
+pub fn suites(of: &TestRun<'_>) -> Result<(Command, PreparedTests)> {
     let mut command = cargo(of.workspace, ["test", "--no-fail-fast"]);
     match of.packages {
         [] => command.arg("--workspace"),
@@ -152,8 +163,12 @@ pub fn suites(of: &Run<'_>) -> Result<(Command, Prepared)> {
     Ok((command, prepared))
 }
 
-/// Gives a command that runs tests the seed, and the tools and servers that those of them need that are `wanted`.
-pub fn prepare(of: &Run<'_>, command: &mut Command, wanted: impl Fn(&Tests) -> bool) -> Result<Prepared> {
+/// Sets the seed for a command that runs tests, and the tools and servers of the `wanted` tests.
+pub fn prepare(
+    of: &TestRun<'_>,
+    command: &mut Command,
+    wanted: impl Fn(&Tests) -> bool,
+) -> Result<PreparedTests> {
     of.seed.export(command);
     let (mut missing, mut servers) = (Vec::new(), Vec::new());
     for (need, tests) in needs::of_tests() {
@@ -164,7 +179,7 @@ pub fn prepare(of: &Run<'_>, command: &mut Command, wanted: impl Fn(&Tests) -> b
         match of.all.then(|| need.find(of.workspace)).flatten() {
             Some(found) => match need.start(of.workspace)? {
                 Some(server) => {
-                    command.env(tests.variable, server.told());
+                    command.env(tests.variable, server.test_value());
                     servers.push(server);
                 }
                 None => {
@@ -174,7 +189,7 @@ pub fn prepare(of: &Run<'_>, command: &mut Command, wanted: impl Fn(&Tests) -> b
             None => missing.push((need, tests)),
         }
     }
-    Ok(Prepared { missing, _servers: servers })
+    Ok(PreparedTests { missing, _servers: servers })
 }
 
 #[cfg(test)]
@@ -190,8 +205,8 @@ mod tests {
     }
 
     #[test]
-    fn each_feature_is_a_step_of_its_own_and_so_is_none() {
-        let names: Vec<_> = list(&workspace()).iter().map(Step::name).collect();
+    fn each_feature_is_a_step_and_so_is_none() {
+        let names: Vec<_> = list(&workspace()).iter().map(TestStep::name).collect();
         let features = ["feature foreread, none", "feature foreread/local", "feature foreread/s3"];
         let expected: Vec<_> =
             ["fmt", "clippy", "test", "python"].into_iter().chain(features).chain(["doc", "deny"]).collect();
@@ -199,9 +214,9 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_need_tools_are_left_out_and_their_variables_unset() {
+    fn tests_with_needs_are_skipped_without_all() {
         let workspace = workspace();
-        let of = Run { workspace: &workspace, seed: Seed::choose().unwrap(), all: false, packages: &[] };
+        let of = TestRun { workspace: &workspace, seed: Seed::choose().unwrap(), all: false, packages: &[] };
         let (command, prepared) = suites(&of).unwrap();
         assert_eq!(prepared.missing.len(), needs::of_tests().count());
         let shown = shown(&command);
@@ -211,7 +226,7 @@ mod tests {
             assert!(command.get_envs().any(|(name, value)| name == tests.variable && value.is_none()));
         }
         let packages = ["foreread-tier".to_owned(), "foreread-layers".to_owned()];
-        let some = suites(&Run { packages: &packages, ..of }).unwrap().0;
+        let some = suites(&TestRun { packages: &packages, ..of }).unwrap().0;
         let shown = crate::cargo::shown(&some);
         let begins = "cargo test --no-fail-fast --package foreread-tier --package foreread-layers -- --skip ";
         assert!(shown.starts_with(begins), "{shown}");

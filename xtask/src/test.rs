@@ -1,14 +1,15 @@
-//! `cargo xtask test`: all that Cargo and a C compiler alone allow; with `--all`, all there is.
+//! `cargo xtask test`: every test that Cargo and a C compiler suffice for; with `--all`,
+//! everything.
 
 use anyhow::{Result, bail};
 
 use crate::seed::Seed;
-use crate::steps::{self, Run, Step};
-use crate::tally::Tally;
+use crate::steps::{self, TestRun, TestStep};
+use crate::summary::Summary;
 use crate::workspace::Workspace;
 use crate::{install, needs};
 
-/// What `test` takes.
+/// Arguments of `test`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Skip nothing: install what is missing (on Debian, as root) and run what needs it
@@ -22,52 +23,60 @@ pub struct Args {
     package: Vec<String>,
 }
 
-/// Runs the steps; true when none failed.
+/// Runs the steps; true if none failed.
 pub fn run(args: &Args) -> Result<bool> {
     let workspace = Workspace::load()?;
     let seed = Seed::choose()?;
     println!("{seed}");
-    let steps = match args.package.is_empty() {
+    let mut steps = match args.package.is_empty() {
         true => chosen(steps::list(&workspace), args.only.as_deref())?,
-        false => vec![Step::Test],
+        false => vec![TestStep::Test],
     };
+    let chosen = steps.len();
+    if !args.all && args.only.is_none() {
+        steps.retain(|step| !steps::is_left_to_all(step));
+    }
+    let left = chosen - steps.len();
     if args.all {
-        let kinds: Vec<_> = steps.iter().map(Step::kind).collect();
+        let kinds: Vec<_> = steps.iter().map(TestStep::kind).collect();
         install::everything(&workspace, &kinds)?;
     }
-    let run = Run { workspace: &workspace, seed, all: args.all, packages: &args.package };
-    let mut tally = Tally::default();
+    let run = TestRun { workspace: &workspace, seed, all: args.all, packages: &args.package };
+    let mut summary = Summary::default();
     for step in &steps {
-        tally.step(&step.name(), |results| step.run(&run, results));
+        summary.step(&step.name(), |results| step.run(&run, results));
     }
-    if steps.contains(&Step::Test) && !args.all {
-        skip_needs(&mut tally);
+    if steps.contains(&TestStep::Test) && !args.all {
+        skip_needs(&mut summary);
     }
-    let complete = !args.all || tally.skipped() == 0;
+    if left > 0 {
+        summary.skip(format!("{left} steps (each feature alone, doc); `cargo xtask test --all` runs them"));
+    }
+    let complete = !args.all || summary.skipped() == 0;
     if !complete {
         println!("\nfailed: --all skips nothing, and the lines below name what was skipped");
     }
-    print!("\n{}", tally.summary(seed));
-    Ok(tally.succeeded() && complete)
+    print!("\n{}", summary.summary(seed));
+    Ok(summary.succeeded() && complete)
 }
 
-/// Counts the tests that need outside tools, one line for each tool.
-pub fn skip_needs(tally: &mut Tally) {
+/// Counts the tests that need tools as skipped, one line per tool.
+pub fn skip_needs(summary: &mut Summary) {
     for (need, tests) in needs::of_tests() {
         let (name, get) = (need.name, need.how_to_get());
-        tally.skip(format!(
+        summary.skip(format!(
             "tests in {}: need {name} (`{get}`); `cargo xtask test --all` runs them",
             tests.module
         ));
     }
 }
 
-fn chosen(steps: Vec<Step>, only: Option<&str>) -> Result<Vec<Step>> {
+fn chosen(steps: Vec<TestStep>, only: Option<&str>) -> Result<Vec<TestStep>> {
     let Some(only) = only else { return Ok(steps) };
-    let names: Vec<_> = steps.iter().map(Step::name).collect();
+    let names: Vec<_> = steps.iter().map(TestStep::name).collect();
     // `test` is a part of the names of packages, too.
     let is_whole = names.iter().any(|name| name == only);
-    let is_chosen = |step: &Step| if is_whole { step.name() == only } else { step.name().contains(only) };
+    let is_chosen = |step: &TestStep| if is_whole { step.name() == only } else { step.name().contains(only) };
     let chosen: Vec<_> = steps.into_iter().filter(is_chosen).collect();
     if chosen.is_empty() {
         bail!("no step's name contains `{only}`; the steps are: {}", names.join("; "));
@@ -80,18 +89,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_chooses_by_part_of_the_name() {
-        let steps = chosen(vec![Step::Fmt, Step::Clippy, Step::Doc], Some("c")).unwrap();
-        assert_eq!(steps, [Step::Clippy, Step::Doc]);
-        let feature = Step::Feature { package: "foreread-tier-testing".to_owned(), feature: None };
-        let of_a_feature = chosen(vec![Step::Test, feature.clone()], Some("testing")).unwrap();
+    fn only_matches_a_part_of_the_name() {
+        let steps = chosen(vec![TestStep::Fmt, TestStep::Clippy, TestStep::Doc], Some("c")).unwrap();
+        assert_eq!(steps, [TestStep::Clippy, TestStep::Doc]);
+        let feature = TestStep::Feature { package: "foreread-tier-testing".to_owned(), feature: None };
+        let of_a_feature = chosen(vec![TestStep::Test, feature.clone()], Some("testing")).unwrap();
         assert_eq!(of_a_feature, std::slice::from_ref(&feature));
-        assert_eq!(chosen(vec![Step::Test, feature], Some("test")).unwrap(), [Step::Test]);
+        assert_eq!(chosen(vec![TestStep::Test, feature], Some("test")).unwrap(), [TestStep::Test]);
     }
 
     #[test]
-    fn only_that_chooses_nothing_is_an_error_that_lists_the_steps() {
-        let error = chosen(vec![Step::Fmt, Step::Doc], Some("lint")).unwrap_err().to_string();
+    fn unknown_step_is_an_error_that_lists_the_steps() {
+        let error = chosen(vec![TestStep::Fmt, TestStep::Doc], Some("lint")).unwrap_err().to_string();
         assert_eq!(error, "no step's name contains `lint`; the steps are: fmt; doc");
     }
 }

@@ -1,4 +1,4 @@
-//! What Cargo says about this workspace: where it is, its packages, their features.
+//! The workspace from `cargo metadata`: its root, packages and features.
 
 use std::path::{Path, PathBuf};
 
@@ -10,18 +10,20 @@ use cargo_metadata::MetadataCommand;
 pub struct Workspace {
     /// The folder of the workspace's `Cargo.toml`; every command runs there.
     pub root: PathBuf,
-    /// Cargo's target directory; what xtask installs lies under it too, so that removing it removes everything.
+    /// Cargo's target directory. Tools that xtask installs are below it.
     pub target: PathBuf,
     /// All packages and their folders, sorted by name.
     pub packages: Vec<(String, PathBuf)>,
-    /// Packages that have features, and their features without `default`; both sorted by name.
+    /// Packages that have features, and the features that their sources name; both sorted by name.
+    /// A feature that a package only forwards is checked in the package that names it.
     pub features: Vec<(String, Vec<String>)>,
 }
 
 impl Workspace {
-    /// Asks `cargo metadata`, without dependencies: that needs neither a network nor a complete lock file.
+    /// Runs `cargo metadata` without dependencies, which needs neither network nor complete lock
+    /// file.
     pub fn load() -> Result<Workspace> {
-        // Set by `cargo run` at run time; the compile-time value would go stale when the checkout moves.
+        // Set by `cargo run`; the compile-time value would be wrong after the checkout has moved.
         let own = std::env::var_os("CARGO_MANIFEST_DIR").context("run xtask as `cargo xtask <command>`")?;
         let manifest = PathBuf::from(own).join("Cargo.toml");
         let metadata = MetadataCommand::new()
@@ -29,14 +31,14 @@ impl Workspace {
             .no_deps()
             .exec()
             .context("cannot read the workspace's manifests")?;
-        let mut features: Vec<_> = metadata
-            .packages
-            .iter()
-            .map(|package| (package.name.to_string(), alone(package.features.keys())))
-            .filter(|(_, features)| !features.is_empty())
-            .collect();
-        features.sort();
         let folder = |manifest: &Path| manifest.parent().map(Path::to_owned).unwrap_or_default();
+        let mut features = Vec::new();
+        for package in metadata.packages.iter().filter(|package| !package.features.is_empty()) {
+            let mut source = String::new();
+            read_sources(&folder(package.manifest_path.as_std_path()), &mut source)?;
+            features.push((package.name.to_string(), named_in(&source, package.features.keys())));
+        }
+        features.sort();
         let packages = metadata.packages.iter();
         let mut packages: Vec<_> = packages
             .map(|package| (package.name.to_string(), folder(package.manifest_path.as_std_path())))
@@ -50,36 +52,52 @@ impl Workspace {
         })
     }
 
-    /// Where tools that `--all` builds are kept.
+    /// The directory of tools that `--all` compiles.
     pub fn tools(&self) -> PathBuf {
         self.target.join("tools")
     }
 
-    /// Where servers that tests need keep what they have, while they run.
+    /// The directory of running test servers.
     pub fn services(&self) -> PathBuf {
         self.target.join("services")
     }
 
-    /// A Python environment that `--all` fills.
+    /// A virtual environment of `--all`.
     pub fn environment(&self, directory: &str) -> PathBuf {
         self.target.join(directory)
     }
 }
 
-/// The features worth a check of their own. `default` is what every other step builds.
-fn alone<'a>(features: impl Iterator<Item = &'a String>) -> Vec<String> {
-    let mut features: Vec<_> = features.filter(|name| *name != "default").cloned().collect();
-    features.sort();
-    features
+/// Adds the Rust files below a directory to `text`.
+fn read_sources(directory: &Path, text: &mut String) -> Result<()> {
+    let cannot = || format!("cannot read {}", directory.display());
+    for entry in std::fs::read_dir(directory).with_context(cannot)? {
+        let path = entry.with_context(cannot)?.path();
+        if path.is_dir() {
+            read_sources(&path, text)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *text += &std::fs::read_to_string(&path).with_context(cannot)?;
+        }
+    }
+    Ok(())
+}
+
+/// The features that the source names, sorted.
+fn named_in<'a>(source: &str, features: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut named: Vec<_> =
+        features.filter(|name| source.contains(&format!("feature = \"{name}\""))).cloned().collect();
+    named.sort();
+    named
 }
 
 #[cfg(test)]
 mod tests {
-    use super::alone;
+    use super::named_in;
 
     #[test]
-    fn default_is_no_feature_of_its_own() {
-        let features = ["s3", "default", "local"].map(String::from);
-        assert_eq!(alone(features.iter()), ["local", "s3"]);
+    fn forwarded_features_are_left_to_the_package_that_names_them() {
+        let features = ["s3", "default", "cloud", "peer"].map(String::from);
+        let source = "#[cfg(feature = \"s3\")] mod a; #[cfg(not(feature = \"peer\"))] mod b; // cloud";
+        assert_eq!(named_in(source, features.iter()), ["peer", "s3"]);
     }
 }

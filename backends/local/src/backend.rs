@@ -1,4 +1,4 @@
-//! Opening directories by URL.
+//! Opens directories by URL.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{LocalConfig, LocalOrigin, directory_of};
 pub struct LocalBackend;
 
 impl LocalBackend {
-    /// The backend; it has no settings of its own.
+    /// The backend. It has no settings.
     pub const fn new() -> Self {
         Self
     }
@@ -39,7 +39,7 @@ impl Backend for LocalBackend {
         let directory = directory_of(url)?;
         let config = LocalConfig::from_options(options)?;
         let buffers = Arc::clone(&context.buffers);
-        // A dead file server may not answer for minutes; that must not hold a thread of the runtime.
+        // A dead file server may not answer for minutes, which must not block a runtime thread.
         let opening = context.runtime.spawn_blocking(move || LocalOrigin::open(directory, config, buffers));
         match opening.await {
             Ok(origin) => Ok(Arc::new(origin?)),

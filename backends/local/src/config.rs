@@ -1,4 +1,4 @@
-//! What can be set, and which directory a URL names.
+//! Settings of an origin, and the directory that a URL names.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -6,20 +6,17 @@ use std::path::PathBuf;
 
 use foreread_tier::{OpenOptions, TierError};
 
-use crate::error::invalid;
+use crate::error::{NAME, invalid};
 
-/// Reads under way at once where nobody says otherwise: what a disk or a file server needs to be busy. It costs
-/// nothing where the page cache answers, because threads are started only when others wait.
+/// Default number of concurrent reads: enough for a disk or a file server. It costs nothing where
+/// the page cache answers, because threads start only when others block.
 const PARALLELISM: usize = 32;
 
-/// A bound on the bound: each read under way is a thread.
-const MOST: usize = 4096;
-
-/// How a directory is read.
+/// Settings of a directory origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalConfig {
-    /// Reads under way at once, at most; 32 by default.
+    /// Limit of concurrent reads. 32 by default.
     pub parallelism: usize,
 }
 
@@ -30,34 +27,31 @@ impl Default for LocalConfig {
 }
 
 impl LocalConfig {
-    /// The configuration that `options` ask for.
+    /// The configuration for `options`.
     ///
     /// # Errors
-    /// If the parallelism is 0 or above 4,096, or a setting is not known (there is none).
+    /// If the parallelism is 0 or above 4,096, or if there is any backend setting.
     pub fn from_options(options: &OpenOptions) -> Result<Self, TierError> {
         if let Some(name) = options.settings.keys().next() {
             return Err(invalid(name, "directories have no such setting; remove it"));
         }
-        match options.parallelism {
-            None => Ok(Self::default()),
-            Some(parallelism @ 1..=MOST) => Ok(Self { parallelism }),
-            Some(other) => Err(invalid("parallelism", format!("{other} is not between 1 and {MOST}"))),
-        }
+        Ok(Self { parallelism: options.checked_parallelism(NAME)?.unwrap_or(PARALLELISM) })
     }
 
-    /// The same with at most `parallelism` reads under way at once (0 is taken as 1).
+    /// Sets the limit of concurrent reads. 0 counts as 1.
     #[must_use]
     pub fn with_parallelism(self, parallelism: usize) -> Self {
-        Self { parallelism: parallelism.clamp(1, MOST) }
+        Self { parallelism: parallelism.clamp(1, OpenOptions::MAX_PARALLELISM) }
     }
 }
 
-/// The directory that a plain path or a `file` URL names: `data`, `/data`, `file:///data`, `file://localhost/my%20data`.
+/// The directory of a plain path or a `file` URL: `data`, `/data`, `file:///data`,
+/// `file://localhost/my%20data`.
 ///
-/// A plain path is taken as it is, a URL's escapes are resolved.
+/// A plain path is used as it is. Escapes in a URL are decoded.
 ///
 /// # Errors
-/// If the text is empty, has another scheme, names another machine or has a broken escape.
+/// If the text is empty, has another scheme, names another host or has an invalid escape.
 pub fn directory_of(url: &str) -> Result<PathBuf, TierError> {
     if url.is_empty() {
         return Err(invalid("", "an empty path names no directory; the one you are in is `.`"));
@@ -65,7 +59,7 @@ pub fn directory_of(url: &str) -> Result<PathBuf, TierError> {
     let rest = match url.split_once(':') {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") && rest.starts_with('/') => rest,
         Some((scheme, rest)) if rest.starts_with("//") && is_scheme(scheme) => {
-            return Err(invalid(url, format!("`{scheme}` is no directory's scheme")));
+            return Err(invalid(url, format!("`{scheme}` is not a scheme of directories")));
         }
         _ => return Ok(PathBuf::from(url)),
     };
@@ -118,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_and_paths() {
+    fn directory_of_parses_paths_and_file_urls() {
         for (url, path) in [
             ("data", "data"),
             ("/data/train", "/data/train"),
@@ -139,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_settings_and_absurd_parallelism_are_refused() {
+    fn unknown_settings_and_invalid_parallelism_are_refused() {
         let mut options = OpenOptions::default();
         assert_eq!(LocalConfig::from_options(&options).unwrap(), LocalConfig::default());
         options.parallelism = Some(3);

@@ -1,4 +1,4 @@
-//! The origin: a directory, its profile, and who reads and lists it.
+//! The origin: a directory, its profile, its readers and its listings.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,34 +16,34 @@ use tokio::sync::oneshot;
 
 use crate::LocalConfig;
 use crate::error::{NAME, from_errno};
+use crate::file_reader::{FileReader, check_path};
 use crate::place::{self, ChangeTimes, DirectoryPlace};
-use crate::pool::Pool;
-use crate::reader::{Reader, check_path};
+use crate::pool::ReadPool;
 
 /// A directory whose files are samples.
 ///
-/// Reads run on the origin's own threads, which are started by the first reads, are named `foreread-local`, and end
-/// by themselves after the origin is dropped; so do those of listings (`foreread-list`). A thread that hangs in the
-/// kernel (a dead file server) outlives the origin but keeps nobody waiting: its read's future is all that waits
-/// for it.
+/// Reads run on the origin's own threads (`foreread-local`). The first reads start them, and they
+/// end after the origin is dropped. Listings do the same (`foreread-list`). A thread that hangs in
+/// the kernel (a dead file server) outlives the origin. Only its own read's future waits for it.
 ///
-/// Paths with `.` or `..`, absolute ones and those with empty parts are refused before the file system sees them.
-/// Symbolic links below the root may lead anywhere: whoever may write them there decides what is read.
+/// Absolute paths and paths with `.`, `..` or empty parts are refused before the file system sees
+/// them. Symbolic links below the root may lead anywhere: users who may write there decide what is
+/// read.
 #[derive(Debug)]
 pub struct LocalOrigin {
     root: PathBuf,
     profile: TierProfile,
     config: LocalConfig,
-    lies: DirectoryPlace,
-    pool: Pool<Reader>,
+    place: DirectoryPlace,
+    pool: ReadPool<FileReader>,
 }
 
 impl LocalOrigin {
-    /// Opens the directory `root`; samples will be read into memory from `buffers`.
+    /// Opens the directory `root`. Samples are read into memory from `buffers`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is nothing there, [`ErrorKind::Invalid`] if it is no directory,
-    /// [`ErrorKind::Denied`] if it may not be read.
+    /// [`ErrorKind::NotFound`] if it does not exist, [`ErrorKind::Invalid`] if it is not a
+    /// directory, [`ErrorKind::Denied`] if it may not be read.
     pub fn open(
         root: impl AsRef<Path>,
         config: LocalConfig,
@@ -56,18 +56,18 @@ impl LocalOrigin {
             Errno::NOENT => from_errno(errno, &name).with_detail("there is no such directory"),
             Errno::NOTDIR if is_something_else(root) => TierError::new(ErrorKind::Invalid, NAME)
                 .with_object(&*name)
-                .with_detail("it is no directory")
+                .with_detail("it is not a directory")
                 .with_source(std::io::Error::from(errno)),
             errno => from_errno(errno, &name),
         })?;
         let cached = is_on_this_machine(directory.as_fd());
         let profile = TierProfile::new(config.parallelism).with_kernel_cached(cached);
-        let lies = DirectoryPlace::of(directory.as_fd(), root);
-        let pool = Pool::new(Reader::new(directory, buffers), config.parallelism);
-        Ok(Self { root: root.to_owned(), profile, config, lies, pool })
+        let place = DirectoryPlace::of(directory.as_fd(), root);
+        let pool = ReadPool::new(FileReader::new(directory, buffers), config.parallelism);
+        Ok(Self { root: root.to_owned(), profile, config, place, pool })
     }
 
-    /// The directory, as it was given.
+    /// The directory as it was given.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -77,16 +77,18 @@ fn is_something_else(path: &Path) -> bool {
     rustix::fs::stat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory)
 }
 
-/// Whether an open file or directory is on this machine, and not on a file server.
+/// Whether an open file or directory is on this machine and not on a file server.
 pub(crate) fn is_on_this_machine(file: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|stat| is_local(stat.f_type as u64))
 }
 
-/// Whether a file system of this magic number is on this machine, so that its page cache is as good as memory.
+/// Whether file systems with this magic number are local, so that the page cache is as good as
+/// memory.
 ///
-/// Those are named, and everything else counts as a network's: taking a network's for a local one would turn the
-/// memory tier off where it is needed most, the other mistake keeps a second copy. Not here, for example: NFS, Lustre
-/// (0x0BD00BD0), GPFS, CephFS, FUSE, SMB and CIFS, 9p, BeeGFS, AFS, Coda.
+/// All others count as network file systems. Mistaking a network file system for a local one would
+/// turn off the memory tier where it is needed most. The opposite mistake keeps a second copy. Not
+/// listed, for example: NFS, Lustre (0x0BD00BD0), GPFS, CephFS, FUSE, SMB and CIFS, 9p, BeeGFS,
+/// AFS, Coda.
 fn is_local(magic: u64) -> bool {
     const LOCAL: [u64; 22] = [
         0xEF53,      // ext2, ext3, ext4
@@ -128,7 +130,7 @@ impl Tier for LocalOrigin {
         self.pool.read(request)
     }
 
-    /// Wakes as many threads as are of use.
+    /// Wakes as many threads as are useful.
     fn submit(&self) {
         self.pool.submit();
     }
@@ -139,7 +141,7 @@ impl OriginTier for LocalOrigin {
         let root = self.pool.reader().root().as_fd().try_clone_to_owned();
         match root {
             Ok(root) => {
-                let times = self.lies.times;
+                let times = self.place.times;
                 crate::lister::list(root, prefix, after, self.config.parallelism, times).boxed()
             }
             Err(error) => {
@@ -151,13 +153,13 @@ impl OriginTier for LocalOrigin {
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         let root = self.pool.reader().root().as_fd().try_clone_to_owned();
-        let (path, times): (Arc<str>, _) = (path.into(), self.lies.times);
-        // A dead file server may not answer for minutes; that must not hold a thread of the runtime.
+        let (path, times): (Arc<str>, _) = (path.into(), self.place.times);
+        // A dead file server may not answer for minutes, which must not block a runtime thread.
         let (done, found) = oneshot::channel();
         let asked = Arc::clone(&path);
         let started = std::thread::Builder::new().name("foreread-stat".to_owned()).spawn(move || {
             let root = root.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
-            // Whoever asked may not wait any more.
+            // The receiver may be gone.
             let _ = done.send(
                 root.map_err(|errno| from_errno(errno, &asked)).and_then(|root| stat(root, asked, times)),
             );
@@ -177,17 +179,17 @@ impl OriginTier for LocalOrigin {
     }
 
     fn place(&self) -> &str {
-        &self.lies.place
+        &self.place.place
     }
 }
 
-/// A file below `root`.
+/// Describes a file below `root`.
 fn stat(root: OwnedFd, path: Arc<str>, times: ChangeTimes) -> Result<Object, TierError> {
     check_path(&path)?;
     let stat = rustix::fs::statx(&root, &*path, AtFlags::empty(), place::WANTED)
         .map_err(|errno| from_errno(errno, &path))?;
     if FileType::from_raw_mode(u32::from(stat.stx_mode)) != FileType::RegularFile {
-        return Err(from_errno(Errno::NOENT, &path).with_detail("it is no file"));
+        return Err(from_errno(Errno::NOENT, &path).with_detail("it is not a file"));
     }
     Ok(Object { path, size: stat.stx_size, version: Some(times.version(&stat)) })
 }

@@ -1,10 +1,11 @@
-//! What the kernel's errors mean for a read.
+//! Classifies the kernel's errors.
 //!
-//! Only classification: whether and when to try again is decided by the layers. The kinds follow what an error means
-//! for a *training run*. Three classes are transient: the answers of a file server that is busy, restarts or has
-//! evicted this client, the end of a connection to one, and a lack of descriptors, which ends when reads end. What a
-//! person has to repair is not. `EIO` is in both classes: from a file server it is an interrupted request, from a disk of
-//! this machine a sector that cannot be read, for which a retry costs the device's own timeout again.
+//! The layers decide whether and when to retry. The kinds follow the meaning for a *training run*.
+//! Three classes are transient. A file server is busy, restarts or has evicted this client. A
+//! connection to it has ended. File descriptors run out, which passes when reads end. Errors that a
+//! person must repair are not transient. `EIO` is in both classes. From a file server it is an
+//! interrupted request. From a local disk it is an unreadable sector, and a retry costs the
+//! device's own timeout again.
 
 use std::os::fd::BorrowedFd;
 
@@ -16,7 +17,7 @@ use crate::core::is_on_this_machine;
 /// The tier's name in messages.
 pub(crate) const NAME: &str = "local";
 
-/// The kind of a kernel error, and what to say beyond it.
+/// The kind of a kernel error, and additional detail.
 fn classify(errno: Errno) -> (ErrorKind, Option<&'static str>) {
     match errno {
         Errno::NOENT => (ErrorKind::NotFound, None),
@@ -26,16 +27,17 @@ fn classify(errno: Errno) -> (ErrorKind, Option<&'static str>) {
         Errno::NFILE => (ErrorKind::Transient, Some("too many open files on this machine")),
         errno if is_of_a_server(errno) => (ErrorKind::Transient, None),
         Errno::NAMETOOLONG => (ErrorKind::Invalid, Some("the name is too long for this file system")),
-        Errno::LOOP => (ErrorKind::Other, Some("symbolic links lead in a circle")),
-        // What a path leads to when something else was put in a file's place.
-        Errno::ISDIR | Errno::SPIPE | Errno::NXIO => (ErrorKind::Changed, Some("not a file any more")),
+        Errno::LOOP => (ErrorKind::Other, Some("symbolic links form a cycle")),
+        // The path leads to another object in the file's place.
+        Errno::ISDIR | Errno::SPIPE | Errno::NXIO => (ErrorKind::Changed, Some("no longer a file")),
         _ => (ErrorKind::Other, None),
     }
 }
 
-/// Whether an error may be that of a file server which comes back. Lustre answers `ESHUTDOWN`, `ENOTCONN` or `EIO` to an
-/// evicted client, NFS `ESTALE` after a failover, SMB `EHOSTDOWN` and the socket's errors, and
-/// FUSE `ENOTCONN` or `ECONNABORTED` until its daemon is back.
+/// Whether an error may come from a file server that is temporarily away. Lustre returns
+/// `ESHUTDOWN`, `ENOTCONN` or `EIO` to an evicted client. NFS returns `ESTALE` after a failover.
+/// SMB returns `EHOSTDOWN` and the socket's errors. FUSE returns `ENOTCONN` or `ECONNABORTED` until
+/// its daemon is back.
 pub(crate) fn is_of_a_server(errno: Errno) -> bool {
     matches!(
         errno,
@@ -63,8 +65,8 @@ pub(crate) fn is_of_a_server(errno: Errno) -> bool {
     )
 }
 
-/// The error of a read from an open file. Only one that fails is looked at more closely, because below a directory of
-/// this machine a server's may be mounted.
+/// The error of a read from an open file. The file system is checked per failed file, because a
+/// server's may be mounted below a local directory.
 pub(crate) fn from_read(errno: Errno, object: &str, file: BorrowedFd<'_>) -> TierError {
     if errno == Errno::IO && is_on_this_machine(file) {
         return unreadable(errno, object);
@@ -95,14 +97,14 @@ pub(crate) fn from_errno(errno: Errno, object: &str) -> TierError {
     }
 }
 
-/// A request that makes no sense.
+/// The error of an invalid request.
 pub(crate) fn invalid(object: &str, why: impl Into<String>) -> TierError {
-    TierError::new(ErrorKind::Invalid, NAME).with_object(object).with_detail(why)
+    TierError::invalid(NAME, object, why)
 }
 
-/// An object that is not the one that was indexed.
+/// The error of an object that has changed since it was indexed.
 pub(crate) fn changed(object: &str, why: impl Into<String>) -> TierError {
-    TierError::new(ErrorKind::Changed, NAME).with_object(object).with_detail(why)
+    TierError::changed(NAME, object, why)
 }
 
 #[cfg(test)]
@@ -142,7 +144,7 @@ mod tests {
     #[test]
     // semantics: FAIL-5
     fn unreadable_sector_of_a_disk_is_not_retried() {
-        // Every test machine has this one: proc is no server's, and not on the list of those of this machine either.
+        // Every test machine has proc, which is not on the list of local file systems.
         let other = std::fs::File::open("/proc/self/stat").unwrap();
         assert!(from_read(Errno::IO, "a/b.jpg", other.as_fd()).is_retryable());
         let own = tempfile::tempfile().unwrap();
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_retryable_and_the_rest_is_not() {
+    fn passing_errors_are_retryable_and_others_are_not() {
         for errno in [Errno::IO, Errno::STALE, Errno::INTR, Errno::MFILE, Errno::NFILE, Errno::TIMEDOUT] {
             assert!(from_errno(errno, "a").is_retryable(), "{errno}");
         }
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_names_the_object_and_the_remedy() {
+    fn error_names_the_object_and_the_remedy() {
         let text = from_errno(Errno::MFILE, "a/b.jpg").to_string();
         assert!(text.starts_with("local: a/b.jpg: ") && text.ends_with("raise `ulimit -n`"), "{text}");
         assert!(from_errno(Errno::NOENT, "x").to_string().starts_with("local: x: "));

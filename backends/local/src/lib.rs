@@ -1,9 +1,9 @@
-//! Directories: as origins ([`LocalOrigin`]: a disk, or a file system that a cluster shares), and as caches
+//! Directories as origins ([`LocalOrigin`]: a disk, or a shared file system) and as caches
 //! ([`DiskTier`], in [`disk`]).
 //!
-//! [`LocalOrigin`] reads files below a directory on a bounded pool of plain threads, because blocking calls on those
-//! cost a third of what an asynchronous runtime's file API costs, and lists them with some threads more.
-//! [`LocalBackend`] opens one from a plain path or a `file` URL.
+//! [`LocalOrigin`] reads files below a directory on a bounded pool of plain threads. Blocking calls
+//! cost a third of an asynchronous runtime's file API. A few more threads list the directory.
+//! [`LocalBackend`] opens an origin from a plain path or a `file` URL.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -26,12 +26,12 @@ mod config;
 mod core;
 pub mod disk;
 mod error;
+mod file_reader;
 mod jobs;
+mod list_retry;
 mod lister;
-mod patience;
 mod place;
 mod pool;
-mod reader;
 
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};

@@ -1,15 +1,17 @@
-//! Finding the files below a directory.
+//! Lists the files below a directory.
 //!
-//! Some threads of the listing's own share one stack of work: directories to be read, and lots of names to be looked
-//! at (size and modification time take a system call a name, on a file server a round trip). A directory of a million
-//! files is therefore looked at by all of them. The stack is last-in-first-out, and a thread that finds it full works
-//! its names off itself, and its directories, too, down to a depth of [`NESTED`]. So memory stays small for a directory
-//! of a million directories as for one of a million files; only a tree that is both wide and deep fills the stack. Results go through a bounded channel: a
-//! slow consumer holds the walk back, and dropping the stream ends it.
+//! Some threads share one stack of tasks: directories to read, and batches of names to `stat`. A
+//! `stat` costs a system call per name, on a file server a round trip. So all threads work on a
+//! directory of a million files.
 //!
-//! Symbolic links are followed, as `torchvision.datasets.ImageFolder` does. A directory that is one of its own
-//! ancestors (by device and inode) is an error rather than a walk without end; one that is reached by two ways is
-//! listed twice, because its samples have two paths.
+//! The stack is last in, first out. A thread that finds it full processes its names itself, and its
+//! directories down to a depth of [`MAX_NESTED`]. So memory stays small for a million directories
+//! as for a million files. Only a tree that is both wide and deep fills the stack. Results go
+//! through a bounded channel: a slow consumer slows the walk, and dropping the stream ends it.
+//!
+//! Symbolic links are followed, as by `torchvision.datasets.ImageFolder`. A directory that is its
+//! own ancestor (by device and inode) is an error. A directory with two paths is listed twice,
+//! because its samples have two paths.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,46 +25,48 @@ use tokio::sync::mpsc;
 
 use crate::core::is_on_this_machine;
 use crate::error::{NAME, from_errno, invalid};
-use crate::patience::Patience;
+use crate::file_reader::check_path;
+use crate::jobs::lock;
+use crate::list_retry::ListRetry;
 use crate::place::{self, ChangeTimes};
-use crate::reader::check_path;
 
-/// Names that are looked at by one thread in one go.
-const LOT: usize = 256;
+/// Names per task.
+const NAMES_PER_TASK: usize = 256;
 
-/// Lots on the stack, per thread, from which on nobody adds another.
-const STACK: usize = 4;
+/// Tasks on the stack, per thread, above which no thread adds another.
+const TASKS_PER_THREAD: usize = 4;
 
-/// Directories that one thread has open at once, each in the one before, while the stack is full.
-const NESTED: u32 = 16;
+/// Nested directories that one thread has open while the stack is full.
+const MAX_NESTED: u32 = 16;
 
-/// The bytes of names that are read from a directory at once.
-const ENTRIES: usize = 64 << 10;
+/// Buffer size for reading directories, in bytes.
+const DIRENT_BYTES: usize = 64 << 10;
 
-/// Threads at most; more than this a file server's directory does not reward.
-const THREADS: usize = 16;
+/// Maximum number of threads. A file server's directory gains nothing from more.
+const MAX_THREADS: usize = 16;
 
-type Found = Result<Object, TierError>;
+type ListResult = Result<Object, TierError>;
 
-/// The objects below `prefix`, a directory relative to `root`, whose paths are greater than `after`.
+/// The objects below `prefix`, a directory relative to `root`, whose paths are greater than
+/// `after`.
 pub(crate) fn list(
     root: OwnedFd,
     prefix: &str,
     after: Option<&str>,
     parallelism: usize,
     times: ChangeTimes,
-) -> impl Stream<Item = Found> + Send + 'static {
+) -> impl Stream<Item = ListResult> + Send + 'static {
     let (out, mut found) = mpsc::channel(16);
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
     match if prefix.is_empty() { Ok(()) } else { check_path(prefix) } {
-        Ok(()) => Walk::start((root, times), prefix, after, parallelism, out),
-        // The channel is new and has room.
+        Ok(()) => DirectoryWalk::start((root, times), prefix, after, parallelism, out),
+        // The channel is new and has space.
         Err(error) => drop(out.try_send(vec![Err(error)])),
     }
     futures::stream::poll_fn(move |context| found.poll_recv(context)).flat_map(futures::stream::iter)
 }
 
-/// A directory on the way from the root, to find circles.
+/// An ancestor of a directory, for detecting cycles.
 struct Ancestor {
     device: u64,
     inode: u64,
@@ -70,54 +74,54 @@ struct Ancestor {
     parent: Option<Arc<Self>>,
 }
 
-enum Work {
+enum WalkTask {
     Directory { path: String, parent: Option<Arc<Ancestor>> },
     Names { directory: Arc<OwnedFd>, of: Arc<Ancestor>, names: Vec<CString> },
 }
 
-struct Walk {
+struct DirectoryWalk {
     root: OwnedFd,
     times: ChangeTimes,
     prefix: String,
     after: Option<String>,
     bound: usize,
-    out: mpsc::Sender<Vec<Found>>,
-    patience: Patience,
-    state: Mutex<State>,
+    out: mpsc::Sender<Vec<ListResult>>,
+    list_retry: ListRetry,
+    state: Mutex<WalkState>,
     wanted: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    work: Vec<Work>,
+struct WalkState {
+    work: Vec<WalkTask>,
     threads: usize,
-    /// Threads that have work in hand and may add more.
+    /// Threads with a task, which may add more.
     busy: usize,
     stopped: bool,
 }
 
-impl Walk {
+impl DirectoryWalk {
     fn start(
         (root, times): (OwnedFd, ChangeTimes),
         prefix: &str,
         after: Option<&str>,
         parallelism: usize,
-        out: mpsc::Sender<Vec<Found>>,
+        out: mpsc::Sender<Vec<ListResult>>,
     ) {
         let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
-        let bound = parallelism.clamp(1, THREADS);
-        let (state, wanted, patience) = (Mutex::default(), Condvar::new(), Patience::default());
-        let walk = Self { root, times, prefix: prefix.clone(), after, bound, out, patience, state, wanted };
+        let bound = parallelism.clamp(1, MAX_THREADS);
+        let (state, wanted, list_retry) = (Mutex::default(), Condvar::new(), ListRetry::default());
+        let walk = Self { root, times, prefix: prefix.clone(), after, bound, out, list_retry, state, wanted };
         let walk = Arc::new(walk);
-        walk.add(Work::Directory { path: prefix, parent: None });
+        walk.add(WalkTask::Directory { path: prefix, parent: None });
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, WalkState> {
+        lock(&self.state)
     }
 
-    /// Puts work on the stack, for an idle thread or a new one.
-    fn add(self: &Arc<Self>, work: Work) {
+    /// Pushes a task for an idle thread or a new one.
+    fn add(self: &Arc<Self>, work: WalkTask) {
         let mut state = self.lock();
         state.work.push(work);
         if state.threads > state.busy {
@@ -139,15 +143,15 @@ impl Walk {
                 drop(state);
                 let failed = TierError::new(ErrorKind::Transient, NAME).with_source(error);
                 let failed = failed.with_detail("no thread could be started; raise `ulimit -u`");
-                // The first work of the walk: the channel is empty.
+                // The first task of the walk: the channel is empty.
                 drop(self.out.try_send(vec![Err(failed)]));
             }
         }
     }
 
-    /// A thread's life.
+    /// The thread's main loop.
     fn run(self: Arc<Self>) {
-        let mut room = Vec::with_capacity(ENTRIES);
+        let mut room = Vec::with_capacity(DIRENT_BYTES);
         let mut state = self.lock();
         loop {
             if state.stopped {
@@ -156,18 +160,20 @@ impl Walk {
             if let Some(work) = state.work.pop() {
                 state.busy += 1;
                 drop(state);
-                let going_on = match work {
-                    Work::Directory { path, parent } => self.directory(path, parent, &mut room, 0),
-                    Work::Names { directory, of, names } => self.names(directory.as_fd(), &of, &names, 0),
+                let continues = match work {
+                    WalkTask::Directory { path, parent } => self.read_directory(path, parent, &mut room, 0),
+                    WalkTask::Names { directory, of, names } => {
+                        self.stat_names(directory.as_fd(), &of, &names, 0)
+                    }
                 };
                 state = self.lock();
                 state.busy -= 1;
-                if !going_on {
+                if !continues {
                     state.stopped = true;
                     state.work.clear();
                 }
             } else if state.busy == 0 {
-                break; // nobody is left who could add work
+                break; // no thread is left that could add tasks
             } else {
                 state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -176,26 +182,22 @@ impl Walk {
         self.wanted.notify_all();
     }
 
-    /// Repeats a system call about something in `place` while its file server is away.
-    fn patiently<T>(
-        &self,
-        place: BorrowedFd<'_>,
-        call: impl FnMut() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
+    /// Repeats a system call on `place` while its file server is away.
+    fn retry<T>(&self, place: BorrowedFd<'_>, call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
         let wait = |time| {
             std::thread::sleep(time);
             !self.out.is_closed()
         };
-        self.patience.call(call, || is_on_this_machine(place), wait)
+        self.list_retry.call(call, || is_on_this_machine(place), wait)
     }
 
-    /// Sends results on; `false` if nobody wants them any more.
-    fn send(&self, found: Vec<Found>) -> bool {
+    /// Sends results. `false` if the stream was dropped.
+    fn send(&self, found: Vec<ListResult>) -> bool {
         found.is_empty() || self.out.blocking_send(found).is_ok()
     }
 
-    /// Reads a directory, as one of `nested` that this thread has open; `false` if the walk is over.
-    fn directory(
+    /// Reads a directory at the nesting depth `nested`. `false` if the walk is over.
+    fn read_directory(
         self: &Arc<Self>,
         path: String,
         parent: Option<Arc<Ancestor>>,
@@ -208,13 +210,13 @@ impl Walk {
         let shown = if path.is_empty() { "." } else { &path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = self.root.as_fd();
-        let opened = self.patiently(root, || rustix::fs::openat(root, shown, flags, Mode::empty()));
+        let opened = self.retry(root, || rustix::fs::openat(root, shown, flags, Mode::empty()));
         let directory = match opened {
             Ok(directory) => Arc::new(directory),
-            Err(Errno::NOENT | Errno::NOTDIR) if parent.is_some() => return true, // gone meanwhile
+            Err(Errno::NOENT | Errno::NOTDIR) if parent.is_some() => return true, // removed in the meantime
             Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
         };
-        let stat = match self.patiently(directory.as_fd(), || rustix::fs::fstat(&directory)) {
+        let stat = match self.retry(directory.as_fd(), || rustix::fs::fstat(&directory)) {
             Ok(stat) => stat,
             Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
         };
@@ -222,8 +224,7 @@ impl Walk {
         while let Some(ancestor) = above {
             if (ancestor.device, ancestor.inode) == (stat.st_dev, stat.st_ino) {
                 let again = if ancestor.path.is_empty() { "the root" } else { &ancestor.path };
-                let why =
-                    format!("symbolic links lead in a circle: it is {again} again; remove or exclude it");
+                let why = format!("symbolic links form a cycle: it is {again} again; remove or exclude it");
                 return self.send(vec![Err(invalid(shown, why))]);
             }
             above = ancestor.parent.as_deref();
@@ -237,7 +238,7 @@ impl Walk {
             Ok(entry.map(|entry| (entry.file_name().to_owned(), entry.file_type())))
         };
         loop {
-            let (name, kind) = match self.patiently(directory.as_fd(), &mut next) {
+            let (name, kind) = match self.retry(directory.as_fd(), &mut next) {
                 Ok(Some(entry)) => entry,
                 Ok(None) => break,
                 Err(errno) => {
@@ -248,51 +249,53 @@ impl Walk {
                     break;
                 }
             };
-            // `.`, `..` and what is hidden; and a disk tier that somebody has put into a dataset.
+            // Skips `.`, `..`, hidden entries, and a disk tier inside the dataset.
             if name.as_bytes().starts_with(b".") || crate::disk::is_cache_name(name.as_bytes()) {
                 continue;
             }
             if kind == FileType::Directory {
-                let going_on = match self.join(&of, &name) {
+                let continues = match self.join(&of, &name) {
                     Ok(path) => self.descend(path, &of, nested),
                     Err(error) => self.send(vec![Err(error)]),
                 };
-                if !going_on {
+                if !continues {
                     return false;
                 }
                 continue;
             }
             names.push(name);
-            if names.len() == LOT && !self.hand_on(&directory, &of, std::mem::take(&mut names), nested) {
+            if names.len() == NAMES_PER_TASK
+                && !self.delegate(&directory, &of, std::mem::take(&mut names), nested)
+            {
                 return false;
             }
         }
-        self.names(directory.as_fd(), &of, &names, nested)
+        self.stat_names(directory.as_fd(), &of, &names, nested)
     }
 
-    /// Whether others have enough to do; `None` if the walk is over.
+    /// Whether the stack is full. `None` if the walk is over.
     fn is_full(&self) -> Option<bool> {
         let state = self.lock();
-        (!state.stopped).then(|| state.work.len() >= STACK * self.bound)
+        (!state.stopped).then(|| state.work.len() >= TASKS_PER_THREAD * self.bound)
     }
 
-    /// Leaves a directory to others, or reads it if they have enough; `false` if the walk is over.
+    /// Pushes a directory, or reads it if the stack is full. `false` if the walk is over.
     fn descend(self: &Arc<Self>, path: String, of: &Arc<Ancestor>, nested: u32) -> bool {
         let parent = Some(Arc::clone(of));
         match self.is_full() {
             None => false,
-            Some(true) if nested < NESTED => {
-                self.directory(path, parent, &mut Vec::with_capacity(ENTRIES), nested + 1)
+            Some(true) if nested < MAX_NESTED => {
+                self.read_directory(path, parent, &mut Vec::with_capacity(DIRENT_BYTES), nested + 1)
             }
             Some(_) => {
-                self.add(Work::Directory { path, parent });
+                self.add(WalkTask::Directory { path, parent });
                 true
             }
         }
     }
 
-    /// Leaves a lot of names to others, or works it off if they have enough; `false` if the walk is over.
-    fn hand_on(
+    /// Pushes a batch of names, or processes it if the stack is full. `false` if the walk is over.
+    fn delegate(
         self: &Arc<Self>,
         directory: &Arc<OwnedFd>,
         of: &Arc<Ancestor>,
@@ -301,15 +304,15 @@ impl Walk {
     ) -> bool {
         match self.is_full() {
             None => return false,
-            Some(true) => return self.names(directory.as_fd(), of, &names, nested),
+            Some(true) => return self.stat_names(directory.as_fd(), of, &names, nested),
             Some(false) => {}
         }
-        self.add(Work::Names { directory: Arc::clone(directory), of: Arc::clone(of), names });
+        self.add(WalkTask::Names { directory: Arc::clone(directory), of: Arc::clone(of), names });
         true
     }
 
-    /// Looks at names of one directory; `false` if the walk is over.
-    fn names(
+    /// Processes names of one directory. `false` if the walk is over.
+    fn stat_names(
         self: &Arc<Self>,
         directory: BorrowedFd<'_>,
         of: &Arc<Ancestor>,
@@ -325,8 +328,8 @@ impl Walk {
                     continue;
                 }
             };
-            let stat = self
-                .patiently(directory, || rustix::fs::statx(directory, name, AtFlags::empty(), place::WANTED));
+            let stat =
+                self.retry(directory, || rustix::fs::statx(directory, name, AtFlags::empty(), place::WANTED));
             let stat = match stat {
                 Ok(stat) => stat,
                 Err(errno) => {
@@ -353,7 +356,7 @@ impl Walk {
         self.send(found)
     }
 
-    /// The path of `name` in `of`, which must be UTF-8.
+    /// The path of `name` in `of`. It must be UTF-8.
     fn join(&self, of: &Ancestor, name: &CStr) -> Result<String, TierError> {
         let separator = if of.path.is_empty() { "" } else { "/" };
         match name.to_str() {
@@ -365,7 +368,7 @@ impl Walk {
         }
     }
 
-    /// Whether all that lies in this directory comes before `after`.
+    /// Whether all paths in this directory come before `after`.
     fn is_before(&self, path: &str) -> bool {
         let Some(after) = self.after.as_deref() else { return false };
         if path.is_empty() || path == self.prefix {
@@ -376,18 +379,18 @@ impl Walk {
     }
 }
 
-/// What it means that a name cannot be looked at; nothing if it has gone since the directory was read.
+/// The error of a name without metadata. `None` if it was removed since the directory was read.
 fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) -> Option<TierError> {
     let link = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
     let error = from_errno(errno, path);
     match errno {
         Errno::NOENT | Errno::NOTDIR if link => {
-            Some(error.with_detail("a symbolic link that leads nowhere; remove it or exclude it"))
+            Some(error.with_detail("a dangling symbolic link; remove it or exclude it"))
         }
         Errno::NOENT => None,
         Errno::LOOP => Some(
-            invalid(path, "symbolic links lead in a circle; remove or exclude it")
+            invalid(path, "symbolic links form a cycle; remove or exclude it")
                 .with_source(std::io::Error::from(errno)),
         ),
         _ => Some(error),
@@ -398,7 +401,7 @@ fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) 
 mod tests {
     use super::*;
 
-    /// A dataset of a directory a sample once had all of its directories' paths in memory.
+    /// With one directory per sample, all their paths were once in memory.
     #[test]
     // semantics: SAMPLE-13
     fn directory_of_many_directories_does_not_fill_the_stack() {
@@ -409,21 +412,21 @@ mod tests {
             std::fs::write(directory.join("x"), "").unwrap();
         }
         let (out, mut found) = mpsc::channel(1000);
-        let walk = Arc::new(Walk {
+        let walk = Arc::new(DirectoryWalk {
             root: std::fs::File::open(made.path()).unwrap().into(),
             times: ChangeTimes::default(),
             prefix: String::new(),
             after: None,
             bound: 2,
             out,
-            patience: Patience::default(),
+            list_retry: ListRetry::default(),
             // All threads are busy.
-            state: Mutex::new(State { threads: 2, busy: 2, ..State::default() }),
+            state: Mutex::new(WalkState { threads: 2, busy: 2, ..WalkState::default() }),
             wanted: Condvar::new(),
         });
-        assert!(walk.directory(String::new(), None, &mut Vec::with_capacity(ENTRIES), 0));
+        assert!(walk.read_directory(String::new(), None, &mut Vec::with_capacity(DIRENT_BYTES), 0));
         let waiting = walk.lock().work.len();
-        assert_eq!(waiting, STACK * 2);
+        assert_eq!(waiting, TASKS_PER_THREAD * 2);
         let mut files = 0;
         while let Ok(more) = found.try_recv() {
             files += more.into_iter().filter(Result::is_ok).count();

@@ -1,18 +1,20 @@
-//! Where a directory lies: one word for it, whichever path, bind mount or second mount point leads there.
+//! The place of a directory: one name for every path, bind mount or second mount point that leads
+//! there.
 //!
-//! The word is the mount's source, the type of its file system and the path inside of that file system, as
-//! `/proc/self/mountinfo` has them. So containers and hosts that see the same data by different paths agree. Three kinds
-//! of sources name nothing by themselves:
-//! * a loop device is whatever image it was set up with, so its image stands in its place;
-//! * file systems without a source of their own (tmpfs, most of FUSE) and devices that anything may be attached to are told
-//!   apart by what the kernel numbers once since its start, because another one may have the same path later;
-//! * an overlay is what it is made of.
+//! The name consists of the mount's source, the type of its file system and the path inside it,
+//! from `/proc/self/mountinfo`. So containers and hosts that see the same data by different paths
+//! agree. Three kinds of sources are ambiguous:
+//! * A loop device is replaced by its image.
+//! * File systems without a source (tmpfs, most of FUSE) and reusable devices are identified by a
+//!   number that the kernel assigns once per boot, because another one may get the same path later.
+//! * An overlay is replaced by its layers.
 //!
-//! The price is a cache that is not found again where such a file system is mounted anew; a name in the catalog
-//! (`foreread index --name`) is the remedy.
+//! The price is a cache that is not found again after such a file system is mounted again. A name
+//! in the catalog (`foreread index --name`) is the remedy.
 //!
-//! Beside the word stands whether the file system keeps change times that nobody can set: with those a listing can tell
-//! files from others that were put in their place with the same names, sizes and modification times.
+//! The module also determines whether the file system keeps change times that no program can set.
+//! With those a listing detects files that were replaced with the same names, sizes and
+//! modification times.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,48 +23,47 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use foreread_tier::{Change, Version};
+use foreread_tier::{Change, Version, unix_nanoseconds};
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 
-use crate::reader::nanoseconds;
-
-/// Images may lie on file systems that are images themselves; deeper than this nobody looks.
-const DEPTH: u32 = 4;
+/// The limit for images on file systems that are images themselves.
+const MAX_DEPTH: u32 = 4;
 
 /// A directory's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryPlace {
-    /// The word.
+    /// The name.
     pub(crate) place: String,
-    /// Which files have change times that can be believed.
+    /// Which files have reliable change times.
     pub(crate) times: ChangeTimes,
 }
 
-/// What is known of the changes of files below a directory: of those on its own device as much as its file system tells,
-/// of what is mounted below it or linked to nothing.
+/// The change times of files below a directory. Files on its own device have those of its file
+/// system. Files on file systems mounted or linked below it have none.
 ///
-/// Made for a directory; the versions of the files below it come from here, as a listing of the directory has them.
+/// It is made for a directory and gives the versions of its files, as a listing of the directory
+/// has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeTimes {
     device: (u32, u32),
-    belief: Belief,
+    trust: CtimeTrust,
 }
 
-/// What change times of a file system are worth.
+/// How reliable the change times of a file system are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Belief {
+enum CtimeTrust {
     Kept,
     Claimed,
     #[default]
     None,
 }
 
-/// What has to be asked of a file for [`ChangeTimes::version`].
+/// The `statx` fields for [`ChangeTimes::version`].
 pub(crate) const WANTED: StatxFlags =
     StatxFlags::TYPE.union(StatxFlags::SIZE).union(StatxFlags::MTIME).union(StatxFlags::CTIME);
 
 impl ChangeTimes {
-    /// Those below `directory`; nothing where it cannot be opened.
+    /// The change times below `directory`. None if it cannot be opened.
     pub fn below(directory: &Path) -> Self {
         fs::File::open(directory).map_or_else(|_| Self::default(), |directory| times_of(directory.as_fd()))
     }
@@ -70,59 +71,60 @@ impl ChangeTimes {
     /// The version of a file below the directory.
     pub fn version_of(self, file: &fs::Metadata) -> Version {
         let device = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
-        let modified = nanoseconds(file.mtime(), file.mtime_nsec() as u32);
-        self.made(device, modified, nanoseconds(file.ctime(), file.ctime_nsec() as u32), file.ino())
+        let modified = unix_nanoseconds(file.mtime(), file.mtime_nsec());
+        let changed = unix_nanoseconds(file.ctime(), file.ctime_nsec());
+        self.version_with(device, modified, changed, file.ino())
     }
 
-    /// The same of what `statx` says, asked for [`WANTED`].
+    /// The version from `statx` with the fields [`WANTED`].
     pub(crate) fn version(self, stat: &Statx) -> Version {
-        let modified = nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
+        let modified = unix_nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
         if stat.stx_mask & StatxFlags::CTIME.bits() == 0 {
             return Version::Modified(modified);
         }
-        let changed = nanoseconds(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
-        self.made((stat.stx_dev_major, stat.stx_dev_minor), modified, changed, stat.stx_ino)
+        let changed = unix_nanoseconds(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
+        self.version_with((stat.stx_dev_major, stat.stx_dev_minor), modified, changed, stat.stx_ino)
     }
 
-    fn made(self, device: (u32, u32), modified: i64, changed: i64, inode: u64) -> Version {
-        // Files that change places keep their times, so the number is the file's, too.
+    fn version_with(self, device: (u32, u32), modified: i64, changed: i64, inode: u64) -> Version {
+        // Two files that swap names keep their times, so the inode is included.
         let number = (changed as u64).rotate_left(32) ^ inode.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let changed = match self.belief {
+        let changed = match self.trust {
             _ if device != self.device => Change::Elsewhere,
-            Belief::Kept => Change::Kept(number),
-            Belief::Claimed => Change::Claimed(number),
-            Belief::None => return Version::Modified(modified),
+            CtimeTrust::Kept => Change::Kept(number),
+            CtimeTrust::Claimed => Change::Claimed(number),
+            CtimeTrust::None => return Version::Modified(modified),
         };
         Version::Written { modified, changed }
     }
 }
 
 impl DirectoryPlace {
-    /// The place of an open directory, which was opened as `path`.
+    /// The place of an open directory that was opened as `path`.
     pub(crate) fn of(directory: BorrowedFd<'_>, path: &Path) -> Self {
-        Self { place: place_of(directory, path, DEPTH), times: times_of(directory) }
+        Self { place: place_of(directory, path, MAX_DEPTH), times: times_of(directory) }
     }
 }
 
 fn times_of(directory: BorrowedFd<'_>) -> ChangeTimes {
-    let belief = match rustix::fs::fstatfs(directory).map(|stat| stat.f_type as u64 & 0xFFFF_FFFF) {
-        Ok(OVERLAY) => Belief::Claimed,
-        Ok(magic) if keeps_change_times(magic) => Belief::Kept,
-        _ => Belief::None,
+    let trust = match rustix::fs::fstatfs(directory).map(|stat| stat.f_type as u64 & 0xFFFF_FFFF) {
+        Ok(OVERLAY) => CtimeTrust::Claimed,
+        Ok(magic) if keeps_change_times(magic) => CtimeTrust::Kept,
+        _ => CtimeTrust::None,
     };
     let stat = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
     stat.map_or_else(
         |_| ChangeTimes::default(),
-        |stat| ChangeTimes { device: (stat.stx_dev_major, stat.stx_dev_minor), belief },
+        |stat| ChangeTimes { device: (stat.stx_dev_major, stat.stx_dev_minor), trust },
     )
 }
 
-/// Overlays show the times of what they are made of.
+/// Overlays show the times of their layers.
 const OVERLAY: u64 = 0x794C_7630;
 
-/// Whether a file system of this magic number sets the change time itself, at every write, and keeps it. Not here: file
-/// systems that are made at once and read only (squashfs, EROFS, ISO 9660), those that have no such time (FAT) and those
-/// whose servers may make it up (FUSE, SMB, 9p).
+/// Whether file systems with this magic number set the change time at every write and keep it. Not
+/// listed: read-only images (squashfs, EROFS, ISO 9660), file systems without it (FAT), and those
+/// whose servers may invent it (FUSE, SMB, 9p).
 fn keeps_change_times(magic: u64) -> bool {
     const KEEPING: [u64; 14] = [
         0xEF53,      // ext2, ext3, ext4
@@ -143,25 +145,25 @@ fn keeps_change_times(magic: u64) -> bool {
     KEEPING.contains(&magic)
 }
 
-/// One mount.
+/// A mount.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
+struct MountEntry {
     id: u64,
     /// The file system's device, `major:minor`.
     device: String,
-    /// What of the file system is mounted.
+    /// The mounted path of the file system.
     root: PathBuf,
-    /// Where.
+    /// The mount point.
     at: PathBuf,
     kind: String,
     source: Vec<u8>,
     options: Vec<u8>,
-    /// The kernel's number of it that is never used again until the next start; newer kernels have it.
+    /// The kernel's number of the mount, unique until the next boot. Only newer kernels have it.
     unique: Option<u64>,
 }
 
-impl Mount {
-    /// A line of `/proc/self/mountinfo`; `None` if it is not one.
+impl MountEntry {
+    /// Parses a line of `/proc/self/mountinfo`. `None` if it is invalid.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
         let mut next = || fields.next();
@@ -177,7 +179,7 @@ impl Mount {
     }
 }
 
-/// The bytes that octal escapes stand for (`\040` is a space).
+/// Decodes octal escapes (`\040` is a space).
 fn unescape(text: &[u8]) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
     while let Some((&first, tail)) = rest.split_first() {
@@ -199,23 +201,23 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The mount that `directory`, whose path is `path`, lies in.
-fn mount_of(directory: BorrowedFd<'_>, path: &Path) -> Option<Mount> {
+/// The mount of `directory`, whose path is `path`.
+fn mount_of(directory: BorrowedFd<'_>, path: &Path) -> Option<MountEntry> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
-    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(Mount::parse);
+    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(MountEntry::parse);
     let id_of = |kind: StatxFlags| {
         let stat = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, kind).ok()?;
         (stat.stx_mask & kind.bits() != 0).then_some(stat.stx_mnt_id)
     };
     let found = match id_of(StatxFlags::MNT_ID) {
         Some(id) => mounts.find(|mount| mount.id == id),
-        // An old kernel: the longest mount point, and of those at one place the last.
+        // An old kernel: the longest mount point, and the last of several at one path.
         None => {
             let above = mounts.filter(|mount| path.starts_with(&mount.at));
             above.max_by_key(|mount| mount.at.as_os_str().len())
         }
     };
-    found.map(|mount| Mount { unique: id_of(UNIQUE), ..mount })
+    found.map(|mount| MountEntry { unique: id_of(UNIQUE), ..mount })
 }
 
 /// `STATX_MNT_ID_UNIQUE`.
@@ -224,33 +226,33 @@ const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 fn place_of(directory: BorrowedFd<'_>, path: &Path, depth: u32) -> String {
     let link = fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let real = link.or_else(|_| path.canonicalize()).unwrap_or_else(|_| path.to_owned());
-    let Some(mount) = mount_of(directory, &real) else { return format!("path {}", shown(&real)) };
+    let Some(mount) = mount_of(directory, &real) else { return format!("path {}", escaped(&real)) };
     let inside = real.strip_prefix(&mount.at).unwrap_or(&real);
     let inside = if inside.as_os_str().is_empty() { mount.root.clone() } else { mount.root.join(inside) };
-    word(&mount, &inside, depth)
+    name_of(&mount, &inside, depth)
 }
 
-/// A path or another name, as text that no two of them share.
-fn shown(path: &Path) -> String {
+/// A unique text for a path or another name.
+fn escaped(path: &Path) -> String {
     path.as_os_str().as_bytes().escape_ascii().to_string()
 }
 
-fn word(mount: &Mount, inside: &Path, depth: u32) -> String {
+fn name_of(mount: &MountEntry, inside: &Path, depth: u32) -> String {
     let (kind, source) = (mount.kind.as_str(), mount.source.escape_ascii().to_string());
-    let inside = shown(inside);
+    let inside = escaped(inside);
     if let Some(image) = image_of(mount, depth) {
         return format!("{kind} {image} {inside}");
     }
     if kind == "overlay" {
-        let layers = layers_of(mount, depth).unwrap_or_else(|| mount.once());
+        let layers = layers_of(mount, depth).unwrap_or_else(|| mount.unique_name());
         return format!("{kind} {layers} {inside}");
     }
     if matches!(kind, "tmpfs" | "ramfs") {
-        // What lies there has change times, by which a later one of the same number is told apart.
+        // Files there have change times, which distinguish later file systems with the same number.
         return format!("{kind} {} {} {inside}", boot(), mount.device);
     }
     if is_anonymous(mount) || is_attached(mount) {
-        return format!("{kind} {source} {} {inside}", mount.once());
+        return format!("{kind} {source} {} {inside}", mount.unique_name());
     }
     // A server's directory may be mounted itself, or one above it.
     if source.contains(':') {
@@ -261,14 +263,14 @@ fn word(mount: &Mount, inside: &Path, depth: u32) -> String {
     format!("{kind} {source} {inside}")
 }
 
-/// What tells this start of the machine from others.
+/// Identifies this boot of the machine.
 fn boot() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     boot.trim().to_owned()
 }
 
-/// The places of all that an overlay is made of, where they can be seen.
-fn layers_of(mount: &Mount, depth: u32) -> Option<String> {
+/// The places of an overlay's layers, where they are visible.
+fn layers_of(mount: &MountEntry, depth: u32) -> Option<String> {
     let depth = depth.checked_sub(1)?;
     let mut layers = Vec::new();
     for option in mount.options.split(|&byte| byte == b',') {
@@ -286,8 +288,8 @@ fn layers_of(mount: &Mount, depth: u32) -> Option<String> {
     (!layers.is_empty()).then(|| format!("[{}]", layers.join("; ")))
 }
 
-/// Whether a mount's source says nothing of what is mounted.
-fn is_anonymous(mount: &Mount) -> bool {
+/// Whether a mount's source does not identify the file system.
+fn is_anonymous(mount: &MountEntry) -> bool {
     let names_something =
         mount.source.iter().any(|byte| b"/:".contains(byte)) && mount.source != b"/dev/fuse";
     match mount.kind.as_str() {
@@ -296,18 +298,18 @@ fn is_anonymous(mount: &Mount) -> bool {
     }
 }
 
-/// Whether the device is one that anything may be attached to, one after another: a loop device whose image cannot be seen,
+/// Whether the device can be attached to different data: a loop device without a visible image, or
 /// a network block device.
-fn is_attached(mount: &Mount) -> bool {
+fn is_attached(mount: &MountEntry) -> bool {
     const LOOP: &str = "7:";
     const NBD: &str = "43:";
     mount.device.starts_with(LOOP) || mount.device.starts_with(NBD)
 }
 
-impl Mount {
-    /// What this mount, or the device below it, has alone since the machine's start; where that cannot be seen, something
-    /// that nothing has ever.
-    fn once(&self) -> String {
+impl MountEntry {
+    /// A name of this mount or its device that is unique since boot. If there is none, a random
+    /// one.
+    fn unique_name(&self) -> String {
         let sequence = fs::read_to_string(format!("/sys/dev/block/{}/diskseq", self.device)).ok();
         let own = sequence.map(|sequence| format!("disk {}", sequence.trim()));
         match own.or_else(|| self.unique.map(|id| format!("mount {id}"))) {
@@ -317,19 +319,19 @@ impl Mount {
     }
 }
 
-/// A number like no other.
+/// A random number.
 fn random() -> u128 {
     let mut bytes = [0; 16];
     if getrandom::fill(&mut bytes).is_err() {
-        // Where there are none, a time that passes only once does.
+        // Without random bytes, the current time.
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         return now.map_or(0, |now| now.as_nanos()) ^ (u128::from(std::process::id()) << 96);
     }
     u128::from_le_bytes(bytes)
 }
 
-/// The file that the mount is an image in, where that can be seen: its own place, and which file there and in which state.
-fn image_of(mount: &Mount, depth: u32) -> Option<String> {
+/// The image file of a mount, where it is visible: its place, inode, size and times.
+fn image_of(mount: &MountEntry, depth: u32) -> Option<String> {
     let depth = depth.checked_sub(1)?;
     let backing = fs::read(format!("/sys/dev/block/{}/loop/backing_file", mount.device)).ok();
     let backing = backing.map(|path| path.strip_suffix(b"\n").unwrap_or(&path).to_vec());
@@ -348,16 +350,15 @@ fn image_of(mount: &Mount, depth: u32) -> Option<String> {
     let above = real.parent()?;
     let directory = fs::File::open(above).ok()?;
     let mut image = place_of(directory.as_fd(), above, depth);
-    let (modified, changed) =
-        ((file.mtime(), file.mtime_nsec() as u32), (file.ctime(), file.ctime_nsec() as u32));
-    // Text takes everything.
+    let (modified, changed) = ((file.mtime(), file.mtime_nsec()), (file.ctime(), file.ctime_nsec()));
+    // Writing to a string cannot fail.
     let _ = write!(
         image,
         " image {} {} {} {}",
         file.ino(),
         file.size(),
-        nanoseconds(modified.0, modified.1),
-        nanoseconds(changed.0, changed.1)
+        unix_nanoseconds(modified.0, modified.1),
+        unix_nanoseconds(changed.0, changed.1)
     );
     Some(format!("[{image}]"))
 }
@@ -366,25 +367,28 @@ fn image_of(mount: &Mount, depth: u32) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn mount(line: &str) -> Mount {
-        Mount::parse(line.as_bytes()).unwrap()
+    fn mount(line: &str) -> MountEntry {
+        MountEntry::parse(line.as_bytes()).unwrap()
     }
 
     fn place(line: &str, path: &str) -> String {
         let mount = mount(line);
         let inside = mount.root.join(Path::new(path).strip_prefix(&mount.at).unwrap());
-        word(&mount, &inside, 0)
+        name_of(&mount, &inside, 0)
     }
 
     #[test]
-    fn mounts_are_read_as_the_kernel_writes_them() {
-        let line = r"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 shared:2 - ext3 /dev/root\134x rw,errors=continue";
+    fn mountinfo_lines_are_parsed() {
+        let line = concat!(
+            r"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 shared:2 ",
+            r"- ext3 /dev/root\134x rw,errors=continue"
+        );
         let mount = mount(line);
         assert_eq!((mount.id, mount.device.as_str(), mount.kind.as_str()), (36, "98:0", "ext3"));
         assert_eq!((mount.root.as_path(), mount.at.as_path()), (Path::new("/mnt1"), Path::new("/mnt 2")));
         assert_eq!(mount.source, br"/dev/root\x");
-        assert_eq!(Mount::parse(b""), None);
-        assert_eq!(Mount::parse(b"36 35 98:0 / /x rw"), None);
+        assert_eq!(MountEntry::parse(b""), None);
+        assert_eq!(MountEntry::parse(b"36 35 98:0 / /x rw"), None);
         assert_eq!(unescape(br"a\04"), br"a\04");
     }
 
@@ -401,7 +405,7 @@ mod tests {
 
     #[test]
     // semantics: DISK-4
-    fn file_systems_without_a_source_are_told_apart() {
+    fn file_systems_without_a_source_are_distinguished() {
         let one = place("1 0 0:40 / /a rw - tmpfs tmpfs rw", "/a/x");
         assert_ne!(one, place("2 0 0:41 / /b rw - tmpfs tmpfs rw", "/b/x"));
         assert_eq!(one, place("3 0 0:40 / /c rw - tmpfs tmpfs rw", "/c/x"));
@@ -419,7 +423,7 @@ mod tests {
             let at = made.path().display();
             let line =
                 format!("1 0 {dev} / / rw - overlay overlay rw,lowerdir={at}/{lower},upperdir={at}/up");
-            word(&mount(&line), Path::new("/data"), 2)
+            name_of(&mount(&line), Path::new("/data"), 2)
         };
         assert_eq!(layers("0:60", "one"), layers("0:61", "one"));
         assert_ne!(layers("0:60", "one"), layers("0:60", "two"));
@@ -427,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn place_does_not_depend_on_how_the_path_is_written() {
+    fn place_does_not_depend_on_the_spelling_of_the_path() {
         let made = tempfile::tempdir().unwrap();
         fs::create_dir_all(made.path().join("a/b")).unwrap();
         std::os::unix::fs::symlink("a", made.path().join("link")).unwrap();

@@ -1,4 +1,4 @@
-//! What reads of the disk tier really take, by counting what is allocated.
+//! The footprint of reads from the disk tier, measured by a counting allocator.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,7 +12,7 @@ use foreread_types::DatasetIdentity;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// One test, because all that this program does is counted.
+/// The only test of this program, because the allocator counts everything in it.
 #[test]
 // semantics: CACHE-6
 fn reads_take_their_footprint() {

@@ -1,4 +1,5 @@
-//! Bursts of reads of the pool and of both readers of the disk tier: when they begin, what is dropped, who is woken.
+//! Bursts of reads of the pool and of both readers of the disk tier: start, cancellation and
+//! wake-ups.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -43,7 +44,7 @@ fn request(known: &Known) -> Arc<ReadRequest> {
 /// A tier with its name, its memory and its directory.
 type Named = (&'static str, Arc<dyn Tier>, Arc<Counted>, TempDir);
 
-/// The directory, the disk tier read by threads and by a ring, with their buffers.
+/// The directory origin, and the disk tier with threads and with a ring, each with its buffers.
 fn tiers(known: &[Known]) -> Vec<Named> {
     let mut tiers: Vec<Named> = Vec::new();
     let directory = tempfile::tempdir().unwrap();
@@ -83,9 +84,9 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.expect("it hangs") })
 }
 
-/// A burst is read when it is submitted, although nobody polls, and not before.
+/// A submitted burst is read without a poll, and not before.
 #[test]
-fn burst_begins_with_its_end_and_without_a_poll() {
+fn burst_starts_at_submit_without_a_poll() {
     let known = known(10, 5000);
     for (name, tier, buffers, _directory) in tiers(&known) {
         buffers.0.store(0, SeqCst);
@@ -104,9 +105,9 @@ fn burst_begins_with_its_end_and_without_a_poll() {
     }
 }
 
-/// What is dropped before the burst ends is not read.
+/// A future that is dropped before the burst ends cancels its read.
 #[test]
-fn dropped_before_submit_is_not_read() {
+fn read_dropped_before_submit_is_not_executed() {
     let known = known(10, 5000);
     for (name, tier, buffers, _directory) in tiers(&known) {
         buffers.0.store(0, SeqCst);
@@ -119,9 +120,9 @@ fn dropped_before_submit_is_not_read() {
     }
 }
 
-/// A read whose future is dropped while the kernel or a thread works on it harms no other.
+/// Dropping the future of a running read harms no other read.
 #[test]
-fn dropped_while_it_is_read() {
+fn read_dropped_in_flight_harms_no_other() {
     let known = known(300, 60_000);
     for (name, tier, _, _directory) in tiers(&known) {
         for round in 0..200usize {
@@ -150,7 +151,7 @@ fn dropped_while_it_is_read() {
 
 /// Threads, tasks, drops, polls without submit and submits without polls.
 #[test]
-fn many_tasks_on_many_threads() {
+fn reads_of_many_tasks_on_many_threads_are_answered() {
     let known = Arc::new(known(200, 20_000));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(6).enable_all().build().unwrap();
     for (name, tier, _, _directory) in tiers(&known) {
@@ -193,7 +194,7 @@ fn many_tasks_on_many_threads() {
     }
 }
 
-/// Counts wake-ups that find the task asleep: the first, until it is polled again.
+/// Counts wake-ups of the sleeping task: the first after each poll.
 #[derive(Default)]
 struct Task {
     woken: Mutex<bool>,
@@ -215,7 +216,7 @@ impl Wake for Task {
     }
 }
 
-/// One task polls all of a burst, as the driver does; how often is it woken?
+/// Counts the wake-ups of one task that polls a whole burst, as the driver does.
 #[test]
 fn task_is_woken_rarely() {
     let known = known(640, 4000);
@@ -250,12 +251,12 @@ fn task_is_woken_rarely() {
             worst = worst.max(task.times.load(SeqCst));
         }
         println!("{name}: woken {worst} times at most for 640 reads");
-        // One by one it would be as often as there are reads, in each of twenty rounds.
+        // One wake-up per read would be as many as reads, in each of twenty rounds.
         assert!(worst <= 640, "{name}: woken {worst} times");
     }
 }
 
-/// Reads that outlive the tier, which nobody submitted or polled.
+/// Reads that outlive the tier and were neither submitted nor polled.
 #[test]
 fn unsubmitted_reads_of_a_dropped_tier_are_answered() {
     let known = known(10, 5000);
@@ -269,7 +270,8 @@ fn unsubmitted_reads_of_a_dropped_tier_are_answered() {
     }
 }
 
-/// A length that no sample has, beside one that is owed a wake-up: sums of lengths overflow (debug builds).
+/// An absurd length next to a read with a deferred wake-up: sums of lengths overflow (debug
+/// builds).
 #[test]
 fn absurd_length_harms_no_other() {
     let known = known(3, 5000);

@@ -23,7 +23,7 @@ use foreread_types::{SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use tempfile::TempDir;
 
-/// How long anything here may take.
+/// The timeout of each test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn write(root: &Path, path: &str, content: impl AsRef<[u8]>) {
@@ -78,7 +78,7 @@ fn paths(objects: &[Object]) -> Vec<&str> {
     objects.iter().map(|object| &*object.path).collect()
 }
 
-/// One file, indexed.
+/// One indexed file.
 async fn one(content: impl AsRef<[u8]>) -> (TempDir, LocalOrigin, Object) {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "a/file", content);
@@ -90,7 +90,7 @@ async fn one(content: impl AsRef<[u8]>) -> (TempDir, LocalOrigin, Object) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: SAMPLE-2
-async fn it_keeps_the_contract() {
+async fn origin_conformance() {
     let directory = tempfile::tempdir().unwrap();
     let samples = conformance::samples(3);
     for sample in &samples {
@@ -107,7 +107,7 @@ async fn it_keeps_the_contract() {
 }
 
 #[tokio::test]
-async fn a_directory_is_opened_by_path_or_url_and_refused_in_one_line() {
+async fn directory_is_opened_by_path_or_url() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "a b/file", "x");
     let runtime = tokio::runtime::Handle::current();
@@ -128,7 +128,7 @@ async fn a_directory_is_opened_by_path_or_url_and_refused_in_one_line() {
 }
 
 #[tokio::test]
-async fn a_file_that_shrank_grew_or_went_is_named() {
+async fn file_that_shrank_grew_or_vanished_is_named() {
     let (directory, origin, object) = one([5; 20]).await;
     let file = directory.path().join("a/file");
     for length in [17, 0, 23, 100_000] {
@@ -149,7 +149,7 @@ async fn a_file_that_shrank_grew_or_went_is_named() {
 
 #[tokio::test]
 // semantics: FAIL-2
-async fn a_file_overwritten_in_place_is_a_change() {
+async fn file_overwritten_in_place_is_changed() {
     let (directory, origin, object) = one([5; 20]).await;
     let file = fs::OpenOptions::new().write(true).open(directory.path().join("a/file")).unwrap();
     file.set_modified(SystemTime::now() + Duration::from_secs(5)).unwrap();
@@ -162,7 +162,7 @@ async fn a_file_overwritten_in_place_is_a_change() {
 
 #[tokio::test]
 // semantics: FAIL-16
-async fn a_fifo_in_a_files_place_does_not_hang() {
+async fn fifo_in_place_of_a_file_does_not_hang() {
     let (directory, origin, object) = one([5; 20]).await;
     let file = directory.path().join("a/file");
     fs::remove_file(&file).unwrap();
@@ -181,7 +181,7 @@ async fn a_fifo_in_a_files_place_does_not_hang() {
 
 #[tokio::test]
 // semantics: SAMPLE-1
-async fn empty_and_large_files() {
+async fn files_may_be_empty_or_large() {
     let (_directory, origin, object) = one([]).await;
     assert_eq!(read(&origin, &object).await.unwrap().len(), 0);
     let large: Vec<u8> = (0..64u32 << 20).map(|at| (at >> 12) as u8 ^ at as u8).collect();
@@ -194,7 +194,7 @@ async fn empty_and_large_files() {
 }
 
 #[tokio::test]
-async fn ranges_of_one_object_are_read_each() {
+async fn ranges_of_one_object_are_read_separately() {
     let content: Vec<u8> = (0..=255).collect();
     let (_directory, origin, object) = one(&content).await;
     let ranges = [0..1, 255..256, 10..200, 0..256, 10..200];
@@ -215,7 +215,7 @@ async fn ranges_of_one_object_are_read_each() {
 }
 
 #[tokio::test]
-async fn paths_that_climb_never_reach_the_file_system() {
+async fn paths_out_of_the_root_never_reach_the_file_system() {
     let (directory, _, object) = one([5; 20]).await;
     let origin = open(&directory.path().join("a"));
     let absolute = directory.path().join("a/file").to_str().unwrap().to_owned();
@@ -227,7 +227,7 @@ async fn paths_that_climb_never_reach_the_file_system() {
     }
 }
 
-/// Memory for reads, and how many there were.
+/// Counts allocations for reads.
 #[derive(Debug, Default)]
 struct Counted(AtomicUsize);
 
@@ -240,7 +240,7 @@ impl Buffers for Counted {
 
 #[tokio::test]
 // semantics: FAIL-17
-async fn dropping_a_stream_cancels_what_has_not_started() {
+async fn queued_reads_are_cancelled_by_dropping_their_futures() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "file", vec![1; 1 << 20]);
     let config = LocalConfig::default().with_parallelism(1);
@@ -253,7 +253,7 @@ async fn dropping_a_stream_cancels_what_has_not_started() {
         let mut stream = origin.read_all(many());
         assert!(stream.next().await.unwrap().result.is_ok());
     }
-    // Its turn comes after theirs.
+    // It is queued after the others.
     assert!(read(&origin, &object).await.is_ok());
     let reads = buffers.0.load(Ordering::Relaxed);
     assert!(reads < 100_000, "{reads} reads, all that were asked for");
@@ -267,7 +267,7 @@ fn threads(named: &str) -> usize {
 }
 
 #[test]
-fn dropping_the_origin_answers_what_is_queued() {
+fn queued_reads_are_answered_when_the_origin_is_dropped() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "file", vec![1; 1 << 20]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -285,7 +285,7 @@ fn dropping_the_origin_answers_what_is_queued() {
 
 #[tokio::test]
 // semantics: SAMPLE-5
-async fn symbolic_links_are_followed_and_bad_ones_named() {
+async fn symbolic_links_are_followed_and_invalid_ones_named() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     write(&root, "cat/1", "1");
@@ -306,12 +306,12 @@ async fn symbolic_links_are_followed_and_bad_ones_named() {
     let expected =
         [("dangling", ErrorKind::NotFound), ("dog/up", ErrorKind::Invalid), ("self", ErrorKind::Invalid)];
     assert_eq!(named, expected, "{errors:?}");
-    assert!(errors[1].to_string().contains("circle"), "{}", errors[1]);
+    assert!(errors[1].to_string().contains("cycle"), "{}", errors[1]);
 }
 
 #[tokio::test]
 // semantics: SAMPLE-17
-async fn names_that_are_not_utf8_are_errors_and_the_rest_is_listed() {
+async fn names_without_utf8_are_errors_and_the_rest_is_listed() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "a", "x");
     write(directory.path(), ".hidden/b", "x");
@@ -329,7 +329,7 @@ async fn names_that_are_not_utf8_are_errors_and_the_rest_is_listed() {
 }
 
 #[tokio::test]
-async fn an_unreadable_directory_is_denied_and_the_rest_is_listed() {
+async fn unreadable_directory_is_denied_and_the_rest_listed() {
     use std::os::unix::fs::PermissionsExt;
     if rustix::process::geteuid().is_root() {
         println!("skipped: permissions do not bind root");
@@ -346,7 +346,7 @@ async fn an_unreadable_directory_is_denied_and_the_rest_is_listed() {
 }
 
 #[tokio::test]
-async fn a_large_tree_is_listed_once_from_any_point() {
+async fn large_tree_is_listed_once_from_any_point() {
     let directory = tempfile::tempdir().unwrap();
     let mut expected = BTreeSet::new();
     for number in 0..6000 {
@@ -365,7 +365,7 @@ async fn a_large_tree_is_listed_once_from_any_point() {
     assert_eq!(rest, expected.range(format!("{after}\0")..).cloned().collect());
     let below: Vec<_> = origin.list("d1/", None).collect().await;
     assert_eq!(below.len(), 80);
-    // Dropped half-way, the walk ends.
+    // The walk ends when it is dropped half-way.
     let mut stream = origin.list("", None);
     assert!(stream.next().await.is_some());
     drop(stream);

@@ -1,28 +1,26 @@
 //! A cache in this process's memory.
 //!
 //! [`MemoryTier`] is a map from samples to handles on their bytes, bounded by a [`Budget`] of footprints. Nothing is
-//! copied: a sample that is stored keeps its allocation, and only its charge moves, from the look-ahead that read it
-//! to the memory tier. So the bytes of a sample are counted once wherever they are, and a sample that the trainer
-//! still holds when it is removed stays counted here until it lets go.
+//! copied: a stored sample keeps its allocation, and only its charge moves from the look-ahead to the memory tier. So the
+//! bytes of a sample are counted once. A removed sample that the trainer still holds stays counted here until it is
+//! dropped.
 //!
 //! # What is counted
 //!
-//! A sample's [`Footprint`] is its length and what keeping it costs beside: its slot in the map, the charge that it
-//! shares with its handles, the boxes that own its bytes, and what the allocator puts in front of each: 48 bytes where
-//! memory begins at a cache line, as all that samples are read into does. The figure is
-//! measured (`tests/footprint.rs`), for the map at its emptiest, just after it grew. Not counted is what an allocator
-//! loses by rounding large allocations up to pages or by fragmentation.
+//! A sample's [`Footprint`] is its length and its overhead: its slot in the map, the charge that it shares with its
+//! handles, the boxes that own its bytes, and the allocator's header of each. That header is 48 bytes for memory aligned to
+//! a cache line, which all samples are read into. The figure is measured (`tests/footprint.rs`) for the map at its emptiest,
+//! just after it grew. Not counted are the allocator's losses by fragmentation and by rounding large allocations up to pages.
 //!
-//! It is the truth only if the bytes are in an allocation of their own, because a slice keeps all that it was cut from.
-//! That is what [`ReadFuture`] promises of every tier, and what the conformance suite
-//! looks for; it cannot be seen from the bytes themselves, so nothing checks it here.
+//! The figure holds only if the bytes are in an allocation of their own, because a slice keeps the whole allocation.
+//! [`ReadFuture`] guarantees that for every tier, and the conformance suite tests it. It cannot be seen from the bytes, so
+//! nothing checks it here.
 //!
 //! # Locks
 //!
-//! The map is cut into 64 parts with a lock each. Not for the sake of contention, which is low: a table that doubles
-//! moves all its entries under its lock, a hundred milliseconds for a million of them, and lookups must not wait for
-//! that. Samples are dropped, and charges given back, outside of the locks, because whoever is told of a released
-//! charge may call back.
+//! The map has 64 shards with a lock each. Contention is low and not the reason: a table that doubles moves all its entries
+//! under its lock, which takes a hundred milliseconds for a million of them, and lookups must not wait for that. Samples and
+//! charges are dropped outside the locks, because a release hook may call back.
 
 mod map;
 
@@ -37,53 +35,53 @@ use foreread_tier::{
 };
 use foreread_types::{Footprint, SampleKey};
 
-use crate::map::Map;
+use crate::map::ShardedMap;
 
 const NAME: &str = "memory";
 
-/// What a sample costs beside its own bytes; see `tests/footprint.rs`.
+/// The overhead of a sample; see `tests/footprint.rs`.
 const FOOTPRINT: Footprint = Footprint::new(320, 16);
 
-/// Samples in memory, at most a given number of bytes of them.
+/// Samples in memory, bounded by a number of bytes.
 #[derive(Debug)]
 pub struct MemoryTier {
     profile: TierProfile,
     budget: Budget,
-    map: Arc<Map>,
+    map: Arc<ShardedMap>,
 }
 
 impl MemoryTier {
-    /// An empty tier with room for `limit` bytes, footprints counted.
+    /// An empty tier with a capacity of `limit` bytes of footprints.
     pub fn new(limit: u64) -> Self {
         Self::with_budget(Budget::new(limit))
     }
 
-    /// An empty tier that takes its room from `budget`, which nobody else charges.
+    /// An empty tier with the capacity of `budget`, which must not be charged elsewhere.
     pub fn with_budget(budget: Budget) -> Self {
         Self { profile: TierProfile::new(1), budget, map: Arc::default() }
     }
 
-    /// What is kept, set aside, or removed and still held by somebody.
+    /// Counts stored and reserved samples, and removed ones with remaining handles.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// How many samples are kept. Adds up the parts one after another, so under writes it is approximate.
+    /// The number of stored samples. It sums the shards one after another, so it is approximate during writes.
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether none is kept.
+    /// Whether no sample is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-fn answer(map: &Map, request: &ReadRequest) -> Result<Bytes, TierError> {
+fn answer(map: &ShardedMap, request: &ReadRequest) -> Result<Bytes, TierError> {
     let error = |kind| TierError::new(kind, NAME).with_object(request.key.to_string());
     let sample = map.get(request.key).ok_or_else(|| error(ErrorKind::Absent))?;
     if sample.len() as u64 != request.len() {
-        let detail = format!("{} bytes are kept, {} were asked for", sample.len(), request.len());
+        let detail = format!("{} bytes are stored, {} were requested", sample.len(), request.len());
         return Err(error(ErrorKind::Changed).with_detail(detail));
     }
     Ok(sample.bytes())
@@ -98,12 +96,12 @@ impl Tier for MemoryTier {
         &self.profile
     }
 
-    /// Answers from the map; the bytes are the kept ones, and keep their charge.
+    /// Answers from the map; the bytes are the stored ones and keep their charge.
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         Box::pin(ready(answer(&self.map, &request)))
     }
 
-    /// Nothing is held back.
+    /// Nothing is delayed.
     fn submit(&self) {}
 }
 
@@ -125,10 +123,10 @@ impl CacheTier for MemoryTier {
         self.budget.try_charge(bytes)
     }
 
-    /// Keeps a handle on the sample, and charges it to this tier from now on. Waits for nothing.
+    /// Stores a handle on the sample and moves its charge to this tier. Never waits.
     ///
     /// # Errors
-    /// `Invalid` if the room is not this tier's, or less than the sample's footprint.
+    /// `Invalid` if the reservation is of another tier, or smaller than the sample's footprint.
     async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
         if !room.is_of(&self.budget) || room.bytes() < FOOTPRINT.of(sample.len() as u64) {
             return Err(TierError::new(ErrorKind::Invalid, NAME)
@@ -158,17 +156,17 @@ mod tests {
 
     #[tokio::test]
     // semantics: CACHE-5
-    async fn conforms() {
+    async fn cache_conformance() {
         foreread_tier_testing::conformance::cache(Arc::new(MemoryTier::new(8 << 20))).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn conforms_on_several_threads() {
+    async fn cache_conformance_on_several_threads() {
         foreread_tier_testing::conformance::cache(Arc::new(MemoryTier::new(8 << 20))).await;
     }
 
     #[tokio::test]
-    async fn storing_moves_the_charge_and_copies_nothing() {
+    async fn store_moves_the_charge_without_a_copy() {
         let (look_ahead, memory) = (Budget::new(1000), MemoryTier::new(2000));
         let sample = Sample::new(Bytes::from(vec![7; 100]), look_ahead.charge(100));
         let room = memory.reserve(FOOTPRINT.of(100)).unwrap();
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_of_another_budget_or_too_little_is_refused_and_given_back() {
+    async fn wrong_or_short_reservation_is_refused() {
         let (other, memory) = (Budget::new(1000), MemoryTier::new(2000));
         let sample = Sample::uncharged(Bytes::from(vec![7; 100]));
         for room in [other.charge(600), memory.reserve(100).unwrap()] {
@@ -190,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_released_charge_may_call_back() {
+    async fn released_charge_may_call_back() {
         let slot: Arc<std::sync::OnceLock<Arc<MemoryTier>>> = Arc::default();
         let seen = Arc::clone(&slot);
         let budget = Budget::with_release(10_000, move |_| {

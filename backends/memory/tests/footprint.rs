@@ -13,7 +13,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// One test, because all that this program does is counted.
 #[test]
-fn the_footprint_covers_what_keeping_samples_takes() {
+fn footprint_covers_the_real_cost() {
     for (length, samples) in [(1_000, 120_000), (10_000, 8_000), (110_000, 1_000)] {
         keep(length, samples);
     }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
 
-use crate::config::Target;
+use crate::config::StoreTarget;
 use crate::error::from_opendal;
 use crate::service::SERVICES;
 use crate::transport::transporter;
 use crate::{OpendalConfig, OpendalOrigin};
 
-/// Opens the stores of the enabled features' services.
+/// Opens stores of the services that are enabled by features.
 #[derive(Clone, Debug)]
 pub struct OpendalBackend {
     schemes: Vec<&'static str>,
@@ -37,7 +37,7 @@ impl Backend for OpendalBackend {
         &self.schemes
     }
 
-    /// Makes the client; the store is not asked for anything yet, so that what is not there shows in the first listing
+    /// Creates the client without a request to the store. A missing store is detected by the first listing
     /// or read.
     async fn open(
         &self,
@@ -45,7 +45,7 @@ impl Backend for OpendalBackend {
         options: &OpenOptions,
         context: &Context,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
-        let target = Target::new(url, &options.settings, |name| std::env::var(name).ok())?;
+        let target = StoreTarget::new(url, &options.settings, |name| std::env::var(name).ok())?;
         let (name, place) = (target.service.name, target.canonical_place());
         let mut config = OpendalConfig::from_options(options)?;
         config.list = target.list;

@@ -1,26 +1,22 @@
-//! What can be set, and what a URL and the settings around it say of an origin.
+//! The configuration, and the interpretation of URLs and settings.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use foreread_tier::{OpenOptions, TierError};
 
-use crate::error::invalid;
-use crate::service::{Place, SERVICES, Service};
+use crate::service::{AuthorityKind, OpendalService, SERVICES};
 
-/// Reads under way at once where nobody says otherwise: what is above the layers' own search for the best is of no use.
+/// The default of concurrent reads. It is above what the layers' search for the best number uses.
 const PARALLELISM: usize = 256;
-
-/// A bound on the bound: each read under way is a connection.
-const MOST: usize = 4096;
 
 /// How an origin is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpendalConfig {
-    /// Reads under way at once, at most; 256 by default.
+    /// The maximum of concurrent reads; 256 by default.
     pub parallelism: usize,
-    /// For stores that list nothing: a file here with the path of an object on each line.
+    /// For stores that cannot list: a local file with one object path per line.
     pub list: Option<PathBuf>,
 }
 
@@ -31,39 +27,34 @@ impl Default for OpendalConfig {
 }
 
 impl OpendalConfig {
-    /// The configuration that `options` ask for, their settings aside.
+    /// The configuration in `options`, without their settings.
     ///
     /// # Errors
     /// If the parallelism is 0 or above 4,096.
     pub fn from_options(options: &OpenOptions) -> Result<Self, TierError> {
-        match options.parallelism {
-            None => Ok(Self::default()),
-            Some(parallelism @ 1..=MOST) => Ok(Self { parallelism, ..Self::default() }),
-            Some(other) => {
-                Err(invalid("opendal", "parallelism", format!("{other} is not between 1 and {MOST}")))
-            }
-        }
+        let parallelism = options.checked_parallelism("opendal")?.unwrap_or(PARALLELISM);
+        Ok(Self { parallelism, ..Self::default() })
     }
 
-    /// The same with at most `parallelism` reads under way at once (0 is taken as 1).
+    /// The same with at most `parallelism` concurrent reads (0 counts as 1).
     #[must_use]
     pub fn with_parallelism(self, parallelism: usize) -> Self {
-        Self { parallelism: parallelism.clamp(1, MOST), ..self }
+        Self { parallelism: parallelism.clamp(1, OpenOptions::MAX_PARALLELISM), ..self }
     }
 }
 
-/// One origin, as OpenDAL needs to know it.
+/// A store, as options of OpenDAL.
 #[derive(Debug)]
-pub(crate) struct Target {
-    pub(crate) service: &'static Service,
-    /// OpenDAL's options of the service. Secrets are among them: they are never shown.
+pub(crate) struct StoreTarget {
+    pub(crate) service: &'static OpendalService,
+    /// OpenDAL's options of the service. They include secrets and are never shown.
     pub(crate) options: BTreeMap<String, String>,
-    /// The file that lists what a web server has.
+    /// The file with the paths of a web server's objects.
     pub(crate) list: Option<PathBuf>,
 }
 
-impl Target {
-    /// What `url`, the settings and the environment say.
+impl StoreTarget {
+    /// The store of `url`, with the settings and the environment.
     pub(crate) fn new(
         url: &str,
         settings: &BTreeMap<String, String>,
@@ -74,15 +65,15 @@ impl Target {
         let known = SERVICES
             .iter()
             .find_map(|service| Some((service, service.schemes.iter().find(|(name, _)| *name == scheme)?)));
-        let Some((service, (_, place))) = known else {
-            return Err(invalid("opendal", &scheme, "no such scheme is known here"));
+        let Some((service, (_, kind))) = known else {
+            return Err(TierError::invalid("opendal", &scheme, "unknown scheme"));
         };
         let mut options = settings_of(service, settings, environment)?;
         let list = options.remove("list").map(PathBuf::from);
         let host = options.remove("host");
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let located = located(service, *place, authority, path)?;
-        if let Place::Web(transport) = place {
+        let located = located(service, *kind, authority, path)?;
+        if let AuthorityKind::Web(transport) = kind {
             bind(service, transport, authority, &mut options, host.as_deref())?;
         }
         for (name, value) in located {
@@ -93,22 +84,22 @@ impl Target {
         Ok(Self { service, options, list })
     }
 
-    /// What all this names, as one word.
+    /// The canonical name of the store's location.
     pub(crate) fn canonical_place(&self) -> String {
-        let mut word = self.service.name.to_owned();
-        for name in WHERE {
+        let mut place = self.service.name.to_owned();
+        for name in LOCATION_OPTIONS {
             let value =
                 self.options.get(name).map(|value| value.trim_matches('/')).filter(|value| !value.is_empty());
             if let Some(value) = value {
-                word.push_str(&format!(" {name}={value}"));
+                place.push_str(&format!(" {name}={value}"));
             }
         }
-        word
+        place
     }
 }
 
-/// The options that say where something lies; all others say how it is reached, by whom, or are secret.
-const WHERE: [&str; 9] = [
+/// The options that define the location. All others concern access, or are secret.
+const LOCATION_OPTIONS: [&str; 9] = [
     "endpoint",
     "account_name",
     "bucket",
@@ -120,15 +111,19 @@ const WHERE: [&str; 9] = [
     "root",
 ];
 
-/// The settings of `service` that were given, the caller's before the environment's.
+/// The settings of `service`. The caller's settings precede the environment's.
 fn settings_of(
-    service: &Service,
+    service: &OpendalService,
     settings: &BTreeMap<String, String>,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<BTreeMap<String, String>, TierError> {
     if let Some(name) = settings.keys().find(|name| !service.options.contains(&name.as_str())) {
         let known = service.options.join(", ");
-        return Err(invalid(service.name, name, format!("there is no such setting; there are: {known}")));
+        return Err(TierError::invalid(
+            service.name,
+            name,
+            format!("unknown setting; expected one of {known}"),
+        ));
     }
     let of = |name: &&str| {
         let given = settings.get(*name).cloned().or_else(|| environment(&variable(service, name)))?;
@@ -137,13 +132,13 @@ fn settings_of(
     Ok(service.options.iter().filter_map(of).collect())
 }
 
-/// Removes the credentials that are for another host than this one. A URL may come from a catalog that somebody else has
-/// made, and must not say where credentials are sent, nor that they are sent unencrypted.
+/// Removes credentials for another host than this one. A URL may come from a foreign catalog. It must not
+/// decide where credentials are sent, nor that they are sent unencrypted.
 ///
 /// # Errors
-/// Where there are credentials, and nothing says for which host.
+/// If there are credentials without a host.
 fn bind(
-    service: &Service,
+    service: &OpendalService,
     transport: &str,
     authority: &str,
     options: &mut BTreeMap<String, String>,
@@ -154,15 +149,15 @@ fn bind(
         let (given, host) = (variable(service, given), variable(service, "host"));
         let scheme = if transport == "http" { "http://" } else { "" };
         let why = format!(
-            "{given} is set, but not for which host; set {host}={scheme}{authority} if it is for this one (http:// allows \
-             that it is sent unencrypted)"
+            "{given} is set without its host; set {host}={scheme}{authority} if it is for this host \
+             (http:// allows unencrypted transfer)"
         );
-        return Err(invalid(service.name, authority, why));
+        return Err(TierError::invalid(service.name, authority, why));
     };
     let (scheme, named) = host.split_once("://").unwrap_or(("https", host));
     if !matches!(scheme, "http" | "https") || named.contains(['@', '?', '#']) {
-        let why = "it names no host; write `host`, `host:port` or `http://host:port`";
-        return Err(invalid(service.name, &variable(service, "host"), why));
+        let why = "expected `host`, `host:port` or `http://host:port`";
+        return Err(TierError::invalid(service.name, &variable(service, "host"), why));
     }
     if origin(scheme, named.trim_end_matches('/')) != origin(transport, authority) {
         options.retain(|name, _| !service.bound.contains(&name.as_str()));
@@ -170,78 +165,78 @@ fn bind(
     Ok(())
 }
 
-/// A host with its port, as browsers compare them.
+/// Scheme, host and port in a canonical form.
 fn origin(scheme: &str, authority: &str) -> String {
     let default = if scheme == "http" { ":80" } else { ":443" };
     let authority = authority.to_ascii_lowercase();
     format!("{scheme}://{}", authority.strip_suffix(default).unwrap_or(&authority))
 }
 
-/// The environment's name for a setting.
-pub(crate) fn variable(service: &Service, option: &str) -> String {
+/// The environment variable of a setting.
+pub(crate) fn variable(service: &OpendalService, option: &str) -> String {
     format!("FOREREAD_{}_{}", service.name, option).to_ascii_uppercase()
 }
 
-/// What a URL's authority and path say, as OpenDAL's options.
+/// A URL's authority and path as OpenDAL's options.
 fn located(
-    service: &Service,
-    place: Place,
+    service: &OpendalService,
+    kind: AuthorityKind,
     authority: &str,
     path: &str,
 ) -> Result<Vec<(&'static str, String)>, TierError> {
-    let refuse = |why: String| Err(invalid(service.name, service.example, why));
+    let refuse = |why: String| Err(TierError::invalid(service.name, service.example, why));
     if authority.is_empty() {
-        return refuse("write the URL in this form".to_owned());
+        return refuse("expected a URL of this form".to_owned());
     }
-    if !matches!(place, Place::Ssh) && authority.contains('@') {
+    if !matches!(kind, AuthorityKind::Ssh) && authority.contains('@') {
         let variables: Vec<_> = service.secrets.iter().map(|name| variable(service, name)).collect();
         let variables = variables.join(", ");
-        // A URL goes into catalogs, logs and messages.
-        return refuse(format!("credentials do not belong into a URL; set {variables} instead"));
+        // URLs appear in catalogs, logs and messages.
+        return refuse(format!("credentials are not allowed in a URL; set {variables} instead"));
     }
     let root = path.to_owned();
-    match place {
-        Place::Web(transport) => {
+    match kind {
+        AuthorityKind::Web(transport) => {
             if path.contains(['?', '#']) {
                 return refuse(
-                    "`?` and `#` do not belong into a dataset's URL; write `%3F` and `%23`".into(),
+                    "`?` and `#` are not allowed in a dataset's URL; write `%3F` and `%23`".into(),
                 );
             }
             let root = opendal::raw::percent_decode_path(path);
             Ok(vec![("endpoint", format!("{transport}://{authority}")), ("root", root)])
         }
-        Place::Bucket(option) => {
-            // It becomes a part of the host's name: nothing in it may end that.
+        AuthorityKind::Bucket(option) => {
+            // The bucket becomes a part of the host name, which no character of it may end.
             let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
             if !authority.chars().all(fits) {
-                return refuse(format!("`{authority}` is no name of a bucket"));
+                return refuse(format!("invalid bucket name `{authority}`"));
             }
             Ok(vec![(option, authority.to_owned()), ("root", root)])
         }
-        Place::NameNode => Ok(vec![("name_node", format!("hdfs://{authority}")), ("root", root)]),
-        Place::Ssh => {
+        AuthorityKind::NameNode => Ok(vec![("name_node", format!("hdfs://{authority}")), ("root", root)]),
+        AuthorityKind::Ssh => {
             let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
             if user.contains(':') {
-                return refuse("passwords do not belong into a URL; SFTP needs a key".to_owned());
+                return refuse("passwords are not allowed in a URL; SFTP needs a key".to_owned());
             }
-            // The `ssh` command would take it for an option, and options can run programs.
+            // The `ssh` command would parse it as an option, and options can run programs.
             if user.starts_with('-') || host.starts_with('-') {
-                return refuse("neither a user nor a host begins with `-`".to_owned());
+                return refuse("user and host must not begin with `-`".to_owned());
             }
             Ok(vec![("endpoint", host.to_owned()), ("user", user.to_owned()), ("root", root)])
         }
-        Place::Hub => {
+        AuthorityKind::Hub => {
             let kind = match authority {
                 "datasets" => "dataset",
                 "models" => "model",
                 "spaces" => "space",
-                _ => return refuse("it begins with `datasets`, `models` or `spaces`".to_owned()),
+                _ => return refuse("expected `datasets`, `models` or `spaces`".to_owned()),
             };
             let mut parts = path.splitn(3, '/');
             let (owner, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
             let (name, revision) = name.split_once('@').unwrap_or((name, ""));
             if owner.is_empty() || name.is_empty() {
-                return refuse("it names no repository".to_owned());
+                return refuse("expected owner and name of a repository".to_owned());
             }
             Ok(vec![
                 ("repo_type", kind.to_owned()),
@@ -259,13 +254,13 @@ mod tests {
 
     use super::*;
 
-    fn target(url: &str) -> Result<Target, TierError> {
-        Target::new(url, &BTreeMap::new(), |_| None)
+    fn target(url: &str) -> Result<StoreTarget, TierError> {
+        StoreTarget::new(url, &BTreeMap::new(), |_| None)
     }
 
     #[test]
     #[cfg(all(feature = "http", feature = "webdav", feature = "webhdfs", feature = "oss"))]
-    fn urls_say_where() {
+    fn urls_become_options() {
         for (url, service, options) in [
             ("http://host:8080/a%20b/c", "http", [("endpoint", "http://host:8080"), ("root", "a b/c")]),
             ("HTTPS://host/a/", "http", [("endpoint", "https://host"), ("root", "a/")]),
@@ -282,7 +277,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "huggingface")]
-    fn a_repository_has_a_revision_and_a_path() {
+    fn repository_url_has_revision_and_path() {
         let of = target("hf://datasets/owner/name@refs/train/a").unwrap().options;
         let get = |name: &str| of.get(name).map(String::as_str);
         assert_eq!(
@@ -315,7 +310,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "webdav")]
-    fn settings_win_over_the_environment_and_unknown_ones_are_refused() {
+    fn settings_precede_the_environment_and_typos_are_refused() {
         let environment = |name: &str| match name {
             "FOREREAD_WEBDAV_USERNAME" => Some("from-environment".to_owned()),
             "FOREREAD_WEBDAV_PASSWORD" => Some("secret".to_owned()),
@@ -323,20 +318,20 @@ mod tests {
             _ => None,
         };
         let settings = BTreeMap::from([("username".to_owned(), "given".to_owned())]);
-        let target = Target::new("webdav://host/", &settings, environment).unwrap();
+        let target = StoreTarget::new("webdav://host/", &settings, environment).unwrap();
         assert_eq!((&*target.options["username"], &*target.options["password"]), ("given", "secret"));
         let settings = BTreeMap::from([("usrname".to_owned(), "given".to_owned())]);
-        let error = Target::new("webdav://host/", &settings, environment).unwrap_err().to_string();
+        let error = StoreTarget::new("webdav://host/", &settings, environment).unwrap_err().to_string();
         assert!(error.contains("usrname") && error.contains("username, password, token, host"), "{error}");
     }
 
-    /// The credentials that are sent to `url`, where `host` is the host that they are for.
+    /// The credentials that are sent to `url`, if they are bound to `host`.
     #[cfg(all(feature = "http", feature = "webdav", feature = "webhdfs"))]
     fn sent(url: &str, host: Option<&str>) -> Result<Vec<String>, TierError> {
         let environment = |name: &str| {
             if name.ends_with("_HOST") { host.map(str::to_owned) } else { Some("hunter2".to_owned()) }
         };
-        let options = Target::new(url, &BTreeMap::new(), environment)?.options;
+        let options = StoreTarget::new(url, &BTreeMap::new(), environment)?.options;
         let secrets = ["username", "password", "token", "delegation"];
         Ok(options.into_keys().filter(|name| secrets.contains(&name.as_str())).collect())
     }
@@ -344,7 +339,7 @@ mod tests {
     #[test]
     #[cfg(all(feature = "http", feature = "webdav", feature = "webhdfs"))]
     // semantics: OPENDAL-7
-    fn credentials_are_sent_to_their_host_alone() {
+    fn credentials_are_sent_to_their_host_only() {
         let all = ["password", "token", "username"];
         for (url, host, expected) in [
             ("webdavs://host/a", "host", &all[..]),
@@ -353,7 +348,7 @@ mod tests {
             ("webdav://host:8080/a", "http://host:8080", &all),
             ("http://host/a", "http://host:80", &all),
             ("swebhdfs://host/a", "host", &["delegation"]),
-            // Another host, another port, and without encryption where that was not allowed.
+            // Another host, another port, and unencrypted transfer that is not allowed.
             ("webdavs://evil/a", "host", &[]),
             ("webdavs://host.evil/a", "host", &[]),
             ("https://host:8443/a", "host", &[]),
@@ -387,8 +382,8 @@ mod tests {
     #[test]
     #[cfg(feature = "http")]
     // semantics: OPENDAL-7
-    fn sftp_host_is_no_option_of_ssh() {
-        let of = |authority| located(&SERVICES[0], Place::Ssh, authority, "a");
+    fn sftp_host_is_not_an_ssh_option() {
+        let of = |authority| located(&SERVICES[0], AuthorityKind::Ssh, authority, "a");
         assert!(of("user@host").is_ok());
         for authority in ["-oProxyCommand=evil", "-l@host", "user@-oProxyCommand=evil"] {
             assert_eq!(of(authority).unwrap_err().kind(), ErrorKind::Invalid, "{authority}");
@@ -403,7 +398,8 @@ mod tests {
             "FOREREAD_WEBDAV_HOST" => Some("http://host".to_owned()),
             _ => None,
         };
-        let place = |url: &str| Target::new(url, &BTreeMap::new(), environment).unwrap().canonical_place();
+        let place =
+            |url: &str| StoreTarget::new(url, &BTreeMap::new(), environment).unwrap().canonical_place();
         assert_eq!(place("webdav://host/a/"), "webdav endpoint=http://host root=a");
         assert_eq!(place("webdav://host/a"), place("webdav://host/a/"));
         assert_ne!(place("webdav://host/a"), place("webdav://other/a"));

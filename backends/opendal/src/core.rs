@@ -1,4 +1,4 @@
-//! The origin: an operator, its profile, and who reads and lists it.
+//! The origin: an operator with its profile, reader and lister.
 
 use std::sync::Arc;
 
@@ -11,28 +11,29 @@ use opendal::Operator;
 use tokio::sync::Semaphore;
 
 use crate::OpendalConfig;
-use crate::lister::Lister;
-use crate::reader::Reader;
+use crate::lister::ObjectLister;
+use crate::reader::ObjectReader;
 
-/// A store behind one of OpenDAL's operators.
+/// A store that is accessed through an OpenDAL operator.
 ///
-/// Reads run on the task that polls them; listings on one of their own, which ends when nobody wants what it
-/// finds. Paths that climb, are absolute, or that OpenDAL would name differently are refused before the store sees them.
+/// Reads run on the task that polls them. A listing runs on a separate task, which ends when its stream is
+/// dropped. Paths with `..`, absolute paths, and paths that OpenDAL would change are refused without a
+/// request.
 #[derive(Debug)]
 pub struct OpendalOrigin {
     profile: TierProfile,
-    reader: Arc<Reader>,
-    lister: Lister,
-    /// One permit for each read that may be under way.
+    reader: Arc<ObjectReader>,
+    lister: ObjectLister,
+    /// One permit for each concurrent read.
     permits: Arc<Semaphore>,
     /// See [`OriginTier::place`].
     place: String,
 }
 
 impl OpendalOrigin {
-    /// The origin of what `operator` holds. Its layers are kept; layers that try again or limit are better left out. Its
-    /// place is what OpenDAL calls it (scheme, name and root): two stores for which these are equal need catalogs with
-    /// names of their own.
+    /// The origin of the operator's objects. The operator's layers are kept. It should have no retry and
+    /// limit layers. The origin's place is OpenDAL's scheme, name and root. Two stores for which these are
+    /// equal need catalogs with names.
     pub fn new(operator: Operator, config: OpendalConfig, context: &Context) -> Self {
         let (name, info) = (operator.info().scheme(), operator.info());
         let place = format!("{name} {} {}", info.name(), info.root());
@@ -49,8 +50,8 @@ impl OpendalOrigin {
         let parallelism = config.parallelism;
         Self {
             profile: TierProfile::new(parallelism),
-            reader: Arc::new(Reader::new(name, operator.clone(), Arc::clone(&context.buffers))),
-            lister: Lister::new(name, operator, config, context.runtime.clone()),
+            reader: Arc::new(ObjectReader::new(name, operator.clone(), Arc::clone(&context.buffers))),
+            lister: ObjectLister::new(name, operator, config, context.runtime.clone()),
             permits: Arc::new(Semaphore::new(parallelism)),
             place,
         }
@@ -69,7 +70,7 @@ impl Tier for OpendalOrigin {
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let (reader, permits) = (Arc::clone(&self.reader), Arc::clone(&self.permits));
         Box::pin(async move {
-            // Permits are given in the order in which they were asked for.
+            // Permits are granted in the order of requests.
             match permits.acquire().await {
                 Ok(_permit) => reader.read(&request).await,
                 Err(error) => Err(TierError::new(ErrorKind::Closed, reader.name())
@@ -79,7 +80,7 @@ impl Tier for OpendalOrigin {
         })
     }
 
-    /// Each read is a request of its own.
+    /// Each read is a separate request.
     fn submit(&self) {}
 }
 

@@ -1,7 +1,7 @@
-//! What OpenDAL's errors mean for a read.
+//! Maps OpenDAL's errors to kinds of `TierError`.
 //!
-//! Only classification: whether and when to try again is decided by the layers. OpenDAL's own text of an error is not
-//! passed on: it holds the whole URL of the request, which carries the signature where a store takes that in the query.
+//! This is classification only. The layers decide whether and when to retry. OpenDAL's own error text is
+//! not passed on, because it has the whole URL of the request, which may carry a signature.
 
 use std::error::Error as _;
 
@@ -9,16 +9,16 @@ use foreread_tier::{ErrorKind, TierError};
 use opendal::ErrorKind as Opendal;
 
 use crate::service::remedy;
-use crate::transport::Refusal;
+use crate::transport::HttpRefusal;
 
-/// The most characters of a store's own words that a message repeats.
-const WORDS: usize = 200;
+/// The maximum number of characters of a store's message in an error.
+const MAX_MESSAGE: usize = 200;
 
-/// The kind of an error of OpenDAL's.
+/// The kind of an OpenDAL error.
 fn classify(error: &opendal::Error) -> ErrorKind {
     match error.kind() {
         Opendal::NotFound => ErrorKind::NotFound,
-        // Stores say it in the message of a 403 or a 400.
+        // Stores report expiry in the message of a 403 or a 400.
         Opendal::PermissionDenied | Opendal::Unexpected if error.message().contains("xpired") => {
             ErrorKind::Expired
         }
@@ -35,20 +35,22 @@ fn classify(error: &opendal::Error) -> ErrorKind {
     }
 }
 
-/// `error` of the service `tier`, which was asked for `object`.
+/// Converts an error of the service `tier` for `object`.
 pub(crate) fn from_opendal(tier: &str, object: &str, error: &opendal::Error) -> TierError {
     let kind = classify(error);
-    let refusal = error.source().and_then(|source| source.downcast_ref::<Refusal>());
-    let said = match (refusal, error.source()) {
+    let refusal = error.source().and_then(|source| source.downcast_ref::<HttpRefusal>());
+    let message = match (refusal, error.source()) {
         (Some(refusal), _) => refusal.to_string(),
-        (None, Some(source)) => format!("{}: {}", words(error.message()), words(&last(source))),
-        (None, None) => words(error.message()),
+        (None, Some(source)) => {
+            format!("{}: {}", short_line(error.message()), short_line(&root_cause(source)))
+        }
+        (None, None) => short_line(error.message()),
     };
     let detail = match (kind, remedy(tier)) {
         (ErrorKind::NotFound | ErrorKind::Changed, _) => None,
-        (ErrorKind::Denied | ErrorKind::Expired, Some(remedy)) if said.is_empty() => Some(remedy),
-        (ErrorKind::Denied | ErrorKind::Expired, Some(remedy)) => Some(format!("{said}; {remedy}")),
-        _ => Some(said).filter(|said| !said.is_empty()),
+        (ErrorKind::Denied | ErrorKind::Expired, Some(remedy)) if message.is_empty() => Some(remedy),
+        (ErrorKind::Denied | ErrorKind::Expired, Some(remedy)) => Some(format!("{message}; {remedy}")),
+        _ => Some(message).filter(|message| !message.is_empty()),
     };
     let mut named = TierError::new(kind, tier).with_object(object);
     if let Some(detail) = detail {
@@ -57,8 +59,8 @@ pub(crate) fn from_opendal(tier: &str, object: &str, error: &opendal::Error) -> 
     named.with_retry_after(refusal.and_then(|refusal| refusal.retry_after))
 }
 
-/// What is at the bottom of it: a refused connection, an unknown name.
-fn last(error: &(dyn std::error::Error + 'static)) -> String {
+/// The innermost error, such as a refused connection or an unknown name.
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
@@ -66,26 +68,16 @@ fn last(error: &(dyn std::error::Error + 'static)) -> String {
     error.to_string()
 }
 
-/// What a store said, as a part of one line. Pages for browsers are left out.
-fn words(message: &str) -> String {
+/// A store's message as part of one line. HTML pages are omitted.
+fn short_line(message: &str) -> String {
     if message.trim_start().starts_with('<') {
         return String::new();
     }
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(WORDS) {
+    match line.char_indices().nth(MAX_MESSAGE) {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line,
     }
-}
-
-/// A request or a setting that makes no sense.
-pub(crate) fn invalid(tier: &str, object: &str, why: impl Into<String>) -> TierError {
-    TierError::new(ErrorKind::Invalid, tier).with_object(object).with_detail(why)
-}
-
-/// The object is not the one that was indexed.
-pub(crate) fn changed(tier: &str, object: &str, why: impl Into<String>) -> TierError {
-    TierError::new(ErrorKind::Changed, tier).with_object(object).with_detail(why)
 }
 
 #[cfg(test)]
@@ -98,23 +90,23 @@ mod tests {
 
     fn refused(kind: Opendal, status: u16, retry_after: Option<u64>) -> TierError {
         let status = StatusCode::from_u16(status).unwrap();
-        let refusal = Refusal { status, retry_after: retry_after.map(Duration::from_secs) };
+        let refusal = HttpRefusal { status, retry_after: retry_after.map(Duration::from_secs) };
         from_opendal("webdav", "a/b", &opendal::Error::new(kind, "refused").set_source(refusal))
     }
 
     #[test]
     #[cfg(feature = "webdav")]
-    fn one_line_says_what_and_what_to_do() {
+    fn error_line_names_cause_and_remedy() {
         let error = refused(Opendal::PermissionDenied, 401, None);
         assert_eq!(
             error.to_string(),
-            "webdav: a/b: permission denied: the store answered 401 Unauthorized; set FOREREAD_WEBDAV_USERNAME, \
-             FOREREAD_WEBDAV_PASSWORD, FOREREAD_WEBDAV_HOST"
+            "webdav: a/b: permission denied: the store answered 401 Unauthorized; set \
+             FOREREAD_WEBDAV_USERNAME, FOREREAD_WEBDAV_PASSWORD, FOREREAD_WEBDAV_HOST"
         );
     }
 
     #[test]
-    fn what_passes_and_when() {
+    fn temporary_and_expired_errors_are_detected() {
         let error = refused(Opendal::RateLimited, 503, Some(7));
         assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Throttled, Some(Duration::from_secs(7))));
         let temporary = opendal::Error::new(Opendal::Unexpected, "reset").set_temporary();
@@ -127,7 +119,7 @@ mod tests {
 
     #[test]
     // semantics: OPENDAL-9
-    fn a_long_answer_is_one_short_line_and_the_url_is_not_in_it() {
+    fn long_answer_becomes_one_short_line_without_the_url() {
         let page = opendal::Error::new(Opendal::Unexpected, format!("first\n{}", "é ".repeat(1000)))
             .with_context("uri", "http://host/a?sig=hunter2");
         let error = from_opendal("x", "a", &page).to_string();

@@ -1,21 +1,24 @@
-//! Stores that [OpenDAL](https://opendal.apache.org) knows, as origins: WebDAV, WebHDFS, web servers, OSS, COS by default;
-//! the Hugging Face Hub, HDFS and SFTP by features of their own. Google's and Azure's are in `foreread-s3`.
+//! Stores of [OpenDAL](https://opendal.apache.org) as origins: WebDAV, WebHDFS, web servers, OSS and COS
+//! by default; the Hugging Face Hub, HDFS and SFTP by separate features. Google's and Azure's stores are
+//! in `foreread-s3`.
 //!
-//! [`OpendalBackend`] opens one by its URL's scheme; [`OpendalOrigin::new`] takes any `opendal::Operator` that a program
-//! has made itself.
+//! [`OpendalBackend`] opens a store by its URL's scheme. [`OpendalOrigin::new`] takes any
+//! `opendal::Operator`.
 //!
-//! Decision: OpenDAL is called directly and alone. Its own retries, time-outs and limits are off for reads, because those
-//! are layers around every origin alike, which do not see listings: there OpenDAL's own are on. Nothing is registered or installed in the process, so that a program which uses
-//! OpenDAL itself keeps its own. TLS is rustls with ring and the platform's certificates, as a client of our own. A read
-//! is one request; whether an object is still the one that was indexed is asked in that request where the store can
-//! answer (`If-Match`, `If-Unmodified-Since`), and told from its answer where not. The price is that stores which tell
-//! nothing of an object when it is read (WebHDFS, HDFS, SFTP) show a change only in its length.
+//! Decision: reads bypass OpenDAL's retries, timeouts and limits, because the layers around every origin
+//! provide these. Those layers do not cover listings, so listings use OpenDAL's. Nothing is registered or
+//! installed in the process, so a program's own use of OpenDAL is unaffected. TLS is rustls with ring and
+//! the platform's certificates, in a separate client. A read is one request. It is conditional on the
+//! indexed version where the store supports that (`If-Match`, `If-Unmodified-Since`), and its answer is
+//! compared where not. The price: stores that return no version with a read (WebHDFS, HDFS, SFTP) reveal a
+//! change only by its length.
 //!
 //! # Settings
 //!
-//! A setting is OpenDAL's own option of the service, given in [`OpenOptions::settings`](foreread_tier::OpenOptions) or as
-//! `FOREREAD_<SERVICE>_<OPTION>` in the environment, for example `FOREREAD_WEBDAV_USERNAME`. Stores whose tools have variables
-//! of their own (`ALIBABA_CLOUD_ACCESS_KEY_ID`, ...) follow those too.
+//! A setting is an OpenDAL option of the service, given in
+//! [`OpenOptions::settings`](foreread_tier::OpenOptions) or as `FOREREAD_<SERVICE>_<OPTION>` in the
+//! environment, for example `FOREREAD_WEBDAV_USERNAME`. The variables of a store's own tools
+//! (`ALIBABA_CLOUD_ACCESS_KEY_ID`, ...) work too.
 //!
 //! | service | URLs | settings |
 //! |---|---|---|
@@ -28,13 +31,14 @@
 //! | `hdfs` | `hdfs://namenode:8020/path` | `options` |
 //! | `sftp` | `sftp://user@host:port/path` | `key`, `known_hosts_strategy` |
 //!
-//! Passwords and tokens of the first three are bound to a host: `host` names it (`dav.example.org`, with `:port` where it
-//! is not the usual one, with `http://` before it where they may be sent unencrypted). They go to no other host, because a
-//! URL may come from a catalog that somebody else has made. Without `host` they are an error. Redirects are followed for
-//! `http`, `webhdfs` and `hf` alone: five at most, never from https to http, and without credentials to another host.
+//! Passwords and tokens of the first three are bound to the host in `host` (`dav.example.org`, with
+//! `:port` for an unusual port, with `http://` to allow unencrypted transfer). They go to no other host,
+//! because a URL may come from a foreign catalog. Without `host` they are an error. Redirects are followed
+//! for `http`, `webhdfs` and `hf` only: five at most, never from https to http, and without credentials to
+//! another host.
 //!
-//! A web server lists nothing. Its `list` names a file here with one path a line, below the URL; each is then asked for
-//! its length once, when the catalog is made.
+//! A web server cannot list. Its `list` names a local file with one path per line, below the URL. Each
+//! object's length is requested once, when the catalog is made.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -45,7 +49,8 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 //! # runtime.block_on(async {
-//! let context = Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 };
+//! let runtime = tokio::runtime::Handle::current();
+//! let context = Context { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
 //! let operator = opendal::Operator::new(opendal::services::Memory::default())?;
 //! operator.write("class/a.jpg", vec![1, 2, 3]).await?;
 //! let origin = OpendalOrigin::new(operator, OpendalConfig::default(), &context);

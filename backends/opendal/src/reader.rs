@@ -1,32 +1,32 @@
 //! Reading one sample: one request, into memory of exactly its length.
 //!
-//! * The request itself asks whether the object is still the one that was indexed, by `If-Match` or
-//!   `If-Unmodified-Since`, where the store takes that; where the answer says which object it is, that is compared too.
-//! * The memory is as long as the catalog says the sample is. An answer that is longer is given up at once, so that an
-//!   object which grew to a terabyte costs an error and not the process.
-//! * The price is a copy of every byte: what the HTTP library hands out are parts of its own buffers, which may not be
-//!   kept.
+//! * The request is conditional on the indexed version (`If-Match` or `If-Unmodified-Since`), where the
+//!   store supports that. The version in the answer is compared too.
+//! * The memory has the length from the catalog. A longer answer is abandoned at once, so an object that
+//!   grew to a terabyte costs an error and not the process.
+//! * The price is a copy of every byte, because the HTTP library returns parts of its own buffers, which
+//!   must not be kept.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version};
+use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version, unix_nanoseconds};
 use futures::TryStreamExt;
 use opendal::options::ReaderOptions;
 use opendal::{BytesRange, Metadata, Operator};
 
-use crate::error::{changed, from_opendal, invalid};
+use crate::error::from_opendal;
 
 /// Reads objects of one operator.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ObjectReader {
     name: &'static str,
     operator: Operator,
     buffers: Arc<dyn Buffers>,
 }
 
-impl Reader {
+impl ObjectReader {
     pub(crate) fn new(name: &'static str, operator: Operator, buffers: Arc<dyn Buffers>) -> Self {
         Self { name, operator, buffers }
     }
@@ -35,7 +35,7 @@ impl Reader {
         self.name
     }
 
-    /// The sample's bytes, exactly as many as were asked for.
+    /// The sample's bytes, of exactly the requested length.
     pub(crate) async fn read(&self, request: &ReadRequest) -> Result<Bytes, TierError> {
         let path = &*request.object.path;
         check_path(self.name, path)?;
@@ -43,7 +43,7 @@ impl Reader {
         let (range, wanted) = self.extent(request)?;
         let mut buffer = self.buffers.allocate(wanted, 1).ok_or_else(|| {
             let error = TierError::new(ErrorKind::Other, self.name).with_object(path);
-            error.with_detail(format!("there is no memory for its {wanted} bytes"))
+            error.with_detail(format!("cannot allocate {wanted} bytes"))
         })?;
         let reader = self.operator.reader_options(path, self.conditions(request)).await.map_err(failed)?;
         let mut stream = reader.clone().into_stream(range).await.map_err(failed)?;
@@ -61,31 +61,29 @@ impl Reader {
         }
         self.compare(request, reader.metadata())?;
         if buffer.filled() < wanted {
-            return Err(changed(self.name, path, format!("{} bytes instead of {wanted}", buffer.filled())));
+            return Err(TierError::changed(
+                self.name,
+                path,
+                format!("{} bytes instead of {wanted}", buffer.filled()),
+            ));
         }
         Ok(buffer.freeze())
     }
 
-    /// What to ask for, and how many bytes that is.
+    /// The range of the request, and its length.
     fn extent(&self, request: &ReadRequest) -> Result<(BytesRange, usize), TierError> {
         let path = &*request.object.path;
-        let range = match &request.span {
+        let range = request.range().map_err(|why| TierError::invalid(self.name, path, why))?;
+        let range = match request.span {
             Span::Whole => (Bound::Unbounded, Bound::Unbounded),
-            Span::Range(range) if range.start < range.end && range.end <= request.object.size => {
-                (Bound::Included(range.start), Bound::Excluded(range.end))
-            }
-            Span::Range(range) => {
-                let why =
-                    format!("{}..{} is no part of its {} bytes", range.start, range.end, request.object.size);
-                return Err(invalid(self.name, path, why));
-            }
+            Span::Range(_) => (Bound::Included(range.start), Bound::Excluded(range.end)),
         };
         let wanted = usize::try_from(request.len())
-            .map_err(|_| invalid(self.name, path, "it is longer than this machine can address"))?;
+            .map_err(|_| TierError::invalid(self.name, path, "too long for the address space"))?;
         Ok((BytesRange::from(range), wanted))
     }
 
-    /// What the store is to compare before it answers.
+    /// The conditions of the request.
     fn conditions(&self, request: &ReadRequest) -> ReaderOptions {
         let capability = self.operator.info().capability();
         let mut options = ReaderOptions::default();
@@ -102,20 +100,20 @@ impl Reader {
         options
     }
 
-    /// Whether the store can compare with an ETag: weak ones are never equal to it, and a WebDAV server that lists its tags
-    /// without quotes does not know them by that name.
+    /// Whether the store can compare with an ETag. Weak tags never match, and a WebDAV server that lists
+    /// tags without quotes does not accept them in this form.
     fn is_comparable(&self, tag: &str) -> bool {
         let is_web = matches!(self.name, "http" | "webdav");
         tag.starts_with('"') || (!is_web && !tag.starts_with("W/"))
     }
 
-    /// Whether the object that answers, where it says which it is, is the one that was indexed.
+    /// Checks that the answer, as far as it has a version, is of the indexed object.
     fn compare(&self, request: &ReadRequest, found: Option<&Metadata>) -> Result<(), TierError> {
         let Some(found) = found else { return Ok(()) };
         let object = &request.object;
         if found.is_file() && found.content_length() != object.size {
             let why = format!("{} bytes instead of {}", found.content_length(), object.size);
-            return Err(changed(self.name, &object.path, why));
+            return Err(TierError::changed(self.name, &object.path, why));
         }
         let same = match &object.version {
             Some(Version::ETag(tag)) => found.etag().is_none_or(|etag| opaque(etag) == opaque(tag)),
@@ -124,48 +122,42 @@ impl Reader {
             }
             _ => true,
         };
-        if same { Ok(()) } else { Err(changed(self.name, &object.path, "it was replaced since")) }
+        let why = "replaced since it was indexed";
+        if same { Ok(()) } else { Err(TierError::changed(self.name, &object.path, why)) }
     }
 
     fn too_long(&self, request: &ReadRequest, found: Option<&Metadata>) -> TierError {
         let path = &*request.object.path;
         match (&request.span, found) {
-            // The object is as long as it was: the server has sent all of it.
+            // The object has its indexed length, so the server has sent the whole object.
             (Span::Range(_), Some(_)) => {
                 let error = TierError::new(ErrorKind::Unsupported, self.name).with_object(path);
-                error.with_detail(
-                    "the server does not answer with parts of objects; only whole files can be samples there",
-                )
+                error.with_detail("the server does not support ranges; only whole files can be samples there")
             }
-            _ => changed(self.name, path, format!("more than {} bytes", request.len())),
+            _ => TierError::changed(self.name, path, format!("more than {} bytes", request.len())),
         }
     }
 }
 
-/// Refuses what is no path below an origin, or what OpenDAL would take for another path.
+/// Refuses invalid paths, and paths that OpenDAL would change.
 pub(crate) fn check_path(tier: &str, path: &str) -> Result<(), TierError> {
-    if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return Err(invalid(tier, path, "the path is absolute, has an empty part, or a `.` or `..` in it"));
-    }
+    foreread_tier::check_path(path).map_err(|why| TierError::invalid(tier, path, why))?;
     if path.trim() != path {
-        return Err(invalid(
-            tier,
-            path,
-            "the path begins or ends with a blank, which this store's library drops",
-        ));
+        let why = "the path begins or ends with a space, which OpenDAL removes";
+        return Err(TierError::invalid(tier, path, why));
     }
     Ok(())
 }
 
-/// What is in an ETag: listings give it without quotes in some stores.
+/// The value of an ETag, without the quotes that some listings omit.
 fn opaque(tag: &str) -> &str {
     tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"')
 }
 
-/// A modification time as a version tells it.
+/// A modification time in the unit of versions.
 pub(crate) fn nanoseconds(time: opendal::raw::Timestamp) -> i64 {
-    let nanoseconds = time.into_inner().as_nanosecond();
-    i64::try_from(nanoseconds).unwrap_or(if nanoseconds < 0 { i64::MIN } else { i64::MAX })
+    let time = time.into_inner();
+    unix_nanoseconds(time.as_second(), time.subsec_nanosecond())
 }
 
 #[cfg(test)]
@@ -173,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_are_not_taken() {
+    fn invalid_paths_are_refused() {
         for path in ["", "/a", "a/", "a//b", "../a", "a/./b", " a", "a "] {
             assert_eq!(check_path("x", path).unwrap_err().kind(), ErrorKind::Invalid, "{path:?}");
         }
@@ -183,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_compare_without_their_dress() {
+    fn tags_compare_without_quotes_and_weak_mark() {
         assert_eq!(opaque("W/\"a\""), opaque("a"));
         assert_eq!(opaque("\"a\""), "a");
     }

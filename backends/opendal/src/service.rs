@@ -1,20 +1,20 @@
-//! The services: their URLs, their settings, and how each is made.
+//! The services: their URLs, their settings and their constructors.
 
 use std::collections::BTreeMap;
 
 use opendal::Operator;
 
-/// What a URL's authority is, in OpenDAL's options.
+/// The meaning of a URL's authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "each is for the services of some features")]
-pub(crate) enum Place {
-    /// A web server, spoken to by this scheme.
+#[allow(dead_code, reason = "each is used by the services of some features")]
+pub(crate) enum AuthorityKind {
+    /// A web server, contacted by this scheme.
     Web(&'static str),
-    /// A bucket, by the name of its option.
+    /// A bucket, with the name of its option.
     Bucket(&'static str),
     /// Hadoop's name node.
     NameNode,
-    /// A machine, and a user on it.
+    /// A host, with a user.
     Ssh,
     /// The kind of a repository on the Hugging Face Hub.
     Hub,
@@ -22,31 +22,33 @@ pub(crate) enum Place {
 
 /// One of OpenDAL's services.
 #[derive(Debug)]
-pub(crate) struct Service {
-    /// Its name in messages and in variables of the environment.
+pub(crate) struct OpendalService {
+    /// Its name in messages and environment variables.
     pub(crate) name: &'static str,
-    /// Its URLs' schemes.
-    pub(crate) schemes: &'static [(&'static str, Place)],
+    /// The schemes of its URLs.
+    pub(crate) schemes: &'static [(&'static str, AuthorityKind)],
     /// The form of its URLs.
     pub(crate) example: &'static str,
     /// Its settings.
     pub(crate) options: &'static [&'static str],
-    /// Those of them that let somebody in.
+    /// The settings with credentials.
     pub(crate) secrets: &'static [&'static str],
-    /// Those that are sent as they are to the host that a URL names: they are bound to the host of the setting `host`.
+    /// The credentials that are sent unchanged to the URL's host, and are therefore bound to the setting
+    /// `host`.
     pub(crate) bound: &'static [&'static str],
-    /// Whether redirects are followed. What signs its requests must not: another host could not check the signature, and
-    /// would learn it with the tokens next to it.
+    /// Whether redirects are followed. Services with signed requests must not follow them: another host
+    /// could not check the signature, and would learn it together with the tokens.
     pub(crate) redirects: bool,
+    /// The constructor of the operator.
     pub(crate) make: fn(BTreeMap<String, String>) -> opendal::Result<Operator>,
 }
 
 /// The services of the enabled features.
-pub(crate) const SERVICES: &[Service] = &[
+pub(crate) const SERVICES: &[OpendalService] = &[
     #[cfg(feature = "http")]
-    Service {
+    OpendalService {
         name: "http",
-        schemes: &[("http", Place::Web("http")), ("https", Place::Web("https"))],
+        schemes: &[("http", AuthorityKind::Web("http")), ("https", AuthorityKind::Web("https"))],
         example: "https://host/path",
         options: &["username", "password", "token", "host", "list"],
         secrets: &["username", "password", "host"],
@@ -55,9 +57,9 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Http>,
     },
     #[cfg(feature = "webdav")]
-    Service {
+    OpendalService {
         name: "webdav",
-        schemes: &[("webdav", Place::Web("http")), ("webdavs", Place::Web("https"))],
+        schemes: &[("webdav", AuthorityKind::Web("http")), ("webdavs", AuthorityKind::Web("https"))],
         example: "webdavs://host/path",
         options: &["username", "password", "token", "host"],
         secrets: &["username", "password", "host"],
@@ -66,9 +68,9 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Webdav>,
     },
     #[cfg(feature = "webhdfs")]
-    Service {
+    OpendalService {
         name: "webhdfs",
-        schemes: &[("webhdfs", Place::Web("http")), ("swebhdfs", Place::Web("https"))],
+        schemes: &[("webhdfs", AuthorityKind::Web("http")), ("swebhdfs", AuthorityKind::Web("https"))],
         example: "webhdfs://namenode:9870/path",
         options: &["user_name", "delegation", "host"],
         secrets: &["user_name", "delegation", "host"],
@@ -77,9 +79,9 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Webhdfs>,
     },
     #[cfg(feature = "oss")]
-    Service {
+    OpendalService {
         name: "oss",
-        schemes: &[("oss", Place::Bucket("bucket"))],
+        schemes: &[("oss", AuthorityKind::Bucket("bucket"))],
         example: "oss://bucket/prefix",
         options: &[
             "endpoint",
@@ -101,9 +103,9 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Oss>,
     },
     #[cfg(feature = "cos")]
-    Service {
+    OpendalService {
         name: "cos",
-        schemes: &[("cos", Place::Bucket("bucket")), ("cosn", Place::Bucket("bucket"))],
+        schemes: &[("cos", AuthorityKind::Bucket("bucket")), ("cosn", AuthorityKind::Bucket("bucket"))],
         example: "cos://bucket/prefix",
         options: &["endpoint", "secret_id", "secret_key", "security_token", "disable_config_load"],
         secrets: &["secret_id", "secret_key"],
@@ -112,9 +114,9 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Cos>,
     },
     #[cfg(feature = "huggingface")]
-    Service {
+    OpendalService {
         name: "hf",
-        schemes: &[("hf", Place::Hub)],
+        schemes: &[("hf", AuthorityKind::Hub)],
         example: "hf://datasets/owner/name@revision/path",
         options: &["token", "endpoint", "download_mode", "enable_resolve_cache"],
         secrets: &["token"],
@@ -123,9 +125,9 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::Hf>,
     },
     #[cfg(feature = "hdfs")]
-    Service {
+    OpendalService {
         name: "hdfs",
-        schemes: &[("hdfs", Place::NameNode)],
+        schemes: &[("hdfs", AuthorityKind::NameNode)],
         example: "hdfs://namenode:8020/path",
         options: &[],
         secrets: &[],
@@ -134,9 +136,9 @@ pub(crate) const SERVICES: &[Service] = &[
         make: Operator::from_iter::<opendal::services::HdfsNative>,
     },
     #[cfg(feature = "sftp")]
-    Service {
+    OpendalService {
         name: "sftp",
-        schemes: &[("sftp", Place::Ssh)],
+        schemes: &[("sftp", AuthorityKind::Ssh)],
         example: "sftp://user@host:port/path",
         options: &["key", "known_hosts_strategy"],
         secrets: &["key"],
@@ -146,7 +148,7 @@ pub(crate) const SERVICES: &[Service] = &[
     },
 ];
 
-/// The names of what lets somebody into the service that OpenDAL calls `scheme`.
+/// The remedy for denied access to the service `scheme`: the variables of its credentials.
 pub(crate) fn remedy(scheme: &str) -> Option<String> {
     let service = SERVICES.iter().find(|service| service.name == scheme)?;
     let variables: Vec<_> =

@@ -1,12 +1,12 @@
-//! How requests travel: a client of our own, and what a refusal says of itself.
+//! The HTTP client, and the classification of refusals.
 //!
-//! OpenDAL's services know that an answer is an error, but not always which: a web server's 401 and 429 are both
-//! "unexpected" to them, and `Retry-After` is lost. What every HTTP store means alike is told here, before a service
-//! sees it; what stores mean each in its own way (403, 404, 409, 412) is left to the service.
+//! OpenDAL's services detect errors, but not always their kind: a web server's 401 and 429 are both
+//! "unexpected", and `Retry-After` is lost. Statuses with one meaning in every HTTP store are classified
+//! here, before the service. Statuses whose meaning differs (403, 404, 409, 412) are left to the service.
 //!
-//! Redirects are followed for services that need them and do not sign: five at most, and never from an encrypted to an
-//! unencrypted address. Credentials and cookies stay with the host that they are for: the HTTP client removes them where
-//! host, port or scheme change. No `Referer` is sent, because the address of a request may hold a token.
+//! Redirects are followed for services that need them and do not sign: five at most, and never from an
+//! encrypted to an unencrypted address. The HTTP client removes credentials and cookies where host, port
+//! or scheme change. No `Referer` is sent, because the address of a request may hold a token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,62 +20,62 @@ use reqwest::Url;
 use reqwest::redirect::{Action, Attempt, Policy};
 use rustls_platform_verifier::BuilderVerifierExt;
 
-/// How long a machine may take to accept a connection. What is beyond is for the layers' deadlines.
-const CONNECT: Duration = Duration::from_secs(10);
+/// The timeout for connecting. The layers' deadlines cover the rest.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A store's refusal, where every HTTP store means the same by it. It is the source of OpenDAL's error.
+/// A refusal whose status means the same in every HTTP store. It is the source of OpenDAL's error.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct HttpRefusal {
     pub(crate) status: StatusCode,
-    /// How long the store asks to be left alone.
+    /// The wait that the store requests.
     pub(crate) retry_after: Option<Duration>,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for HttpRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the store answered {}", self.status)?;
         if self.status.is_redirection() { f.write_str(", a redirect that is not followed") } else { Ok(()) }
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for HttpRefusal {}
 
-/// Redirects that one request follows, at most.
-const REDIRECTS: usize = 5;
+/// The maximum number of redirects per request.
+const MAX_REDIRECTS: usize = 5;
 
-/// A client of our own, with ring and this machine's certificates.
+/// The HTTP client, with ring and this machine's certificates.
 pub(crate) fn transporter(redirects: bool) -> opendal::Result<HttpTransporter> {
     let cannot = |why: &'static str| Error::new(ErrorKind::Unexpected, why);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .and_then(BuilderVerifierExt::with_platform_verifier)
-        .map_err(|error| cannot("this machine's certificates cannot be used").set_source(error))?
+        .map_err(|error| cannot("cannot use this machine's certificates").set_source(error))?
         .with_no_client_auth();
     let client = reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
-        .connect_timeout(CONNECT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .redirect(if redirects { Policy::custom(follow) } else { Policy::none() })
         .referer(false)
         .build()
-        .map_err(|error| cannot("there is no HTTP client").set_source(error))?;
-    Ok(HttpTransporter::new(Transport(ReqwestTransport::new(client))))
+        .map_err(|error| cannot("cannot create an HTTP client").set_source(error))?;
+    Ok(HttpTransporter::new(ClassifyingTransport(ReqwestTransport::new(client))))
 }
 
-/// Follows a redirect, or leaves it as the answer.
+/// Follows a redirect, or returns it as the answer.
 fn follow(attempt: Attempt<'_>) -> Action {
     if may_follow(attempt.previous(), attempt.url()) { attempt.follow() } else { attempt.stop() }
 }
 
-/// Whether a request that went to `previous`, one after another, may go to `next`.
+/// Whether a request that visited the addresses `previous` may continue to `next`.
 fn may_follow(previous: &[Url], next: &Url) -> bool {
     let encrypted = previous.last().is_some_and(|url| url.scheme() == "https");
-    previous.len() <= REDIRECTS && (next.scheme() == "https" || !encrypted)
+    previous.len() <= MAX_REDIRECTS && (next.scheme() == "https" || !encrypted)
 }
 
-struct Transport(ReqwestTransport);
+struct ClassifyingTransport(ReqwestTransport);
 
-impl HttpTransport for Transport {
+impl HttpTransport for ClassifyingTransport {
     async fn fetch(&self, request: Request<Buffer>) -> opendal::Result<Response<HttpBody>> {
         let response = self.0.fetch(request).await?;
         match refusal(response.status()) {
@@ -87,14 +87,14 @@ impl HttpTransport for Transport {
                     .get(RETRY_AFTER)
                     .and_then(|value| value.to_str().ok()?.trim().parse().ok())
                     .map(Duration::from_secs);
-                let error = Error::new(kind, "refused").set_source(Refusal { status, retry_after });
+                let error = Error::new(kind, "refused").set_source(HttpRefusal { status, retry_after });
                 Err(error.with_temporary(temporary))
             }
         }
     }
 }
 
-/// What a status means in every store, and whether it may pass.
+/// The kind of a status with one meaning in every store, and whether it is temporary.
 fn refusal(status: StatusCode) -> Option<(ErrorKind, bool)> {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
@@ -104,7 +104,7 @@ fn refusal(status: StatusCode) -> Option<(ErrorKind, bool)> {
             Some((ErrorKind::RateLimited, true))
         }
         StatusCode::REQUEST_TIMEOUT => Some((ErrorKind::Unexpected, true)),
-        // Not every service knows it.
+        // Some services do not handle it.
         StatusCode::RANGE_NOT_SATISFIABLE => Some((ErrorKind::RangeNotSatisfied, false)),
         StatusCode::GONE => Some((ErrorKind::NotFound, false)),
         StatusCode::NOT_IMPLEMENTED | StatusCode::HTTP_VERSION_NOT_SUPPORTED => {

@@ -1,4 +1,4 @@
-//! Ranks that a launcher started meet and say who shares a node with whom:
+//! Ranks of a launcher meet and print which ranks share a node:
 //!
 //! ```text
 //! cargo build -p foreread-peer --example meet

@@ -1,4 +1,4 @@
-//! Samples that another rank is asked for together, until all are answered.
+//! Samples of one request frame, until all are complete.
 
 use std::sync::Arc;
 
@@ -8,38 +8,38 @@ use foreread_types::Rank;
 use tokio::sync::oneshot;
 
 use crate::WireError;
-use crate::asking::NAME;
+use crate::client::NAME;
 use crate::frame::Ask;
-use crate::remote::error_of;
+use crate::peer_client::error_of;
 
-/// One sample that is asked for. Nobody waits for it where the other end of `answer` was dropped.
-pub(crate) struct Slot {
+/// A requested sample. Its caller is gone if the other end of `answer` was dropped.
+pub(crate) struct PendingSample {
     pub(crate) request: Arc<ReadRequest>,
-    /// Until it is answered.
+    /// Until it is complete.
     pub(crate) answer: Option<oneshot::Sender<Result<Bytes, TierError>>>,
 }
 
-impl Slot {
+impl PendingSample {
     pub(crate) fn is_dropped(&self) -> bool {
         self.answer.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 }
 
-/// Samples that are asked for in one frame: the place in `slots` is the tag on the wire. What is not answered when it is
-/// dropped is answered then, so that no read is ever left open.
-pub(crate) struct Batch {
+/// Samples of one request frame. The position in `samples` is the tag on the wire. Dropping it
+/// fails the open samples, so that no read stays open.
+pub(crate) struct RequestBatch {
     rank: Rank,
-    slots: Vec<Slot>,
-    /// Of them, those that are not answered.
+    samples: Vec<PendingSample>,
+    /// Samples that are not complete.
     left: usize,
 }
 
-impl Batch {
-    pub(crate) fn new(rank: Rank, slots: Vec<Slot>) -> Self {
-        Self { rank, left: slots.len(), slots }
+impl RequestBatch {
+    pub(crate) fn new(rank: Rank, samples: Vec<PendingSample>) -> Self {
+        Self { rank, left: samples.len(), samples }
     }
 
-    /// Samples that are not answered.
+    /// Samples that are not complete.
     pub(crate) fn left(&self) -> usize {
         self.left
     }
@@ -48,20 +48,21 @@ impl Batch {
         self.left == 0
     }
 
-    /// Answers a sample, unless it was answered.
-    pub(crate) fn answer(&mut self, place: usize, result: Result<Bytes, TierError>) {
-        let Some(slot) = self.slots.get_mut(place) else { return };
-        let Some(answer) = slot.answer.take() else { return };
+    /// Completes a sample, unless it is complete.
+    pub(crate) fn answer(&mut self, position: usize, result: Result<Bytes, TierError>) {
+        let Some(sample) = self.samples.get_mut(position) else { return };
+        let Some(answer) = sample.answer.take() else { return };
         self.left -= 1;
-        let _ = answer.send(result.map_err(|error| error.with_object(&*slot.request.object.path))); // or nobody waits
+        let result = result.map_err(|error| error.with_object(&*sample.request.object.path));
+        let _ = answer.send(result); // the caller may be gone
     }
 
-    /// Takes out the samples that nobody waits for any longer.
+    /// Takes out the samples whose caller is gone.
     pub(crate) fn take_dropped(&mut self) -> Vec<u32> {
         let mut dropped = Vec::new();
-        for (slot, tag) in self.slots.iter_mut().zip(0..) {
-            if slot.is_dropped() {
-                slot.answer = None;
+        for (sample, tag) in self.samples.iter_mut().zip(0..) {
+            if sample.is_dropped() {
+                sample.answer = None;
                 self.left -= 1;
                 dropped.push(tag);
             }
@@ -70,27 +71,27 @@ impl Batch {
     }
 
     fn answer_all(&mut self, error: &TierError) {
-        for place in 0..self.slots.len() {
-            self.answer(place, Err(error.clone()));
+        for position in 0..self.samples.len() {
+            self.answer(position, Err(error.clone()));
         }
     }
 
-    /// Answers all that is open.
+    /// Fails all open samples.
     pub(crate) fn fail(mut self, why: &WireError) {
         self.answer_all(&error_of(self.rank, why));
     }
 
-    /// As it is asked on the wire.
+    /// The samples as they are encoded on the wire.
     pub(crate) fn asks(&self) -> impl Iterator<Item = Ask> {
         let ask = |request: &ReadRequest| Ask { key: request.key, due: request.due, length: request.len() };
-        self.slots.iter().map(move |slot| ask(&slot.request))
+        self.samples.iter().map(move |sample| ask(&sample.request))
     }
 }
 
-impl Drop for Batch {
+impl Drop for RequestBatch {
     fn drop(&mut self) {
         if self.left > 0 {
-            let detail = format!("rank {} is no longer asked: this process ends", self.rank);
+            let detail = format!("rank {}: this process ends", self.rank);
             self.answer_all(&TierError::new(ErrorKind::Closed, NAME).with_detail(detail));
         }
     }

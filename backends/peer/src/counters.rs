@@ -1,61 +1,64 @@
-//! What a process did for others and others for it.
+//! Counters of samples that this process served to other ranks and received from them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
-/// Sums of one process, kept as it goes.
+use crate::lock;
+
+/// Running counters of one process.
 #[derive(Debug, Default)]
 pub struct Counters {
-    tally: Mutex<Tally>,
-    /// The last one who named this job and has another token or version, in words.
+    tally: Mutex<PeerCounts>,
+    /// The last process that named this job with another token or version, as text.
     mistaken: Mutex<Option<String>>,
 }
 
-/// The sums at one moment.
+/// A snapshot of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Tally {
-    /// Samples that others were sent.
+pub struct PeerCounts {
+    /// Samples that were sent to other ranks.
     pub served: u64,
     /// Their bytes.
     pub served_bytes: u64,
-    /// Samples that others asked for and were told why they do not get them.
+    /// Requests of other ranks that were answered with an error.
     pub refused: u64,
-    /// Samples that others were asked for.
+    /// Samples that were requested from other ranks.
     pub asked: u64,
-    /// Samples that came.
+    /// Samples that were received.
     pub got: u64,
     /// Their bytes.
     pub got_bytes: u64,
-    /// Samples that were given up because they did not come in time, or nothing was said of them.
+    /// Requested samples that timed out.
     pub late: u64,
-    /// Samples that were given up because their rank fell silent or its connection ended.
+    /// Requested samples that failed because their connection fell silent or ended.
     pub lost: u64,
-    /// Connections of somebody who did not prove to be of this job.
+    /// Connections that failed authentication.
     pub strangers: u64,
-    /// Messages that were sent to other ranks for the meeting and during the run, heartbeats aside.
+    /// Messages of the rendezvous and the run that were sent to other ranks, without heartbeats.
     pub messages: u64,
-    /// How often the catalogs were sent to another rank.
+    /// Catalogs that were sent to another rank.
     pub bulks: u64,
 }
 
 impl Counters {
-    /// The sums now.
-    pub fn read(&self) -> Tally {
+    /// A snapshot.
+    pub fn read(&self) -> PeerCounts {
         *self.now()
     }
 
-    /// The sums, to be added to.
-    pub(crate) fn now(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The counters, for updates.
+    pub(crate) fn now(&self) -> MutexGuard<'_, PeerCounts> {
+        lock(&self.tally)
     }
 
-    /// A process named this job and has another token or version.
+    /// Records a process that named this job with another token or version.
     pub(crate) fn note_mistaken(&self, who: String) {
-        *self.mistaken.lock().unwrap_or_else(PoisonError::into_inner) = Some(who);
+        *lock(&self.mistaken) = Some(who);
     }
 
-    /// The last process that named this job and has another token or version, if there was one. It may be a lie.
+    /// The last process that named this job with another token or version. Unauthenticated, so
+    /// possibly false.
     pub(crate) fn mistaken(&self) -> Option<String> {
-        self.mistaken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.mistaken).clone()
     }
 }

@@ -1,40 +1,42 @@
 //! Samples between ranks.
 //!
-//! Who asks has a connection of its own to each rank that it asks, and who is asked answers on it; two ranks that ask each
-//! other have two, so that neither's answers wait for its own questions. Frames have a header of fixed length
-//! ([`frame`]); samples leave the memory where they are kept, and arrive in memory of their exact length. Each connection
-//! begins with a proof that both ends know the job's token ([`handshake`]) and are in the same run ([`RunId`]), and all that
-//! follows is authenticated ([`Wire`]) but on one node.
+//! Each rank opens one connection to every rank that it requests samples from. Two ranks that
+//! request from each other have two connections, so that the responses of one do not wait for its
+//! own requests. Frames have a header of fixed length ([`frame`]). Samples are sent from the memory
+//! where they are cached, and received into memory of their exact length. Each connection begins
+//! with a handshake: both ends prove that they know the job's token ([`handshake`]) and are in the
+//! same run ([`RunId`]). All that follows is authenticated ([`Wire`]), except on one node.
 //!
-//! # How long anybody waits
+//! # Timeouts, heartbeats and retries
 //!
-//! | for what | at most | then |
+//! | event | timeout | consequence |
 //! |---|---|---|
-//! | a connection and its handshake, at the end that asks | 1 s | what was asked fails |
-//! | whoever connects to say who he is | 5 s | the connection is closed |
-//! | a rank that says nothing at all | 0.65 s | one second connection, after a jitter of 0.2 s at most |
-//! | the same, which says nothing on the second connection either | 2.5 s in all | all that it was asked fails |
-//! | a rank that says nothing of one sample | 1 s | that sample fails |
-//! | a sample that is said to be on its way | 30 s | that sample fails |
-//! | a rank that does not take what it asked for | 10 s | its connection is closed |
-//! | a new connection after one failed | 0.05 s, doubling to 0.5 s | until then what is asked fails at once |
+//! | connect and handshake, at the requester | 1 s | its requests fail |
+//! | handshake of an incoming connection | 5 s | the connection is closed |
+//! | no byte from a rank (heartbeat timeout) | 0.65 s | one reconnect, after a jitter of at most 0.2 s |
+//! | no byte on the second connection either | 2.5 s in all | all requests to the rank fail |
+//! | a request that is not acknowledged | 1 s | that sample fails |
+//! | a sample that was acknowledged and does not come | 30 s | that sample fails |
+//! | a rank that does not read its responses | 10 s | its connection is closed |
+//! | backoff after a failed connection | 0.05 s, doubling to 0.5 s | requests fail at once meanwhile |
 //!
-//! What fails is [`Transient`](foreread_tier::ErrorKind::Transient): the sample is read elsewhere.
+//! These failures are [`Transient`](foreread_tier::ErrorKind::Transient): the sample is read
+//! elsewhere.
 //!
-//! # What others can make a rank hold
+//! # Limits of what other processes can make a rank hold
 //!
-//! | who | what |
+//! | process | limit |
 //! |---|---|
-//! | strangers | 64 connections a listener, 108 bytes of each |
-//! | a rank that asks | 64 Ki questions; 4 MiB of answers, or one sample |
-//! | all ranks together | 32 MiB of answers and one sample for each of them |
+//! | unauthenticated | 64 connections per listener, 108 bytes of each |
+//! | a rank that sends requests | 64 Ki requested samples, 4 MiB of responses or one sample |
+//! | all ranks together | 32 MiB of responses and one sample for each rank |
 
-mod asking;
 mod batch;
+mod client;
 mod counters;
-mod doorway;
 pub mod meet;
-mod remote;
+mod peer_client;
+mod pending_auth;
 mod server;
 mod serving;
 #[cfg(test)]
@@ -51,6 +53,13 @@ pub use foreread_connection::{
 };
 use foreread_connection::{channel, connection, input, output, system, tags, token};
 
-pub use counters::{Counters, Tally};
-pub use remote::{Asker, Remote};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use counters::{Counters, PeerCounts};
+pub use peer_client::{Asker, PeerClient};
 pub use server::{Server, Settings};
+
+/// Locks a mutex. A panic of another holder is not passed on.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

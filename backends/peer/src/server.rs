@@ -1,9 +1,9 @@
-//! Who answers other ranks.
+//! Serves samples to other ranks.
 //!
-//! One task for each listener takes connections, and one for each connection proves who is there and then serves it. Those
-//! who have not proved themselves stand in the doorway (`doorway.rs`), which has few places; those of other ranks are handed
-//! to the meeting or served (`serving/`). Nothing that a stranger sends is kept, and nothing of his is written to a log but
-//! one line a minute.
+//! Each listener has a task that accepts connections. Each connection has a task that authenticates
+//! it and then serves it. The number of unauthenticated connections is bounded (`pending_auth.rs`).
+//! Authenticated ones are passed to the rendezvous or served (`serving/`). Nothing that an
+//! unauthenticated peer sends is kept. It is logged at most once a minute, in one line.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,41 +13,44 @@ use std::time::Duration;
 use foreread_tier::Serve;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::doorway::{Doorway, LOG_EVERY, Place, StrangerLog};
 use crate::handshake::{self, Identity, Offer, PATIENCE, Purpose};
-use crate::serving::Serving;
+use crate::lock;
+use crate::pending_auth::{AuthSlot, LOG_EVERY, PendingAuth, RefusalLog};
+use crate::serving::PeerConnection;
 use crate::{
     Address, Connection, Counters, Greeting, Listener, RunId, Stream, Wire, WireError, WireErrorKind,
 };
 
-/// Connections of one listener that have not proved themselves, at one time.
-const DOORWAY: usize = 64;
+/// Unauthenticated connections of one listener at a time.
+const MAX_PENDING_AUTH: usize = 64;
 
-/// Meetings that wait to be taken.
-const MEETINGS: usize = 1024;
+/// Rendezvous connections that wait to be taken.
+const MEETING_QUEUE_LENGTH: usize = 1024;
 
-/// How long to wait before the next connection is taken after one could not be.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Delay before the next connection is accepted after an error.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Bytes in one permit of the budget: permits are counted in 32 bits.
-const PIECE: u64 = 1024;
+/// Bytes of one permit of the budget, because permits are counted in 32 bits.
+const PERMIT_BYTES: u64 = 1024;
 
-/// How much others may be given at a time.
+/// Limits of serving samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes of answers that may wait to be written, over all connections; beside it one answer on each.
+    /// Bytes of responses that wait to be written, over all connections. In addition, each
+    /// connection may have one response.
     pub budget: u64,
-    /// Bytes of one connection that may be asked of the engine or wait to be written; one sample always may.
+    /// Bytes of one connection that the engine reads or that wait to be written. One sample is
+    /// always allowed.
     pub share: u64,
-    /// How samples are protected on connections between nodes, alike on all ranks.
+    /// How samples between nodes are protected. Equal on all ranks.
     pub wire: Wire,
 }
 
 impl Default for Settings {
-    /// 32 MiB, of which one connection gets 4 MiB; authenticated.
+    /// 32 MiB, of which one connection gets 4 MiB. Authenticated.
     fn default() -> Self {
         Self { budget: 32 << 20, share: 4 << 20, wire: Wire::default() }
     }
@@ -55,63 +58,64 @@ impl Default for Settings {
 
 impl Settings {
     fn permits(&self) -> u32 {
-        (self.budget / PIECE).clamp(1, u64::from(u32::MAX >> 3)) as u32
+        (self.budget / PERMIT_BYTES).clamp(1, u64::from(u32::MAX >> 3)) as u32
     }
 
-    /// The permits that so many bytes take; never more than there are.
+    /// The permits for this many bytes, at most all there are.
     pub(crate) fn pieces(&self, bytes: u64) -> u32 {
-        bytes.div_ceil(PIECE).clamp(1, u64::from(self.permits())) as u32
+        bytes.div_ceil(PERMIT_BYTES).clamp(1, u64::from(self.permits())) as u32
     }
 }
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ServerShared {
     pub(crate) identity: Identity,
     pub(crate) settings: Settings,
     offer: Offer,
     pub(crate) counters: Arc<Counters>,
     /// The budget.
     pub(crate) room: Arc<Semaphore>,
-    /// The run whose samples are served; none before it is known.
+    /// The run whose samples are served, once known.
     run: OnceLock<RunId>,
     source: RwLock<Option<Weak<dyn Serve>>>,
     meetings: mpsc::Sender<(Greeting, Connection)>,
-    strangers: StrangerLog,
-    other_runs: StrangerLog,
-    mix_ups: StrangerLog,
+    unauthenticated: RefusalLog,
+    other_runs: RefusalLog,
+    misconfigured: RefusalLog,
 }
 
-impl Shared {
-    /// Whether anybody was named who has the samples: until then questions wait.
+impl ServerShared {
+    /// Whether [`serve`](Server::serve) was called. Until then, requests wait.
     pub(crate) fn has_source(&self) -> bool {
         self.source.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Who has the samples, where there is somebody (still).
+    /// The source of samples, unless it was dropped.
     pub(crate) fn source(&self) -> Option<Arc<dyn Serve>> {
         self.source.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
     }
 
-    /// Somebody did not prove to be of this job.
-    fn stranger(&self, from: &str, error: &WireError) {
+    /// Counts and logs a connection that failed authentication.
+    fn note_unauthenticated(&self, from: &str, error: &WireError) {
         self.counters.now().strangers += 1;
-        self.strangers.note(Some((from, error)));
+        self.unauthenticated.note(Some((from, error)));
     }
 }
 
-/// Answers other ranks for as long as it lives.
+/// Serves samples to other ranks until it is dropped.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     addresses: Vec<Address>,
     meetings: Mutex<Option<mpsc::Receiver<(Greeting, Connection)>>>,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: JoinSet<()>,
 }
 
 impl Server {
-    /// Answers on all `listeners`, by tasks of `runtime`. Nobody is served samples before [`enter`](Self::enter) names
-    /// the run; what its ranks ask for waits until [`serve`](Self::serve) says who has it.
+    /// Serves on all `listeners`, with tasks of `runtime`. Samples are refused until
+    /// [`enter`](Self::enter) names the run. Requests of its ranks wait until
+    /// [`serve`](Self::serve) names the source.
     pub fn start(
         runtime: &Handle,
         identity: Identity,
@@ -119,8 +123,8 @@ impl Server {
         settings: Settings,
         counters: Arc<Counters>,
     ) -> Self {
-        let (sender, meetings) = mpsc::channel(MEETINGS);
-        let shared = Arc::new(Shared {
+        let (sender, meetings) = mpsc::channel(MEETING_QUEUE_LENGTH);
+        let shared = Arc::new(ServerShared {
             identity,
             offer: Offer::new(settings.wire),
             settings,
@@ -129,59 +133,58 @@ impl Server {
             run: OnceLock::new(),
             source: RwLock::default(),
             meetings: sender,
-            strangers: StrangerLog::new("strangers"),
-            other_runs: StrangerLog::new("ranks of other runs"),
-            mix_ups: StrangerLog::new("ranks that were started otherwise"),
+            unauthenticated: RefusalLog::new("unauthenticated peers"),
+            other_runs: RefusalLog::new("ranks of other runs"),
+            misconfigured: RefusalLog::new("ranks with other settings"),
         });
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let between_nodes = listeners.iter().any(|listener| matches!(listener.address(), Address::Tcp(..)));
         if between_nodes && settings.wire == Wire::Checksummed {
             tracing::warn!("samples between nodes are not authenticated ({}=checksummed)", Wire::VARIABLE);
         }
-        let take = |listener| runtime.spawn(take(listener, Arc::clone(&shared)));
-        let tasks = listeners.into_iter().map(take).collect();
+        let mut tasks = JoinSet::new();
+        for listener in listeners {
+            tasks.spawn_on(take(listener, Arc::clone(&shared)), runtime);
+        }
         Self { shared, addresses, meetings: Mutex::new(Some(meetings)), tasks }
     }
 
-    /// How it protects samples between nodes.
+    /// How samples between nodes are protected.
     pub fn wire(&self) -> Wire {
         self.shared.settings.wire
     }
 
-    /// Where it listens.
+    /// The addresses of its listeners.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// Serves samples to ranks of `run` from now on, and to no others; before, to nobody. A server is in one run for as
-    /// long as it lives: a second call changes nothing.
+    /// Serves samples to ranks of `run` from now on, and to no others. A server is in one run as
+    /// long as it lives: a second call has no effect.
     pub fn enter(&self, run: RunId) {
         let _ = self.shared.run.set(run); // the first one stays
     }
 
-    /// Has `source` answer from now on.
+    /// Sets the source of the samples.
     pub fn serve(&self, source: Weak<dyn Serve>) {
         *self.shared.source.write().unwrap_or_else(PoisonError::into_inner) = Some(source);
     }
 
-    /// The connections of ranks that want to meet, for whoever takes them first. They wait until somebody does; when the
-    /// receiver is dropped, such connections are refused.
+    /// The rendezvous connections of other ranks, for the first caller. They wait until it takes
+    /// them. Once the receiver is dropped, such connections are refused.
     pub fn meetings(&self) -> Option<mpsc::Receiver<(Greeting, Connection)>> {
-        self.meetings.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.meetings).take()
     }
 
-    /// Ends all connections and listens no longer when it returns: the addresses are free.
+    /// Closes all connections and listeners. On return, the addresses are free.
     ///
     /// # Cancel safety
-    /// Dropping the future ends them as well, a little later.
+    /// If the future is dropped, they are closed a little later.
     pub async fn close(mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-        for task in self.tasks.drain(..) {
-            let _ = task.await; // it was aborted
-        }
+        self.tasks.shutdown().await;
     }
 
-    /// What was done.
+    /// The counters.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.shared.counters
     }
@@ -189,104 +192,110 @@ impl Server {
     /// Bytes of the budget that are in use.
     pub fn in_use(&self) -> u64 {
         let free = self.shared.room.available_permits() as u64;
-        (u64::from(self.shared.settings.permits()) - free) * PIECE
+        (u64::from(self.shared.settings.permits()) - free) * PERMIT_BYTES
     }
 }
 
-impl Drop for Server {
-    /// Ends all connections.
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-    }
-}
-
-/// Takes the connections of one listener. Their tasks end with it.
-async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
+/// Accepts connections of one listener. Their tasks end with it.
+async fn take(mut listener: Box<dyn Listener>, shared: Arc<ServerShared>) {
     let mut connections = JoinSet::new();
     let offer = Arc::new(shared.offer.over(listener.address()));
-    // One for each listener: strangers on a port do not stand in the way of ranks at the node's own socket.
-    let doorway = Arc::new(Doorway::new(DOORWAY));
+    // One per listener: a flood of a port does not displace ranks at the node's own socket.
+    let pending = Arc::new(PendingAuth::new(MAX_PENDING_AUTH));
     let mut minute = interval(LOG_EVERY);
     minute.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
-                    let place = doorway.enter();
-                    connections.spawn(attend(stream, from, place, Arc::clone(&offer), Arc::clone(&shared)));
+                    let slot = pending.admit();
+                    let (offer, shared) = (Arc::clone(&offer), Arc::clone(&shared));
+                    connections.spawn(serve_connection(stream, from, slot, offer, shared));
                 }
                 Err(error) => {
-                    doorway.push_out();
+                    pending.evict();
                     pause(&shared, listener.address(), error).await;
                 }
             },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            _ = minute.tick() => shared.strangers.note(None),
+            _ = minute.tick() => shared.unauthenticated.note(None),
         }
     }
 }
 
-/// No connection could be taken; somebody has given up what he held.
-async fn pause(shared: &Shared, address: &Address, error: io::Error) {
-    shared.stranger("nobody", &WireError::io(&format!("{address}: cannot take a connection"), error));
-    sleep(PAUSE).await;
+/// A connection could not be accepted. One pending connection was evicted to free its descriptor.
+async fn pause(shared: &ServerShared, address: &Address, error: io::Error) {
+    shared.note_unauthenticated(
+        "unknown",
+        &WireError::io(&format!("{address}: cannot accept a connection"), error),
+    );
+    sleep(ACCEPT_RETRY_DELAY).await;
 }
 
-/// Most likely a rank that was started wrong; its own end is told of it as well.
-fn is_mix_up(kind: WireErrorKind) -> bool {
+/// Most likely a rank with a wrong configuration. Its own end reports it as well.
+fn is_misconfigured(kind: WireErrorKind) -> bool {
     matches!(kind, WireErrorKind::OtherJob | WireErrorKind::Unwanted | WireErrorKind::OtherWire)
 }
 
 /// One connection, from its first byte to its last.
-async fn attend(stream: Stream, from: String, mut place: Place, offer: Arc<Offer>, shared: Arc<Shared>) {
+async fn serve_connection(
+    stream: Stream,
+    from: String,
+    mut slot: AuthSlot,
+    offer: Arc<Offer>,
+    shared: Arc<ServerShared>,
+) {
     let wanted = |purpose| match purpose {
         Purpose::Samples(run) => shared.run.get() == Some(&run),
         Purpose::Meeting => !shared.meetings.is_closed(),
     };
-    let answer = handshake::answer(stream, from.clone(), &shared.identity, &offer, wanted, &place.spoke);
+    let answer = handshake::answer(stream, from.clone(), &shared.identity, &offer, wanted, &slot.named_job);
     let answered = tokio::select! {
         answered = timeout(PATIENCE, answer) => answered.unwrap_or_else(|_| {
-            let detail = format!("it did not say who it is in {} s", PATIENCE.as_secs());
+            let detail = format!("no handshake within {} s", PATIENCE.as_secs());
             Err(WireError::new(WireErrorKind::Late, detail))
         }),
-        _ = &mut place.out => {
-            Err(WireError::new(WireErrorKind::Late, "it said nothing, and others came"))
+        _ = &mut slot.evicted => {
+            Err(WireError::new(WireErrorKind::Late, "it sent nothing and was evicted"))
         }
     };
-    let spoke = place.spoke.load(Relaxed);
-    drop(place);
+    let named_job = slot.named_job.load(Relaxed);
+    drop(slot);
     let (channel, greeting) = match answered {
         Ok(answered) => answered,
-        Err(error) if is_mix_up(error.kind()) => return shared.mix_ups.note(Some((&from, &error))),
+        Err(error) if is_misconfigured(error.kind()) => {
+            return shared.misconfigured.note(Some((&from, &error)));
+        }
         Err(error) if error.kind() == WireErrorKind::OtherRun && shared.run.get().is_none() => {
             return tracing::debug!(from, %error, "refused samples before the run has started");
         }
-        // One that an earlier run left over asks every few seconds.
+        // A rank of an earlier run retries every few seconds.
         Err(error) if error.kind() == WireErrorKind::OtherRun => {
             return shared.other_runs.note(Some((&from, &error)));
         }
-        // Most likely a rank that has died or is cut off; it is no news that somebody's handshake broke off.
-        Err(error) if spoke && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
+        // Most likely a rank that died or was cut off. An interrupted handshake is not worth a
+        // warning.
+        Err(error) if named_job && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
             tracing::debug!(from, %error, "a handshake was not finished");
             return;
         }
         Err(error) => {
-            if spoke && matches!(error.kind(), WireErrorKind::OtherToken | WireErrorKind::OtherVersion) {
-                shared.counters.note_mistaken(format!("somebody at {from}: {error}"));
+            if named_job && matches!(error.kind(), WireErrorKind::OtherToken | WireErrorKind::OtherVersion) {
+                shared.counters.note_mistaken(format!("a process at {from}: {error}"));
             }
-            return shared.stranger(&from, &error);
+            return shared.note_unauthenticated(&from, &error);
         }
     };
     match greeting.purpose {
         Purpose::Samples(run) => {
             let rank = greeting.rank;
-            if let Err(error) = Serving::new(Arc::clone(&shared), rank, run, channel).await {
+            if let Err(error) = PeerConnection::new(Arc::clone(&shared), rank, run, channel).await {
                 tracing::debug!(%rank, from, %error, "a connection of a rank ended");
             }
         }
         Purpose::Meeting => {
             let connection = Connection::new(channel, shared.identity.job);
-            // Refused by then: the connection closes, which its other end sees.
+            // If the receiver is gone, the connection closes, which its other end detects.
             let _ = shared.meetings.send((greeting, connection)).await;
         }
     }

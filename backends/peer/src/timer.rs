@@ -1,17 +1,17 @@
-//! The timer of a task that looks again and again for when it has to look next.
+//! A timer for tasks that poll state machines with deadlines.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A timer, which is there once it was needed.
+/// A timer that is allocated by its first use.
 #[derive(Default)]
-pub(crate) struct Timer(Option<Pin<Box<Sleep>>>);
+pub(crate) struct PollTimer(Option<Pin<Box<Sleep>>>);
 
-impl Timer {
-    /// Whether it has rung, by `next` at the latest. One that rings earlier is let ring: putting it off at each frame would
-    /// cost more.
+impl PollTimer {
+    /// Ready at `next` at the latest. An earlier deadline is kept, because resetting the timer at
+    /// each frame would cost more than a spurious wake-up.
     pub(crate) fn poll(&mut self, next: Instant, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let timer = match &mut self.0 {
             Some(timer) if timer.deadline() <= now || timer.deadline() > next => {

@@ -1,5 +1,6 @@
-//! A thousand ranks in one process. By itself, because it counts the process's memory.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! A thousand ranks in one process. A separate test binary, because it measures the memory of the
+//! process.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -13,13 +14,13 @@ use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
-use self::common::{Has, resident};
+use self::common::{FixedSample, resident};
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_rests_takes_a_few_kilobytes() {
+async fn idle_connection_takes_a_few_kilobytes() {
     const RANKS: u32 = 1000;
     let world = Simulated::new(3);
-    let (known, source) = Has::bytes(10_000);
+    let (known, source) = FixedSample::bytes(10_000);
     let identity = |rank| {
         let token = Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap();
         Identity { rank: Rank(rank), job: 1, token }

@@ -1,5 +1,5 @@
-//! Strangers on the port: they get nothing, hold nothing, and keep no rank out.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Unauthenticated connections get no data, hold no resources, and lock no rank out.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -17,7 +17,7 @@ use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
-use self::common::{Has, resident};
+use self::common::{FixedSample, resident};
 
 fn identity(rank: u32) -> Identity {
     Identity { rank: Rank(rank), job: 1, token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap() }
@@ -33,7 +33,7 @@ struct Rig {
 
 impl Rig {
     async fn new() -> Self {
-        let (known, source) = Has::bytes(110_000);
+        let (known, source) = FixedSample::bytes(110_000);
         let listener = System.listen(&Address::tcp("127.0.0.1", 0)).await.unwrap();
         let Address::Tcp(_, port) = *listener.address() else { panic!("a port") };
         let runtime = Handle::current();
@@ -55,14 +55,14 @@ impl Rig {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("nobody listens");
+        panic!("no listener");
     }
 
-    /// A rank that comes now gets in and is served; says how long it took.
+    /// A new rank connects and reads a sample. Returns how long it took.
     async fn a_rank_gets_in(&self) -> Duration {
         let began = Instant::now();
         loop {
-            // A rank of its own each time: with a connection of its own.
+            // A new rank each time, with its own connection.
             let tier = self.asker.remote(Rank(0), self.server.addresses().to_vec());
             let answer = tier.read_all(vec![self.known.whole(0)]).next().await.unwrap();
             match answer.result {
@@ -75,7 +75,7 @@ impl Rig {
         }
     }
 
-    /// How many strangers were counted, when there are `expected` of them or half a minute has passed.
+    /// The number of unauthenticated connections, once it is `expected` or after half a minute.
     async fn strangers(&self, expected: u64) -> u64 {
         for _ in 0..300 {
             if self.server.counters().read().strangers >= expected {
@@ -89,7 +89,7 @@ impl Rig {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: RANK-31
-async fn a_stranger_gets_nothing() {
+async fn unauthenticated_connection_gets_nothing() {
     let rig = Rig::new().await;
     let hello = {
         let mut hello = [0; handshake::MOST_BYTES];
@@ -116,16 +116,20 @@ async fn a_stranger_gets_nothing() {
         let mut heard = Vec::new();
         let _ = stream.read_to_end(&mut heard); // it may be reset
         let version = b"FRDH\x04\0\0\0";
-        assert!(heard.is_empty() || bytes == other_version && heard == version, "{heard:?} for a stranger");
+        assert!(
+            heard.is_empty() || bytes == other_version && heard == version,
+            "{heard:?} without authentication"
+        );
     }
     assert_eq!(rig.strangers(7).await, 7);
     assert_eq!(rig.server.counters().read().served, 0);
 }
 
-/// Ten thousand connections that say nothing, nonsense, or half of what they should, two thousand at a time.
+/// Ten thousand connections that send nothing, random bytes, or half of a handshake, two thousand
+/// at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: RANK-31
-async fn ten_thousand_strangers_hold_nothing_and_keep_no_rank_out() {
+async fn unauthenticated_flood_holds_nothing_and_blocks_no_rank() {
     let rig = Rig::new().await;
     rig.a_rank_gets_in().await;
     let before = resident();
@@ -147,13 +151,13 @@ async fn ten_thousand_strangers_hold_nothing_and_keep_no_rank_out() {
         }
         slowest = slowest.max(rig.a_rank_gets_in().await);
     }
-    // Their own ends are closed by now. A rank that was pushed out and came again counts as well.
+    // The clients have closed their ends. A rank that was evicted and reconnected counts as well.
     let strangers = rig.strangers(10_000).await;
     assert!(strangers >= 10_000, "{strangers}");
     let grown = resident().saturating_sub(before);
     println!("a rank got in within {slowest:?}; {} KiB more memory", grown >> 10);
     assert!(grown < 16 << 20, "{grown} bytes more");
-    // And what they held is free again.
+    // Their descriptors are free again.
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
     assert!(open < 500, "{open} descriptors are open");
 }

@@ -7,16 +7,16 @@ use foreread_tier::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierEr
 use object_store::RetryConfig;
 use object_store::aws::AmazonS3Builder;
 
-use crate::chain::Chain;
 use crate::config::S3Config;
-use crate::core::ObjectOrigin;
+use crate::core::ObjectStoreOrigin;
+use crate::credential_chain::CredentialChain;
 use crate::credentials::Credentials;
 use crate::environment::Environment;
-use crate::error::{Place, invalid};
-use crate::lister::{HELD, LISTS, Listing};
+use crate::error::{BucketContext, invalid};
+use crate::lister::{BucketListing, MAX_HELD_OBJECTS, PARALLEL_PAGES};
 use crate::pages::S3Pages;
-use crate::reader::Reader;
-use crate::transport::{Errands, Judges, Shared, options};
+use crate::reader::ObjectReader;
+use crate::transport::{CredentialClient, SharedClient, StoreConnector, options};
 
 /// Opens prefixes of buckets: `s3://bucket/prefix` (and `s3a`); with the features `gcs` and `azure` also `gs://` and
 /// `az://`.
@@ -60,8 +60,8 @@ impl Backend for S3Backend {
         ]
     }
 
-    /// Gathers the settings and gets the first credentials; the store itself is not asked anything. A source of credentials
-    /// that is busy or not reached is asked again, for two minutes at most.
+    /// Gathers the settings and gets the first credentials; no request is sent to the store. A source of credentials
+    /// that is busy or not reached is retried, for two minutes at most.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a URL or a setting that makes no sense, [`ErrorKind::Denied`] where there are no
@@ -77,7 +77,7 @@ impl Backend for S3Backend {
         context: &Context,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         #[cfg(any(feature = "gcs", feature = "azure"))]
-        if let Some(opened) = crate::others::open(url, options, context) {
+        if let Some(opened) = crate::gcs_azure::open(url, options, context) {
             return opened;
         }
         let environment = self.environment.clone().unwrap_or_else(Environment::of_process);
@@ -85,7 +85,7 @@ impl Backend for S3Backend {
         let (url, options, settings) = (url.to_owned(), options.clone(), environment.clone());
         let gathering = context
             .runtime
-            .spawn_blocking(move || Prepared::new(S3Config::gather(&url, &options, &settings)?));
+            .spawn_blocking(move || PreparedBucket::new(S3Config::gather(&url, &options, &settings)?));
         let prepared = gathering.await.map_err(|error| {
             TierError::new(ErrorKind::Closed, "s3")
                 .with_detail("the runtime ended while the bucket was opened")
@@ -95,27 +95,28 @@ impl Backend for S3Backend {
     }
 }
 
-/// All that takes a file or a moment, which must not hold a thread of the runtime.
-struct Prepared {
+/// What reads files or blocks, which must not hold a thread of the runtime.
+struct PreparedBucket {
     config: S3Config,
-    client: Shared,
-    errands: Option<Errands>,
+    client: SharedClient,
+    client_of_credentials: Option<CredentialClient>,
 }
 
-impl Prepared {
+impl PreparedBucket {
     fn new(config: S3Config) -> Result<Self, TierError> {
         let place = config.address();
         let failed =
             |why: String| invalid(&place, format!("no connection can be made: {why}; see AWS_CA_BUNDLE"));
-        let judges = Judges { plain: config.plain, bundle: config.ca_bundle.clone() };
+        let judges = StoreConnector { plain: config.plain, bundle: config.ca_bundle.clone() };
         let client = judges.client().map_err(failed)?;
-        let errands = (!config.skip_signature).then(|| Errands::new(config.ca_bundle.clone()));
-        Ok(Self { config, client: Shared(client), errands })
+        let client_of_credentials =
+            (!config.skip_signature).then(|| CredentialClient::new(config.ca_bundle.clone()));
+        Ok(Self { config, client: SharedClient(client), client_of_credentials })
     }
 
-    async fn open(self, environment: Environment, context: &Context) -> Result<ObjectOrigin, TierError> {
-        let Self { config, client, errands } = self;
-        let place = Place {
+    async fn open(self, environment: Environment, context: &Context) -> Result<ObjectStoreOrigin, TierError> {
+        let Self { config, client, client_of_credentials } = self;
+        let place = BucketContext {
             tier: "s3",
             bucket: format!("s3://{}", config.bucket),
             endpoint: config.endpoint.clone(),
@@ -123,9 +124,15 @@ impl Prepared {
             signed: !config.skip_signature,
             proxy: crate::proxy::of(&config.address()),
         };
-        let credentials = errands.map(|errands| {
+        let credentials = client_of_credentials.map(|client_of_credentials| {
             let (profile, region) = (config.profile.clone(), config.region.clone());
-            let chain = Chain::new(environment, errands, profile, config.profile_first, region);
+            let chain = CredentialChain::new(
+                environment,
+                client_of_credentials,
+                profile,
+                config.profile_first,
+                region,
+            );
             Arc::new(Credentials::new(chain, context.runtime.clone()))
         });
         if let Some(credentials) = &credentials {
@@ -156,22 +163,24 @@ impl Prepared {
             credentials: credentials.clone(),
             place: place.clone(),
         };
-        let reader = Reader {
+        let reader = ObjectReader {
             store: Arc::new(store),
             credentials,
             place: place.clone(),
             location: config.location(),
             buffers: Arc::clone(&context.buffers),
         };
-        let listing = Listing {
+        let listing = BucketListing {
             pages: Arc::new(pages),
             place,
             location: config.location(),
-            most: config.parallelism.map_or(LISTS, |parallelism| parallelism.min(LISTS)),
-            held: HELD,
+            parallel_pages: config
+                .parallelism
+                .map_or(PARALLEL_PAGES, |parallelism| parallelism.min(PARALLEL_PAGES)),
+            max_held: MAX_HELD_OBJECTS,
             seed: context.seed,
         };
         let place = config.canonical_place();
-        Ok(ObjectOrigin::new(reader, listing, config.parallelism, context.runtime.clone(), place))
+        Ok(ObjectStoreOrigin::of(reader, Some(listing), config.parallelism, context.runtime.clone(), place))
     }
 }

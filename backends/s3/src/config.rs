@@ -8,12 +8,9 @@ use crate::Environment;
 use crate::error::invalid;
 use crate::profile::Profiles;
 
-/// Reads under way at once that are worth having where nobody says otherwise. A request to a store in the same region
+/// The default number of parallel reads. A request to a store in the same region
 /// takes about 20 ms and moves 50 to 100 MB/s, so that this many fill 10 Gbit/s with samples of 500 KB.
-pub(crate) const PARALLELISM: usize = 64;
-
-/// A bound on the bound: each read under way is a connection.
-pub(crate) const MOST: usize = 4096;
+pub(crate) const DEFAULT_PARALLELISM: usize = 64;
 
 /// The settings that [`OpenOptions::settings`] may have, the variables that say the same, and the name in a profile.
 /// Keys are [`Environment::with_keys`]'s: the settings' replace the variables' together.
@@ -53,12 +50,12 @@ pub(crate) struct S3Config {
 
 /// A bucket and the prefix in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Location {
+pub(crate) struct BucketPrefix {
     pub(crate) bucket: String,
     pub(crate) prefix: String,
 }
 
-impl Location {
+impl BucketPrefix {
     /// `scheme://bucket/prefix`. Escapes are not resolved: a `%` is a `%`, as in Amazon's own tools.
     pub(crate) fn of(url: &str) -> Result<Self, TierError> {
         let rest = url.split_once("://").map_or("", |(_, rest)| rest);
@@ -103,13 +100,9 @@ impl Location {
 /// what `object_store` would not send as it is.
 pub(crate) fn check_path(path: &str) -> Result<(), &'static str> {
     if path.chars().any(|c| c.is_ascii_control()) {
-        return Err("it has a control character in it");
+        return Err("the path contains a control character");
     }
-    match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
-        None => Ok(()),
-        Some("") => Err("it begins or ends with a `/`, or has two in a row"),
-        Some(_) => Err("it has a `.` or `..` for a part"),
-    }
+    foreread_tier::check_path(path)
 }
 
 impl S3Config {
@@ -119,7 +112,7 @@ impl S3Config {
         options: &OpenOptions,
         environment: &Environment,
     ) -> Result<Self, TierError> {
-        let Location { bucket, prefix } = Location::of(url)?;
+        let BucketPrefix { bucket, prefix } = BucketPrefix::of(url)?;
         if let Some(name) =
             options.settings.keys().find(|name| SETTINGS.iter().all(|(known, ..)| known != name))
         {
@@ -168,12 +161,7 @@ impl S3Config {
             Some("requester") => true,
             text => flag("request_payer", text.map(str::to_owned))?.unwrap_or(false),
         };
-        let parallelism = match options.parallelism {
-            Some(other) if !(1..=MOST).contains(&other) => {
-                return Err(invalid("parallelism", format!("{other} is not between 1 and {MOST}")));
-            }
-            parallelism => parallelism,
-        };
+        let parallelism = options.checked_parallelism("s3")?;
         let (region, ca_bundle) = (either("region"), either("ca_bundle").map(PathBuf::from));
         Ok(Self {
             bucket,
@@ -231,8 +219,8 @@ impl S3Config {
         format!("s3 {store} {}/{}", self.bucket, self.prefix)
     }
 
-    pub(crate) fn location(&self) -> Location {
-        Location { bucket: self.bucket.clone(), prefix: self.prefix.clone() }
+    pub(crate) fn location(&self) -> BucketPrefix {
+        BucketPrefix { bucket: self.bucket.clone(), prefix: self.prefix.clone() }
     }
 }
 
@@ -314,14 +302,17 @@ mod tests {
             ("s3://b/", "b", ""),
             ("s3a://my.bucket-1/a/b c%20/", "my.bucket-1", "a/b c%20"),
         ] {
-            assert_eq!(Location::of(url).unwrap(), Location { bucket: bucket.into(), prefix: prefix.into() });
+            assert_eq!(
+                BucketPrefix::of(url).unwrap(),
+                BucketPrefix { bucket: bucket.into(), prefix: prefix.into() }
+            );
         }
         for url in
             ["s3://", "s3:///x", "s3://b//x", "s3://b/../x", "s3://b/a/./x", "s3://b u/x", "s3://b/x//"]
         {
-            assert_eq!(Location::of(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
+            assert_eq!(BucketPrefix::of(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
         }
-        let text = Location::of("s3://key:hush@host/x").unwrap_err().to_string();
+        let text = BucketPrefix::of("s3://key:hush@host/x").unwrap_err().to_string();
         assert!(!text.contains("hush") && text.contains("AWS_ENDPOINT_URL"), "{text}");
     }
 
@@ -392,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_setting_is_refused_by_name() {
         for (settings, variables, says) in [
             (&[("endpiont", "x")][..], &[][..], "endpiont"),
             (&[("allow_http", "perhaps")], &[("AWS_ENDPOINT_URL", "http://x")], "allow_http"),

@@ -1,29 +1,35 @@
-//! The origin: a prefix of a bucket, and who reads and lists it.
+//! The origin: a prefix of a bucket, or any `object_store`, with its reader and its lister.
 
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 
-use foreread_tier::{ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
+use foreread_tier::{
+    Context, ErrorKind, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
+};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
+use object_store::ObjectStore;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use crate::config::{MOST, PARALLELISM};
-use crate::lister::{Listing, Objects};
-use crate::reader::Reader;
+use crate::config::{BucketPrefix, DEFAULT_PARALLELISM};
+use crate::error::BucketContext;
+use crate::lister::{BucketListing, ObjectStream};
+use crate::reader::ObjectReader;
 
-/// A prefix of a bucket whose objects are samples.
+/// A prefix of a bucket, or any `object_store`, whose objects are samples.
 ///
-/// Requests are polled by whoever polls the future of a read, without a task for each; the connections below them run
-/// on the runtime that the origin was opened with, whatever thread it is that polls. Dropping the future ends the request.
-pub struct ObjectOrigin {
+/// A read has no task of its own. It makes progress where its future is polled, and its connections run on the runtime
+/// of the [`Context`]. Dropping the future cancels the request.
+pub struct ObjectStoreOrigin {
     profile: TierProfile,
-    reader: Arc<Reader>,
-    listing: Listing,
+    reader: Arc<ObjectReader>,
+    /// `None` for a store that lists without pages.
+    listing: Option<BucketListing>,
     /// As many as reads may be under way.
     places: Arc<Semaphore>,
     runtime: Handle,
@@ -31,29 +37,54 @@ pub struct ObjectOrigin {
     place: String,
 }
 
-impl fmt::Debug for ObjectOrigin {
+impl fmt::Debug for ObjectStoreOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObjectOrigin").field("place", &self.reader.place).finish_non_exhaustive()
+        f.debug_struct("ObjectStoreOrigin").field("place", &self.reader.place).finish_non_exhaustive()
     }
 }
 
-impl ObjectOrigin {
-    pub(crate) fn new(
-        reader: Reader,
-        listing: Listing,
+impl ObjectStoreOrigin {
+    /// The origin of all objects of `store`: any implementation of [`ObjectStore`], with its own credentials, timeouts
+    /// and retries. For a part of a store, wrap it in a [`PrefixStore`](object_store::prefix::PrefixStore).
+    ///
+    /// `place` identifies the data on disks ([`OriginTier::place`]) and in messages: two stores must not have the same.
+    ///
+    /// Objects are listed in the store's order, so that an interrupted listing starts again. A change is detected by the
+    /// ETag; an object that was listed without one by its size alone. Failures for which `object_store` has no kind of
+    /// its own are final: the store has retried them.
+    pub fn new(store: Arc<dyn ObjectStore>, place: impl Into<String>, context: &Context) -> Self {
+        let place = place.into();
+        let shown = BucketContext {
+            tier: "object_store",
+            bucket: place.clone(),
+            endpoint: None,
+            region: None,
+            signed: true,
+            proxy: None,
+        };
+        let location = BucketPrefix { bucket: String::new(), prefix: String::new() };
+        let buffers = Arc::clone(&context.buffers);
+        let reader = ObjectReader { store, credentials: None, place: shown, location, buffers };
+        Self::of(reader, None, None, context.runtime.clone(), place)
+    }
+
+    pub(crate) fn of(
+        reader: ObjectReader,
+        listing: Option<BucketListing>,
         parallelism: Option<usize>,
         runtime: Handle,
         place: String,
     ) -> Self {
-        let profile = TierProfile::new(parallelism.unwrap_or(PARALLELISM)).with_listing_in_order(true);
+        let profile = TierProfile::new(parallelism.unwrap_or(DEFAULT_PARALLELISM))
+            .with_listing_in_order(listing.is_some());
         // The layers find out how many are worth having under way; this only keeps reads from opening more sockets
         // than a process has.
-        let places = Arc::new(Semaphore::new(parallelism.unwrap_or(MOST / 4)));
+        let places = Arc::new(Semaphore::new(parallelism.unwrap_or(OpenOptions::MAX_PARALLELISM / 4)));
         Self { profile, reader: Arc::new(reader), listing, places, runtime, place }
     }
 }
 
-impl Tier for ObjectOrigin {
+impl Tier for ObjectStoreOrigin {
     fn name(&self) -> &str {
         self.reader.place.tier
     }
@@ -83,19 +114,24 @@ impl Tier for ObjectOrigin {
     fn submit(&self) {}
 }
 
-impl OriginTier for ObjectOrigin {
-    fn list(&self, prefix: &str, after: Option<&str>) -> Objects {
-        on(self.runtime.clone(), self.listing.clone().list(prefix, after).boxed())
+impl OriginTier for ObjectStoreOrigin {
+    fn list(&self, prefix: &str, after: Option<&str>) -> ObjectStream {
+        let found = match &self.listing {
+            Some(listing) => listing.clone().list(prefix, after).boxed(),
+            None => self.reader.list(prefix, after),
+        };
+        on(self.runtime.clone(), found)
     }
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         let (listing, reader, path_of) = (self.listing.clone(), Arc::clone(&self.reader), Arc::from(path));
         let found = stream::once(async move {
+            let Some(listing) = listing else { return reader.stat(&path_of).await };
             match listing.stat(&path_of).await {
-                // Who may not list may read; and where a listing has no order, a read is the shorter way.
+                // A caller that may not list may read. Where a listing has no order, a read is cheaper.
                 Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unordered) => {
                     let found = listing.repeated(&path_of, "answer", || reader.stat(&path_of)).await;
-                    // Where nothing may be read either, what helps is what it takes to list.
+                    // If reading is denied too, the error names the permission to list.
                     let kind = error.kind();
                     found.map_err(|other| if other.kind() == kind { error } else { other })
                 }
@@ -113,7 +149,7 @@ impl OriginTier for ObjectOrigin {
     }
 }
 
-/// The stream, polled as if on `runtime`: connections start tasks and set timers, and who polls may be a plain thread.
+/// The stream, polled as if on `runtime`: connections start tasks and set timers, and the caller may be a plain thread.
 fn on<T: Send + 'static>(runtime: Handle, mut stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
     stream::poll_fn(move |context| {
         let _entered = runtime.enter();

@@ -1,13 +1,13 @@
-//! Credentials that are kept until they are about to expire.
+//! Cached credentials, renewed before they expire.
 //!
-//! Some minutes before their end they are fetched again by one task, while requests go on with the old ones; only when
-//! there are none that are good does a request wait. When a store calls credentials expired that should have been good
-//! (a clock is wrong, somebody has revoked them, a file was rewritten) they are fetched at once, by one for all that
-//! were refused with them: each request remembers the generation that it used.
+//! One background task renews them some minutes before they expire. Requests use the old ones meanwhile and wait only when
+//! none are valid. A store may report credentials as expired early: a clock is wrong, they were revoked, a file was
+//! rewritten. Then one fetch serves all requests that were refused with them. Each request remembers the generation that
+//! it used.
 //!
-//! A source that is busy or not reached is a failure that may pass. Its error says how long no attempt will be made, so
-//! that those who try again do so when there is one: reads by the policy of the layers, pages of listings by the
-//! listing's. Only the first credentials are tried for here.
+//! A source that is busy or unreachable is a transient failure. Its error has the wait until the next attempt, so that
+//! callers retry when there is one. Reads retry by the layers' policy, listings by their own. Only the first credentials
+//! are retried here.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,72 +20,72 @@ use object_store::aws::AwsCredential;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use crate::retry::retry;
+
 /// How long before their end credentials are fetched again. Those that live shorter are so after half their time.
-const EARLY: Duration = Duration::from_secs(300);
+const RENEW_BEFORE: Duration = Duration::from_secs(300);
 
-/// After a fetch that has failed or brought nothing new, this long none is tried.
-const PAUSE: Duration = Duration::from_secs(5);
+/// The pause after a fetch that failed or returned nothing new.
+const FETCH_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long a fetch may take: a metadata service, a token service, a process.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout of a fetch: a metadata service, a token service, a process.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often the first credentials are tried for, and until when another attempt begins.
-const ATTEMPTS: u32 = 8;
-const OPENING: Duration = Duration::from_secs(120);
-
-/// Credentials as they come from where they are kept.
-pub(crate) struct Loaded {
+/// Credentials from their source.
+pub(crate) struct LoadedCredential {
     pub(crate) credential: AwsCredential,
-    /// `None` where nobody knows.
+    /// `None` where it is unknown.
     pub(crate) expires: Option<SystemTime>,
 }
 
-/// Where credentials are kept.
+/// A source of credentials.
 #[async_trait]
-pub(crate) trait Source: fmt::Debug + Send + Sync + 'static {
-    async fn load(&self) -> Result<Loaded, TierError>;
+pub(crate) trait CredentialSource: fmt::Debug + Send + Sync + 'static {
+    async fn load(&self) -> Result<LoadedCredential, TierError>;
 }
 
 /// The credentials of one origin.
-pub(crate) struct Credentials(Arc<Inner>);
+pub(crate) struct Credentials(Arc<CredentialsInner>);
 
-struct Inner {
-    source: Box<dyn Source>,
+struct CredentialsInner {
+    source: Box<dyn CredentialSource>,
     runtime: Handle,
-    state: Mutex<State>,
-    /// Held by whoever fetches.
+    state: Mutex<RenewalState>,
+    /// Held by the caller that fetches.
     fetching: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
-    held: Option<Held>,
-    /// Counts the credentials that there were.
+struct RenewalState {
+    held: Option<CachedCredential>,
+    /// The number of the current credentials.
     generation: u64,
     /// Whether a task in the background fetches.
     background: bool,
-    /// When a fetch last failed or brought nothing new.
-    in_vain: Option<Instant>,
+    /// When a fetch last failed or returned nothing new.
+    last_unsuccessful: Option<Instant>,
     /// Why the last fetch failed, if it did.
     failure: Option<TierError>,
 }
 
-struct Held {
+struct CachedCredential {
     credential: Arc<AwsCredential>,
     expires: Option<SystemTime>,
     /// From when on they are fetched again.
-    early: Option<SystemTime>,
+    renew_from: Option<SystemTime>,
 }
 
-impl State {
+impl RenewalState {
     fn is_paused(&self) -> bool {
-        self.in_vain.is_some_and(|since| since.elapsed() < PAUSE)
+        self.last_unsuccessful.is_some_and(|since| since.elapsed() < FETCH_PAUSE)
     }
 
     /// Why the last fetch failed; with the time until the next attempt, if that may succeed.
     fn failure(&self) -> Option<TierError> {
         let error = self.failure.clone()?;
-        let left = self.in_vain.map_or(Duration::ZERO, |since| PAUSE.saturating_sub(since.elapsed()));
+        let left = self
+            .last_unsuccessful
+            .map_or(Duration::ZERO, |since| FETCH_PAUSE.saturating_sub(since.elapsed()));
         Some(if error.kind() == ErrorKind::Transient { error.with_retry_after(left) } else { error })
     }
 }
@@ -96,12 +96,12 @@ impl fmt::Debug for Credentials {
     }
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl CredentialsInner {
+    fn lock(&self) -> MutexGuard<'_, RenewalState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that are good now.
+    /// The credentials, if they are valid now.
     fn good(&self) -> Option<Arc<AwsCredential>> {
         let state = self.lock();
         let held = state.held.as_ref()?;
@@ -109,48 +109,57 @@ impl Inner {
         good.then(|| Arc::clone(&held.credential))
     }
 
-    /// Fetches; whether something new came. Only for whoever holds `fetching`.
+    /// Fetches; returns whether the credentials are new. The caller holds `fetching`.
     async fn fetch(&self) -> Result<bool, TierError> {
-        let loaded = match tokio::time::timeout(PATIENCE, self.source.load()).await {
+        let loaded = match tokio::time::timeout(FETCH_TIMEOUT, self.source.load()).await {
             Ok(loaded) => loaded,
             Err(_) => {
-                let why = format!("fetching credentials took more than {} s", PATIENCE.as_secs());
+                let why = format!("fetching credentials took more than {} s", FETCH_TIMEOUT.as_secs());
                 Err(TierError::new(ErrorKind::Transient, "s3").with_detail(why))
             }
         };
         let mut state = self.lock();
         let loaded = loaded.inspect_err(|error| {
-            state.in_vain = Some(Instant::now());
+            state.last_unsuccessful = Some(Instant::now());
             state.failure = Some(error.clone());
         })?;
         let now = SystemTime::now();
-        let early = loaded.expires.map(|expires| {
+        let renew_from = loaded.expires.map(|expires| {
             let left = expires.duration_since(now).unwrap_or_default();
-            expires.checked_sub(EARLY.min(left / 2)).unwrap_or(now)
+            expires.checked_sub(RENEW_BEFORE.min(left / 2)).unwrap_or(now)
         });
         let new = state.held.as_ref().is_none_or(|held| *held.credential != loaded.credential);
         // What is called good and is at its end already is as good as nothing new.
         let ended = loaded.expires.is_some_and(|expires| expires <= now);
         state.generation += u64::from(new);
         state.failure = None;
-        state.in_vain = (!new || ended).then(Instant::now);
-        state.held = Some(Held { credential: Arc::new(loaded.credential), expires: loaded.expires, early });
+        state.last_unsuccessful = (!new || ended).then(Instant::now);
+        state.held = Some(CachedCredential {
+            credential: Arc::new(loaded.credential),
+            expires: loaded.expires,
+            renew_from,
+        });
         Ok(new)
     }
 }
 
 impl Credentials {
-    pub(crate) fn new(source: impl Source, runtime: Handle) -> Self {
+    pub(crate) fn new(source: impl CredentialSource, runtime: Handle) -> Self {
         let fetching = tokio::sync::Mutex::new(());
-        Self(Arc::new(Inner { source: Box::new(source), runtime, state: Mutex::default(), fetching }))
+        Self(Arc::new(CredentialsInner {
+            source: Box::new(source),
+            runtime,
+            state: Mutex::default(),
+            fetching,
+        }))
     }
 
-    /// Which credentials a request that begins now will use.
+    /// The number of the credentials that a request uses that starts now.
     pub(crate) fn generation(&self) -> u64 {
         self.0.lock().generation
     }
 
-    /// Good ones. Fetches where there are none; where they will end soon, a task does that and nobody waits.
+    /// Valid credentials. Fetches where there are none. A background task renews those that expire soon.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the next caller to fetch.
@@ -161,13 +170,13 @@ impl Credentials {
             if let Some(held) = &state.held {
                 let now = SystemTime::now();
                 let credential = Arc::clone(&held.credential);
-                if held.early.is_none_or(|early| now < early) {
+                if held.renew_from.is_none_or(|renew_from| now < renew_from) {
                     return Ok(credential);
                 }
                 if held.expires.is_none_or(|expires| now < expires) {
                     if idle {
                         state.background = true;
-                        self.0.runtime.spawn(renew_behind(Arc::clone(&self.0)));
+                        self.0.runtime.spawn(renew_in_background(Arc::clone(&self.0)));
                     }
                     return Ok(credential);
                 }
@@ -191,32 +200,22 @@ impl Credentials {
         })
     }
 
-    /// The first ones. Failures that may pass are tried again, as layers try reads again.
+    /// The first credentials. Transient failures are retried.
     ///
     /// # Cancel safety
     /// As [`get`](Self::get).
     pub(crate) async fn first(&self) -> Result<Arc<AwsCredential>, TierError> {
-        let (began, mut attempts) = (Instant::now(), 0);
-        loop {
-            let error = match self.get().await {
-                Ok(credential) => return Ok(credential),
-                Err(error) => error,
-            };
-            attempts += 1;
-            let wait = error.retry_after().unwrap_or(PAUSE);
-            if error.kind() != ErrorKind::Transient
-                || attempts == ATTEMPTS
-                || began.elapsed() + wait > OPENING
-            {
-                return Err(error);
+        let wait = |_, error: &TierError| {
+            if error.kind() == ErrorKind::Transient {
+                tracing::warn!(%error, "no credentials yet");
             }
-            tracing::warn!(%error, "no credentials yet; trying again in {} s", wait.as_secs_f64().ceil());
-            tokio::time::sleep(wait).await;
-        }
+            error.retry_after().unwrap_or(FETCH_PAUSE)
+        };
+        retry(|| self.get(), wait).await
     }
 
-    /// After a store has called the credentials of `generation` expired: fetches, unless others have. Whether there are
-    /// others now.
+    /// Fetches after a store has reported the credentials of `generation` as expired, unless another caller has. Returns
+    /// whether there are new ones.
     ///
     /// # Cancel safety
     /// As [`get`](Self::get).
@@ -236,7 +235,7 @@ impl Credentials {
     }
 }
 
-async fn renew_behind(inner: Arc<Inner>) {
+async fn renew_in_background(inner: Arc<CredentialsInner>) {
     let turn = inner.fetching.lock().await;
     if let Err(error) = inner.fetch().await {
         tracing::warn!(%error, "credentials end soon and could not be fetched again");
@@ -261,6 +260,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::retry::ATTEMPTS;
 
     /// Credentials with numbers, that live as long as is said.
     #[derive(Clone, Debug)]
@@ -281,8 +281,8 @@ mod tests {
     }
 
     #[async_trait]
-    impl Source for Numbered {
-        async fn load(&self) -> Result<Loaded, TierError> {
+    impl CredentialSource for Numbered {
+        async fn load(&self) -> Result<LoadedCredential, TierError> {
             let number = self.loads.fetch_add(1, Ordering::SeqCst);
             if number > 0 {
                 self.gate.acquire().await.unwrap().forget();
@@ -291,7 +291,7 @@ mod tests {
             let key_id = format!("key{}", if self.fixed { 0 } else { number });
             let credential = AwsCredential { key_id, secret_key: "hush".into(), token: None };
             let expires = (life > 0).then(|| SystemTime::now() + Duration::from_secs(life));
-            Ok(Loaded { credential, expires })
+            Ok(LoadedCredential { credential, expires })
         }
     }
 
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_that_ask_at_once_cause_one_fetch() {
+    async fn concurrent_callers_cause_one_fetch() {
         let source = Numbered::default();
         let credentials = Credentials::new(source.clone(), Handle::current());
         let keys = futures::future::join_all((0..50).map(|_| key(&credentials))).await;
@@ -317,8 +317,8 @@ mod tests {
     }
 
     #[async_trait]
-    impl Source for Failing {
-        async fn load(&self) -> Result<Loaded, TierError> {
+    impl CredentialSource for Failing {
+        async fn load(&self) -> Result<LoadedCredential, TierError> {
             self.loads.fetch_add(1, Ordering::SeqCst);
             self.gate.acquire().await.unwrap().forget();
             Err(TierError::new(ErrorKind::Transient, "s3").with_detail("the token service is down"))
@@ -355,19 +355,19 @@ mod tests {
     }
 
     #[async_trait]
-    impl Source for Late {
-        async fn load(&self) -> Result<Loaded, TierError> {
+    impl CredentialSource for Late {
+        async fn load(&self) -> Result<LoadedCredential, TierError> {
             if self.loads.fetch_add(1, Ordering::SeqCst) < self.failures {
                 return Err(TierError::new(self.kind, "s3"));
             }
             let credential = AwsCredential { key_id: "key".into(), secret_key: "s".into(), token: None };
-            Ok(Loaded { credential, expires: None })
+            Ok(LoadedCredential { credential, expires: None })
         }
     }
 
     #[tokio::test(start_paused = true)]
     // semantics: BUCKET-11
-    async fn first_credentials_are_tried_for_again_while_that_may_help() {
+    async fn first_credentials_are_retried_on_transient_failures() {
         for (failures, kind, loads, good) in [
             (3, ErrorKind::Transient, 4, true),
             (1_000, ErrorKind::Transient, u64::from(ATTEMPTS), false),
@@ -387,7 +387,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: BUCKET-11
-    async fn failure_that_may_pass_says_when_the_next_attempt_is() {
+    async fn transient_failure_has_the_wait_until_the_next_attempt() {
         let source = Late { failures: 2, kind: ErrorKind::Transient, loads: Arc::default() };
         let credentials = Credentials::new(source.clone(), Handle::current());
         // The second shares the failure of the first, and its time.
@@ -397,16 +397,16 @@ mod tests {
             assert_eq!(credentials.get().await.map(|_| ()).map_err(seconds), Err(Some(left)));
         }
         assert_eq!(source.loads.load(Ordering::SeqCst), 1);
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(FETCH_PAUSE).await;
         let renewed = credentials.renew(credentials.generation()).await;
         assert_eq!(renewed.map_err(seconds), Err(Some(5.0)));
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(FETCH_PAUSE).await;
         assert!(credentials.renew(credentials.generation()).await.unwrap());
     }
 
     #[tokio::test]
     // semantics: BUCKET-8
-    async fn reads_go_on_with_the_old_ones_while_one_task_fetches() {
+    async fn reads_use_old_credentials_while_one_task_fetches() {
         let source = Numbered::default();
         source.life.store(1, Ordering::SeqCst); // fetched again after half a second
         let credentials = Credentials::new(source.clone(), Handle::current());
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_was_refused_with_the_same_credentials_shares_one_fetch() {
+    async fn requests_refused_together_share_one_fetch() {
         let source = Numbered::default();
         source.gate.add_permits(100);
         let credentials = Credentials::new(source.clone(), Handle::current());
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn credentials_that_stay_the_same_are_not_fetched_over_and_over() {
+    async fn unchanged_credentials_are_not_fetched_repeatedly() {
         let source = Numbered { fixed: true, ..Numbered::default() };
         source.gate.add_permits(100);
         let credentials = Credentials::new(source.clone(), Handle::current());

@@ -1,26 +1,26 @@
-//! What a store's answers mean for a training run.
+//! The kind of each error of a store.
 //!
-//! Only classification: whether and when to try again is decided by the layers. Every message names the bucket and,
-//! where there is one, the object, and says what to do about it. None repeats what a store has written, beyond its code
-//! (see `transport.rs`).
+//! Only classification: the layers decide on retries. Every message names the bucket and the object, if there is one, and
+//! the remedy. None repeats the text of a store beyond its error code (see `transport.rs`).
 
 use std::error::Error;
 
 use foreread_tier::{ErrorKind, TierError};
 use object_store::client::HttpError;
 
-use crate::transport::{Refused, Severed, root};
+use crate::credentials::Credentials;
+use crate::transport::{ConnectError, ResponseError, root};
 
-/// What was being done.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum StoreOperation {
     Read,
     List,
 }
 
-/// Where it was done: what every message is about.
+/// The bucket that messages name.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct BucketContext {
     /// The tier's name.
     pub(crate) tier: &'static str,
     /// `s3://bucket`.
@@ -35,7 +35,7 @@ pub(crate) struct Place {
     pub(crate) proxy: Option<String>,
 }
 
-impl Place {
+impl BucketContext {
     /// An error about an object (its path below the prefix), or about the bucket.
     pub(crate) fn error(&self, kind: ErrorKind, object: Option<&str>, why: impl AsRef<str>) -> TierError {
         let error = TierError::new(kind, self.tier);
@@ -50,13 +50,13 @@ impl Place {
     /// The error that a client has come back with.
     pub(crate) fn of_client(
         &self,
-        action: Action,
+        action: StoreOperation,
         object: Option<&str>,
         error: &object_store::Error,
     ) -> TierError {
         let mut link: Option<&(dyn Error + 'static)> = Some(error);
         while let Some(found) = link {
-            if let Some(refused) = found.downcast_ref::<Refused>() {
+            if let Some(refused) = found.downcast_ref::<ResponseError>() {
                 return self.of_refusal(action, object, refused);
             }
             if let Some(known) = found.downcast_ref::<TierError>() {
@@ -69,8 +69,20 @@ impl Place {
             }
             link = found.source();
         }
+        use object_store::Error::{
+            InvalidPath, NotFound, NotImplemented, NotSupported, PermissionDenied, Precondition,
+            Unauthenticated,
+        };
+        let kind = match error {
+            NotFound { .. } => ErrorKind::NotFound,
+            Precondition { .. } => ErrorKind::Changed,
+            PermissionDenied { .. } | Unauthenticated { .. } => ErrorKind::Denied,
+            InvalidPath { .. } => ErrorKind::Invalid,
+            NotSupported { .. } | NotImplemented { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Other,
+        };
         let why = root(error).replace('\n', " ");
-        self.error(ErrorKind::Other, object, why)
+        self.error(kind, object, why)
     }
 
     /// The error of credentials, which names neither bucket nor object.
@@ -79,32 +91,66 @@ impl Place {
             .with_retry_after(known.retry_after())
     }
 
+    /// What an attempt returns. If its credentials have expired and there are new ones, what a second attempt returns.
+    pub(crate) async fn renewed<T, F>(
+        &self,
+        credentials: Option<&Credentials>,
+        object: Option<&str>,
+        attempt: impl Fn() -> F,
+    ) -> Result<T, TierError>
+    where
+        F: Future<Output = Result<T, TierError>>,
+    {
+        let Some(credentials) = credentials else { return attempt().await };
+        let generation = credentials.generation();
+        let error = match attempt().await {
+            Err(error) if error.kind() == ErrorKind::Expired => error,
+            result => return result,
+        };
+        let failed = match credentials.renew(generation).await {
+            Ok(true) => return attempt().await,
+            Ok(false) => return Err(error),
+            Err(failed) => failed,
+        };
+        let (expired, failure) = (error.detail().unwrap_or_default(), failed.detail().unwrap_or_default());
+        let kind = if failed.kind() == ErrorKind::Transient { failed.kind() } else { ErrorKind::Expired };
+        let error = TierError::new(kind, self.tier).with_object(object.unwrap_or(&self.bucket));
+        Err(error.with_detail(format!("{expired}; {failure}")).with_retry_after(failed.retry_after()))
+    }
+
     /// A connection that did not come up or did not last.
     pub(crate) fn of_transport(&self, object: Option<&str>, error: &HttpError) -> TierError {
         let why = root(error).replace('\n', " ");
-        let severed = Severed::of(error);
+        let severed = ConnectError::of(error);
         let at = self.endpoint.as_deref().unwrap_or("the store");
         let check = if self.tier == "s3" { "check AWS_ENDPOINT_URL" } else { "check the endpoint" };
         let why = match (&self.proxy, severed) {
             (Some(proxy), _) => {
                 format!("{why}, through the proxy {proxy}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY")
             }
-            (None, Severed::Refused) => format!("nothing answers at {at}: {why}; is it up? {check}"),
-            (None, Severed::Unknown) => format!("{at}: no such name: {why}; {check}"),
-            (None, Severed::NotTls) => {
+            (None, ConnectError::ConnectionRefused) => {
+                format!("nothing answers at {at}: {why}; is it up? {check}")
+            }
+            (None, ConnectError::Unknown) => format!("{at}: no such name: {why}; {check}"),
+            (None, ConnectError::NotTls) => {
                 format!("{at} does not speak TLS ({why}); write http:// there and set AWS_ALLOW_HTTP=true")
             }
-            (None, Severed::Otherwise) => match &self.endpoint {
+            (None, ConnectError::Otherwise) => match &self.endpoint {
                 Some(endpoint) => format!("{why} ({endpoint})"),
                 None => why,
             },
         };
-        let kind = if severed == Severed::NotTls { ErrorKind::Invalid } else { ErrorKind::Transient };
+        let kind = if severed == ConnectError::NotTls { ErrorKind::Invalid } else { ErrorKind::Transient };
         self.error(kind, object, why)
     }
 
-    /// What the store has said itself.
-    pub(crate) fn of_refusal(&self, action: Action, object: Option<&str>, refused: &Refused) -> TierError {
+    /// The error of a response.
+    pub(crate) fn of_refusal(
+        &self,
+        action: StoreOperation,
+        object: Option<&str>,
+        refused: &ResponseError,
+    ) -> TierError {
         let (kind, why) = self.classify(action, refused);
         let why = why.unwrap_or_else(|| refused.to_string());
         self.error(kind, object, why).with_retry_after(refused.retry_after)
@@ -116,7 +162,7 @@ impl Place {
 
     /// The kind, and what to say where the code alone does not say it. The code of the body comes first: any answer may
     /// carry the header with the bucket's region, and one status has several codes.
-    fn classify(&self, action: Action, refused: &Refused) -> (ErrorKind, Option<String>) {
+    fn classify(&self, action: StoreOperation, refused: &ResponseError) -> (ErrorKind, Option<String>) {
         let code = refused.code.as_deref().unwrap_or_default();
         match code {
             "NoSuchBucket" | "ContainerNotFound" => {
@@ -198,7 +244,7 @@ impl Place {
     }
 
     /// The region to ask in, where the store means by this refusal that it is another one.
-    fn elsewhere<'a>(&self, refused: &'a Refused) -> Option<&'a str> {
+    fn elsewhere<'a>(&self, refused: &'a ResponseError) -> Option<&'a str> {
         let names_region = match refused.code.as_deref() {
             // A redirect, or a HEAD, which has no body.
             None => matches!(refused.status.as_u16(), 301 | 307 | 400),
@@ -217,7 +263,7 @@ impl Place {
         (ErrorKind::Changed, Some("the object was replaced since; index it again".into()))
     }
 
-    fn denied(&self, action: Action, refused: &Refused) -> String {
+    fn denied(&self, action: StoreOperation, refused: &ResponseError) -> String {
         if !self.signed {
             return format!("{refused}: it is not public; unset AWS_SKIP_SIGNATURE and give credentials");
         }
@@ -225,10 +271,12 @@ impl Place {
             ("azure", _) => {
                 "a right key (AZURE_STORAGE_ACCOUNT_KEY), or an identity with the role Storage Blob Data Reader"
             }
-            ("gcs", Action::List) => "storage.objects.list on the bucket",
-            ("gcs", Action::Read) => "storage.objects.get",
-            (_, Action::List) => "s3:ListBucket on the bucket",
-            (_, Action::Read) => "s3:GetObject (also said of a missing object where they lack s3:ListBucket)",
+            ("gcs", StoreOperation::List) => "storage.objects.list on the bucket",
+            ("gcs", StoreOperation::Read) => "storage.objects.get",
+            (_, StoreOperation::List) => "s3:ListBucket on the bucket",
+            (_, StoreOperation::Read) => {
+                "s3:GetObject (also said of a missing object where they lack s3:ListBucket)"
+            }
         };
         match self.tier {
             "azure" => format!("{refused}: it takes {needs}"),
@@ -258,7 +306,7 @@ pub(crate) fn is_throttling(code: &str) -> bool {
 fn has_refusal(error: &HttpError) -> bool {
     let mut link = error.source();
     while let Some(found) = link {
-        if found.is::<Refused>() {
+        if found.is::<ResponseError>() {
             return true;
         }
         link = found.source();
@@ -268,7 +316,7 @@ fn has_refusal(error: &HttpError) -> bool {
 
 /// A wrong setting, before there is a place.
 pub(crate) fn invalid(object: &str, why: impl Into<String>) -> TierError {
-    TierError::new(ErrorKind::Invalid, "s3").with_object(object).with_detail(why)
+    TierError::invalid("s3", object, why)
 }
 
 #[cfg(test)]
@@ -279,8 +327,8 @@ mod tests {
 
     use super::*;
 
-    fn place() -> Place {
-        Place {
+    fn place() -> BucketContext {
+        BucketContext {
             tier: "s3",
             bucket: "s3://train".into(),
             endpoint: Some("http://localhost:9".into()),
@@ -290,14 +338,14 @@ mod tests {
         }
     }
 
-    fn refused(status: u16, code: &str) -> Refused {
+    fn refused(status: u16, code: &str) -> ResponseError {
         let code = (!code.is_empty()).then(|| code.to_owned());
-        Refused { status: StatusCode::from_u16(status).unwrap(), code, region: None, retry_after: None }
+        ResponseError { status: StatusCode::from_u16(status).unwrap(), code, region: None, retry_after: None }
     }
 
     #[test]
     // semantics: BUCKET-3, BUCKET-4
-    fn every_refusal_names_the_bucket_in_one_line_and_has_its_kind() {
+    fn error_response_has_its_kind_and_names_the_bucket() {
         use ErrorKind::{
             Changed, Denied, Expired, Invalid, NotFound, Other, Throttled, Transient, Unsupported,
         };
@@ -330,7 +378,7 @@ mod tests {
             (400, "InvalidArgument", Invalid, "InvalidArgument"),
             (501, "NotImplemented", Unsupported, "NotImplemented"),
         ] {
-            let error = place().of_refusal(Action::Read, Some("a/b.jpg"), &refused(status, code));
+            let error = place().of_refusal(StoreOperation::Read, Some("a/b.jpg"), &refused(status, code));
             let text = error.to_string();
             assert_eq!(error.kind(), kind, "{text}");
             assert!(text.starts_with("s3: a/b.jpg: ") && text.contains("s3://train"), "{text}");
@@ -339,13 +387,15 @@ mod tests {
     }
 
     #[test]
-    fn google_and_azure_are_told_in_their_own_words() {
+    fn google_and_azure_errors_name_their_own_remedies() {
         for (tier, says) in [("azure", "Storage Blob Data Reader"), ("gcs", "storage.objects.list")] {
-            let place = Place { tier, bucket: "x://train".into(), endpoint: None, ..place() };
-            let text =
-                place.of_refusal(Action::List, None, &refused(403, "AuthorizationFailure")).to_string();
+            let place = BucketContext { tier, bucket: "x://train".into(), endpoint: None, ..place() };
+            let text = place
+                .of_refusal(StoreOperation::List, None, &refused(403, "AuthorizationFailure"))
+                .to_string();
             assert!(text.contains(says) && text.contains("x://train") && !text.contains("s3:"), "{text}");
-            let text = place.of_refusal(Action::List, None, &refused(404, "ContainerNotFound")).to_string();
+            let text =
+                place.of_refusal(StoreOperation::List, None, &refused(404, "ContainerNotFound")).to_string();
             assert!(text.contains("no such bucket") && !text.contains("AWS"), "{text}");
         }
     }
@@ -355,8 +405,8 @@ mod tests {
     // semantics: BUCKET-4
     fn expired_token_with_region_header_is_no_wrong_region() {
         let located = |status, code: &str, region: &str| {
-            let refused = Refused { region: Some(region.into()), ..refused(status, code) };
-            place().of_refusal(Action::Read, Some("a"), &refused)
+            let refused = ResponseError { region: Some(region.into()), ..refused(status, code) };
+            place().of_refusal(StoreOperation::Read, Some("a"), &refused)
         };
         let expired = located(400, "ExpiredToken", "us-east-1");
         assert_eq!(expired.kind(), ErrorKind::Expired, "{expired}");
@@ -385,23 +435,25 @@ mod tests {
         let wait = Duration::from_secs(5);
         let known = TierError::new(ErrorKind::Transient, "s3").with_detail("busy").with_retry_after(wait);
         let error = object_store::Error::Generic { store: "S3", source: Box::new(known) };
-        let error = place().of_client(Action::Read, Some("a"), &error);
+        let error = place().of_client(StoreOperation::Read, Some("a"), &error);
         assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Transient, Some(wait)));
         assert_eq!(error.to_string(), "s3: a: transient failure: in s3://train: busy");
     }
 
     #[test]
-    fn lists_regions_and_waits_have_their_own_words() {
-        let denied = place().of_refusal(Action::List, None, &refused(403, "AccessDenied")).to_string();
+    fn errors_of_listings_regions_and_waits_are_specific() {
+        let denied =
+            place().of_refusal(StoreOperation::List, None, &refused(403, "AccessDenied")).to_string();
         assert!(denied.starts_with("s3: s3://train: ") && denied.contains("s3:ListBucket"), "{denied}");
-        let public = Place { signed: false, ..place() };
-        let denied = public.of_refusal(Action::List, None, &refused(403, "AccessDenied")).to_string();
+        let public = BucketContext { signed: false, ..place() };
+        let denied = public.of_refusal(StoreOperation::List, None, &refused(403, "AccessDenied")).to_string();
         assert!(denied.contains("AWS_SKIP_SIGNATURE"), "{denied}");
-        let elsewhere = Refused { region: Some("eu-west-1".into()), ..refused(301, "PermanentRedirect") };
-        let error = place().of_refusal(Action::List, None, &elsewhere);
+        let elsewhere =
+            ResponseError { region: Some("eu-west-1".into()), ..refused(301, "PermanentRedirect") };
+        let error = place().of_refusal(StoreOperation::List, None, &elsewhere);
         assert!(error.to_string().contains("AWS_REGION=eu-west-1"), "{error}");
-        let later = Refused { retry_after: Some(Duration::from_secs(3)), ..refused(503, "SlowDown") };
-        let error = place().of_refusal(Action::Read, Some("x"), &later);
+        let later = ResponseError { retry_after: Some(Duration::from_secs(3)), ..refused(503, "SlowDown") };
+        let error = place().of_refusal(StoreOperation::Read, Some("x"), &later);
         assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Throttled, Some(Duration::from_secs(3))));
     }
 }

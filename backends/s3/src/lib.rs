@@ -26,30 +26,56 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! [`ObjectStoreOrigin`] reads any other implementation of [`ObjectStore`](object_store::ObjectStore) as an origin, for
+//! backends of other programs:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use foreread_s3::ObjectStoreOrigin;
+//! use foreread_s3::object_store::{ObjectStoreExt, memory::InMemory};
+//! use foreread_tier::{Context, HeapBuffers, OriginTier};
+//! use futures::StreamExt;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! # runtime.block_on(async {
+//! let store = InMemory::new();
+//! store.put(&"class/a.jpg".into(), vec![1, 2, 3].into()).await?;
+//! let context = Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 };
+//! let origin = ObjectStoreOrigin::new(Arc::new(store), "memory example", &context);
+//! let object = origin.list("", None).next().await.ok_or("nothing")??;
+//! assert_eq!((&*object.path, object.size), ("class/a.jpg", 3));
+//! # Ok(())
+//! # })
+//! # }
+//! ```
 
 #[cfg(feature = "azure")]
-mod azure;
+mod azure_url;
 mod backend;
-mod chain;
 mod config;
 mod core;
+mod credential_chain;
 mod credentials;
 mod environment;
 mod error;
-mod failure;
-mod lister;
 #[cfg(any(feature = "gcs", feature = "azure"))]
-mod others;
+mod gcs_azure;
+mod lister;
+mod ordered;
 mod pages;
 mod profile;
 mod proxy;
 mod reader;
-mod sequence;
+mod retry;
+mod shell_words;
+mod source_failure;
 mod sso;
 mod transport;
-mod walk;
-mod words;
+mod unordered;
 
 pub use backend::S3Backend;
-pub use core::ObjectOrigin;
+pub use core::ObjectStoreOrigin;
 pub use environment::Environment;
+pub use object_store;

@@ -7,65 +7,62 @@
 //! beyond each of these becomes a range. An empty one costs one request and is never asked for again. One that is not
 //! empty is split further by its own pages. This needs no directories: a flat bucket is listed as fast as a tree.
 //!
-//! Objects come in the order of their keys, so that an interrupted listing can resume after the last of them: what a
+//! ObjectStream come in the order of their keys, so that an interrupted listing can resume after the last of them: what a
 //! later range has found waits for the ranges before it. The price is that objects come in bursts. How many may wait is
-//! bounded (`walk.rs` says how).
+//! bounded (`ordered.rs` says how).
 //!
 //! All of this is right only if the store lists in byte order. Most do. Some gateways to file systems walk directories,
 //! and some stores have no order at all. So the order is checked, and the check is complete if starting after an
-//! *existing* key continues there as a continuation token does (`walk.rs` has the argument). The first 24 pages come
-//! one by one and are held: a listing of up to 24,000 keys costs no request more than its pages, whatever the order. A
-//! store that breaks the order is listed by continuation token alone (`sequence.rs`), held whole and sorted. The price
+//! *existing* key continues there as a continuation token does (`ordered.rs` has the argument). The first 24 pages come
+//! one by one and are max_held: a listing of up to 24,000 keys costs no request more than its pages, whatever the order. A
+//! store that breaks the order is listed by continuation token alone (`unordered.rs`), held whole and sorted. The price
 //! for the others is 24 round trips before ranges are split.
 //!
-//! Pages that fail are requested again here, because the retry layer does not see listings.
+//! PageSource that fail are requested again here, because the retry layer does not see listings.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_tier::{ErrorKind, Object, TierError, Version};
+use foreread_tier::{ErrorKind, Object, TierError};
 use foreread_types::mix;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
-use crate::config::{Location, check_path};
-use crate::error::{Place, invalid};
-use crate::pages::{Ask, Entry, Page, Pages};
-use crate::walk::Walk;
+use crate::config::{BucketPrefix, check_path};
+use crate::error::{BucketContext, invalid};
+use crate::ordered::OrderedListing;
+use crate::pages::{ListPage, PageRequest, PageSource, version};
+use crate::retry::retry;
 
-/// Pages under way at once.
-pub(crate) const LISTS: usize = 16;
+/// PageSource under way at once.
+pub(crate) const PARALLEL_PAGES: usize = 16;
 
 /// Objects that may wait for ranges before theirs, before later ranges are requested no further. They take some 80 MB.
-pub(crate) const HELD: usize = 400_000;
+pub(crate) const MAX_HELD_OBJECTS: usize = 400_000;
 
 /// How long a page may take, and every other answer that the layers do not see.
-const PAGE: Duration = Duration::from_secs(60);
-
-/// How often a page is asked for, and for how long altogether.
-const ATTEMPTS: u32 = 8;
-const PATIENCE: Duration = Duration::from_secs(120);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest wait after a page's first failure, and after any.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_FIRST_WAIT: Duration = Duration::from_millis(100);
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// What is to be listed of whom.
+/// The listing of a prefix.
 #[derive(Clone, Debug)]
-pub(crate) struct Listing {
-    pub(crate) pages: Arc<dyn Pages>,
-    pub(crate) place: Place,
-    pub(crate) location: Location,
-    /// Pages under way at once.
-    pub(crate) most: usize,
+pub(crate) struct BucketListing {
+    pub(crate) pages: Arc<dyn PageSource>,
+    pub(crate) place: BucketContext,
+    pub(crate) location: BucketPrefix,
+    /// PageSource under way at once.
+    pub(crate) parallel_pages: usize,
     /// Objects that may wait for ranges before theirs.
-    pub(crate) held: usize,
+    pub(crate) max_held: usize,
     /// Where jitter comes from.
     pub(crate) seed: u64,
 }
 
-impl Listing {
+impl BucketListing {
     /// The objects below `prefix` (a directory below the location) whose paths are greater than `after`.
     pub(crate) fn list(
         self,
@@ -83,7 +80,7 @@ impl Listing {
         let below = if prefix.is_empty() { base.clone() } else { format!("{base}{prefix}/") };
         let whole = prefix.is_empty() && after.is_none();
         let after = after.map(|after| format!("{base}{after}")).unwrap_or_default();
-        let walk = Walk::new(Arc::new(self), base, below.into(), after);
+        let walk = OrderedListing::new(Arc::new(self), base, below.into(), after);
         let begin = (walk, whole);
         futures::stream::unfold(begin, |(mut walk, nothing_yet)| async move {
             let found = match walk.next().await {
@@ -97,11 +94,11 @@ impl Listing {
 
     /// What to say where nothing lies below the location, because it is an object itself.
     async fn mistaken(&self) -> Option<TierError> {
-        let Location { prefix, .. } = &self.location;
+        let BucketPrefix { prefix, .. } = &self.location;
         if prefix.is_empty() {
             return None;
         }
-        let page = self.page(&Ask::first(prefix)).await.ok()?;
+        let page = self.page(&PageRequest::first(prefix)).await.ok()?;
         page.entries.iter().find(|entry| entry.key == *prefix && entry.size > 0)?;
         let why = format!(
             "{prefix} is an object and no prefix: name what it lies in; one shard alone is known by its name (.tar, \
@@ -110,14 +107,14 @@ impl Listing {
         Some(self.place.error(ErrorKind::Invalid, None, why))
     }
 
-    /// One object by its path. A listing and no `HEAD`, because only who may list learns what is missing. In byte order
+    /// One object by its path. A listing and no `HEAD`, because only a caller that may list learns that a key is missing. In byte order
     /// the first key that begins with a name is the name itself; in another order the rest of the page is searched, and
     /// [`ErrorKind::Unordered`] says that more pages would have to be.
     pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
         let error = |kind, why: &str| self.place.error(kind, Some(path), why);
         check_path(path).map_err(|why| error(ErrorKind::Invalid, why))?;
         let key = self.location.key(path);
-        let page = self.page(&Ask::first(&key)).await?;
+        let page = self.page(&PageRequest::first(&key)).await?;
         let unsure = page.token.is_some() && !page.is_ascending();
         match page.entries.into_iter().find(|entry| entry.key == key) {
             Some(entry) => {
@@ -126,27 +123,6 @@ impl Listing {
             None if unsure => Err(error(ErrorKind::Unordered, "the store does not list in byte order")),
             None => Err(error(ErrorKind::NotFound, "there is no such object")),
         }
-    }
-
-    /// What a key below `below` stands for, if it is listed at all; paths are relative to `base`.
-    pub(crate) fn object(&self, base: &str, below: &str, entry: Entry) -> Option<Result<Object, TierError>> {
-        let Entry { key, size, tag } = entry;
-        let rest = key.strip_prefix(below)?;
-        let path = key.strip_prefix(base)?;
-        // The place-holder of a directory; that of the prefix itself has no name.
-        if rest.is_empty() || rest.ends_with('/') && size == 0 {
-            return None;
-        }
-        if rest.split('/').any(|part| part.starts_with('.') && !matches!(part, "." | "..")) {
-            return None;
-        }
-        if let Err(why) = check_path(path) {
-            let path: String =
-                path.chars().map(|c| if c.is_ascii_control() { '\u{fffd}' } else { c }).collect();
-            let why = format!("{why}; rename or exclude it");
-            return Some(Err(self.place.error(ErrorKind::Invalid, Some(&path), why)));
-        }
-        Some(Ok(Object { path: path.into(), size, version: version(tag) }))
     }
 
     /// The error of a store whose listing has no end.
@@ -158,7 +134,7 @@ impl Listing {
     }
 
     /// A page, after as many attempts as it takes and are worth it.
-    pub(crate) async fn page(&self, ask: &Ask<'_>) -> Result<Page, TierError> {
+    pub(crate) async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
         self.repeated(ask.after, "page of the listing", || self.pages.page(ask)).await
     }
 
@@ -173,47 +149,28 @@ impl Listing {
     where
         F: Future<Output = Result<T, TierError>>,
     {
-        let began = Instant::now();
-        let mut failures = 0;
-        loop {
-            let error = match timeout(PAGE, attempt()).await {
-                Ok(Ok(found)) => return Ok(found),
-                Ok(Err(error)) => error,
-                Err(_) => {
-                    let why = format!("no {what} in {} s", PAGE.as_secs());
-                    self.place.error(ErrorKind::Transient, None, why)
-                }
+        let attempt = || async {
+            let late = || {
+                let why = format!("no {what} in {} s", PAGE_TIMEOUT.as_secs());
+                self.place.error(ErrorKind::Transient, None, why)
             };
-            failures += 1;
-            let wait = self.wait(failures, name, error.retry_after());
-            let again = matches!(error.kind(), ErrorKind::Transient | ErrorKind::Throttled)
-                && failures < ATTEMPTS
-                && began.elapsed() + wait < PATIENCE;
-            if !again {
-                return Err(error);
-            }
-            tracing::debug!(%error, failures, ?wait, "trying again");
-            sleep(wait).await;
-        }
+            timeout(PAGE_TIMEOUT, attempt()).await.unwrap_or_else(|_| Err(late()))
+        };
+        retry(attempt, |failures, error| self.wait(failures, name, error.retry_after())).await
     }
 
-    /// What the store asked for and some jitter.
+    /// The wait that the store requested, and some jitter.
     fn wait(&self, failures: u32, name: &str, asked: Option<Duration>) -> Duration {
         let drawn =
             name.bytes().fold(mix(self.seed ^ u64::from(failures)), |hash, byte| mix(hash ^ u64::from(byte)));
         let part = (drawn >> 11) as f64 / (1u64 << 53) as f64;
-        let bound = FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(LONGEST_WAIT);
+        let bound = MAX_FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(MAX_WAIT);
         asked.unwrap_or_default() + bound.mul_f64(part)
     }
 }
 
 /// The stream of a listing, as the contract has it.
-pub(crate) type Objects = BoxStream<'static, Result<Object, TierError>>;
-
-/// The state of an object that has this tag.
-fn version(tag: Option<String>) -> Option<Version> {
-    tag.filter(|tag| !tag.is_empty()).map(|tag| Version::ETag(tag.into()))
-}
+pub(crate) type ObjectStream = BoxStream<'static, Result<Object, TierError>>;
 
 #[cfg(test)]
 mod tests;

@@ -28,8 +28,7 @@ impl Profiles {
         })
     }
 
-    /// The same for whoever has keys in the environment, or needs none: files that cannot be read or make no sense are
-    /// said and left alone.
+    /// The same where the environment has keys, or none are needed. Unusable files are logged and ignored.
     pub(crate) fn read_if_possible(environment: &Environment) -> Self {
         Self::read(environment).unwrap_or_else(|error| {
             tracing::warn!(%error, "profiles are left out: the keys come from the environment");
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_named_without_its_content() {
+    fn broken_file_is_named_without_its_content() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("config");
         std::fs::write(&path, "[default]\nregion = x\n[profile hush\n").unwrap();

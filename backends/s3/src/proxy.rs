@@ -1,5 +1,6 @@
-//! Which proxy requests go through, for messages: an error that names the store where the proxy is down sends people to the wrong
-//! machine. The client finds its proxy in the process's environment, by the rules that are asked here.
+//! The proxy of a request, for messages: an error that names the store while the proxy is down misleads.
+//!
+//! The client takes its proxy from the process's environment. The same rules are applied here.
 
 use hyper_util::client::proxy::matcher::Matcher;
 
@@ -21,7 +22,7 @@ mod tests {
 
     #[test]
     // semantics: BUCKET-7
-    fn a_proxy_is_named_without_its_password_and_only_where_it_is_used() {
+    fn proxy_is_named_without_its_password() {
         let matcher =
             Matcher::builder().https("http://me:hush@proxy.example.org:3128").no("inside.example.org");
         let matcher = matcher.build();

@@ -1,87 +1,94 @@
 //! Reading one sample: one GET.
 //!
-//! What comes is written straight into memory of exactly the sample's length, which is taken when the store has said how
-//! long its answer is, so that a catalog that lies costs an error and not the memory. The version that was indexed goes
-//! along as `If-Match`; where a store does not honour that, the tag of the answer is looked at too.
+//! The body is written into memory of exactly the sample's length. It is allocated after the response's length is known,
+//! so that a wrong catalog costs an error and not the memory. The indexed version is sent as `If-Match`. The ETag of the
+//! response is checked too, for stores that ignore `If-Match`.
 //!
-//! An answer of another length means that the object has changed, unless its tag says that it has not: then the store
-//! has sent less than it has, and the same request may be answered in full the next time.
+//! A response of another length means that the object has changed. If its ETag is unchanged, the store sent less than it
+//! has, and the same request may succeed later.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_tier::{Buffers, ErrorKind, Object, ReadRequest, Span, TierError, Version};
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
+use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt};
 
-use crate::config::{Location, check_path};
+use crate::config::{BucketPrefix, check_path};
 use crate::credentials::Credentials;
-use crate::error::{Action, Place};
+use crate::error::{BucketContext, StoreOperation};
+use crate::lister::ObjectStream;
+use crate::pages::ListedKey;
 
 /// Reads objects below one prefix.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ObjectReader {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) credentials: Option<Arc<Credentials>>,
-    pub(crate) place: Place,
-    pub(crate) location: Location,
+    pub(crate) place: BucketContext,
+    pub(crate) location: BucketPrefix,
     pub(crate) buffers: Arc<dyn Buffers>,
 }
 
-impl Reader {
+impl ObjectReader {
     /// Reads one sample.
     ///
     /// # Cancel safety
     /// Dropping the future ends the request.
     pub(crate) async fn read(&self, request: &ReadRequest) -> Result<Bytes, TierError> {
         let (path, options) = self.prepare(request)?;
-        self.renewed(&request.object.path, || self.attempt(&path, options.clone(), request)).await
+        let attempt = || self.attempt(&path, options.clone(), request);
+        self.place.renewed(self.credentials.as_deref(), Some(&request.object.path), attempt).await
     }
 
-    /// What an attempt at the object gives; of a second one, if there are other credentials where these have expired.
-    async fn renewed<T, F>(&self, object: &str, attempt: impl Fn() -> F) -> Result<T, TierError>
-    where
-        F: Future<Output = Result<T, TierError>>,
-    {
-        let Some(credentials) = &self.credentials else { return attempt().await };
-        let generation = credentials.generation();
-        match attempt().await {
-            Err(error) if error.kind() == ErrorKind::Expired => match credentials.renew(generation).await {
-                Ok(true) => attempt().await,
-                Ok(false) => Err(error),
-                Err(failed) => {
-                    let why = format!(
-                        "{}; {}",
-                        error.detail().unwrap_or_default(),
-                        failed.detail().unwrap_or_default()
-                    );
-                    let error = TierError::new(ErrorKind::Expired, self.place.tier).with_object(object);
-                    Err(error.with_detail(why).with_retry_after(failed.retry_after()))
-                }
-            },
-            result => result,
-        }
+    /// Lists what lies below a directory, in the store's order.
+    pub(crate) fn list(&self, prefix: &str, after: Option<&str>) -> ObjectStream {
+        let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+        let (directory, below) = match self.parse(prefix) {
+            Ok(directory) => (Some(directory), format!("{prefix}/")),
+            Err(_) if prefix.is_empty() => (None, String::new()),
+            Err(error) => return stream::iter([Err(error)]).boxed(),
+        };
+        let (place, after) = (self.place.clone(), after.unwrap_or_default().to_owned());
+        let found = self.store.list(directory.as_ref()).filter_map(move |found| {
+            let object = match found {
+                Ok(found) => ListedKey::from(found).object(&place, "", &below),
+                Err(error) => Some(Err(place.of_client(StoreOperation::List, None, &error))),
+            };
+            let is_after = |found: &Result<Object, TierError>| match found {
+                Ok(object) => *object.path > *after,
+                Err(_) => true,
+            };
+            ready(object.filter(is_after))
+        });
+        found.boxed()
+    }
+
+    fn parse(&self, path: &str) -> Result<Path, TierError> {
+        let invalid = |why: &str| self.place.error(ErrorKind::Invalid, Some(path), why);
+        check_path(path).map_err(invalid)?;
+        Path::parse(self.location.key(path)).map_err(|error| invalid(&error.to_string()))
     }
 
     /// What an object is, by its first byte.
     pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
-        let key = Path::parse(self.location.key(path))
-            .map_err(|error| self.place.error(ErrorKind::Invalid, Some(path), error.to_string()))?;
-        self.renewed(path, || async {
-            let failed = |error| self.place.of_client(Action::Read, Some(path), &error);
+        let key = self.parse(path)?;
+        let attempt = || async {
+            let failed = |error| self.place.of_client(StoreOperation::Read, Some(path), &error);
             let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
             let answer = match self.store.get_opts(&key, options).await.map_err(failed) {
                 // An empty object has no first byte.
-                Err(error) if error.kind() == ErrorKind::Changed => {
+                Err(error) if matches!(error.kind(), ErrorKind::Changed | ErrorKind::Other) => {
                     self.store.get_opts(&key, GetOptions::default()).await.map_err(failed)?
                 }
                 answer => answer?,
             };
             let version = answer.meta.e_tag.map(|tag| Version::ETag(tag.into()));
             Ok(Object { path: Arc::clone(path), size: answer.meta.size, version })
-        })
-        .await
+        };
+        self.place.renewed(self.credentials.as_deref(), Some(path), attempt).await
     }
 
     fn error(&self, request: &ReadRequest, kind: ErrorKind, why: impl AsRef<str>) -> TierError {
@@ -91,9 +98,7 @@ impl Reader {
     /// What to ask for, if it can be asked for.
     fn prepare(&self, request: &ReadRequest) -> Result<(Path, GetOptions), TierError> {
         let object = &request.object;
-        check_path(&object.path).map_err(|why| self.error(request, ErrorKind::Invalid, why))?;
-        let path = Path::parse(self.location.key(&object.path))
-            .map_err(|error| self.error(request, ErrorKind::Invalid, error.to_string()))?;
+        let path = self.parse(&object.path)?;
         let mut options = GetOptions::default();
         match &object.version {
             None => {}
@@ -103,15 +108,9 @@ impl Reader {
                 return Err(self.error(request, ErrorKind::Invalid, why));
             }
         }
-        match &request.span {
-            Span::Whole => {}
-            Span::Range(range) if range.start < range.end && range.end <= object.size => {
-                options.range = Some(GetRange::Bounded(range.clone()));
-            }
-            Span::Range(range) => {
-                let why = format!("bytes {}..{} of {} are no range", range.start, range.end, object.size);
-                return Err(self.error(request, ErrorKind::Invalid, why));
-            }
+        let range = request.range().map_err(|why| self.error(request, ErrorKind::Invalid, why))?;
+        if request.span != Span::Whole {
+            options.range = Some(GetRange::Bounded(range));
         }
         Ok((path, options))
     }
@@ -123,9 +122,21 @@ impl Reader {
         request: &ReadRequest,
     ) -> Result<Bytes, TierError> {
         let failed = |error: object_store::Error| {
-            self.place.of_client(Action::Read, Some(&request.object.path), &error)
+            self.place.of_client(StoreOperation::Read, Some(&request.object.path), &error)
         };
-        let answer = self.store.get_opts(path, options).await.map_err(failed)?;
+        let answer = match self.store.get_opts(path, options).await.map_err(failed) {
+            // A range beyond the end has no kind of error of its own.
+            Err(error) if error.kind() == ErrorKind::Other && request.span != Span::Whole => {
+                let head = self.store.head(path).await;
+                let changed = head.is_ok_and(|found| found.size != request.object.size);
+                return Err(if changed {
+                    self.error(request, ErrorKind::Changed, "another size")
+                } else {
+                    error
+                });
+            }
+            answer => answer?,
+        };
         self.compare(request, &answer)?;
         let length = usize::try_from(request.len()).ok();
         let Some(mut buffer) = length.and_then(|length| self.buffers.allocate(length, 1)) else {

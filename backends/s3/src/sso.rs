@@ -23,15 +23,15 @@ use reqsign_core::Context;
 use reqsign_core::time::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::failure::Failure;
 use crate::pages::QUERY;
+use crate::source_failure::SourceFailure;
 
 /// How long before its end a token is refreshed, as by Amazon's tools.
-const EARLY: Duration = Duration::from_secs(15 * 60);
+const REFRESH_BEFORE: Duration = Duration::from_secs(15 * 60);
 
-/// What a profile says about single sign-on.
+/// A profile's settings of single sign-on.
 #[derive(Clone, Debug)]
-pub(crate) struct Portal {
+pub(crate) struct SsoProfile {
     pub(crate) profile: String,
     pub(crate) account: String,
     pub(crate) role: String,
@@ -40,10 +40,10 @@ pub(crate) struct Portal {
     pub(crate) session: String,
 }
 
-impl Portal {
+impl SsoProfile {
     /// The remedy where only a person can help.
-    fn log_in(&self, why: impl std::fmt::Display) -> Failure {
-        Failure::lasting(format!("{why}; run `aws sso login --profile {}`", self.profile))
+    fn log_in(&self, why: impl std::fmt::Display) -> SourceFailure {
+        SourceFailure::permanent(format!("{why}; run `aws sso login --profile {}`", self.profile))
     }
 
     /// The address of one of the two services. It can be replaced by the variable by which AWS's SDKs replace it. The one
@@ -60,27 +60,27 @@ impl Portal {
 
 /// How long the token of another process is waited for that has used up the refresh token: until its answer has come and
 /// the file is written, which may lie on a file server.
-const OTHERS: Duration = Duration::from_secs(10);
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const OTHER_PROCESS_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The tokens that were refreshed and could not be written to their files, by file. One refresh at a time, because each
 /// uses the refresh token up.
 #[derive(Clone)]
-pub(crate) struct Tokens {
-    kept: Arc<Mutex<HashMap<PathBuf, Token>>>,
+pub(crate) struct SsoTokens {
+    kept: Arc<Mutex<HashMap<PathBuf, SsoToken>>>,
     refreshing: Arc<tokio::sync::Mutex<()>>,
-    /// [`OTHERS`], but for tests.
-    others: Duration,
+    /// [`OTHER_PROCESS_TIMEOUT`], but for tests.
+    other_process_timeout: Duration,
 }
 
 /// The content of a token's file.
 #[derive(Clone)]
-struct Token {
+struct SsoToken {
     fields: Map<String, Value>,
     expires: SystemTime,
 }
 
-impl Token {
+impl SsoToken {
     /// Takes a file's content apart. No error repeats any of it.
     fn parse(document: &[u8]) -> Option<Self> {
         let fields: Map<String, Value> = serde_json::from_slice(document).ok()?;
@@ -104,22 +104,26 @@ fn time(text: &str) -> Option<SystemTime> {
     Some(text.parse::<Timestamp>().ok()?.as_system_time())
 }
 
-impl Tokens {
+impl SsoTokens {
     /// Those of the process: all its stores use the same files.
     pub(crate) fn of_process() -> Self {
-        static TOKENS: LazyLock<Tokens> = LazyLock::new(|| Tokens::new(OTHERS));
+        static TOKENS: LazyLock<SsoTokens> = LazyLock::new(|| SsoTokens::new(OTHER_PROCESS_TIMEOUT));
         TOKENS.clone()
     }
 
-    fn new(others: Duration) -> Self {
-        Self { kept: Arc::default(), refreshing: Arc::default(), others }
+    fn new(other_process_timeout: Duration) -> Self {
+        Self { kept: Arc::default(), refreshing: Arc::default(), other_process_timeout }
     }
 
     /// The credentials of the portal's role.
     ///
     /// # Cancel safety
     /// A refresh that was begun is finished all the same, and its token is kept.
-    pub(crate) async fn credential(&self, context: &Context, portal: &Portal) -> Result<Credential, Failure> {
+    pub(crate) async fn credential(
+        &self,
+        context: &Context,
+        portal: &SsoProfile,
+    ) -> Result<Credential, SourceFailure> {
         let token = self.token(context, portal).await?;
         let portal_address = portal.service(context, "AWS_ENDPOINT_URL_SSO", "portal.sso");
         let [role, account] = [&portal.role, &portal.account].map(|text| utf8_percent_encode(text, QUERY));
@@ -128,34 +132,37 @@ impl Tokens {
         let request = Request::get(address)
             .header("x-amz-sso_bearer_token", token.text("accessToken").unwrap_or_default())
             .body(Bytes::new())
-            .map_err(|_| Failure::lasting("sso_region or the token makes no request"))?;
-        let response = context.http_send(request).await.map_err(|error| Failure::of(&error))?;
+            .map_err(|_| SourceFailure::permanent("sso_region or the token makes no request"))?;
+        let response = context.http_send(request).await.map_err(|error| SourceFailure::of(&error))?;
         match response.status().as_u16() {
             200..=299 => {}
             401 => return Err(portal.log_in(format!("the token is refused: {}", refusal(&response)))),
             _ => {
                 let why = refusal(&response);
-                return Err(Failure::lasting(format!("{why}; check sso_account_id and sso_role_name")));
+                return Err(SourceFailure::permanent(format!(
+                    "{why}; check sso_account_id and sso_role_name"
+                )));
             }
         }
-        credential(response.body()).ok_or_else(|| Failure::lasting("the portal's answer has no credentials"))
+        credential(response.body())
+            .ok_or_else(|| SourceFailure::permanent("the portal's answer has no credentials"))
     }
 
     /// A token that is good, refreshed where it is about to end.
-    async fn token(&self, context: &Context, portal: &Portal) -> Result<Token, Failure> {
+    async fn token(&self, context: &Context, portal: &SsoProfile) -> Result<SsoToken, SourceFailure> {
         let Some(home) = context.home_dir() else {
-            return Err(Failure::lasting("there is no home directory"));
+            return Err(SourceFailure::permanent("there is no home directory"));
         };
         let name = format!("{}.json", reqsign_core::hash::hex_sha1(portal.session.as_bytes()));
         let path = home.join(".aws/sso/cache").join(name);
         let token = self.newest(portal, &path).await?;
-        if token.lasts(EARLY) {
+        if token.lasts(REFRESH_BEFORE) {
             return Ok(token);
         }
         let turn = Arc::clone(&self.refreshing).lock_owned().await;
         // Whoever had the turn before may have refreshed it.
         let token = self.newest(portal, &path).await?;
-        if token.lasts(EARLY) {
+        if token.lasts(REFRESH_BEFORE) {
             return Ok(token);
         }
         let was_refreshable = token.text("refreshToken").is_some();
@@ -167,15 +174,16 @@ impl Tokens {
                 let token = refresh(&context, &portal, token).await?;
                 tokens.keep(&path, &token).await;
                 drop(turn);
-                Ok::<_, Failure>(token)
+                Ok::<_, SourceFailure>(token)
             })
         };
-        let refreshed = refreshing.await.unwrap_or_else(|error| Err(Failure::lasting(error.to_string())));
+        let refreshed =
+            refreshing.await.unwrap_or_else(|error| Err(SourceFailure::permanent(error.to_string())));
         match refreshed {
             Ok(token) => Ok(token),
             Err(failure) => {
-                let may_be_used_up = was_refreshable && !failure.passing;
-                let patience = if may_be_used_up { self.others } else { Duration::ZERO };
+                let may_be_used_up = was_refreshable && !failure.transient;
+                let patience = if may_be_used_up { self.other_process_timeout } else { Duration::ZERO };
                 self.of_another(portal, &path, patience).await.ok_or(failure)
             }
         }
@@ -183,24 +191,24 @@ impl Tokens {
 
     /// The token of another process, which may have used up the refresh token and be about to write what it got; or the old
     /// one, which is good until it ends.
-    async fn of_another(&self, portal: &Portal, path: &Path, patience: Duration) -> Option<Token> {
+    async fn of_another(&self, portal: &SsoProfile, path: &Path, patience: Duration) -> Option<SsoToken> {
         let end = Instant::now() + patience;
         loop {
             match self.newest(portal, path).await {
                 Ok(token) if token.lasts(Duration::ZERO) => return Some(token),
                 _ if Instant::now() >= end => return None,
-                _ => tokio::time::sleep(LOOK_AGAIN).await,
+                _ => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Token>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, SsoToken>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The token of the file, or the one that could not be written there. Without the file (`aws sso logout`) neither
     /// counts.
-    async fn newest(&self, portal: &Portal, path: &Path) -> Result<Token, Failure> {
+    async fn newest(&self, portal: &SsoProfile, path: &Path) -> Result<SsoToken, SourceFailure> {
         let file = path.to_owned();
         let document = match tokio::task::spawn_blocking(move || std::fs::read(file)).await {
             Ok(Ok(document)) => document,
@@ -208,18 +216,18 @@ impl Tokens {
                 return Err(portal.log_in("there is no token"));
             }
             Ok(Err(error)) => {
-                return Err(Failure::lasting(format!("{} cannot be read: {error}", path.display())));
+                return Err(SourceFailure::permanent(format!("{} cannot be read: {error}", path.display())));
             }
-            Err(error) => return Err(Failure::lasting(error.to_string())),
+            Err(error) => return Err(SourceFailure::permanent(error.to_string())),
         };
-        let filed = Token::parse(&document)
+        let filed = SsoToken::parse(&document)
             .ok_or_else(|| portal.log_in(format!("{} holds no token", path.display())))?;
         let own = self.lock().get(path).filter(|own| own.expires > filed.expires).cloned();
         Ok(own.unwrap_or(filed))
     }
 
     /// Replaces the file, or keeps the token here.
-    async fn keep(&self, path: &Path, token: &Token) {
+    async fn keep(&self, path: &Path, token: &SsoToken) {
         let (file, document) = (path.to_owned(), Value::Object(token.fields.clone()).to_string());
         let written = tokio::task::spawn_blocking(move || replace(&file, document.as_bytes())).await;
         let error = match written {
@@ -248,7 +256,7 @@ fn replace(path: &Path, document: &[u8]) -> std::io::Result<()> {
 }
 
 /// Another token for an old one (`CreateToken`).
-async fn refresh(context: &Context, portal: &Portal, old: Token) -> Result<Token, Failure> {
+async fn refresh(context: &Context, portal: &SsoProfile, old: SsoToken) -> Result<SsoToken, SourceFailure> {
     let ended = || portal.log_in("the token has expired and cannot be refreshed");
     let registered = old.text("registrationExpiresAt").and_then(time);
     if registered.is_some_and(|end| end <= SystemTime::now()) {
@@ -266,12 +274,12 @@ async fn refresh(context: &Context, portal: &Portal, old: Token) -> Result<Token
     let request = Request::post(format!("{address}/token"))
         .header(CONTENT_TYPE, "application/json")
         .body(Bytes::from(body.to_string()))
-        .map_err(|_| Failure::lasting("sso_region makes no address"))?;
-    let response = context.http_send(request).await.map_err(|error| Failure::of(&error))?;
+        .map_err(|_| SourceFailure::permanent("sso_region makes no address"))?;
+    let response = context.http_send(request).await.map_err(|error| SourceFailure::of(&error))?;
     if !response.status().is_success() {
         return Err(portal.log_in(format!("the token cannot be refreshed: {}", refusal(&response))));
     }
-    let unclear = || Failure::lasting("the token service's answer has no token");
+    let unclear = || SourceFailure::permanent("the token service's answer has no token");
     let answer: Value = serde_json::from_slice(response.body()).map_err(|_| unclear())?;
     let access = answer.get("accessToken").and_then(Value::as_str).ok_or_else(unclear)?;
     let seconds = answer.get("expiresIn").and_then(Value::as_u64).ok_or_else(unclear)?;
@@ -284,7 +292,7 @@ async fn refresh(context: &Context, portal: &Portal, old: Token) -> Result<Token
     if let Some(next) = answer.get("refreshToken").and_then(Value::as_str) {
         fields.insert("refreshToken".into(), next.into());
     }
-    Ok(Token { fields, expires: expires.as_system_time() })
+    Ok(SsoToken { fields, expires: expires.as_system_time() })
 }
 
 /// The role's credentials in the portal's answer.
@@ -395,7 +403,7 @@ mod tests {
     struct Home {
         directory: tempfile::TempDir,
         amazon: Arc<Amazon>,
-        tokens: Tokens,
+        tokens: SsoTokens,
     }
 
     impl Home {
@@ -404,7 +412,7 @@ mod tests {
             let home = Self {
                 directory: tempfile::tempdir().unwrap(),
                 amazon: Arc::new(Amazon { answer, gate, refreshed, good }),
-                tokens: Tokens::new(Duration::from_secs(1)),
+                tokens: SsoTokens::new(Duration::from_secs(1)),
             };
             std::fs::create_dir_all(home.file().parent().unwrap()).unwrap();
             std::fs::write(home.file(), document.to_string()).unwrap();
@@ -438,11 +446,11 @@ mod tests {
             self.amazon.refreshed.load(Ordering::SeqCst)
         }
 
-        async fn role(&self) -> Result<String, Failure> {
+        async fn role(&self) -> Result<String, SourceFailure> {
             let context = Context::new()
                 .with_env(Environment::default().with_home(self.directory.path()))
                 .with_http_send(Arc::clone(&self.amazon));
-            let portal = Portal {
+            let portal = SsoProfile {
                 profile: "train".into(),
                 account: "123456789012".into(),
                 role: "Reader x".into(),
@@ -500,7 +508,7 @@ mod tests {
         ] {
             let home = Home::new(&document, "hush-new", Box::new(refused));
             let failure = home.role().await.unwrap_err();
-            assert!(!failure.passing && failure.why.contains(says), "{}", failure.why);
+            assert!(!failure.transient && failure.why.contains(says), "{}", failure.why);
             assert!(failure.why.ends_with("run `aws sso login --profile train`"), "{}", failure.why);
             assert_eq!(home.refreshed(), requests);
             assert_eq!(home.read(), document);
@@ -520,7 +528,7 @@ mod tests {
         let busy = || -> reqsign_core::Result<_> { Err(Error::rate_limited("SlowDownException (400)")) };
         let home = Home::new(&document("hush-old", PAST), "hush-new", Box::new(busy));
         let failure = home.role().await.unwrap_err();
-        assert!(failure.passing && failure.why.contains("SlowDownException"), "{}", failure.why);
+        assert!(failure.transient && failure.why.contains("SlowDownException"), "{}", failure.why);
         // A token that ends soon has not ended.
         let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 600;
         let soon = Timestamp::from_second(soon.try_into().unwrap()).unwrap().format_rfc3339_zulu();
@@ -539,14 +547,14 @@ mod tests {
 
     /// Of ranks that refreshed one token at a time, all but the first ended and named `aws sso login`.
     #[tokio::test]
-    async fn token_that_another_process_is_about_to_write_is_waited_for() {
+    async fn sso_token_of_another_process_is_awaited() {
         let mut home = Home::refused(|path| {
             std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(300));
                 write_other(&path);
             });
         });
-        home.tokens.others = Duration::from_secs(60);
+        home.tokens.other_process_timeout = Duration::from_secs(60);
         assert_eq!(home.role().await.unwrap(), "ROLE");
         assert_eq!(home.refreshed(), 1);
     }

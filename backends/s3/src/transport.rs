@@ -1,9 +1,9 @@
-//! What lies under the clients: connections, and what a store says when it refuses.
+//! HTTP connections, and what is kept of an error response.
 //!
-//! `object_store` turns answers that are no success into errors of its own, and on the way loses what the layers need:
-//! `Retry-After`, the code in the body, the region that would have been right. So each answer passes here first, and a
-//! refusal becomes an error that carries these and nothing else. The body is not kept: what some stores write into it
-//! (the access key, the string that was signed) must not reach a log.
+//! `object_store` turns unsuccessful responses into its own errors and drops what the layers need: `Retry-After`, the code
+//! in the body, the correct region. So each response passes here first, and an error response becomes an error with these
+//! fields and no others. The body is not kept: some stores write the access key or the signed string into it, which must
+//! not reach a log.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,23 +24,23 @@ use object_store::{ClientConfigKey, ClientOptions};
 use crate::error::is_throttling;
 
 /// How long a connection may take to come up. A store that is there answers in a round trip or two.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The part of a refusal's body that is looked at, in bytes.
-const MOST: usize = 64 << 10;
+/// The bytes of an error response's body that are searched.
+const MAX_ERROR_BODY: usize = 64 << 10;
 
-/// Why a store did not do what it was asked.
+/// An error response of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct ResponseError {
     pub(crate) status: StatusCode,
-    /// S3's word for it.
+    /// The error code.
     pub(crate) code: Option<String>,
-    /// The region that the store would have liked to be asked in.
+    /// The region of the bucket.
     pub(crate) region: Option<String>,
     pub(crate) retry_after: Option<Duration>,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ResponseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.code {
             Some(code) => write!(f, "{code} ({})", self.status.as_u16()),
@@ -49,21 +49,21 @@ impl fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for ResponseError {}
 
-impl Refused {
+impl ResponseError {
     async fn of(response: HttpResponse) -> Self {
         let (parts, body) = response.into_parts();
         let mut text = Vec::new();
         let mut chunks = body.bytes_stream();
-        while text.len() < MOST
+        while text.len() < MAX_ERROR_BODY
             && let Some(Ok(chunk)) = chunks.next().await
         {
             text.extend_from_slice(&chunk);
         }
         let text = String::from_utf8_lossy(&text);
         let header =
-            |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).and_then(word);
+            |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).and_then(as_word);
         Self {
             status: parts.status,
             code: element(&text, "Code").or_else(|| header("x-ms-error-code")),
@@ -73,8 +73,8 @@ impl Refused {
     }
 }
 
-/// Text as a word of a message: codes and regions are nothing else, and a hostile store may say anything.
-fn word(text: &str) -> Option<String> {
+/// The text, if it is one word: codes and regions are nothing else, and a hostile store may say anything.
+fn as_word(text: &str) -> Option<String> {
     let fits = !text.is_empty() && text.len() <= 64;
     let fits = fits && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:".contains(c));
     fits.then(|| text.to_owned())
@@ -83,7 +83,7 @@ fn word(text: &str) -> Option<String> {
 /// The text of an element, in a document that may be cut off or none at all.
 fn element(document: &str, name: &str) -> Option<String> {
     let (_, rest) = document.split_once(&format!("<{name}>"))?;
-    word(rest.split_once("</")?.0.trim())
+    as_word(rest.split_once("</")?.0.trim())
 }
 
 /// Seconds alone: no store sends the other form, a date.
@@ -101,60 +101,60 @@ fn remove_illegible(headers: &mut HeaderMap) {
     }
 }
 
-/// A client whose refusals are errors of the type [`Refused`].
+/// A client whose refusals are errors of the type [`ResponseError`].
 #[derive(Debug)]
-struct Judging(HttpClient);
+struct ErrorClient(HttpClient);
 
 #[async_trait]
-impl HttpService for Judging {
+impl HttpService for ErrorClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let mut response = self.0.execute(request).await?;
         if response.status().is_success() {
             remove_illegible(response.headers_mut());
             return Ok(response);
         }
-        Err(HttpError::new(HttpErrorKind::Unknown, Refused::of(response).await))
+        Err(HttpError::new(HttpErrorKind::Unknown, ResponseError::of(response).await))
     }
 }
 
-/// Connects to a store, and judges.
+/// Makes clients that classify error responses.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Judges {
+pub(crate) struct StoreConnector {
     /// Whether connections need not be encrypted.
     pub(crate) plain: bool,
     /// Certificates to trust instead of the system's.
     pub(crate) bundle: Option<PathBuf>,
 }
 
-impl Judges {
+impl StoreConnector {
     pub(crate) fn client(&self) -> Result<HttpClient, String> {
-        judging(client(self.plain, self.bundle.as_deref())?)
+        error_client(client(self.plain, self.bundle.as_deref())?)
     }
 }
 
-impl HttpConnector for Judges {
+impl HttpConnector for StoreConnector {
     /// A client as `asked` says in one thing: services on this machine that hand out credentials are not encrypted, nor are
     /// emulators of stores, and for them clear text is allowed.
     fn connect(&self, asked: &ClientOptions) -> object_store::Result<HttpClient> {
         let allowed = asked.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|text| text == "true");
         let client = match allowed && !self.plain {
-            true => errand_client(self.bundle.as_deref()).and_then(judging),
+            true => credential_client(self.bundle.as_deref()).and_then(error_client),
             false => self.client(),
         };
         client.map_err(|why| object_store::Error::Generic { store: "client", source: why.into() })
     }
 }
 
-fn judging(client: reqwest::ClientBuilder) -> Result<HttpClient, String> {
-    let client = client.connect_timeout(CONNECT).build().map_err(|error| root(&error))?;
-    Ok(HttpClient::new(Judging(HttpClient::new(client))))
+fn error_client(client: reqwest::ClientBuilder) -> Result<HttpClient, String> {
+    let client = client.connect_timeout(CONNECT_TIMEOUT).build().map_err(|error| root(&error))?;
+    Ok(HttpClient::new(ErrorClient(HttpClient::new(client))))
 }
 
-/// Hands out a client that is there already, so that reads and listings share its connections.
+/// Returns an existing client, so that reads and listings share its connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared(pub(crate) HttpClient);
+pub(crate) struct SharedClient(pub(crate) HttpClient);
 
-impl HttpConnector for Shared {
+impl HttpConnector for SharedClient {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
         Ok(self.0.clone())
     }
@@ -180,8 +180,8 @@ fn client(plain: bool, bundle: Option<&Path>) -> Result<reqwest::ClientBuilder, 
     if plain && bundle.is_none() { Ok(builder.tls_certs_only([])) } else { trusting(builder, bundle) }
 }
 
-/// The same for errands, some of which are encrypted and some not.
-fn errand_client(bundle: Option<&Path>) -> Result<reqwest::ClientBuilder, String> {
+/// The same for credential client, some of which are encrypted and some not.
+fn credential_client(bundle: Option<&Path>) -> Result<reqwest::ClientBuilder, String> {
     trusting(base(), bundle)
 }
 
@@ -206,20 +206,20 @@ fn trusting(
     Ok(builder.tls_certs_only(certificates))
 }
 
-/// How credentials are asked for: of services on this machine or beside it, and of Amazon's token service. The client is
-/// made when something is asked: most credentials are variables or files, and need none.
-pub(crate) struct Errands {
+/// The client for credentials, of metadata services and of Amazon's token service. It is made on first use: most
+/// credentials are variables or files, and need none.
+pub(crate) struct CredentialClient {
     bundle: Option<PathBuf>,
     client: OnceLock<Result<HttpClient, String>>,
 }
 
-impl fmt::Debug for Errands {
+impl fmt::Debug for CredentialClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Errands")
+        f.write_str("CredentialClient")
     }
 }
 
-impl Errands {
+impl CredentialClient {
     /// Encrypted connections trust the certificates of `bundle`, or else the system's.
     pub(crate) fn new(bundle: Option<PathBuf>) -> Self {
         Self { bundle, client: OnceLock::new() }
@@ -229,18 +229,18 @@ impl Errands {
         let make = || {
             // A metadata service answers at once or is not there: most machines have none. It is not encrypted, and
             // Amazon's token service is.
-            let client = errand_client(self.bundle.as_deref())?;
-            let client = client.connect_timeout(Duration::from_secs(1)).timeout(CONNECT).build();
+            let client = credential_client(self.bundle.as_deref())?;
+            let client = client.connect_timeout(Duration::from_secs(1)).timeout(CONNECT_TIMEOUT).build();
             client.map(HttpClient::new).map_err(|error| root(&error))
         };
         self.client.get_or_init(make).as_ref().map_err(String::clone)
     }
 }
 
-impl reqsign_core::HttpSend for Errands {
+impl reqsign_core::HttpSend for CredentialClient {
     async fn http_send(&self, request: http::Request<Bytes>) -> reqsign_core::Result<http::Response<Bytes>> {
         let failed = |error: HttpError| {
-            let passing = Severed::of(&error) != Severed::NotTls;
+            let passing = ConnectError::of(&error) != ConnectError::NotTls;
             reqsign_core::Error::unexpected(root(&error)).set_retryable(passing)
         };
         let client = self.client().map_err(reqsign_core::Error::unexpected)?;
@@ -252,7 +252,7 @@ impl reqsign_core::HttpSend for Errands {
             // It ends in messages, and whoever refuses may repeat what was asked with, the secrets among it.
             let code =
                 element(&String::from_utf8_lossy(&body), "Code").or_else(|| error_type(&parts.headers));
-            let refused = Refused { status: parts.status, code, region: None, retry_after: None };
+            let refused = ResponseError { status: parts.status, code, region: None, retry_after: None };
             if answers_itself && is_busy(&refused) {
                 return Err(reqsign_core::Error::rate_limited(refused.to_string()));
             }
@@ -265,7 +265,7 @@ impl reqsign_core::HttpSend for Errands {
 /// The code of a refusal in JSON, which Amazon's services put into a header, too; some with a URL after it.
 fn error_type(headers: &HeaderMap) -> Option<String> {
     let text = headers.get("x-amzn-errortype")?.to_str().ok()?;
-    word(text.split(':').next()?.trim())
+    as_word(text.split(':').next()?.trim())
 }
 
 /// Whether a request to the machine's own metadata service goes through a proxy, which answers for a machine that has none.
@@ -279,7 +279,7 @@ fn is_metadata_service(uri: &http::Uri) -> bool {
 
 /// Whether a service that hands out credentials may answer the same request otherwise in a moment. That is an error of the
 /// client's: the providers go by the status, and throttling often has 400.
-fn is_busy(refused: &Refused) -> bool {
+fn is_busy(refused: &ResponseError) -> bool {
     let code = refused.code.as_deref().unwrap_or_default();
     is_throttling(code)
         || matches!(
@@ -289,11 +289,11 @@ fn is_busy(refused: &Refused) -> bool {
         || matches!(refused.status.as_u16(), 408 | 429 | 500..=599)
 }
 
-/// How a connection did not come up.
+/// Why a connection could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Severed {
-    /// Nobody listens there.
-    Refused,
+pub(crate) enum ConnectError {
+    /// No process listens there.
+    ConnectionRefused,
     /// The name of the host is not known.
     Unknown,
     /// What answers does not speak TLS.
@@ -301,13 +301,13 @@ pub(crate) enum Severed {
     Otherwise,
 }
 
-impl Severed {
+impl ConnectError {
     pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         let mut link = Some(error);
         while let Some(found) = link {
             let within = found.downcast_ref::<std::io::Error>();
             if within.is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
-                return Self::Refused;
+                return Self::ConnectionRefused;
             }
             if let Some(rustls::Error::InvalidMessage(_)) = found.downcast_ref() {
                 return Self::NotTls;
@@ -324,7 +324,7 @@ impl Severed {
     }
 }
 
-/// The innermost of a chain of errors, which is the one that says what happened.
+/// The message of the innermost error of a chain, which is the cause.
 pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_words_and_nothing_else_is_kept() {
+    fn error_codes_are_single_words() {
         let document =
             "<Error><Code> SlowDown </Code><Region>eu-west-1</Region><AWSAccessKeyId>K</AWSAccessKeyId>";
         assert_eq!(element(document, "Code").as_deref(), Some("SlowDown"));
@@ -379,11 +379,11 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-11
-    async fn busy_services_of_credentials_may_be_asked_again_and_others_not() {
+    async fn busy_credential_service_is_retryable() {
         use reqsign_core::HttpSend;
-        let errands = Errands::new(None);
+        let client_of_credentials = CredentialClient::new(None);
         let send = async |address: String| {
-            errands.http_send(http::Request::get(address).body(Bytes::new()).unwrap()).await
+            client_of_credentials.http_send(http::Request::get(address).body(Bytes::new()).unwrap()).await
         };
         for (status, header, body, code) in [
             ("503 Service Unavailable", "", "", None),
@@ -423,14 +423,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_that_are_asked_for_clear_text_speak_it_and_no_others() {
+    async fn clear_text_is_used_only_where_allowed() {
         let store = foreread_tier_testing::store::Store::start();
         let ask = async |asked: &ClientOptions| {
-            let client = Judges::default().connect(asked).unwrap();
+            let client = StoreConnector::default().connect(asked).unwrap();
             let request = http::Request::get(store.endpoint()).body(HttpRequestBody::empty()).unwrap();
             let Err(error) = client.execute(request).await else { return true };
             // By the store, so that it was reached.
-            std::error::Error::source(&error).is_some_and(|source| source.is::<Refused>())
+            std::error::Error::source(&error).is_some_and(|source| source.is::<ResponseError>())
         };
         assert!(ask(&ClientOptions::new().with_allow_http(true)).await);
         assert!(!ask(&ClientOptions::new()).await);

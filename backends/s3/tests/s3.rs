@@ -8,7 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_s3::{Environment, S3Backend};
+use foreread_s3::object_store::local::LocalFileSystem;
+use foreread_s3::object_store::memory::InMemory;
+use foreread_s3::object_store::path::Path;
+use foreread_s3::object_store::{ObjectStore, ObjectStoreExt};
+use foreread_s3::{Environment, ObjectStoreOrigin, S3Backend};
 use foreread_tier::{
     Backend, Buffer, Buffers, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadRequest,
     Span, TierError, Version,
@@ -97,7 +101,7 @@ async fn one(content: &str) -> (Store, Arc<dyn OriginTier>, Object) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: SAMPLE-6
-async fn the_contract_is_kept_below_a_prefix_and_in_a_whole_bucket() {
+async fn origin_conformance_of_prefix_and_bucket() {
     for (url, below) in [("s3://train/a prefix/x", "a prefix/x/"), ("s3a://train", "")] {
         let store = Store::start();
         store.bucket("train");
@@ -119,11 +123,32 @@ async fn the_contract_is_kept_below_a_prefix_and_in_a_whole_bucket() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: SAMPLE-6
+async fn origin_conformance_of_object_stores() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = LocalFileSystem::new_with_prefix(directory.path()).unwrap();
+    for store in [Arc::new(InMemory::new()) as Arc<dyn ObjectStore>, Arc::new(files)] {
+        let known = conformance::samples(5);
+        for sample in &known {
+            let path = Path::parse(&*sample.object.path).unwrap();
+            store.put(&path, sample.content.clone().into()).await.unwrap();
+        }
+        for (path, size) in conformance::HIDDEN {
+            store.put(&Path::parse(path).unwrap(), vec![0; *size as usize].into()).await.unwrap();
+        }
+        let origin = ObjectStoreOrigin::new(Arc::clone(&store), store.to_string(), &context());
+        conformance::origin(&origin, &known).await;
+        let denied = origin.list("../x", None).next().await.unwrap().unwrap_err();
+        assert_eq!(denied.kind(), ErrorKind::Invalid, "{denied}");
+    }
+}
+
 /// Another's server: s3s-fs, which keeps objects as files. It waits 44 ms before each body unless its sockets are told
 /// not to, and ignores `If-Match`: that a change is seen all the same is the point.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: BUCKET-2
-async fn the_contract_is_kept_by_another_ones_server() {
+async fn origin_conformance_of_s3s_server() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("train")).unwrap();
     let files = s3s_fs::FileSystem::new(root.path()).unwrap();
@@ -167,7 +192,7 @@ async fn the_contract_is_kept_by_another_ones_server() {
 
 #[tokio::test]
 // semantics: BUCKET-1
-async fn one_get_a_sample_and_never_a_head() {
+async fn read_is_one_get_and_no_head() {
     let (store, origin, object) = one("0123456789").await;
     assert_eq!(object.size, 10);
     assert!(matches!(&object.version, Some(Version::ETag(_))));
@@ -192,7 +217,7 @@ impl Buffers for Seen {
 }
 
 #[tokio::test]
-async fn memory_is_taken_once_and_exactly_and_only_for_what_the_store_has() {
+async fn read_allocates_once_and_exactly() {
     let (store, _, object) = one("0123456789").await;
     let seen = Arc::new(Seen::default());
     let context = Context { buffers: Arc::clone(&seen) as _, ..context() };
@@ -205,7 +230,7 @@ async fn memory_is_taken_once_and_exactly_and_only_for_what_the_store_has() {
 
 #[tokio::test]
 // semantics: BUCKET-2
-async fn an_object_that_was_replaced_is_an_error_and_no_mixture() {
+async fn replaced_object_is_an_error() {
     let (store, origin, object) = one("old").await;
     store.put("train", "images/a.jpg", "new");
     for span in [Span::Whole, Span::Range(0..2)] {
@@ -243,7 +268,7 @@ fn saying(answer: impl Into<Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
 
 #[tokio::test]
 // semantics: SAMPLE-11
-async fn a_redirect_is_not_followed_and_an_answer_without_a_tag_is_none() {
+async fn redirect_or_response_without_etag_is_refused() {
     let object = Object { path: "a".into(), size: 2, version: Some(Version::ETag("\"t\"".into())) };
     let origin = |endpoint: &str| {
         let environment = Environment::new([
@@ -288,7 +313,7 @@ async fn object_with_illegible_metadata_is_read() {
 }
 
 #[tokio::test]
-async fn every_fault_has_its_kind_and_names_bucket_and_object() {
+async fn fault_has_its_kind_and_names_bucket_and_object() {
     let (store, origin, object) = one(&"x".repeat(100_000)).await;
     for (fault, kind) in [
         (Fault::Internal, ErrorKind::Transient),
@@ -349,7 +374,7 @@ async fn dropping_a_batch_ends_its_requests() {
 }
 
 #[test]
-fn a_plain_thread_may_poll() {
+fn reads_may_be_polled_from_a_plain_thread() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (_store, origin, object) = runtime.block_on(one("hello"));
     let answers = futures::executor::block_on(
@@ -360,7 +385,7 @@ fn a_plain_thread_may_poll() {
 }
 
 #[tokio::test]
-async fn who_may_not_read_or_list_is_told_what_to_do() {
+async fn denied_read_or_listing_names_the_remedy() {
     let store = Store::start();
     store.bucket("train");
     store.put("train", "images/a.jpg", "x");
@@ -428,7 +453,7 @@ async fn object_is_found_where_only_reading_is_allowed() {
 }
 
 #[tokio::test]
-async fn without_credentials_nothing_is_opened() {
+async fn open_without_credentials_fails() {
     let store = Store::start();
     let environment = Environment::new([
         ("AWS_ENDPOINT_URL", store.endpoint().as_str()),
@@ -453,7 +478,7 @@ fn profile(home: &tempfile::TempDir, key: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: BUCKET-8
-async fn expired_credentials_are_fetched_again_by_one_and_the_reads_go_on() {
+async fn expired_credentials_are_fetched_once_and_reads_continue() {
     let store = Store::start();
     store.numbered("train", Numbered::new(200, 1000));
     store.allow("AKIDOLD");
@@ -483,7 +508,7 @@ async fn expired_credentials_are_fetched_again_by_one_and_the_reads_go_on() {
 
 #[tokio::test]
 // semantics: BUCKET-15
-async fn no_secret_is_in_what_is_printed() {
+async fn printed_values_hold_no_secret() {
     const SECRETS: [&str; 3] = ["AKIDTEST", "hush-hush", "token-token"];
     let store = Store::start();
     store.bucket("train");
@@ -525,7 +550,7 @@ async fn no_secret_is_in_what_is_printed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: SAMPLE-8
-async fn a_listing_goes_through_faults_and_throttling() {
+async fn listing_continues_through_faults_and_throttling() {
     let store = Store::start_with(1, 7);
     store.numbered("train", Numbered::new(50_000, 10));
     store.set_latency(Duration::from_millis(2));

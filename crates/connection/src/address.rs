@@ -1,27 +1,28 @@
-//! Where a rank listens.
+//! The address that a rank listens on.
 //!
-//! An address is a line of text that one rank tells another, so it has one spelling: `host:port`, or `unix:@name` for an
-//! abstract socket, which only processes of the same node reach and which goes with its process.
+//! Ranks send addresses to each other as text, so each has exactly one spelling: `host:port`, or
+//! `unix:@name` for an abstract socket. Only processes of the same node reach an abstract socket,
+//! and it disappears with its process.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a rank listens.
+/// The address that a rank listens on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
-    /// An abstract Unix socket. First, because where both ends see it, it is the cheaper way.
+    /// An abstract Unix socket. It sorts first because it is cheaper where both ends see it.
     Local(String),
-    /// A host, by name or number, and a port; 0 listens on any that is free.
+    /// A host, by name or number, and a port. Port 0 listens on any free port.
     Tcp(String, u16),
 }
 
 impl Address {
-    /// A host and a port. An IPv6 address stands without brackets.
+    /// A host and a port. An IPv6 address is given without brackets.
     pub fn tcp(host: impl Into<String>, port: u16) -> Self {
         Self::Tcp(host.into(), port)
     }
 
-    /// An abstract Unix socket, of at most 107 bytes.
+    /// An abstract Unix socket with a name of at most 107 bytes.
     pub fn local(name: impl Into<String>) -> Self {
         Self::Local(name.into())
     }
@@ -37,13 +38,13 @@ impl fmt::Display for Address {
     }
 }
 
-/// The text was no address.
+/// The text is not a valid address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseAddressError(String);
 
 impl fmt::Display for ParseAddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no address: write host:port or unix:@name", self.0)
+        write!(f, "invalid address {:?}: expected host:port or unix:@name", self.0)
     }
 }
 
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_back() {
+    fn address_round_trips_as_text() {
         for text in ["node-3:7001", "10.0.0.1:0", "[fe80::1]:65535", "unix:@foreread rank 3"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_named() {
+    fn invalid_address_is_named() {
         for text in [
             "",
             "host",
@@ -101,7 +102,7 @@ mod tests {
             "a b:1",
         ] {
             let error = text.parse::<Address>().unwrap_err();
-            assert!(error.to_string().starts_with(&format!("{text:?} is no address")), "{error}");
+            assert!(error.to_string().starts_with(&format!("invalid address {text:?}: ")), "{error}");
         }
     }
 }

@@ -10,46 +10,46 @@ use crate::input::Input;
 use crate::output::Output;
 #[cfg(feature = "testing")]
 use crate::tags::TAGGED;
-use crate::tags::{Incoming, Keys};
+use crate::tags::{FrameVerifier, SessionKeys};
 
-/// A connection whose ends know each other: its bytes, and what frames on it are tagged with.
+/// An authenticated connection: its stream and its session keys.
 pub struct Channel {
     pub(crate) stream: Stream,
-    /// On authenticated connections.
-    pub keys: Option<Keys>,
+    /// On connections with tags.
+    pub keys: Option<SessionKeys>,
 }
 
 impl Channel {
-    /// The stream, and both ways of its frames.
+    /// The stream, and both directions of its frames.
     pub fn into_parts<T>(self) -> (Stream, Input, Output<T>) {
         let output = Output::new(self.keys.as_ref().map(|keys| keys.ours.clone()));
-        (self.stream, Input::new(self.keys.map(Incoming::new)), output)
+        (self.stream, Input::new(self.keys.map(FrameVerifier::new)), output)
     }
 }
 
 #[cfg(feature = "testing")]
 impl Channel {
-    /// Its bytes, and what makes frames that its other end takes.
+    /// The stream, and a maker of frames that the other end accepts.
     pub fn into_raw(self) -> (Stream, RawFrames) {
         (self.stream, RawFrames { keys: self.keys, number: 0 })
     }
 }
 
-/// Makes frames of one end of a connection, for tests that say what no rank does.
+/// Makes raw frames of one end of a connection, for tests of protocol violations.
 #[cfg(feature = "testing")]
 pub struct RawFrames {
-    keys: Option<Keys>,
+    keys: Option<SessionKeys>,
     number: u64,
 }
 
 #[cfg(feature = "testing")]
 impl RawFrames {
-    /// Bytes before each payload.
+    /// The number of bytes before each payload.
     pub fn head(&self) -> usize {
         self.keys.as_ref().map_or(HEADER, |_| TAGGED)
     }
 
-    /// The next frame, with the tags that it has to have; of a sample, where `sample` says which.
+    /// The next frame with its tags. `sample` is the key of a sample's frame.
     pub fn frame(&mut self, header: Header, sample: Option<SampleKey>, payload: &[u8]) -> Vec<u8> {
         let header = header.over(payload).encode();
         let Some(keys) = &self.keys else { return [&header, payload].concat() };

@@ -1,7 +1,7 @@
-//! A connection whose ends know each other, for what ranks say when they meet.
+//! An authenticated connection for the rendezvous of ranks.
 //!
-//! Messages are bytes with a number that says what they are; the meaning is the caller's. Who receives says how long a
-//! message may be, so that no rank, mistaken or not, can make another take more memory than it means to.
+//! Messages are bytes with a number for their type. The caller defines their meaning. The receiver
+//! limits the length of a message, so that no rank can make another allocate too much memory.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -20,10 +20,10 @@ use crate::output::Output;
 use crate::{Address, Network, Stream, Wire, WireError, WireErrorKind};
 use foreread_types::Rank;
 
-/// A message: what it is, and its bytes.
+/// The type of a message, and its bytes.
 pub type Message = (u32, Bytes);
 
-/// Both ways of a connection.
+/// Both directions of a connection.
 #[derive(Debug)]
 pub struct Connection {
     sender: Sender,
@@ -31,7 +31,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Of a handshake for a meeting: all of it is sealed.
+    /// The connection after a handshake for a rendezvous, which encrypts all of it.
     pub fn new(channel: Channel, job: u64) -> Self {
         let (stream, input, output) = channel.into_parts();
         let (read, write) = tokio::io::split(stream);
@@ -40,27 +40,27 @@ impl Connection {
         Self { sender, receiver }
     }
 
-    /// Connects to rank `to` (any rank, where it is `None`) at `address` for a meeting, within `patience`; says which rank
-    /// answered.
+    /// Connects to rank `to` (`None` for any rank) at `address` for a rendezvous, with the timeout
+    /// `timeout`. Also returns the rank at the other end.
     ///
     /// # Errors
-    /// If nobody answers in time, or who answers is not of this job.
+    /// If no rank answers in time, or the other end is not of this job.
     ///
     /// # Cancel safety
-    /// Dropping the future closes what was begun.
+    /// Dropping the future closes the connection.
     pub async fn open(
         network: &dyn Network,
         address: &Address,
         identity: &Identity,
         to: Option<Rank>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<(Self, Rank), WireError> {
         let open = async {
             let stream =
                 network.connect(address).await.map_err(|error| WireError::io("cannot connect", error))?;
             handshake::ask(stream, identity, Purpose::Meeting, Wire::Sealed, to).await
         };
-        let (channel, rank) = within(patience, address, open).await?;
+        let (channel, rank) = within(timeout, address, open).await?;
         Ok((Self::new(channel, identity.job), rank))
     }
 
@@ -70,29 +70,30 @@ impl Connection {
     /// If the connection is broken, or the message is longer than 4 GiB.
     ///
     /// # Cancel safety
-    /// A message whose sending was dropped leaves before the next one.
-    pub async fn send(&mut self, what: u32, payload: Bytes) -> Result<(), WireError> {
-        self.sender.send(what, payload).await
+    /// A message whose future was dropped is sent before the next one.
+    pub async fn send(&mut self, kind: u32, payload: Bytes) -> Result<(), WireError> {
+        self.sender.send(kind, payload).await
     }
 
-    /// The next message, of at most `most` bytes; `None` where the other end closed the connection.
+    /// The next message of at most `most` bytes. `None` after the other end has closed the
+    /// connection.
     ///
     /// # Errors
-    /// If the connection is broken, or what comes is longer or no message.
+    /// If the connection is broken, or the frame is too long or not a message.
     ///
     /// # Cancel safety
-    /// Nothing is lost where the future is dropped.
+    /// Dropping the future loses nothing.
     pub async fn receive(&mut self, most: usize) -> Result<Option<Message>, WireError> {
         self.receiver.receive(most).await
     }
 
-    /// Its two ways, each for a task of its own.
+    /// Splits it into its two directions, for separate tasks.
     pub fn split(self) -> (Sender, Receiver) {
         (self.sender, self.receiver)
     }
 }
 
-/// The way out of a [`Connection`].
+/// The sending half of a [`Connection`].
 pub struct Sender {
     stream: WriteHalf<Stream>,
     output: Output,
@@ -104,20 +105,18 @@ impl Sender {
     ///
     /// # Errors
     /// As there.
-    pub async fn send(&mut self, what: u32, payload: Bytes) -> Result<(), WireError> {
+    pub async fn send(&mut self, kind: u32, payload: Bytes) -> Result<(), WireError> {
         if u32::try_from(payload.len()).is_err() {
             return Err(WireError::malformed(format!("a message of {} bytes", payload.len())));
         }
-        let header = Header { tag: what, ..Header::new(Kind::Control, self.job, 0) };
+        let header = Header { tag: kind, ..Header::new(Kind::Control, self.job, 0) };
         self.output.push(header.over(&payload), payload, None, ());
         poll_fn(|cx| self.output.poll_write(&mut self.stream, cx)).await
     }
-}
 
-impl Sender {
-    /// Ends this way of the connection, which the other end sees although a forked child holds the socket, too.
+    /// Ends this direction. The other end sees it even if a forked child holds the socket.
     pub async fn shutdown(&mut self) {
-        // What is broken has ended.
+        // A broken connection has ended already.
         drop(self.stream.shutdown().await);
     }
 }
@@ -128,7 +127,7 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// The way in of a [`Connection`].
+/// The receiving half of a [`Connection`].
 pub struct Receiver {
     stream: ReadHalf<Stream>,
     input: Input,
@@ -171,16 +170,16 @@ impl fmt::Debug for Receiver {
     }
 }
 
-/// What `future` says, or that it took too long.
+/// The output of `future`, or a timeout error after `timeout`.
 pub async fn within<T>(
-    patience: Duration,
-    whom: &(impl fmt::Display + ?Sized),
+    timeout: Duration,
+    peer: &(impl fmt::Display + ?Sized),
     future: impl Future<Output = Result<T, WireError>>,
 ) -> Result<T, WireError> {
-    match timeout_at(Instant::now() + patience, future).await {
-        Ok(result) => result.map_err(|error| error.with(whom)),
+    match timeout_at(Instant::now() + timeout, future).await {
+        Ok(result) => result.map_err(|error| error.with(peer)),
         Err(_) => {
-            let detail = format!("{whom}: no answer in {:.1} s", patience.as_secs_f64());
+            let detail = format!("{peer}: no answer in {:.1} s", timeout.as_secs_f64());
             Err(WireError::new(WireErrorKind::Late, detail))
         }
     }

@@ -1,36 +1,36 @@
-//! What can go wrong between two ranks.
+//! Errors of connections between ranks.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// The kinds of failure that callers can tell apart.
+/// The kinds of failure that callers can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WireErrorKind {
     /// The connection could not be made, broke, or was closed.
     Gone,
-    /// Nothing came in time.
+    /// A timeout.
     Late,
-    /// The other end does not know this job's token, or is another rank than it should be.
+    /// The other end does not know this job's token, or is not the expected rank.
     Stranger,
-    /// Who wants to meet names this job and has another token, or is told so by who answers.
+    /// One end of a rendezvous names this job and has another token.
     OtherToken,
     /// The other end belongs to another job.
     OtherJob,
-    /// The other end is of this job and in another run, or in none yet.
+    /// The other end belongs to this job and is in another run, or in none yet.
     OtherRun,
-    /// The other end protects samples otherwise (see [`Wire`](crate::Wire)).
+    /// The other end protects samples differently (see [`Wire`](crate::Wire)).
     OtherWire,
-    /// The other end speaks another version.
+    /// The other end uses another protocol version.
     OtherVersion,
-    /// The other end knows the token and does not take such a connection.
+    /// The other end knows the token and refuses this kind of connection.
     Unwanted,
-    /// What came is no frame, or one that was not to come.
+    /// Invalid or unexpected bytes.
     Malformed,
 }
 
-/// A failure of a connection: what kind, and what happened.
+/// A failure of a connection.
 #[derive(Clone, Debug)]
 pub struct WireError {
     kind: WireErrorKind,
@@ -39,27 +39,27 @@ pub struct WireError {
 }
 
 impl WireError {
-    /// A failure of `kind`, in words.
+    /// A failure of `kind`.
     pub fn new(kind: WireErrorKind, detail: impl Into<String>) -> Self {
         Self { kind, detail: detail.into(), source: None }
     }
 
-    /// What came is no frame, or was not to come: what, in words.
+    /// An invalid or unexpected frame.
     pub fn malformed(detail: impl Into<String>) -> Self {
         Self::new(WireErrorKind::Malformed, detail)
     }
 
-    /// The connection could not be made or broke while it did `what`.
+    /// The connection could not be made or broke during `what`.
     pub fn io(what: &str, error: io::Error) -> Self {
         Self { kind: WireErrorKind::Gone, detail: what.to_owned(), source: Some(Arc::new(error)) }
     }
 
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub fn kind(&self) -> WireErrorKind {
         self.kind
     }
 
-    /// The same, with words in front that say with whom.
+    /// Prefixes the message with the other end.
     #[must_use]
     pub fn with(mut self, whom: impl fmt::Display) -> Self {
         self.detail = format!("{whom}: {}", self.detail);

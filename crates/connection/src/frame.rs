@@ -1,4 +1,4 @@
-//! Frames: a header of fixed length, then as many bytes as it says.
+//! Frames: a header of fixed length, then its payload.
 //!
 //! ```text
 //!  0  magic      u32     24  request  u64     all little endian
@@ -6,58 +6,58 @@
 //!  5  kind       u8      36  length   u32     of the payload
 //!  6  status     u8      40  check    u32     crc32c of the payload
 //!  7  flags      u8      44  seal     u32     crc32c of the header before it
-//!  8  job        u64        the run that samples are of; of a meeting, the job
+//!  8  job        u64        the run of samples; for a rendezvous, the job
 //! 16  sample id  u64
 //! ```
 //!
-//! The header has a check of its own. A payload that arrives damaged harms its sample alone; of a damaged header
-//! nothing can be believed, not even where the next one begins, so it ends the connection. What a header may say
-//! ([`Header::decode`]) does not depend on what was asked: who reads knows that and bounds the length before a byte of
-//! memory is taken for it. The dataset is not in the header: the request and the tag name the sample, and the asker knows
-//! which it is.
+//! The header has its own checksum. A damaged payload costs only its sample. A damaged header does
+//! not even say where the next one begins, so it ends the connection. The valid headers
+//! ([`Header::decode`]) do not depend on the request. The receiver knows the request and limits the
+//! length before it allocates memory. The dataset is not in the header: the request and the tag
+//! identify the sample.
 //!
-//! Samples are asked for by a list ([`Ask`]), whose places are the tags of the answers: a tag cannot be given twice.
+//! Samples are requested by a list ([`Ask`]). The position in the list is the tag of the answer, so
+//! no tag occurs twice.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use foreread_tier::ErrorKind;
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 use crate::{WireError, WireErrorKind};
 
-/// The version that this program speaks: of handshakes, of frames, and of what ranks say when they meet. It is raised when one
-/// of these changes, so that programs which would not understand each other name the cause.
+/// The protocol version of handshakes, frames and rendezvous messages. It is raised when one of
+/// these changes, so that incompatible programs report the cause.
 pub const VERSION: u8 = 4;
 
-/// Bytes of a header.
+/// The length of a header in bytes.
 pub const HEADER: usize = 48;
 
-/// Samples that one frame may ask for.
+/// The maximum number of samples per request.
 pub const MOST_ASKED: usize = 4096;
 
-/// Bytes that each of them takes.
-const ASK: usize = 28;
+/// The bytes per requested sample.
+const REQUEST_BYTES: usize = 28;
 
-/// Bytes of a message that goes with an error.
+/// The maximum length of an error message in bytes.
 pub const MOST_WORDS: usize = 1024;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"frd\x01");
 
-/// What a frame says.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Asks for samples: an [`Ask`].
+    /// Requests samples: a list of [`Ask`].
     Ask = 1,
-    /// A sample, or why there is none.
+    /// A sample or an error.
     Answer = 2,
-    /// These samples are on their way: their tags, four bytes each. They are being read, or wait for their turn or for the
-    /// cable.
+    /// The owner is reading these samples, or has queued them: their tags, four bytes each.
     Reading = 3,
-    /// Nothing to say; the connection lives.
+    /// A heartbeat.
     Alive = 4,
-    /// No longer wanted: these tags of the request, four bytes each, or the whole request where there are none.
+    /// Cancels these tags of the request, four bytes each, or the whole request if there are none.
     Cancel = 5,
-    /// What ranks say when they meet.
+    /// A rendezvous message.
     Control = 6,
 }
 
@@ -68,10 +68,10 @@ impl Kind {
             .find(|kind| *kind as u8 == byte)
     }
 
-    /// How many bytes may follow, where nobody knows better.
-    fn longest(self) -> u32 {
+    /// The maximum payload length without knowledge of the request.
+    fn max_length(self) -> u32 {
         match self {
-            Self::Ask => (MOST_ASKED * ASK) as u32,
+            Self::Ask => (MOST_ASKED * REQUEST_BYTES) as u32,
             Self::Reading | Self::Cancel => (MOST_ASKED * 4) as u32,
             Self::Alive => 0,
             Self::Answer | Self::Control => u32::MAX,
@@ -79,24 +79,25 @@ impl Kind {
     }
 }
 
-/// What stands before the bytes of a frame.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame says.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// Of an answer: 0, or why there is none ([`status_of`]).
+    /// For answers: 0, or the kind of error ([`status_of`]).
     pub status: u8,
-    /// Of samples: half of the run's id ([`RunId::tag`](crate::RunId::tag)). Of a meeting: the job, as in the handshake.
+    /// For samples: half of the run's id ([`RunId::tag`](crate::RunId::tag)). For a rendezvous: the
+    /// job, as in the handshake.
     pub job: u64,
-    /// Of an answer: the sample's id, so that an answer to another question shows.
+    /// For answers: the sample's id, so that an answer to another request is detected.
     pub sample: u64,
-    /// The batch that it belongs to; free where there is none.
+    /// The request it belongs to. Unused elsewhere.
     pub request: u64,
-    /// The place in the batch; free where there is none.
+    /// The position in the request. Unused elsewhere.
     pub tag: u32,
-    /// How many bytes follow.
+    /// The length of the payload.
     pub length: u32,
-    /// Their crc32c.
+    /// The crc32c of the payload.
     pub check: u32,
 }
 
@@ -106,8 +107,8 @@ impl Header {
         Self { kind, status: 0, job, sample: 0, request, tag: 0, length: 0, check: 0 }
     }
 
-    /// The same for `payload`. What is longer than a frame can be is cut in its length, which the other end refuses:
-    /// senders hold themselves to what may follow.
+    /// The same for `payload`. A length above the limit of frames is clamped, and the receiver
+    /// refuses it: senders obey the limits.
     #[must_use]
     pub fn over(self, payload: &[u8]) -> Self {
         self.over_checked(payload, crc32c::crc32c(payload))
@@ -120,7 +121,7 @@ impl Header {
         Self { length, check, ..self }
     }
 
-    /// As it is sent.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let mut out = &mut bytes[..];
@@ -137,19 +138,19 @@ impl Header {
         bytes
     }
 
-    /// Takes a header apart.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// If it is none, is damaged, of another version, or says a length that its kind cannot have.
+    /// If it is invalid, damaged, of another version, or too long for its kind.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, WireError> {
-        let mut at = Cursor(bytes);
-        if at.u32() != MAGIC {
-            return Err(WireError::malformed("what came is no frame"));
+        let mut rest = &bytes[..];
+        if rest.get_u32_le() != MAGIC {
+            return Err(WireError::malformed("the received bytes are not a frame"));
         }
-        if crc32c::crc32c(&bytes[..HEADER - 4]) != u32::from_le_bytes(last(bytes)) {
+        if crc32c::crc32c(&bytes[..HEADER - 4]) != (&bytes[HEADER - 4..]).get_u32_le() {
             return Err(WireError::malformed("a frame's header arrived damaged"));
         }
-        let [version, kind, status, flags] = at.u32().to_le_bytes();
+        let [version, kind, status, flags] = rest.get_u32_le().to_le_bytes();
         if version != VERSION {
             let detail = format!("a frame of version {version}; this program speaks {VERSION}");
             return Err(WireError::new(WireErrorKind::OtherVersion, detail));
@@ -159,69 +160,40 @@ impl Header {
         let header = Self {
             kind,
             status,
-            job: at.u64(),
-            sample: at.u64(),
-            request: at.u64(),
-            tag: at.u32(),
-            length: at.u32(),
-            check: at.u32(),
+            job: rest.get_u64_le(),
+            sample: rest.get_u64_le(),
+            request: rest.get_u64_le(),
+            tag: rest.get_u32_le(),
+            length: rest.get_u32_le(),
+            check: rest.get_u32_le(),
         };
-        if header.length > kind.longest() {
+        if header.length > kind.max_length() {
             return Err(WireError::malformed(format!("a frame {kind:?} of {} bytes", header.length)));
         }
         Ok(header)
     }
 
-    /// Whether `payload` is what was sent with it.
+    /// Whether `payload` matches the header.
     pub fn fits(&self, payload: &[u8]) -> bool {
         payload.len() == self.length as usize && crc32c::crc32c(payload) == self.check
     }
 }
 
-/// The last bytes of a header.
-fn last(bytes: &[u8; HEADER]) -> [u8; 4] {
-    let mut last = [0; 4];
-    last.copy_from_slice(&bytes[HEADER - 4..]);
-    last
-}
-
-/// Reads numbers one after another. What is not there reads as zero; callers have checked the length.
-struct Cursor<'a>(&'a [u8]);
-
-impl Cursor<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let mut bytes = [0; N];
-        if let Some((first, rest)) = self.0.split_at_checked(N) {
-            bytes.copy_from_slice(first);
-            self.0 = rest;
-        }
-        bytes
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
-    }
-}
-
-/// One sample of a list that is asked for; its place in the list is its tag.
+/// One requested sample. Its position in the list is its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// The sample.
     pub key: SampleKey,
-    /// When the asker needs it.
+    /// When the requester needs it.
     pub due: Tick,
-    /// How long it is, so that another state of it is found before it is sent.
+    /// Its expected length, so that another version is detected before it is sent.
     pub length: u64,
 }
 
 impl Ask {
-    /// The list as it is sent.
+    /// Encodes a list.
     pub fn encode(asks: impl Iterator<Item = Self>) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(asks.size_hint().0 * ASK);
+        let mut bytes = BytesMut::with_capacity(asks.size_hint().0 * REQUEST_BYTES);
         for ask in asks {
             bytes.put_u32_le(ask.key.dataset.0);
             bytes.put_u64_le(ask.key.id.0);
@@ -231,35 +203,35 @@ impl Ask {
         bytes.freeze()
     }
 
-    /// Takes a list apart.
+    /// Decodes a list.
     ///
     /// # Errors
-    /// If it is no list, empty, or too long.
+    /// If it is empty, too long, or has an invalid length.
     pub fn decode(bytes: &[u8]) -> Result<Vec<Self>, WireError> {
-        let (asks, rest) = bytes.as_chunks::<ASK>();
+        let (asks, rest) = bytes.as_chunks::<REQUEST_BYTES>();
         if asks.is_empty() || !rest.is_empty() || asks.len() > MOST_ASKED {
             return Err(WireError::malformed(format!("a list of samples of {} bytes", bytes.len())));
         }
-        let ask = |bytes: &[u8; ASK]| {
-            let mut at = Cursor(bytes);
-            let (dataset, id) = (DatasetId(at.u32()), SampleId(at.u64()));
-            Self { key: SampleKey::new(dataset, id), due: Tick(at.u64()), length: at.u64() }
+        let ask = |bytes: &[u8; REQUEST_BYTES]| {
+            let mut rest = &bytes[..];
+            let (dataset, id) = (DatasetId(rest.get_u32_le()), SampleId(rest.get_u64_le()));
+            Self { key: SampleKey::new(dataset, id), due: Tick(rest.get_u64_le()), length: rest.get_u64_le() }
         };
         Ok(asks.iter().map(ask).collect())
     }
 }
 
-/// A list of tags as it is sent.
+/// Encodes a list of tags.
 pub fn encode_tags(tags: &[u32]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(tags.len() * 4);
     tags.iter().for_each(|tag| bytes.put_u32_le(*tag));
     bytes.freeze()
 }
 
-/// Takes a list of tags apart.
+/// Decodes a list of tags.
 ///
 /// # Errors
-/// If its length is no multiple of four.
+/// If its length is not a multiple of four.
 pub fn decode_tags(bytes: &[u8]) -> Result<impl Iterator<Item = u32>, WireError> {
     let (tags, rest) = bytes.as_chunks::<4>();
     if !rest.is_empty() {
@@ -268,8 +240,8 @@ pub fn decode_tags(bytes: &[u8]) -> Result<impl Iterator<Item = u32>, WireError>
     Ok(tags.iter().map(|tag| u32::from_le_bytes(*tag)))
 }
 
-/// Kinds of failure by their number on the wire, from 1 on: new ones are added at the end.
-const KINDS: [ErrorKind; 13] = [
+/// Error kinds by their number on the wire, from 1. New ones are added at the end.
+const ERROR_KINDS: [ErrorKind; 13] = [
     ErrorKind::Other,
     ErrorKind::NotFound,
     ErrorKind::Denied,
@@ -285,16 +257,16 @@ const KINDS: [ErrorKind; 13] = [
     ErrorKind::Closed,
 ];
 
-/// The number of a kind of failure in [`Header::status`].
+/// The number of an error kind in [`Header::status`].
 pub fn status_of(kind: ErrorKind) -> u8 {
-    KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u8 + 1
+    ERROR_KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u8 + 1
 }
 
-/// The kind of failure that a status says; `None` where it says success. Numbers of later versions are
+/// The error kind of a status. `None` for success. Unknown numbers of later versions are
 /// [`ErrorKind::Other`].
 pub fn kind_of(status: u8) -> Option<ErrorKind> {
     let place = status.checked_sub(1)?;
-    Some(KINDS.get(usize::from(place)).copied().unwrap_or(ErrorKind::Other))
+    Some(ERROR_KINDS.get(usize::from(place)).copied().unwrap_or(ErrorKind::Other))
 }
 
 #[cfg(test)]
@@ -313,19 +285,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_and_back(header in header()) {
+        fn header_round_trips(header in header()) {
             prop_assert_eq!(Header::decode(&header.encode()).unwrap(), header);
         }
 
         #[test]
-        fn one_wrong_bit_is_found(header in header(), at in 0..HEADER, bit in 0u8..8) {
+        fn header_with_a_flipped_bit_is_invalid(header in header(), at in 0..HEADER, bit in 0u8..8) {
             let mut bytes = header.encode();
             bytes[at] ^= 1u8 << bit;
             prop_assert!(Header::decode(&bytes).is_err());
         }
 
         #[test]
-        fn lists_and_back(asks in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
+        fn request_list_round_trips(asks in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
             let ask = |(dataset, id, due, length)| {
                 Ask { key: SampleKey::new(DatasetId(dataset), SampleId(id)), due: Tick(due), length }
             };
@@ -334,27 +306,27 @@ mod tests {
         }
 
         #[test]
-        fn tags_and_back(tags in prop::collection::vec(any::<u32>(), 0..50)) {
+        fn tag_list_round_trips(tags in prop::collection::vec(any::<u32>(), 0..50)) {
             prop_assert_eq!(decode_tags(&encode_tags(&tags)).unwrap().collect::<Vec<_>>(), tags);
         }
     }
 
     #[test]
-    fn each_kind_has_its_bound() {
-        for (kind, longest) in
+    fn frame_length_is_limited_by_its_kind() {
+        for (kind, max_length) in
             [(Kind::Alive, 0), (Kind::Ask, 4096 * 28), (Kind::Reading, 4096 * 4), (Kind::Cancel, 4096 * 4)]
         {
             let mut header = Header::new(kind, 1, 2);
-            header.length = longest;
+            header.length = max_length;
             assert!(Header::decode(&header.encode()).is_ok());
             header.length += 1;
             let error = Header::decode(&header.encode()).unwrap_err();
-            assert_eq!(error.to_string(), format!("a frame {kind:?} of {} bytes", longest + 1));
+            assert_eq!(error.to_string(), format!("a frame {kind:?} of {} bytes", max_length + 1));
         }
     }
 
     #[test]
-    fn lists_that_are_none() {
+    fn lists_of_invalid_length_are_refused() {
         for length in [0, 1, 27, 29, (MOST_ASKED + 1) * 28] {
             assert!(Ask::decode(&vec![0; length]).is_err(), "{length}");
         }
@@ -362,15 +334,15 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_failure_travels() {
-        for kind in KINDS {
+    fn error_kinds_round_trip_as_a_status() {
+        for kind in ERROR_KINDS {
             assert_eq!(kind_of(status_of(kind)), Some(kind));
         }
         assert_eq!((kind_of(0), kind_of(200)), (None, Some(ErrorKind::Other)));
     }
 
     #[test]
-    fn other_versions_are_said_to_be_so() {
+    fn frame_of_another_version_is_named() {
         let mut bytes = Header::new(Kind::Alive, 0, 0).encode();
         bytes[4] = 9;
         let seal = crc32c::crc32c(&bytes[..HEADER - 4]);

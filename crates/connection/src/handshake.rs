@@ -1,32 +1,36 @@
-//! How two ranks find out that they are of one job, and agree on keys: Noise_NNpsk0_25519_AESGCM_SHA256.
+//! The handshake: mutual authentication of two ranks and key agreement by
+//! Noise_NNpsk0_25519_AESGCM_SHA256.
 //!
 //! ```text
-//! asker     preamble      magic, version, purpose, rank, job                                20 bytes
-//!           message 1     ephemeral key, { wire, rank, run }                                72
-//! answerer  reply         magic, version, whether message 2 follows                          8
-//!           message 2     ephemeral key, { verdict, wire, rank, two keys of the
-//!                         connection, key of the samples }                                104
-//! asker     confirmation  { }                                                               16
+//! initiator   preamble      magic, version, purpose, rank, job                            20 bytes
+//!             message 1     ephemeral key, { wire, rank, run }                            72
+//! responder   reply         magic, version, whether message 2 follows                      8
+//!             message 2     ephemeral key, { status, wire, rank, two keys of the
+//!                           connection, key of the samples }                             104
+//! initiator   confirmation  { }                                                           16
 //! ```
 //!
-//! What is in braces is encrypted and authenticated. The pre-shared key is HKDF-SHA256 of the token, which never travels; the
-//! preamble is the prologue. Message 1 proves that the asker knows the token before this end computes a key agreement, message
-//! 2 proves that the answerer does. Message 1 could have been recorded and sent again, so nobody is a rank before the
-//! confirmation, which only who made message 1 can send. All parts have fixed lengths: before it has proved itself, nobody
-//! makes this end read or keep more than [`MOST_BYTES`].
+//! The parts in braces are encrypted and authenticated. The pre-shared key is HKDF-SHA256 of the
+//! token, which is never sent. The preamble is the prologue. Message 1 proves that the initiator
+//! knows the token, before the responder computes a key agreement. Message 2 proves that the
+//! responder knows it. Message 1 may be a replay, so the responder accepts no rank before the
+//! confirmation, which needs the initiator's ephemeral key. All parts have fixed lengths: an
+//! unauthenticated peer never makes the responder read or keep more than [`MOST_BYTES`].
 //!
-//! What follows on the same connection is protected by its keys: a meeting by records of Noise (`records.rs`), samples as the
-//! run's [`Wire`] says, which both ends must have alike ([`WireErrorKind::OtherWire`]). So a relay between two ranks can
-//! delay and cut, and nothing else. A connection whose past was recorded stays secret when the token becomes known. A token
-//! that can be guessed can be guessed by who has heard one handshake; tokens are random (see [`Token`]).
+//! The keys protect the rest of the connection. A rendezvous uses Noise records
+//! (`noise_stream.rs`). Samples use the run's [`Wire`], which must be equal at both ends
+//! ([`WireErrorKind::OtherWire`]). So a relay between two ranks can only delay and cut. Recorded
+//! connections stay secret when the token becomes known later (forward secrecy). A token that can
+//! be guessed can be tested against one recorded handshake, so tokens are random (see [`Token`]).
 //!
-//! Who names this job, comes for a meeting and has another token is most likely a rank whose user made a mistake. The reply
-//! says so, without a proof: one made with the token would let a stranger try tokens at leisure. So nobody should believe
-//! it more than that it is worth looking at ([`WireErrorKind::OtherToken`]). The same holds for the version. Everybody else
-//! who cannot prove himself is told nothing.
+//! A peer with this job's name, for a rendezvous, with another token is most likely a misconfigured
+//! rank. The reply reports that without a proof, because a proof would let a stranger test tokens.
+//! So callers must treat it as a hint only ([`WireErrorKind::OtherToken`]). The same holds for the
+//! version. Other unauthenticated peers get no reply.
 //!
-//! Connections for samples exist inside one run (see [`RunId`]): a rank that is in no run yet, or in another, refuses the
-//! asker ([`WireErrorKind::OtherRun`]). A preamble begins alike in all versions, so that other versions are told apart.
+//! Connections for samples belong to one run (see [`RunId`]). A rank in another run, or in none
+//! yet, refuses the initiator ([`WireErrorKind::OtherRun`]). All versions begin with the same
+//! preamble, so that a version mismatch is detected.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -40,37 +44,37 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::channel::Channel;
 use crate::frame::VERSION;
-use crate::records::Records;
-use crate::tags::{FrameTags, KEY, Keys, SampleTags, no_random};
+use crate::noise_stream::NoiseStream;
+use crate::tags::{FrameMac, KEY, SampleTags, SessionKeys, no_random};
 use crate::token::random;
 use crate::{Address, RunId, Stream, Token, Wire, WireError, WireErrorKind};
 
-/// How long a handshake may take at the end that is asked.
+/// The responder's timeout of a handshake.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The most bytes that somebody sends who has not proved himself yet.
-pub const MOST_BYTES: usize = PREAMBLE + FIRST + CONFIRMATION;
+/// The most bytes that are read from an unauthenticated peer.
+pub const MOST_BYTES: usize = PREAMBLE + MESSAGE_1 + CONFIRMATION;
 
 const PREAMBLE: usize = 20;
 const REPLY: usize = 8;
-/// What Noise adds to a payload: an ephemeral key, a tag.
+/// The overhead of Noise messages: an ephemeral key and a tag.
 const EPHEMERAL: usize = 32;
 const TAG: usize = 16;
-const ASKED: usize = 24;
-const FIRST: usize = EPHEMERAL + ASKED + TAG;
-const ANSWERED: usize = 8 + 3 * KEY;
-const SECOND: usize = EPHEMERAL + ANSWERED + TAG;
+const REQUEST: usize = 24;
+const MESSAGE_1: usize = EPHEMERAL + REQUEST + TAG;
+const RESPONSE: usize = 8 + 3 * KEY;
+const MESSAGE_2: usize = EPHEMERAL + RESPONSE + TAG;
 const CONFIRMATION: usize = TAG;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 const MAGIC: [u8; 4] = *b"FRDH";
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// Samples of this run are asked for.
+    /// Requests for samples of this run.
     Samples(RunId),
-    /// Ranks meet.
+    /// The rendezvous of ranks.
     Meeting,
 }
 
@@ -86,7 +90,7 @@ impl Purpose {
         }
     }
 
-    /// Its number, and the run that it names.
+    /// The number, and the run.
     fn to_wire(self) -> (u8, [u8; 16]) {
         match self {
             Self::Samples(run) => (Self::SAMPLES, *run.as_bytes()),
@@ -104,29 +108,29 @@ impl std::fmt::Display for Purpose {
     }
 }
 
-/// Who this rank is.
+/// The identity of this rank.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Its number.
+    /// The rank.
     pub rank: Rank,
-    /// Which job it is of: a hash of whatever names it. No secret; it tells a mix-up from an attack.
+    /// The job: a hash of its name. It is not secret and distinguishes a mix-up from an attack.
     pub job: u64,
-    /// The job's secret.
+    /// The job's token.
     pub token: Token,
 }
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Its number, as it says itself: all ranks of a job have one token.
+    /// Its rank, as it claims: all ranks of a job share one token.
     pub rank: Rank,
-    /// What it wants.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// Where it comes from, in words.
+    /// Its origin, for messages.
     pub from: String,
 }
 
-/// What an end that answers offers to ranks that ask for samples.
+/// What a responder offers to ranks that request samples.
 #[derive(Clone, Debug)]
 pub struct Offer {
     wire: Wire,
@@ -134,7 +138,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Samples over connections of this kind. Each new offer has a key of its own for them.
+    /// Samples over connections of this kind. Each offer has its own sample key.
     pub fn new(wire: Wire) -> Self {
         Self { wire, samples: Arc::default() }
     }
@@ -153,10 +157,10 @@ impl Offer {
     }
 }
 
-/// What the answerer says in message 2.
+/// The responder's status in message 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Verdict {
+enum HandshakeStatus {
     Welcome = 0,
     OtherJob = 1,
     Unwanted = 2,
@@ -164,18 +168,21 @@ enum Verdict {
     OtherWire = 6,
 }
 
-/// What a reply says of message 2: it follows, or who asked has another token.
+/// The reply's last field: message 2 follows, or the token is another one.
 const FOLLOWS: u8 = 0;
 const OTHER_TOKEN: u8 = 3;
 
 async fn read<const N: usize>(stream: &mut Stream) -> Result<[u8; N], WireError> {
     let mut bytes = [0; N];
-    stream.read_exact(&mut bytes).await.map_err(|error| WireError::io("the handshake broke off", error))?;
+    stream
+        .read_exact(&mut bytes)
+        .await
+        .map_err(|error| WireError::io("the handshake was interrupted", error))?;
     Ok(bytes)
 }
 
 async fn write(stream: &mut Stream, bytes: &[u8]) -> Result<(), WireError> {
-    let broke_off = |error| WireError::io("the handshake broke off", error);
+    let broke_off = |error| WireError::io("the handshake was interrupted", error);
     stream.write_all(bytes).await.map_err(broke_off)?;
     stream.flush().await.map_err(broke_off)
 }
@@ -191,33 +198,33 @@ fn stranger(detail: &str) -> WireError {
     WireError::new(WireErrorKind::Stranger, detail)
 }
 
-/// No fault of the other end's: the kernel has no random bytes, or this program asks for what snow does not have.
-fn broken(error: snow::Error) -> WireError {
+/// A local failure: no random bytes from the kernel, or an unsupported pattern.
+fn local_failure(error: snow::Error) -> WireError {
     WireError::io("the handshake cannot be computed", std::io::Error::other(error))
 }
 
-/// Noise's state before message 1, of the end that `initiates` or of the other.
+/// The Noise state before message 1, of the initiator or the responder.
 fn noise(token: &Token, preamble: &[u8; PREAMBLE], initiates: bool) -> Result<HandshakeState, WireError> {
     let mut key = [0; 32];
     let derived = Hkdf::<Sha256>::new(Some(b"foreread handshake"), token.expose()).expand(b"psk0", &mut key);
     derived.map_err(|error| WireError::io("no key of the token", std::io::Error::other(error)))?;
-    let params = PATTERN.parse().map_err(broken)?;
+    let params = PATTERN.parse().map_err(local_failure)?;
     let builder = Builder::new(params).psk(0, &key).and_then(|builder| builder.prologue(preamble));
     let state = builder
         .and_then(|builder| if initiates { builder.build_initiator() } else { builder.build_responder() });
-    state.map_err(broken)
+    state.map_err(local_failure)
 }
 
-/// The rank and the job that a preamble names.
-fn named(preamble: &[u8; PREAMBLE]) -> (Rank, u64) {
+/// The rank and the job in a preamble.
+fn parse_preamble(preamble: &[u8; PREAMBLE]) -> (Rank, u64) {
     let (mut rank, mut job) = ([0; 4], [0; 8]);
     rank.copy_from_slice(&preamble[8..12]);
     job.copy_from_slice(&preamble[12..]);
     (Rank(u32::from_le_bytes(rank)), u64::from_le_bytes(job))
 }
 
-/// The connection as it is after the handshake. `secret` is what message 2 brought: keys of the asker's and of the
-/// answerer's direction.
+/// The channel after the handshake. `secret` has the keys of the initiator's and the responder's
+/// direction.
 fn channel(
     stream: Stream,
     noise: TransportState,
@@ -226,7 +233,7 @@ fn channel(
     secret: &[u8; 2 * KEY],
     samples: Arc<SampleTags>,
 ) -> Channel {
-    let records = |stream, noise| Channel { stream: Box::new(Records::new(stream, noise)), keys: None };
+    let records = |stream, noise| Channel { stream: Box::new(NoiseStream::new(stream, noise)), keys: None };
     match (purpose, wire) {
         (Purpose::Meeting, _) | (Purpose::Samples(_), Wire::Sealed) => records(stream, noise),
         (Purpose::Samples(_), Wire::Checksummed) => Channel { stream, keys: None },
@@ -235,17 +242,18 @@ fn channel(
             asker.copy_from_slice(&secret[..KEY]);
             answerer.copy_from_slice(&secret[KEY..]);
             let (ours, theirs) = if noise.is_initiator() { (asker, answerer) } else { (answerer, asker) };
-            let keys = Keys { ours: FrameTags::new(ours), theirs: FrameTags::new(theirs), samples };
+            let keys = SessionKeys { ours: FrameMac::new(ours), theirs: FrameMac::new(theirs), samples };
             Channel { stream, keys: Some(keys) }
         }
     }
 }
 
-/// The asker's side of the handshake. `to` is the rank that is expected at the other end; `wire` is what samples are wanted
-/// by. The caller bounds the time.
+/// The initiator's side of the handshake. `to` is the expected rank, `wire` the required protection
+/// of samples. The caller sets a timeout.
 ///
 /// # Errors
-/// If the other end is not of this job, is another rank, protects samples otherwise, or breaks off.
+/// If the other end is of another job, is another rank, protects samples differently, or closes the
+/// connection.
 pub async fn ask(
     mut stream: Stream,
     identity: &Identity,
@@ -254,20 +262,20 @@ pub async fn ask(
     to: Option<Rank>,
 ) -> Result<(Channel, Rank), WireError> {
     let (number, run) = purpose.to_wire();
-    let mut hello = [0; PREAMBLE + FIRST];
+    let mut hello = [0; PREAMBLE + MESSAGE_1];
     let (preamble, first) = hello.split_at_mut(PREAMBLE);
     preamble[..4].copy_from_slice(&MAGIC);
     preamble[4..6].copy_from_slice(&[VERSION, number]);
     preamble[8..12].copy_from_slice(&identity.rank.0.to_le_bytes());
     preamble[12..].copy_from_slice(&identity.job.to_le_bytes());
-    let mut named = [0; PREAMBLE];
-    named.copy_from_slice(preamble);
-    let mut noise = noise(&identity.token, &named, true)?;
-    let mut asked = [0; ASKED];
-    asked[0] = wire.number();
-    asked[4..8].copy_from_slice(&identity.rank.0.to_le_bytes());
-    asked[8..].copy_from_slice(&run);
-    noise.write_message(&asked, first).map_err(broken)?;
+    let mut parse_preamble = [0; PREAMBLE];
+    parse_preamble.copy_from_slice(preamble);
+    let mut noise = noise(&identity.token, &parse_preamble, true)?;
+    let mut request = [0; REQUEST];
+    request[0] = wire.number();
+    request[4..8].copy_from_slice(&identity.rank.0.to_le_bytes());
+    request[8..].copy_from_slice(&run);
+    noise.write_message(&request, first).map_err(local_failure)?;
     write(&mut stream, &hello).await?;
 
     let refused = |error: WireError| match error.kind() {
@@ -278,21 +286,21 @@ pub async fn ask(
     };
     let reply: [u8; REPLY] = read(&mut stream).await.map_err(refused)?;
     if reply[..4] != MAGIC {
-        return Err(stranger("what answers is no rank of any job"));
+        return Err(stranger("the other end is not a rank of any job"));
     }
     if reply[4] != VERSION {
         return Err(other_version(reply[4]));
     }
     if reply[5] == OTHER_TOKEN {
-        return Err(WireError::new(WireErrorKind::OtherToken, "who answers there has another token"));
+        return Err(WireError::new(WireErrorKind::OtherToken, "the other end has another token"));
     }
-    let second: [u8; SECOND] = read(&mut stream).await.map_err(refused)?;
-    let mut answered = [0; SECOND];
-    let unknown = |_| stranger("what answers does not know this job's token");
-    noise.read_message(&second, &mut answered).map_err(unknown)?;
-    let mut noise = noise.into_transport_mode().map_err(broken)?;
-    let rank = Rank(u32::from_le_bytes([answered[4], answered[5], answered[6], answered[7]]));
-    match answered[0] {
+    let second: [u8; MESSAGE_2] = read(&mut stream).await.map_err(refused)?;
+    let mut response = [0; MESSAGE_2];
+    let unknown = |_| stranger("the other end does not know this job's token");
+    noise.read_message(&second, &mut response).map_err(unknown)?;
+    let mut noise = noise.into_transport_mode().map_err(local_failure)?;
+    let rank = Rank(u32::from_le_bytes([response[4], response[5], response[6], response[7]]));
+    match response[0] {
         0 if to.is_none_or(|to| to == rank) => {}
         0 => {
             return Err(stranger(&format!(
@@ -310,7 +318,7 @@ pub async fn ask(
         }
         6 => {
             let theirs =
-                Wire::numbered(answered[1]).map_or_else(|| "unknown".to_owned(), |is| is.to_string());
+                Wire::numbered(response[1]).map_or_else(|| "unknown".to_owned(), |is| is.to_string());
             return Err(other_wire(&format!("rank {rank} there"), &theirs, wire));
         }
         _ => {
@@ -319,26 +327,28 @@ pub async fn ask(
         }
     }
     let mut confirmation = [0; CONFIRMATION];
-    noise.write_message(&[], &mut confirmation).map_err(broken)?;
+    noise.write_message(&[], &mut confirmation).map_err(local_failure)?;
     write(&mut stream, &confirmation).await?;
     let (mut secret, mut samples) = ([0; 2 * KEY], [0; KEY]);
-    secret.copy_from_slice(&answered[8..8 + 2 * KEY]);
-    samples.copy_from_slice(&answered[8 + 2 * KEY..ANSWERED]);
+    secret.copy_from_slice(&response[8..8 + 2 * KEY]);
+    samples.copy_from_slice(&response[8 + 2 * KEY..RESPONSE]);
     Ok((channel(stream, noise, purpose, wire, &secret, SampleTags::new(samples)), rank))
 }
 
-/// Both ends must protect samples alike.
+/// The error of ends that protect samples differently.
 fn other_wire(who: &str, theirs: &str, ours: Wire) -> WireError {
     let variable = Wire::VARIABLE;
     let detail = format!("{who} has {variable}={theirs}, this rank {ours}: set one {variable} on all ranks");
     WireError::new(WireErrorKind::OtherWire, detail)
 }
 
-/// The answerer's side of the handshake, within [`PATIENCE`] if the caller bounds it so. `wanted` says what this end
-/// takes: of samples, those of its run alone. `spoke` is set when a preamble has come that names this job.
+/// The responder's side of the handshake. The caller sets the timeout [`PATIENCE`]. `wanted`
+/// decides which purposes are accepted: samples of the own run only. `spoke` is set after a
+/// preamble with this job.
 ///
 /// # Errors
-/// If the other end does not prove itself, is of another job or version, wants what is not wanted, or breaks off.
+/// If the other end cannot authenticate, is of another job or version, is refused, or closes the
+/// connection.
 pub async fn answer(
     mut stream: Stream,
     from: String,
@@ -347,7 +357,7 @@ pub async fn answer(
     wanted: impl Fn(Purpose) -> bool + Send,
     spoke: &AtomicBool,
 ) -> Result<(Channel, Greeting), WireError> {
-    // No more than the magic number is read from who does not know it.
+    // Peers that do not know the magic number get no further.
     let magic: [u8; 4] = read(&mut stream).await?;
     if magic != MAGIC {
         return Err(stranger("it does not speak this protocol"));
@@ -355,7 +365,7 @@ pub async fn answer(
     let mut preamble = [0; PREAMBLE];
     preamble[..4].copy_from_slice(&magic);
     preamble[4..].copy_from_slice(&read::<{ PREAMBLE - 4 }>(&mut stream).await?);
-    let (rank, job) = named(&preamble);
+    let (rank, job) = parse_preamble(&preamble);
     let is_ours = job == identity.job;
     spoke.store(is_ours, Relaxed);
     let mut reply = [0; REPLY];
@@ -365,10 +375,10 @@ pub async fn answer(
         write(&mut stream, &reply).await?;
         return Err(other_version(preamble[4]));
     }
-    let first: [u8; FIRST] = read(&mut stream).await?;
+    let first: [u8; MESSAGE_1] = read(&mut stream).await?;
     let mut noise = noise(&identity.token, &preamble, false)?;
-    let mut asked = [0; FIRST];
-    if noise.read_message(&first, &mut asked).is_err() {
+    let mut request = [0; MESSAGE_1];
+    if noise.read_message(&first, &mut request).is_err() {
         if !is_ours || preamble[5] != Purpose::MEETING || !wanted(Purpose::Meeting) {
             return Err(stranger("it does not know this job's token"));
         }
@@ -378,52 +388,52 @@ pub async fn answer(
         return Err(WireError::new(WireErrorKind::OtherToken, detail));
     }
 
-    // From here on it is somebody who knows the token, or who has recorded one that does.
+    // From here on the peer knows the token, or replays a message of a rank that does.
     let mut run = [0; 16];
-    run.copy_from_slice(&asked[8..ASKED]);
+    run.copy_from_slice(&request[8..REQUEST]);
     let purpose = Purpose::of(preamble[5], run);
-    let wire = Wire::numbered(asked[0]);
+    let wire = Wire::numbered(request[0]);
     let verdict = match purpose {
-        _ if !is_ours => Verdict::OtherJob,
-        Some(Purpose::Samples(_)) if wire != Some(offer.wire) => Verdict::OtherWire,
-        Some(purpose) if wanted(purpose) => Verdict::Welcome,
-        Some(Purpose::Samples(_)) => Verdict::OtherRun,
-        Some(Purpose::Meeting) | None => Verdict::Unwanted,
+        _ if !is_ours => HandshakeStatus::OtherJob,
+        Some(Purpose::Samples(_)) if wire != Some(offer.wire) => HandshakeStatus::OtherWire,
+        Some(purpose) if wanted(purpose) => HandshakeStatus::Welcome,
+        Some(Purpose::Samples(_)) => HandshakeStatus::OtherRun,
+        Some(Purpose::Meeting) | None => HandshakeStatus::Unwanted,
     };
     let random = random().map_err(no_random)?;
     let (secret, samples) = (&random, offer.samples()?);
-    let mut answered = [0; ANSWERED];
-    answered[..2].copy_from_slice(&[verdict as u8, offer.wire.number()]);
-    answered[4..8].copy_from_slice(&identity.rank.0.to_le_bytes());
-    if verdict == Verdict::Welcome {
-        answered[8..8 + 2 * KEY].copy_from_slice(secret);
-        answered[8 + 2 * KEY..].copy_from_slice(samples.expose());
+    let mut response = [0; RESPONSE];
+    response[..2].copy_from_slice(&[verdict as u8, offer.wire.number()]);
+    response[4..8].copy_from_slice(&identity.rank.0.to_le_bytes());
+    if verdict == HandshakeStatus::Welcome {
+        response[8..8 + 2 * KEY].copy_from_slice(secret);
+        response[8 + 2 * KEY..].copy_from_slice(samples.expose());
     }
-    let mut last = [0; REPLY + SECOND];
+    let mut last = [0; REPLY + MESSAGE_2];
     last[..REPLY].copy_from_slice(&reply);
-    noise.write_message(&answered, &mut last[REPLY..]).map_err(broken)?;
+    noise.write_message(&response, &mut last[REPLY..]).map_err(local_failure)?;
     write(&mut stream, &last).await?;
     let purpose = match (verdict, purpose) {
-        (Verdict::Welcome, Some(purpose)) => purpose,
-        (Verdict::OtherJob, _) => {
+        (HandshakeStatus::Welcome, Some(purpose)) => purpose,
+        (HandshakeStatus::OtherJob, _) => {
             return Err(WireError::new(WireErrorKind::OtherJob, format!("rank {rank} of another job")));
         }
-        (Verdict::OtherRun, _) => {
+        (HandshakeStatus::OtherRun, _) => {
             let detail = format!("rank {rank} asks for samples of another run");
             return Err(WireError::new(WireErrorKind::OtherRun, detail));
         }
-        (Verdict::OtherWire, _) => {
+        (HandshakeStatus::OtherWire, _) => {
             let theirs = wire.map_or_else(|| "unknown".to_owned(), |wire| wire.to_string());
             return Err(other_wire(&format!("rank {rank}"), &theirs, offer.wire));
         }
         _ => {
-            let detail = format!("rank {rank} wants what is not served here");
+            let detail = format!("rank {rank} requests a service that is not offered here");
             return Err(WireError::new(WireErrorKind::Unwanted, detail));
         }
     };
     let confirmation: [u8; CONFIRMATION] = read(&mut stream).await?;
-    let mut noise = noise.into_transport_mode().map_err(broken)?;
-    let repeated = |_| stranger("it sent what a rank has said before");
+    let mut noise = noise.into_transport_mode().map_err(local_failure)?;
+    let repeated = |_| stranger("it replayed an earlier handshake");
     noise.read_message(&confirmation, &mut [0; TAG]).map_err(repeated)?;
     Ok((channel(stream, noise, purpose, offer.wire, secret, samples), Greeting { rank, purpose, from }))
 }
@@ -435,7 +445,7 @@ mod tests {
     use super::*;
     use crate::Nonce;
 
-    /// Of a run that begins with `nonce`.
+    /// The id of a run that begins with `nonce`.
     fn run(nonce: u8) -> RunId {
         RunId::new(Nonce::new([nonce; 16]), &[])
     }
@@ -466,46 +476,46 @@ mod tests {
 
     type Ends = (Result<Rank, WireError>, Result<Greeting, WireError>);
 
-    /// Rank 5 of job 7 is asked for samples.
+    /// Requests samples from rank 5 of job 7.
     async fn meet(asker: Identity, to: Option<Rank>, wire: Wire, wanted: Purpose) -> Ends {
         let (one, other) = duplex(64);
         tokio::join!(asks(one, &asker, to), answers(other, wire, wanted))
     }
 
     #[tokio::test]
-    async fn two_ranks_of_a_job_know_each_other() {
-        let (asked, answered) =
+    async fn handshake_authenticates_two_ranks_of_a_job() {
+        let (request, response) =
             meet(identity(3, 7, TOKEN), Some(Rank(5)), Wire::Authenticated, samples()).await;
-        assert_eq!(asked.unwrap(), Rank(5));
+        assert_eq!(request.unwrap(), Rank(5));
         let greeting = Greeting { rank: Rank(3), purpose: samples(), from: "there".into() };
-        assert_eq!(answered.unwrap(), greeting);
+        assert_eq!(response.unwrap(), greeting);
     }
 
     #[tokio::test]
-    async fn another_token_proves_nothing_to_either() {
-        let (asked, answered) = meet(identity(3, 7, OTHER), None, Wire::Authenticated, samples()).await;
-        let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
-        assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::Stranger, WireErrorKind::Stranger));
-        assert!(asked.to_string().contains("another token"), "{asked}");
-        assert_eq!(answered.to_string(), "it does not know this job's token");
+    async fn handshake_fails_with_another_token() {
+        let (request, response) = meet(identity(3, 7, OTHER), None, Wire::Authenticated, samples()).await;
+        let (request, response) = (request.unwrap_err(), response.unwrap_err());
+        assert_eq!((request.kind(), response.kind()), (WireErrorKind::Stranger, WireErrorKind::Stranger));
+        assert!(request.to_string().contains("another token"), "{request}");
+        assert_eq!(response.to_string(), "it does not know this job's token");
     }
 
-    /// Who comes for a meeting of the same job made a mistake, and learns that he did and nothing else.
+    /// A rank of the same job at a rendezvous is told about its other token and nothing else.
     #[tokio::test]
     // semantics: RANK-15
-    async fn a_rank_with_another_token_is_told_so_and_a_stranger_is_not() {
+    async fn rank_with_another_token_gets_a_reply_and_strangers_do_not() {
         let tried = |job: u64, purpose: Purpose, wanted: Purpose| async move {
             let (mut ours, theirs) = duplex(1024);
-            let mut hello = [0; PREAMBLE + FIRST];
+            let mut hello = [0; PREAMBLE + MESSAGE_1];
             hello[..4].copy_from_slice(&MAGIC);
             hello[4..6].copy_from_slice(&[VERSION, purpose.to_wire().0]);
             hello[8] = 3;
             hello[12..20].copy_from_slice(&job.to_le_bytes());
             ours.write_all(&hello).await.unwrap();
-            let answered = answers(theirs, Wire::Authenticated, wanted).await;
+            let response = answers(theirs, Wire::Authenticated, wanted).await;
             let mut reply = Vec::new();
             ours.read_to_end(&mut reply).await.unwrap();
-            (answered.unwrap_err(), reply)
+            (response.unwrap_err(), reply)
         };
         let (error, reply) = tried(7, Purpose::Meeting, Purpose::Meeting).await;
         assert_eq!(
@@ -524,66 +534,66 @@ mod tests {
         let (one, other) = duplex(64);
         let asker = identity(3, 7, OTHER);
         let ask = ask(Box::new(one), &asker, Purpose::Meeting, Wire::Sealed, None);
-        let (asked, _) = tokio::join!(ask, answers(other, Wire::Authenticated, Purpose::Meeting));
-        assert_eq!(asked.err().unwrap().kind(), WireErrorKind::OtherToken);
+        let (request, _) = tokio::join!(ask, answers(other, Wire::Authenticated, Purpose::Meeting));
+        assert_eq!(request.err().unwrap().kind(), WireErrorKind::OtherToken);
     }
 
     #[tokio::test]
-    async fn who_knows_the_token_is_told_what_is_wrong() {
+    async fn peer_with_the_token_gets_the_reason_of_a_refusal() {
         let (wire, wanted) = (Wire::Authenticated, samples());
-        let (asked, answered) = meet(identity(3, 8, TOKEN), None, wire, wanted).await;
-        assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is of another job");
-        assert_eq!(answered.unwrap_err().kind(), WireErrorKind::OtherJob);
-        let (asked, answered) = meet(identity(3, 7, TOKEN), None, wire, Purpose::Samples(run(2))).await;
-        assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is in another run, or in none yet");
-        let answered = answered.unwrap_err();
-        assert_eq!(answered.kind(), WireErrorKind::OtherRun);
-        assert_eq!(answered.to_string(), "rank 3 asks for samples of another run");
-        let (asked, _) = meet(identity(3, 7, TOKEN), Some(Rank(4)), wire, wanted).await;
-        assert_eq!(asked.unwrap_err().to_string(), "rank 5 answers there and not rank 4");
+        let (request, response) = meet(identity(3, 8, TOKEN), None, wire, wanted).await;
+        assert_eq!(request.unwrap_err().to_string(), "rank 5 there is of another job");
+        assert_eq!(response.unwrap_err().kind(), WireErrorKind::OtherJob);
+        let (request, response) = meet(identity(3, 7, TOKEN), None, wire, Purpose::Samples(run(2))).await;
+        assert_eq!(request.unwrap_err().to_string(), "rank 5 there is in another run, or in none yet");
+        let response = response.unwrap_err();
+        assert_eq!(response.kind(), WireErrorKind::OtherRun);
+        assert_eq!(response.to_string(), "rank 3 asks for samples of another run");
+        let (request, _) = meet(identity(3, 7, TOKEN), Some(Rank(4)), wire, wanted).await;
+        assert_eq!(request.unwrap_err().to_string(), "rank 5 answers there and not rank 4");
     }
 
     #[tokio::test]
     // semantics: RANK-36
-    async fn ranks_that_protect_samples_otherwise_name_the_setting() {
-        let (asked, answered) = meet(identity(3, 7, TOKEN), None, Wire::Sealed, samples()).await;
-        let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
-        assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::OtherWire, WireErrorKind::OtherWire));
+    async fn ranks_with_another_wire_protection_name_the_setting() {
+        let (request, response) = meet(identity(3, 7, TOKEN), None, Wire::Sealed, samples()).await;
+        let (request, response) = (request.unwrap_err(), response.unwrap_err());
+        assert_eq!((request.kind(), response.kind()), (WireErrorKind::OtherWire, WireErrorKind::OtherWire));
         let remedy = "set one FOREREAD_PEER_WIRE on all ranks";
         let said = format!("rank 5 there has FOREREAD_PEER_WIRE=sealed, this rank authenticated: {remedy}");
-        assert_eq!(asked.to_string(), said);
+        assert_eq!(request.to_string(), said);
         let said = format!("rank 3 has FOREREAD_PEER_WIRE=authenticated, this rank sealed: {remedy}");
-        assert_eq!(answered.to_string(), said);
+        assert_eq!(response.to_string(), said);
     }
 
-    /// Reads a hello as an end does that has no token.
-    async fn hello(stream: &mut DuplexStream) -> [u8; PREAMBLE + FIRST] {
-        let mut hello = [0; PREAMBLE + FIRST];
+    /// Reads a hello without knowing the token.
+    async fn hello(stream: &mut DuplexStream) -> [u8; PREAMBLE + MESSAGE_1] {
+        let mut hello = [0; PREAMBLE + MESSAGE_1];
         stream.read_exact(&mut hello).await.unwrap();
         hello
     }
 
-    /// Somebody in the place of a rank gets a proof that opens nothing, and can make none.
+    /// An impostor gets a proof that opens nothing, and cannot make one.
     #[tokio::test]
-    async fn who_answers_without_the_token_is_found_out() {
+    async fn impostor_without_the_token_is_detected() {
         let (one, mut other) = duplex(64);
         let asker = identity(3, 7, TOKEN);
         let impostor = async {
             let hello = hello(&mut other).await;
-            // What it got is sent back.
-            let mut answer = vec![0; REPLY + SECOND];
+            // It reflects the bytes that it received.
+            let mut answer = vec![0; REPLY + MESSAGE_2];
             answer[..REPLY].copy_from_slice(&[b'F', b'R', b'D', b'H', VERSION, FOLLOWS, 0, 0]);
-            answer[REPLY..REPLY + FIRST].copy_from_slice(&hello[PREAMBLE..]);
+            answer[REPLY..REPLY + MESSAGE_1].copy_from_slice(&hello[PREAMBLE..]);
             other.write_all(&answer).await.unwrap();
         };
-        let (asked, ()) = tokio::join!(asks(one, &asker, None), impostor);
-        assert_eq!(asked.unwrap_err().to_string(), "what answers does not know this job's token");
+        let (request, ()) = tokio::join!(asks(one, &asker, None), impostor);
+        assert_eq!(request.unwrap_err().to_string(), "the other end does not know this job's token");
     }
 
-    /// What somebody has recorded of a rank, or changed in its preamble, makes him no rank.
+    /// A recorded hello, or one with a changed preamble, does not authenticate a rank.
     #[tokio::test]
     // semantics: RANK-35
-    async fn a_hello_that_is_repeated_or_changed_makes_no_rank() {
+    async fn replayed_or_changed_hello_authenticates_no_rank() {
         let asker = identity(3, 7, TOKEN);
         let (one, mut between) = duplex(1024);
         let record = async {
@@ -593,7 +603,7 @@ mod tests {
         };
         let (_, recorded) = tokio::join!(asks(one, &asker, None), record);
         for (change, expected) in [
-            (None, "it sent what a rank has said before"),
+            (None, "it replayed an earlier handshake"),
             (Some(5), "it does not know this job's token"), // the purpose
             (Some(8), "it does not know this job's token"), // the rank
             (Some(30), "it does not know this job's token"), // the key
@@ -603,13 +613,13 @@ mod tests {
             change.into_iter().for_each(|at: usize| bytes[at] ^= 3);
             bytes.extend([0; CONFIRMATION]);
             ours.write_all(&bytes).await.unwrap();
-            let answered = answers(theirs, Wire::Authenticated, samples()).await;
-            assert_eq!(answered.unwrap_err().to_string(), expected, "{change:?}");
+            let response = answers(theirs, Wire::Authenticated, samples()).await;
+            assert_eq!(response.unwrap_err().to_string(), expected, "{change:?}");
         }
     }
 
     #[tokio::test]
-    async fn other_versions_are_named_on_both_sides() {
+    async fn other_version_is_named_on_both_sides() {
         let (mut ours, theirs) = duplex(1024);
         let mut hello = [0; PREAMBLE];
         hello[..4].copy_from_slice(&MAGIC);
@@ -618,14 +628,14 @@ mod tests {
         ours.write_all(&hello).await.unwrap();
         let (spoke, answerer) = (AtomicBool::new(false), identity(5, 7, TOKEN));
         let offer = Offer::new(Wire::default());
-        let answered = answer(Box::new(theirs), "there".into(), &answerer, &offer, |_| true, &spoke).await;
-        assert_eq!(answered.err().unwrap().kind(), WireErrorKind::OtherVersion);
+        let response = answer(Box::new(theirs), "there".into(), &answerer, &offer, |_| true, &spoke).await;
+        assert_eq!(response.err().unwrap().kind(), WireErrorKind::OtherVersion);
         let mut reply = [0; REPLY];
         ours.read_exact(&mut reply).await.unwrap();
         assert_eq!((reply[4], spoke.load(Relaxed)), (VERSION, true));
         let (one, mut other) = duplex(1024);
         other.write_all(b"FRDH\x02\0\0\0").await.unwrap();
-        let asked = asks(one, &answerer, None).await.unwrap_err();
-        assert_eq!(asked.kind(), WireErrorKind::OtherVersion);
+        let request = asks(one, &answerer, None).await.unwrap_err();
+        assert_eq!(request.kind(), WireErrorKind::OtherVersion);
     }
 }

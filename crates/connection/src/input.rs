@@ -1,9 +1,9 @@
-//! Frames as they arrive.
+//! Receiving frames.
 //!
-//! Headers and short payloads are taken from a buffer of a few kilobytes, so that many small frames cost one system call;
-//! what is long goes from the socket into the memory that it will stay in. A sample of 100 KB takes two reads and one
-//! copy of less than 4 KiB. All state is here and none in a future: whoever polls may stop at any time and go on
-//! later.
+//! Headers and short payloads are read through a buffer of a few kilobytes, so that many small
+//! frames cost one system call. Long payloads go from the socket directly to their final memory. A
+//! sample of 100 KB takes two reads and one copy of less than 4 KiB. All state is in this type and
+//! none in a future, so polling may stop at any time and resume later.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -15,57 +15,58 @@ use foreread_types::SampleKey;
 
 use crate::WireError;
 use crate::frame::{HEADER, Header};
-use crate::tags::{Incoming, TAGGED};
+use crate::tags::{FrameVerifier, TAGGED};
 
-/// Bytes read ahead of what is wanted.
-const STAGING: usize = 4096;
+/// The size of the buffer in bytes.
+const BUFFER_BYTES: usize = 4096;
 
-/// What has come and was not taken yet.
+/// Bytes that were received and not consumed.
 pub struct Input {
-    /// Only there while something is expected: a rank has connections to all others, and few of them are busy.
-    staging: Box<[u8]>,
+    /// Allocated only while data is expected: a rank has connections to all others, and few are
+    /// busy.
+    buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Bytes that ever came.
+    /// The total of received bytes.
     came: u64,
-    /// On authenticated connections.
-    tags: Option<Incoming>,
+    /// On connections with tags.
+    tags: Option<FrameVerifier>,
 }
 
 impl Input {
-    /// Of frames that have tags, or of such that have none.
-    pub fn new(tags: Option<Incoming>) -> Self {
-        Self { staging: Box::default(), start: 0, end: 0, came: 0, tags }
+    /// An input for frames with tags, or without.
+    pub fn new(tags: Option<FrameVerifier>) -> Self {
+        Self { buffer: Box::default(), start: 0, end: 0, came: 0, tags }
     }
 
-    /// How many bytes ever came: whoever sees it grow knows that the other end lives.
+    /// The total of received bytes. It grows while the other end is alive.
     pub fn came(&self) -> u64 {
         self.came
     }
 
-    /// Lets go of the buffer where nothing is in it: nothing is expected soon.
+    /// Frees the buffer if it is empty and nothing is expected soon.
     pub fn rest(&mut self) {
         if self.start == self.end {
-            (self.staging, self.start, self.end) = (Box::default(), 0, 0);
+            (self.buffer, self.start, self.end) = (Box::default(), 0, 0);
         }
     }
 
     fn ready(&self) -> &[u8] {
-        &self.staging[self.start..self.end]
+        &self.buffer[self.start..self.end]
     }
 
-    /// Reads more behind what is there; `false` at the end.
+    /// Reads more into the buffer. `false` at the end of the stream.
     fn poll_more(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, WireError>> {
-        if self.staging.is_empty() {
-            self.staging = vec![0; STAGING].into_boxed_slice();
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
         }
-        self.staging.copy_within(self.start..self.end, 0);
+        self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        let mut room = ReadBuf::new(&mut self.staging[self.end..]);
+        let mut room = ReadBuf::new(&mut self.buffer[self.end..]);
         ready!(Pin::new(stream).poll_read(cx, &mut room)).map_err(|error| WireError::io("reading", error))?;
         let count = room.filled().len();
         self.end += count;
@@ -73,13 +74,13 @@ impl Input {
         Poll::Ready(Ok(count > 0))
     }
 
-    /// A header that has come whole. Nothing of it is believed before its tag was found right.
+    /// Takes a complete header. Nothing in it is trusted before its tag is verified.
     fn take_header(&mut self) -> Result<Option<Header>, WireError> {
-        let there = &self.staging[self.start..self.end];
+        let received = &self.buffer[self.start..self.end];
         let (header, length) = match &mut self.tags {
-            None => (there.first_chunk::<HEADER>(), HEADER),
+            None => (received.first_chunk::<HEADER>(), HEADER),
             Some(tags) => {
-                let sealed = there.first_chunk::<TAGGED>();
+                let sealed = received.first_chunk::<TAGGED>();
                 (sealed.map(|sealed| tags.open(sealed)).transpose()?, TAGGED)
             }
         };
@@ -90,7 +91,8 @@ impl Input {
         Ok(header)
     }
 
-    /// Whether `payload` is what was sent with `header`, which came last; `sample` says which sample it is, where it is one.
+    /// Whether `payload` belongs to `header`, which was the last one. `sample` is the key of a
+    /// sample's payload.
     pub fn fits(&self, header: &Header, sample: Option<SampleKey>, payload: &[u8]) -> bool {
         match &self.tags {
             None => header.fits(payload),
@@ -98,7 +100,7 @@ impl Input {
         }
     }
 
-    /// The next header; `None` where the stream ends before one.
+    /// The next header. `None` where the stream ends before one.
     pub fn poll_header(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -110,12 +112,12 @@ impl Input {
             }
             if !ready!(self.poll_more(stream, cx))? {
                 let whole = self.start == self.end;
-                return Poll::Ready(if whole { Ok(None) } else { Err(cut_short()) });
+                return Poll::Ready(if whole { Ok(None) } else { Err(truncated()) });
             }
         }
     }
 
-    /// Fills all room that `into` has.
+    /// Fills all free space of `into`.
     pub fn poll_body(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -123,14 +125,14 @@ impl Input {
         into: &mut impl BufMut,
     ) -> Poll<Result<(), WireError>> {
         while into.has_remaining_mut() {
-            let there = self.ready();
-            if !there.is_empty() {
-                let count = there.len().min(into.remaining_mut());
-                into.put_slice(&there[..count]);
+            let received = self.ready();
+            if !received.is_empty() {
+                let count = received.len().min(into.remaining_mut());
+                into.put_slice(&received[..count]);
                 self.start += count;
                 continue;
             }
-            let more = if into.remaining_mut() < STAGING {
+            let more = if into.remaining_mut() < BUFFER_BYTES {
                 ready!(self.poll_more(stream, cx))?
             } else {
                 let count = ready!(pin!(stream.read_buf(into)).poll(cx));
@@ -139,13 +141,13 @@ impl Input {
                 count > 0
             };
             if !more {
-                return Poll::Ready(Err(cut_short()));
+                return Poll::Ready(Err(truncated()));
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Passes over `left` bytes.
+    /// Skips `left` bytes.
     pub fn poll_skip(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
@@ -154,7 +156,7 @@ impl Input {
     ) -> Poll<Result<(), WireError>> {
         while *left > 0 {
             if self.start == self.end && !ready!(self.poll_more(stream, cx))? {
-                return Poll::Ready(Err(cut_short()));
+                return Poll::Ready(Err(truncated()));
             }
             let count = (self.end - self.start).min(usize::try_from(*left).unwrap_or(usize::MAX));
             self.start += count;
@@ -164,7 +166,7 @@ impl Input {
     }
 }
 
-fn cut_short() -> WireError {
+fn truncated() -> WireError {
     WireError::new(crate::WireErrorKind::Gone, "the connection ended within a frame")
 }
 
@@ -183,7 +185,7 @@ mod tests {
     use crate::output::Output;
     use crate::tags::ends;
 
-    /// Takes and gives as many bytes at a time as it is told, and between two times none.
+    /// A stream that transfers the given numbers of bytes, with a pause between any two.
     struct Parts {
         bytes: VecDeque<u8>,
         parts: Vec<usize>,
@@ -261,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_arrive_as_they_left_however_they_are_cut(
+        fn frames_round_trip_over_any_split_of_the_stream(
             frames in frames(),
             written in parts(),
             read in parts(),
@@ -272,7 +274,7 @@ mod tests {
             runtime.block_on(async {
                 let mut stream = Parts { bytes: VecDeque::new(), parts: written, at: 0, pause: false };
                 let ends = tagged.then(ends);
-                let (sends, takes) = ends.map(|(one, other)| (one.ours, Incoming::new(other))).unzip();
+                let (sends, takes) = ends.map(|(one, other)| (one.ours, FrameVerifier::new(other))).unzip();
                 let mut output = Output::new(sends);
                 let mut expected = frames.clone();
                 for (request, payload) in &frames {
@@ -313,7 +315,10 @@ mod tests {
         }
 
         #[test]
-        fn a_stream_that_ends_within_a_frame_is_an_error(length in 1..5000usize, cut in any::<prop::sample::Index>()) {
+        fn stream_that_ends_within_a_frame_is_an_error(
+            length in 1..5000usize,
+            cut in any::<prop::sample::Index>(),
+        ) {
             let payload = vec![7; length];
             let header = Header::new(Kind::Control, 5, 1).over(&payload);
             let whole = [&header.encode()[..], &payload].concat();

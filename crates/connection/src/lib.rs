@@ -1,14 +1,15 @@
 //! Authenticated connections between the processes of a job.
 //!
-//! A connection begins with a proof that both ends know the job's token ([`handshake`]), and for samples that they are in
-//! the same run ([`RunId`]). What follows are frames of a fixed header and as many bytes as it says ([`frame`]), protected as
-//! [`Wire`] says: authenticated by tags, sealed, or checksummed between processes of one node. What a frame means is the matter
-//! of who uses the connection.
+//! A connection begins with a handshake ([`handshake`]). It proves that both ends know the job's
+//! token and, for samples, that they are in the same run ([`RunId`]). Then frames follow: a fixed
+//! header and its payload ([`frame`]). [`Wire`] selects their protection: authenticated by tags,
+//! encrypted, or only checksummed between processes of one node. The users of a connection define
+//! the meaning of frames.
 //!
-//! It is a crate of its own because ranks are not all who connect so, and because nothing here knows of samples that are
-//! asked for, of meetings or of an engine: whoever changes what a stranger may send finds all of it in one place. Reading and
-//! writing ([`input`], [`output`]) are state that is polled and no futures, so that a task which does many things at once is
-//! never within one of them.
+//! It is a separate crate because not only ranks connect this way. It knows nothing of requests, of
+//! rendezvous or of an engine. All code that handles bytes of unauthenticated peers is here.
+//! Reading and writing ([`input`], [`output`]) are polled state and not futures, so that one task
+//! can do many things at once.
 
 mod address;
 pub mod channel;
@@ -18,8 +19,8 @@ pub mod frame;
 pub mod handshake;
 pub mod input;
 mod network;
+mod noise_stream;
 pub mod output;
-mod records;
 mod run_id;
 pub mod system;
 pub mod tags;

@@ -1,7 +1,8 @@
-//! What carries bytes between ranks: one seam for sockets and a network in memory.
+//! The transport interface between ranks, for sockets and for a simulated network in memory.
 //!
-//! Everything above works on a boxed stream. The price is a virtual call for each read and write, some nanoseconds beside
-//! a system call; the gain is that a thousand ranks and a cut cable can be played through in one process.
+//! All other code works on a boxed stream. The price is a virtual call per read and write, some
+//! nanoseconds next to a system call. The gain is that one process can simulate a thousand ranks
+//! and cut cables.
 
 use std::io;
 
@@ -11,45 +12,46 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::Address;
 
-/// A stream of bytes to another process, both ways.
+/// A bidirectional byte stream to another process.
 pub type Stream = Box<dyn Duplex>;
 
-/// What a [`Stream`] can do.
+/// The interface of a [`Stream`].
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Duplex for T {}
 
-/// Opens connections and takes them.
+/// Listens and connects.
 #[async_trait]
 pub trait Network: Debug + Send + Sync + 'static {
     /// Listens at `address` until the listener is dropped.
     ///
     /// # Errors
-    /// If the address is in use, not of this machine, or may not be used.
+    /// If the address is in use, not of this machine, or not permitted.
     async fn listen(&self, address: &Address) -> io::Result<Box<dyn Listener>>;
 
-    /// Connects to who listens at `address`. It may take as long as the network takes: callers bound it.
+    /// Connects to `address`. The caller sets a timeout.
     ///
     /// # Errors
-    /// If nobody listens there, or it cannot be reached.
+    /// If the connection is refused or the address is unreachable.
     ///
     /// # Cancel safety
-    /// Dropping the future closes what was begun.
+    /// Dropping the future closes the connection.
     async fn connect(&self, address: &Address) -> io::Result<Stream>;
 }
 
-/// Takes connections.
+/// Accepts connections.
 #[async_trait]
 pub trait Listener: Debug + Send + 'static {
-    /// The next connection, and where it comes from in a few words. Returns at once where one waits.
+    /// The next connection, and its origin for messages. Returns at once if one is waiting.
     ///
     /// # Errors
-    /// If the process is out of descriptors or memory, or the connection is gone already; the next call may succeed.
+    /// If the process lacks descriptors or memory, or the connection is already closed. The next
+    /// call may succeed.
     ///
     /// # Cancel safety
     /// Dropping the future loses no connection.
     async fn accept(&mut self) -> io::Result<(Stream, String)>;
 
-    /// Where it listens: with the port that it got, where it asked for any.
+    /// The address with the actual port, if any free port was requested.
     fn address(&self) -> &Address;
 }

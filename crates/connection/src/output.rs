@@ -1,11 +1,12 @@
-//! Frames as they leave.
+//! Sending frames.
 //!
-//! A frame is a header and shared bytes; both stay where they are until the kernel has taken them, and several frames go
-//! out in one call. What a frame holds beside (its part of a budget) is let go when its last byte has left.
+//! A frame is a header and shared bytes. Both stay in place until the kernel has taken them, and
+//! one call sends several frames. A frame's attached value (its part of a budget) is dropped when
+//! its last byte was sent.
 //!
-//! On authenticated connections a frame gets its tags when it is about to be written, with the number that it has in the
-//! queue then: others may be put before it, or discarded, until its first byte has left. A tag that was made for another
-//! number is made anew; the first one never left.
+//! On connections with tags, a frame gets its tags just before it is written, with its number in
+//! the queue at that time. Until its first byte is sent, other frames may be inserted before it or
+//! discarded. A tag for another number is computed again. The first one was never sent.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -17,97 +18,105 @@ use tokio::io::AsyncWrite;
 
 use crate::WireError;
 use crate::frame::{HEADER, Header};
-use crate::tags::{FrameTags, TAGGED, Trailer};
+use crate::tags::{FrameMac, TAGGED, Trailer};
 
-/// Parts that go out in one call.
-const PARTS: usize = 32;
+/// The maximum number of buffers per call.
+const MAX_BUFFERS: usize = 32;
 
-struct Outgoing<T> {
+struct QueuedFrame<T> {
     header: [u8; HEADER],
-    /// The header with its trailer, and the number that it was made for.
+    /// The header with its tags, and the frame number they are valid for.
     sealed: Option<(u64, [u8; TAGGED])>,
-    /// The payload's tag, where it was known.
+    /// The payload's tag, if it is known.
     known: Option<Trailer>,
     payload: Bytes,
-    /// Let go when the frame has left.
+    /// Dropped when the frame was sent.
     held: T,
 }
 
-impl<T> Outgoing<T> {
-    fn length(&self, tags: Option<&FrameTags>) -> usize {
+impl<T> QueuedFrame<T> {
+    fn length(&self, tags: Option<&FrameMac>) -> usize {
         tags.map_or(HEADER, |_| TAGGED) + self.payload.len()
     }
 
-    fn seal(&mut self, tags: &FrameTags, number: u64) {
+    fn seal(&mut self, tags: &FrameMac, number: u64) {
         if self.sealed.is_none_or(|(made_for, _)| made_for != number) {
             self.sealed = Some((number, tags.seal(number, &self.header, &self.payload, self.known)));
         }
     }
 
-    /// What is sent before the payload.
+    /// The bytes before the payload.
     fn head(&self) -> &[u8] {
         self.sealed.as_ref().map_or(&self.header[..], |(_, sealed)| sealed)
     }
 }
 
-/// What waits to be sent. `T` is what a frame holds until it has left.
+/// A queue of frames. `T` is held by a frame until it was sent.
 pub struct Output<T = ()> {
-    frames: VecDeque<Outgoing<T>>,
-    /// On authenticated connections.
-    tags: Option<FrameTags>,
-    /// Frames that have left: the number of the first that waits.
-    gone: u64,
-    /// Bytes of the first frame that have left.
-    left: usize,
-    /// Bytes of the frames that wait.
+    frames: VecDeque<QueuedFrame<T>>,
+    /// On connections with tags.
+    tags: Option<FrameMac>,
+    /// The number of sent frames, which is the number of the first in the queue.
+    sent_frames: u64,
+    /// Sent bytes of the first frame.
+    sent_of_first: usize,
+    /// Bytes of the queued frames.
     waiting: usize,
-    /// Bytes that ever left.
-    ever: u64,
-    /// Something was written and not flushed.
+    /// The total of sent bytes.
+    total_sent: u64,
+    /// Written bytes have not been flushed.
     dirty: bool,
 }
 
 impl<T> Output<T> {
-    /// Of frames that get tags, or of such that get none.
-    pub fn new(tags: Option<FrameTags>) -> Self {
-        Self { frames: VecDeque::new(), tags, gone: 0, left: 0, waiting: 0, ever: 0, dirty: false }
+    /// A queue for frames with tags, or without.
+    pub fn new(tags: Option<FrameMac>) -> Self {
+        Self {
+            frames: VecDeque::new(),
+            tags,
+            sent_frames: 0,
+            sent_of_first: 0,
+            waiting: 0,
+            total_sent: 0,
+            dirty: false,
+        }
     }
 
-    /// Bytes that wait; those of a frame count until all of them have left.
+    /// The queued bytes. A frame's bytes count until all of them were sent.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Bytes that ever left: whoever sees it grow knows that the other end takes what it is sent.
+    /// The total of sent bytes. It grows while the other end receives.
     pub fn left_ever(&self) -> u64 {
-        self.ever
+        self.total_sent
     }
 
-    /// Whether nothing waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Puts a frame behind all others; `known` is the tag of its payload, where it was made before.
+    /// Appends a frame. `known` is the tag of its payload, if it was computed before.
     pub fn push(&mut self, header: Header, payload: Bytes, known: Option<Trailer>, held: T) {
         debug_assert_eq!(header.length as usize, payload.len());
-        let frame = Outgoing { header: header.encode(), sealed: None, known, payload, held };
+        let frame = QueuedFrame { header: header.encode(), sealed: None, known, payload, held };
         self.waiting += frame.length(self.tags.as_ref());
         self.frames.push_back(frame);
     }
 
-    /// Puts a frame before all of which no byte has left.
+    /// Inserts a frame before all frames that have not started.
     pub fn push_early(&mut self, header: Header, payload: Bytes, held: T) {
         self.push(header, payload, None, held);
-        let begun = usize::from(self.left > 0);
+        let begun = usize::from(self.sent_of_first > 0);
         if let Some(last) = self.frames.pop_back() {
             self.frames.insert(begun.min(self.frames.len()), last);
         }
     }
 
-    /// Lets go of all frames of which no byte has left and what they hold is `unwanted`.
+    /// Discards the frames that have not started and whose held value is `unwanted`.
     pub fn discard(&mut self, mut unwanted: impl FnMut(&T) -> bool) {
-        let mut begun = self.left > 0;
+        let mut begun = self.sent_of_first > 0;
         let (waiting, tags) = (&mut self.waiting, self.tags.as_ref());
         self.frames.retain(|frame| {
             let keep = std::mem::take(&mut begun) || !unwanted(&frame.held);
@@ -118,29 +127,29 @@ impl<T> Output<T> {
         });
     }
 
-    /// What the frames that wait hold, first to last.
+    /// The values that queued frames hold, in order.
     pub fn held(&mut self) -> impl Iterator<Item = &mut T> {
         self.frames.iter_mut().map(|frame| &mut frame.held)
     }
 
-    fn took(&mut self, mut count: usize) {
-        self.ever += count as u64;
+    fn advance(&mut self, mut count: usize) {
+        self.total_sent += count as u64;
         while let Some(first) = self.frames.front() {
             let length = first.length(self.tags.as_ref());
-            let rest = length - self.left;
+            let rest = length - self.sent_of_first;
             if count < rest {
-                self.left += count;
+                self.sent_of_first += count;
                 return;
             }
             count -= rest;
-            self.left = 0;
+            self.sent_of_first = 0;
             self.waiting -= length;
-            self.gone += 1;
+            self.sent_frames += 1;
             self.frames.pop_front();
         }
     }
 
-    /// Sends all that waits.
+    /// Sends the whole queue.
     pub fn poll_write(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
@@ -148,17 +157,17 @@ impl<T> Output<T> {
     ) -> Poll<Result<(), WireError>> {
         while !self.frames.is_empty() {
             if let Some(tags) = &self.tags {
-                let numbers = self.gone..;
+                let numbers = self.sent_frames..;
                 self.frames
                     .iter_mut()
-                    .take(PARTS / 2)
+                    .take(MAX_BUFFERS / 2)
                     .zip(numbers)
                     .for_each(|(frame, number)| frame.seal(tags, number));
             }
-            let mut parts = [IoSlice::new(&[]); PARTS];
+            let mut parts = [IoSlice::new(&[]); MAX_BUFFERS];
             let mut used = 0;
-            let mut skip = self.left;
-            for frame in self.frames.iter().take(PARTS / 2) {
+            let mut skip = self.sent_of_first;
+            for frame in self.frames.iter().take(MAX_BUFFERS / 2) {
                 for part in [frame.head(), &frame.payload[..]] {
                     let passed = skip.min(part.len());
                     skip -= passed;
@@ -174,7 +183,7 @@ impl<T> Output<T> {
                 return Poll::Ready(Err(writing(io::ErrorKind::WriteZero.into())));
             }
             self.dirty = true;
-            self.took(count);
+            self.advance(count);
         }
         if self.dirty {
             ready!(Pin::new(stream).poll_flush(cx)).map_err(writing)?;

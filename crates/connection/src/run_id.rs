@@ -1,26 +1,27 @@
-//! Which run a rank is in.
+//! The identity of a run.
 //!
-//! A job's token, launcher variables and addresses outlive a run: a rank 0 that is started again, or another job that got
-//! its address, has the same. Samples of two runs may differ where ids and lengths are equal, so connections for samples
-//! exist inside one run only. Its id is drawn by rank 0 and bound to what the run reads and how it is planned. The price
-//! is that a rank serves nothing before all ranks have planned.
+//! A job's token, launcher variables and addresses outlive a run. A restarted rank 0 has the same
+//! ones, and so has another job that gets its address. Samples of two runs may differ although ids
+//! and lengths are equal, so connections for samples belong to one run. Rank 0 draws a nonce, and
+//! the id binds it to the run's data and plan. The price is that a rank serves nothing before all
+//! ranks have planned.
 
 use std::fmt;
 
 use foreread_types::Fingerprint;
 use sha2::{Digest, Sha256};
 
-/// What rank 0 draws for a meeting: 128 random bits, drawn once for each run.
+/// The nonce of a run: 128 random bits that rank 0 draws once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nonce(u128);
 
 impl Nonce {
-    /// These bits, which have to be random.
+    /// A nonce of these bits, which must be random.
     pub fn new(bits: [u8; 16]) -> Self {
         Self(u128::from_le_bytes(bits))
     }
 
-    /// What [`Display`](fmt::Display) wrote; none where it is anything else.
+    /// Parses the output of [`Display`](fmt::Display). `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
     }
@@ -33,12 +34,12 @@ impl fmt::Display for Nonce {
     }
 }
 
-/// The id of a run: equal on all of its ranks, and on no rank of another run. It is no secret.
+/// The id of a run: equal on all of its ranks and on no other rank. It is not secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RunId([u8; 16]);
 
 impl RunId {
-    /// The run that begins with `nonce`, for ranks that agree on all of `bound`, in this order.
+    /// The run that begins with `nonce`, for ranks that agree on `bound` in this order.
     pub fn new(nonce: Nonce, bound: &[Fingerprint]) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"foreread run 1");
@@ -54,12 +55,12 @@ impl RunId {
         Self(bytes)
     }
 
-    /// As it is sent in the handshake.
+    /// The bytes in the handshake.
     pub(crate) fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// Half of the id: what every frame of the run names.
+    /// Half of the id, for the header of each frame.
     pub fn tag(&self) -> u64 {
         let (half, _) = self.0.split_at(8);
         half.iter().rev().fold(0, |tag, byte| tag << 8 | u64::from(*byte))
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nonce_is_read_as_it_was_written() {
+    fn nonce_round_trips_as_text() {
         let nonce = Nonce::new([7; 16]);
         assert_eq!(Nonce::parse(&nonce.to_string()), Some(nonce));
         for other in ["", "7", &"g".repeat(32), &"7".repeat(33)] {
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn run_id_survives_the_wire_and_names_itself_in_frames() {
+    fn run_id_round_trips_and_gives_its_tag() {
         let id = RunId::new(Nonce::new([3; 16]), &[Fingerprint(9)]);
         assert_eq!(RunId::from_bytes(*id.as_bytes()), id);
         assert_eq!(id.tag().to_le_bytes(), id.as_bytes()[..8]);

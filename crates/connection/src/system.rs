@@ -1,12 +1,13 @@
-//! The machine's own sockets.
+//! The operating system's sockets.
 //!
-//! A dead machine says nothing, and a connection on which nobody speaks would stay for ever; keepalive by the kernel ends
-//! it within half a minute, at the price of a packet now and then. Small frames leave at once (`TCP_NODELAY`): what is worth
-//! sending together is put together before.
+//! A dead machine sends nothing, and an idle connection to it would stay for ever. The kernel's
+//! keepalive ends it within half a minute, at the price of an occasional packet. Small frames are
+//! sent at once (`TCP_NODELAY`), because the sender has already batched them.
 //!
-//! A Unix socket is abstract: a name of the kernel's, without a file that could be left over, in every process's reach. So
-//! both ends ask the kernel whose process the other end is, and take their own user's alone. The kernel shows users that it
-//! cannot name (of other containers) as one, which is nobody's.
+//! Unix sockets are abstract: a name in the kernel without a file, which every process can reach.
+//! So both ends ask the kernel for the user of the other process, and accept only their own. The
+//! kernel maps users that it cannot name (of other containers) to one overflow user, which is
+//! refused.
 
 use std::fs;
 use std::io;
@@ -20,23 +21,24 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lo
 
 use crate::{Address, Listener, Network, Stream};
 
-/// Silence after which the kernel asks whether the other end is there.
+/// Idle time before the first keepalive probe.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// How often it asks, this long apart.
+/// The number of probes and the interval between them.
 const PROBES: (u32, Duration) = (3, Duration::from_secs(5));
 
-/// What was sent and is not taken by then ends the connection: keepalive asks only where nothing is under way.
-const UNTAKEN: Duration = Duration::from_secs(25);
+/// Unacknowledged data ends the connection after this time. Keepalive works only on idle
+/// connections.
+const USER_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Connections that the kernel takes for us before we do. A burst of strangers must fit: a rank whose first packet finds
-/// no place sends it again after a second.
+/// The kernel's queue of new connections. A burst of strangers must fit: a rank whose first packet
+/// is dropped sends it again after a second.
 const BACKLOG: u32 = 4096;
 
-/// The user that the kernel shows for those it cannot name.
-const NOBODY: &str = "/proc/sys/kernel/overflowuid";
+/// The overflow user, which the kernel shows for users that it cannot name.
+const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
 
-/// The machine's own sockets: TCP and Unix.
+/// TCP and Unix sockets of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 
@@ -65,14 +67,14 @@ impl Network for System {
             }
             Address::Local(name) => {
                 let stream = UnixStream::connect(abstract_path(name)).await?;
-                own_user(&stream)?;
+                check_user(&stream)?;
                 Ok(Box::new(stream))
             }
         }
     }
 }
 
-/// Listens at the first of a host's addresses that can be listened at.
+/// Listens at the first usable address of a host.
 async fn bind(host: &str, port: u16) -> io::Result<TcpListener> {
     let mut last = None;
     for address in lookup_host((host, port)).await? {
@@ -88,27 +90,27 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     if address.is_ipv6() {
-        // One socket for both families, whatever the machine's default is.
+        // One socket for both families, whatever the machine's default.
         sockopt::set_ipv6_v6only(socket.as_fd(), false)?;
     }
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// A child that was forked meanwhile has the socket, too: it is not to go on listening where nobody answers.
-fn end(listener: impl AsFd) {
+/// A forked child may hold the socket. It must not keep listening.
+fn shut_down(listener: impl AsFd) {
     let _ = rustix::net::shutdown(listener, Shutdown::Both);
 }
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        end(&self.listener);
+        shut_down(&self.listener);
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        end(&self.listener);
+        shut_down(&self.listener);
     }
 }
 
@@ -119,7 +121,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
     sockopt::set_tcp_keepintvl(socket, PROBES.1)?;
     sockopt::set_tcp_keepcnt(socket, PROBES.0)?;
-    sockopt::set_tcp_user_timeout(socket, UNTAKEN.as_millis() as u32)?;
+    sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT.as_millis() as u32)?;
     Ok(())
 }
 
@@ -142,19 +144,19 @@ impl Listener for Tcp {
     }
 }
 
-/// The name of an abstract socket, as paths name it.
+/// The path form of an abstract socket's name.
 fn abstract_path(name: &str) -> String {
     format!("\0{name}")
 }
 
-/// Whether this process's user is the one that the kernel shows for those it cannot name: nobody can tell them apart.
+/// Whether this process runs as the overflow user, which stands for several users.
 pub fn is_nobody() -> bool {
-    let nobody = fs::read_to_string(NOBODY).ok().and_then(|text| text.trim().parse().ok());
+    let nobody = fs::read_to_string(OVERFLOW_UID).ok().and_then(|text| text.trim().parse().ok());
     nobody == Some(rustix::process::geteuid().as_raw())
 }
 
-/// Sees to it that the other end is a process of this user.
-fn own_user(stream: &UnixStream) -> io::Result<Option<i32>> {
+/// Checks that the other end is a process of this user.
+fn check_user(stream: &UnixStream) -> io::Result<Option<i32>> {
     let (theirs, ours) = (stream.peer_cred()?, rustix::process::geteuid().as_raw());
     if theirs.uid() == ours && !is_nobody() {
         return Ok(theirs.pid());
@@ -174,7 +176,7 @@ impl Listener for Local {
     async fn accept(&mut self) -> io::Result<(Stream, String)> {
         loop {
             let (stream, _) = self.listener.accept().await?;
-            match own_user(&stream) {
+            match check_user(&stream) {
                 Ok(process) => {
                     let from = process.map_or_else(|| "this node".to_owned(), |pid| format!("process {pid}"));
                     return Ok((Box::new(stream), from));
@@ -195,36 +197,36 @@ mod tests {
 
     use super::*;
 
-    async fn talk(address: &Address) -> Box<dyn Listener> {
+    async fn exchange(address: &Address) -> Box<dyn Listener> {
         let mut listener = System.listen(address).await.unwrap();
         let connected = System.connect(listener.address()).await;
         let mut ours = connected.unwrap();
         let (mut theirs, from) = listener.accept().await.unwrap();
         assert!(!from.is_empty());
         ours.write_all(b"words").await.unwrap();
-        let mut heard = [0; 5];
-        theirs.read_exact(&mut heard).await.unwrap();
-        assert_eq!(&heard, b"words");
+        let mut received = [0; 5];
+        theirs.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"words");
         listener
     }
 
     #[tokio::test]
-    async fn both_kinds_of_sockets_carry_words() {
-        let tcp = talk(&Address::tcp("127.0.0.1", 0)).await;
+    async fn tcp_and_unix_sockets_carry_bytes() {
+        let tcp = exchange(&Address::tcp("127.0.0.1", 0)).await;
         assert!(matches!(tcp.address(), Address::Tcp(_, 1..)));
         let name = Address::local(format!("foreread test {}", std::process::id()));
-        let local = talk(&name).await;
+        let local = exchange(&name).await;
         let taken = System.listen(&name).await.unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         drop(local);
-        drop(talk(&name).await);
+        drop(exchange(&name).await);
         let long = System.listen(&Address::local("n".repeat(108))).await.unwrap_err();
         assert_eq!(long.kind(), io::ErrorKind::InvalidInput, "{long}");
     }
 
-    /// As a forked child has it.
+    /// As a forked child holds it.
     #[tokio::test]
-    async fn socket_that_a_child_holds_listens_no_more_when_it_is_dropped() {
+    async fn dropped_listener_ends_even_if_a_child_holds_it() {
         for address in [
             Address::tcp("127.0.0.1", 0),
             Address::local(format!("foreread test child {}", std::process::id())),
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_socket_takes_both_families() {
+    async fn one_socket_accepts_both_address_families() {
         let listener = System.listen(&Address::tcp("::", 0)).await.unwrap();
         let Address::Tcp(_, port) = *listener.address() else { panic!("no port") };
         for host in ["127.0.0.1", "::1"] {
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_machine_is_noticed_by_the_kernel() {
+    async fn keepalive_detects_a_dead_machine() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         tune(&stream).unwrap();

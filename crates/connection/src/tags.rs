@@ -1,16 +1,19 @@
-//! Tags of frames and samples on authenticated connections: AEGIS-128X4 as a MAC.
+//! Message authentication codes of frames and samples: AEGIS-128X4 as a MAC.
 //!
-//! Each direction of a connection has a key, drawn for this connection. The tag of a frame's header is made with it and with
-//! the frame's number in this direction, which does not travel. So a frame that was changed, repeated, left out, sent back, or
-//! moved from another connection does not fit, and its length is known to be right before memory is taken for it.
+//! Each direction of a connection has its own key. A header's tag covers the frame's number in this
+//! direction, which is not sent. So a frame that was changed, replayed, dropped, reflected or moved
+//! from another connection fails verification. Its length is trusted only after that, before memory
+//! is allocated.
 //!
-//! The header's tag covers that of the payload. A sample's payload has a tag of the process that keeps it, under a key that
-//! is drawn for a run and sent to each asker, so that it is computed once for all askers. It covers dataset, sample and
-//! length as well as the bytes. Payloads of other frames use the direction's key.
+//! The header's tag covers the payload's tag. A sample's payload is tagged by the process that
+//! caches it, under a key of the run that each requester gets. So it is computed once for all
+//! requesters. It covers dataset, sample and length as well as the bytes. Other payloads use the
+//! direction's key.
 //!
-//! Nonces never repeat under a key: those of a direction are the frame's number and whether header or payload is meant,
-//! those of samples a count, which travels. The price is 40 bytes a frame and about 0.2 us a frame beside the payload. At
-//! 110 KB a tag takes a third of CRC-32C's time where the CPU has VAES, and about the same with AES-NI alone.
+//! Nonces never repeat under a key. A direction's nonce is the frame's number, and whether the tag
+//! is for header or payload. A sample's nonce is a counter, which is sent. The price is 40 bytes
+//! and metadata 0.2 us per frame, in addition to the payload. At 110 KB a tag takes a third of
+//! CRC-32C's time where the CPU has VAES, and metadata the same with AES-NI alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -23,14 +26,14 @@ use crate::frame::HEADER;
 use crate::token::random;
 use crate::{WireError, WireErrorKind};
 
-/// Bytes of a key, and of a tag.
+/// The lengths of a key and of a tag in bytes.
 pub(crate) const KEY: usize = 16;
 const TAG: usize = 16;
 
 /// Bytes between a header and its payload: number and tag of the payload, and tag of the header.
 pub(crate) const TRAILER: usize = 8 + TAG + TAG;
 
-/// Bytes of a header with its trailer.
+/// The length of a header with its trailer.
 pub(crate) const TAGGED: usize = HEADER + TRAILER;
 
 type Mac = Aegis128X4Mac<TAG>;
@@ -44,20 +47,21 @@ fn mac(key: &[u8; KEY], number: u64, what: u64, parts: &[&[u8]]) -> Mac {
     mac
 }
 
-/// What a direction's tags are for; the second half of their nonce.
-const OF_HEADER: u64 = 0;
-const OF_PAYLOAD: u64 = 1;
+/// The second half of a direction's nonce: the tag is for a header or a payload.
+const HEADER_NONCE: u64 = 0;
+const PAYLOAD_NONCE: u64 = 1;
 
-/// The key of the samples that a process serves in its run.
+/// The key of the samples that a process serves in a run.
 pub struct SampleTags {
     key: [u8; KEY],
-    /// Tells the process's keys apart: a sample may keep a tag that another loader's run has made.
+    /// Identifies the key in this process: a cached sample may have the tag of another loader's
+    /// run.
     id: u32,
     next: AtomicU64,
 }
 
 impl SampleTags {
-    /// With this key, which has to be random.
+    /// With this key, which must be random.
     pub(crate) fn new(key: [u8; KEY]) -> Arc<Self> {
         static KEYS: AtomicU32 = AtomicU32::new(0);
         Arc::new(Self { key, id: KEYS.fetch_add(1, Relaxed), next: AtomicU64::new(0) })
@@ -71,26 +75,26 @@ impl SampleTags {
         Ok(Self::new(key))
     }
 
-    /// For the handshake, which sends it encrypted.
+    /// For the handshake, which encrypts it.
     pub(crate) fn expose(&self) -> &[u8; KEY] {
         &self.key
     }
 
     fn mac(&self, key: SampleKey, bytes: &[u8], number: u64) -> Mac {
-        let mut about = [0; 20];
-        about[..4].copy_from_slice(&key.dataset.0.to_le_bytes());
-        about[4..12].copy_from_slice(&key.id.0.to_le_bytes());
-        about[12..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-        mac(&self.key, number, OF_PAYLOAD, &[&about, bytes])
+        let mut metadata = [0; 20];
+        metadata[..4].copy_from_slice(&key.dataset.0.to_le_bytes());
+        metadata[4..12].copy_from_slice(&key.id.0.to_le_bytes());
+        metadata[12..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        mac(&self.key, number, PAYLOAD_NONCE, &[&metadata, bytes])
     }
 
-    /// The tag of a sample.
+    /// Computes the tag of a sample.
     pub fn of_bytes(&self, key: SampleKey, bytes: &[u8]) -> SampleTag {
         let number = self.next.fetch_add(1, Relaxed);
         SampleTag { by: self.id, number, tag: self.mac(key, bytes, number).finalize() }
     }
 
-    /// The tag of a sample that is kept, computed once.
+    /// The tag of a cached sample, computed once.
     pub fn of(&self, key: SampleKey, sample: &Sample) -> SampleTag {
         sample.tag(self.id, |bytes| self.of_bytes(key, bytes))
     }
@@ -110,7 +114,7 @@ pub(crate) fn no_random(error: std::io::Error) -> WireError {
     WireError::io("the operating system has no random bytes", error)
 }
 
-/// What a payload is checked against.
+/// The tag and the nonce of a payload.
 #[derive(Clone, Copy, Default)]
 pub struct Trailer {
     number: u64,
@@ -123,18 +127,19 @@ impl From<SampleTag> for Trailer {
     }
 }
 
-/// The frames of one direction of a connection.
+/// The MAC of one direction of a connection.
 #[derive(Clone)]
-pub struct FrameTags {
+pub struct FrameMac {
     key: [u8; KEY],
 }
 
-impl FrameTags {
+impl FrameMac {
     pub(crate) fn new(key: [u8; KEY]) -> Self {
         Self { key }
     }
 
-    /// Header and trailer of the frame of this number. The payload's tag is made here unless it is known.
+    /// The header and trailer of frame `number`. The payload's tag is computed unless it is
+    /// `known`.
     pub(crate) fn seal(
         &self,
         number: u64,
@@ -142,88 +147,88 @@ impl FrameTags {
         payload: &[u8],
         known: Option<Trailer>,
     ) -> [u8; TAGGED] {
-        let of_payload = || mac(&self.key, number, OF_PAYLOAD, &[payload]).finalize();
+        let of_payload = || mac(&self.key, number, PAYLOAD_NONCE, &[payload]).finalize();
         let trailer = known.unwrap_or_else(|| Trailer { number: 0, tag: of_payload() });
         let mut sealed = [0; TAGGED];
         sealed[..HEADER].copy_from_slice(header);
         sealed[HEADER..HEADER + 8].copy_from_slice(&trailer.number.to_le_bytes());
         sealed[HEADER + 8..TAGGED - TAG].copy_from_slice(&trailer.tag);
-        let tag = mac(&self.key, number, OF_HEADER, &[&sealed[..TAGGED - TAG]]).finalize();
+        let tag = mac(&self.key, number, HEADER_NONCE, &[&sealed[..TAGGED - TAG]]).finalize();
         sealed[TAGGED - TAG..].copy_from_slice(&tag);
         sealed
     }
 
-    /// The header of the frame that has to have this number, and what its payload is checked against.
+    /// Verifies the header of frame `number` and returns it with its payload's tag.
     pub(crate) fn open<'a>(
         &self,
         number: u64,
         sealed: &'a [u8; TAGGED],
     ) -> Result<(&'a [u8; HEADER], Trailer), WireError> {
-        let unfit = || {
+        let invalid = || {
             WireError::new(
                 WireErrorKind::Malformed,
-                "a frame's header arrived damaged, or again, or from elsewhere",
+                "a frame's header arrived damaged, replayed, or from another connection",
             )
         };
-        let (covered, tag) = sealed.split_last_chunk::<TAG>().ok_or_else(unfit)?;
-        mac(&self.key, number, OF_HEADER, &[covered]).verify(tag).map_err(|_| unfit())?;
-        let (header, rest) = covered.split_first_chunk::<HEADER>().ok_or_else(unfit)?;
-        let (number, tag) = rest.split_first_chunk::<8>().ok_or_else(unfit)?;
-        let tag = *tag.first_chunk::<TAG>().ok_or_else(unfit)?;
+        let (covered, tag) = sealed.split_last_chunk::<TAG>().ok_or_else(invalid)?;
+        mac(&self.key, number, HEADER_NONCE, &[covered]).verify(tag).map_err(|_| invalid())?;
+        let (header, rest) = covered.split_first_chunk::<HEADER>().ok_or_else(invalid)?;
+        let (number, tag) = rest.split_first_chunk::<8>().ok_or_else(invalid)?;
+        let tag = *tag.first_chunk::<TAG>().ok_or_else(invalid)?;
         Ok((header, Trailer { number: u64::from_le_bytes(*number), tag }))
     }
 
     fn fit(&self, number: u64, payload: &[u8], trailer: &Trailer) -> bool {
-        mac(&self.key, number, OF_PAYLOAD, &[payload]).verify(&trailer.tag).is_ok()
+        mac(&self.key, number, PAYLOAD_NONCE, &[payload]).verify(&trailer.tag).is_ok()
     }
 }
 
-/// What both directions of a connection are tagged with, as one of its ends sees it.
+/// The session keys of both directions, as one end sees them.
 #[derive(Clone)]
-pub struct Keys {
-    pub(crate) ours: FrameTags,
-    pub(crate) theirs: FrameTags,
-    /// Of the end that answers.
+pub struct SessionKeys {
+    pub(crate) ours: FrameMac,
+    pub(crate) theirs: FrameMac,
+    /// The responder's key.
     pub samples: Arc<SampleTags>,
 }
 
-/// Checks the frames that come.
-pub struct Incoming {
-    keys: Keys,
-    /// Frames that came.
-    came: u64,
+/// Verifies received frames.
+pub struct FrameVerifier {
+    keys: SessionKeys,
+    /// The number of received frames.
+    received: u64,
     trailer: Trailer,
 }
 
-impl Incoming {
-    pub(crate) fn new(keys: Keys) -> Self {
-        Self { keys, came: 0, trailer: Trailer::default() }
+impl FrameVerifier {
+    pub(crate) fn new(keys: SessionKeys) -> Self {
+        Self { keys, received: 0, trailer: Trailer::default() }
     }
 
-    /// The next header.
+    /// Verifies the next header.
     pub(crate) fn open<'a>(&mut self, sealed: &'a [u8; TAGGED]) -> Result<&'a [u8; HEADER], WireError> {
-        let (header, trailer) = self.keys.theirs.open(self.came, sealed)?;
-        self.came += 1;
+        let (header, trailer) = self.keys.theirs.open(self.received, sealed)?;
+        self.received += 1;
         self.trailer = trailer;
         Ok(header)
     }
 
-    /// Whether this is the payload of the header that came last: `sample`, or what is none.
+    /// Whether `payload` belongs to the last header. `sample` is its key if it is a sample.
     pub(crate) fn fits(&self, sample: Option<SampleKey>, payload: &[u8]) -> bool {
         match sample {
             Some(key) => self.keys.samples.fit(key, payload, &self.trailer),
-            None => self.keys.theirs.fit(self.came.wrapping_sub(1), payload, &self.trailer),
+            None => self.keys.theirs.fit(self.received.wrapping_sub(1), payload, &self.trailer),
         }
     }
 }
 
 /// The keys of both ends of a connection.
 #[cfg(test)]
-pub(crate) fn ends() -> (Keys, Keys) {
+pub(crate) fn ends() -> (SessionKeys, SessionKeys) {
     let samples = SampleTags::new([1; KEY]);
-    let (ours, theirs) = (FrameTags::new([2; KEY]), FrameTags::new([3; KEY]));
-    let other = Keys { ours: theirs.clone(), theirs: ours.clone(), samples: Arc::clone(&samples) };
-    (Keys { ours, theirs, samples }, other)
+    let (ours, theirs) = (FrameMac::new([2; KEY]), FrameMac::new([3; KEY]));
+    let other = SessionKeys { ours: theirs.clone(), theirs: ours.clone(), samples: Arc::clone(&samples) };
+    (SessionKeys { ours, theirs, samples }, other)
 }
 
 #[cfg(test)]
@@ -234,9 +239,9 @@ mod tests {
     use super::*;
     use crate::frame::{Header, Kind};
 
-    fn keys(seed: u8) -> Keys {
+    fn keys(seed: u8) -> SessionKeys {
         let samples = SampleTags::new([seed; KEY]);
-        Keys { ours: FrameTags::new([seed + 1; KEY]), theirs: FrameTags::new([seed + 2; KEY]), samples }
+        SessionKeys { ours: FrameMac::new([seed + 1; KEY]), theirs: FrameMac::new([seed + 2; KEY]), samples }
     }
 
     fn sample(id: u64) -> SampleKey {
@@ -245,10 +250,10 @@ mod tests {
 
     #[test]
     // semantics: RANK-35
-    fn frame_is_taken_once_in_its_turn_by_its_direction() {
+    fn frame_is_accepted_once_in_order_in_its_direction() {
         let (keys, header) = (keys(1), Header::new(Kind::Ask, 7, 1).encode());
         let frames: Vec<_> = (0..3).map(|number| keys.theirs.seal(number, &header, b"asks", None)).collect();
-        let mut incoming = Incoming::new(keys.clone());
+        let mut incoming = FrameVerifier::new(keys.clone());
         assert!(incoming.open(&frames[1]).is_err(), "left out");
         assert_eq!(incoming.open(&frames[0]).unwrap(), &header);
         assert!(incoming.fits(None, b"asks") && !incoming.fits(None, b"askz"));
@@ -259,19 +264,19 @@ mod tests {
     }
 
     #[test]
-    fn one_wrong_bit_is_found_before_the_header_is_read() {
+    fn tagged_header_with_a_flipped_bit_is_refused() {
         let (keys, header) = (keys(1), Header::new(Kind::Ask, 7, 1).encode());
         let sealed = keys.theirs.seal(0, &header, b"asks", None);
         for at in 0..TAGGED * 8 {
             let mut wrong = sealed;
             wrong[at / 8] ^= 1 << (at % 8);
-            assert!(Incoming::new(keys.clone()).open(&wrong).is_err(), "bit {at}");
+            assert!(FrameVerifier::new(keys.clone()).open(&wrong).is_err(), "bit {at}");
         }
     }
 
     #[test]
     // semantics: RANK-34
-    fn sample_fits_under_its_own_key_id_and_length_alone() {
+    fn sample_tag_fits_only_its_key_id_and_length() {
         let (keys, other) = (keys(1), keys(5));
         let bytes = vec![7; 1000];
         let trailer = Trailer::from(keys.samples.of_bytes(sample(3), &bytes));
@@ -285,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn tag_of_a_kept_sample_is_made_once_for_each_key() {
+    fn tag_of_a_cached_sample_is_computed_once_per_key() {
         let (tags, others) = (SampleTags::new([1; KEY]), SampleTags::new([2; KEY]));
         let kept = Sample::uncharged(Bytes::from_static(b"bytes"));
         let first = tags.of(sample(1), &kept);

@@ -1,9 +1,9 @@
-//! The job's token: its strength, and new ones.
+//! The job's token: generation and strength.
 //!
-//! A listener on the network can try tokens against a recorded handshake, offline and on many machines. So a token must be
-//! random, and a text that cannot have 128 random bits is refused. The check is an upper bound by length and alphabet: it
-//! detects what is too short, and not that a person chose long words. The price is that `hunter2` is refused on a private
-//! network, too.
+//! An eavesdropper can test tokens against a recorded handshake, offline and on many machines. So a
+//! token must be random, and a text without 128 bits of entropy is refused. The check is an upper
+//! bound by length and alphabet. It detects short tokens, and does not detect long words chosen by
+//! a person. The price is that `hunter2` is refused on a private network too.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Token(Arc<[u8]>);
 
-/// The text cannot be a random token: it is too short for its characters, or has too few different ones.
+/// The token is too weak: too short for its alphabet, or with too few different characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeakTokenError {
     bits: u32,
@@ -22,7 +22,7 @@ pub struct WeakTokenError {
 }
 
 impl WeakTokenError {
-    /// How many random bits the text can have at most.
+    /// The upper bound of the entropy in bits.
     pub fn bits(&self) -> u32 {
         self.bits
     }
@@ -48,44 +48,45 @@ impl fmt::Display for WeakTokenError {
 impl std::error::Error for WeakTokenError {}
 
 impl Token {
-    /// The fewest random bits that a token may have.
+    /// The minimum entropy in bits.
     pub const LEAST_BITS: u32 = 128;
 
-    /// The fewest different characters. A random token of hexadecimal digits has fewer once in 10^12, one of decimal digits
-    /// once in 10^9.
+    /// The minimum number of different characters. A random token has fewer once in 10^12 with
+    /// hexadecimal digits, and once in 10^9 with decimal digits.
     pub const LEAST_DIFFERENT: usize = 6;
 
-    /// The token that `text` is; blanks around it are removed.
+    /// Checks and takes `text` without surrounding white space.
     ///
-    /// Its bits are its length times those of a character of the smallest alphabet that has all of them: digits, hexadecimal
-    /// digits, letters of one case, letters and digits, base64, printable characters, bytes. A text that repeats itself
-    /// counts once.
+    /// Its entropy is its length times that of a character in the smallest alphabet with all of its
+    /// characters. The alphabets are digits, hexadecimal digits, letters of one case, letters and
+    /// digits, base64, printable characters, and bytes. A repeated text counts once.
     ///
     /// # Errors
-    /// If it has fewer than [`LEAST_BITS`](Self::LEAST_BITS), or fewer different characters than
-    /// [`LEAST_DIFFERENT`](Self::LEAST_DIFFERENT).
+    /// If it has fewer bits than [`LEAST_BITS`](Self::LEAST_BITS), or fewer different characters
+    /// than [`LEAST_DIFFERENT`](Self::LEAST_DIFFERENT).
     pub fn new(text: impl AsRef<[u8]>) -> Result<Self, WeakTokenError> {
         let text = text.as_ref().trim_ascii();
-        let weak = WeakTokenError { bits: most_bits(text), different: different(text) };
+        let weak = WeakTokenError { bits: max_bits(text), different: distinct(text) };
         let enough = weak.bits >= Self::LEAST_BITS && weak.different >= Self::LEAST_DIFFERENT;
         if enough { Ok(Self(text.into())) } else { Err(weak) }
     }
 
-    /// A new one: 16 random bytes of the operating system, as 32 hexadecimal digits.
+    /// A new token: 16 random bytes of the operating system as 32 hexadecimal digits.
     ///
     /// # Errors
-    /// If the operating system has none.
+    /// If the operating system has no random bytes.
     pub fn random() -> io::Result<Self> {
         let text = hexadecimal(&random()?[..16]);
         Ok(Self(text.into_bytes().into()))
     }
 
-    /// What all ranks of one node know, where the kernel says whose a socket is: no secret.
+    /// A public token for the ranks of one node, where the kernel authenticates the user. It is not
+    /// secret.
     pub fn known(text: &str) -> Self {
         Self(text.as_bytes().into())
     }
 
-    /// The secret itself, to be handed to the job's other ranks where only its user can read it.
+    /// The secret, for passing it to the job's other ranks in a place that only its user can read.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
@@ -97,11 +98,12 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Whether an alphabet has a character.
-type Holds = fn(&u8) -> bool;
+/// Whether an alphabet contains a character.
+type Contains = fn(&u8) -> bool;
 
-/// The alphabets that tokens are made of, the smallest first, and thousandths of a bit of one character, rounded down.
-const ALPHABETS: [(Holds, usize); 9] = [
+/// The alphabets in ascending order, and the entropy of a character in thousandths of a bit,
+/// rounded down.
+const ALPHABETS: [(Contains, usize); 9] = [
     (u8::is_ascii_digit, 3_321),
     (u8::is_ascii_hexdigit, 4_000),
     (u8::is_ascii_lowercase, 4_700),
@@ -110,36 +112,37 @@ const ALPHABETS: [(Holds, usize); 9] = [
     (|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit(), 5_169),
     (u8::is_ascii_alphabetic, 5_700),
     (u8::is_ascii_alphanumeric, 5_954),
-    // Both forms of base64.
+    // Both variants of base64.
     (|byte| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte), 6_000),
 ];
-/// One of the 94 printable characters. One beyond ASCII counts as such: it was typed by a person.
-const PRINTABLE: usize = 6_554;
-/// A byte of what is no text.
-const BYTE: usize = 8_000;
+/// One of the 94 printable characters. A character beyond ASCII counts the same, because a person
+/// typed it.
+const PRINTABLE_BITS: usize = 6_554;
+/// A byte that is not text.
+const BYTE_BITS: usize = 8_000;
 
-/// How many random bits `text` has at most.
-fn most_bits(text: &[u8]) -> u32 {
+/// The upper bound of the entropy of `text` in bits.
+fn max_bits(text: &[u8]) -> u32 {
     // The padding of base64 is not random.
     let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
     let text = &text[..period(&text[..end])];
     let alphabet = ALPHABETS.iter().find(|(holds, _)| text.iter().all(holds));
     let (length, each) = match (alphabet, std::str::from_utf8(text)) {
         (Some((_, each)), _) => (text.len(), *each),
-        (None, Ok(text)) => (text.chars().count(), PRINTABLE),
-        (None, Err(_)) => (text.len(), BYTE),
+        (None, Ok(text)) => (text.chars().count(), PRINTABLE_BITS),
+        (None, Err(_)) => (text.len(), BYTE_BITS),
     };
     u32::try_from(length.saturating_mul(each) / 1000).unwrap_or(u32::MAX)
 }
 
-/// The length of the part that `text` is a repetition of; all of it where there is none.
+/// The shortest part of which `text` is a repetition, or all of it.
 fn period(text: &[u8]) -> usize {
     let repeats = |length: &usize| text[*length..] == text[..text.len() - length];
     (1..=text.len() / 2).find(repeats).unwrap_or(text.len())
 }
 
-/// How many different bytes there are.
-fn different(text: &[u8]) -> usize {
+/// The number of different bytes.
+fn distinct(text: &[u8]) -> usize {
     text.iter().collect::<BTreeSet<_>>().len()
 }
 
@@ -150,7 +153,7 @@ pub fn random() -> io::Result<[u8; 32]> {
     Ok(bytes)
 }
 
-/// Bytes as text, two digits each.
+/// Two hexadecimal digits per byte.
 pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -161,7 +164,7 @@ mod tests {
 
     const STRONG: &str = "b7e1c95a03f64d2893ab5c17e0d68f42";
 
-    /// Why it is refused.
+    /// The text of the error.
     fn refusal(text: impl AsRef<[u8]>) -> String {
         Token::new(text).unwrap_err().to_string()
     }
@@ -175,7 +178,7 @@ mod tests {
     #[test]
     // semantics: RANK-32
     fn token_of_fewer_than_128_bits_is_refused_by_its_alphabet() {
-        // Of each alphabet the longest that is refused; one more character is enough.
+        // The longest weak token of each alphabet: one more character is enough.
         let texts = [
             ("314159265358979323846264338327950288419", 38, 126),
             ("b7e1c95a03f64d2893ab5c17e0d68f42", 31, 124),
@@ -196,7 +199,7 @@ mod tests {
         let bytes: Vec<u8> = (0..16).map(|number| 255 - number * 7).collect();
         assert_eq!(Token::new(&bytes[..15]).unwrap_err().bits(), 120);
         assert!(Token::new(&bytes).is_ok());
-        // Padding and what is typed in two bytes do not count more.
+        // Padding and multi-byte characters do not count more.
         assert_eq!(Token::new("qWm0kVtB-XcLp2hGfDsAy====").unwrap_err().bits(), 126);
         assert_eq!(Token::new("ä".repeat(3) + "äöüßéèñø").unwrap_err().bits(), 72);
         assert_eq!(Token::new("").unwrap_err().bits(), 0);
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_a_weak_token_names_its_bits_and_no_token() {
+    fn error_of_a_weak_token_names_bits_and_not_the_token() {
         let line = refusal(" hunter2\n");
         let expected =
             "a token needs 128 random bits and this one has at most 36: `foreread token` prints a new one";
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_around_a_token_are_removed() {
+    fn white_space_around_a_token_is_removed() {
         assert_eq!(Token::new(format!(" {STRONG}\n")).unwrap().expose(), STRONG.as_bytes());
         assert!(Token::new(format!("{}{}", " ".repeat(40), &STRONG[..31])).is_err());
     }

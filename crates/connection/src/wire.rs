@@ -1,26 +1,27 @@
-//! What protects samples on their way between ranks.
+//! How samples are protected between ranks.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::Address;
 
-/// How the frames of a connection for samples are protected; all ranks of a run have the same.
+/// The protection of connections for samples. All ranks of a run must use the same.
 ///
-/// Connections on one node ([`Address::Local`]) are always [`Checksummed`](Self::Checksummed): no packet of theirs leaves the
-/// kernel. What ranks exchange when they meet is always sealed.
+/// Connections on one node ([`Address::Local`]) are always [`Checksummed`](Self::Checksummed):
+/// their bytes never leave the kernel. A rendezvous is always encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Wire {
-    /// Frames and samples have tags that only ranks of the job can make. Listeners can read the samples.
+    /// Frames and samples have authentication tags that only ranks of the job can compute.
+    /// Eavesdroppers can read the samples.
     #[default]
     Authenticated,
     /// All bytes are encrypted and authenticated.
     Sealed,
-    /// CRC-32C finds damage and no intent: for networks that the job has to itself.
+    /// CRC-32C detects damage and not manipulation: for networks that only the job uses.
     Checksummed,
 }
 
-/// The text names no [`Wire`].
+/// The text is not a valid [`Wire`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseWireError(String);
 
@@ -36,7 +37,7 @@ impl Wire {
     /// The environment variable that sets it.
     pub const VARIABLE: &str = "FOREREAD_PEER_WIRE";
 
-    /// What a connection to `address` has where this is set.
+    /// The protection of a connection to `address` with this setting.
     #[must_use]
     pub fn over(self, address: &Address) -> Self {
         match address {
@@ -45,7 +46,7 @@ impl Wire {
         }
     }
 
-    /// Its number in the handshake.
+    /// The number in the handshake.
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::Authenticated => 1,
@@ -54,7 +55,7 @@ impl Wire {
         }
     }
 
-    /// What a number of the handshake means.
+    /// The protection of a number in the handshake.
     pub(crate) fn numbered(number: u8) -> Option<Self> {
         [Self::Authenticated, Self::Sealed, Self::Checksummed]
             .into_iter()
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wire_is_read_as_it_was_written() {
+    fn wire_round_trips_as_text_and_number() {
         for wire in [Wire::Authenticated, Wire::Sealed, Wire::Checksummed] {
             assert_eq!(wire.to_string().parse(), Ok(wire));
             assert_eq!(Wire::numbered(wire.number()), Some(wire));

@@ -29,11 +29,11 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, DatasetError> {
 }
 
 /// What a pattern begins with: text up to the first braces that mean something, what they hold, and the rest.
-fn split(pattern: &str) -> Option<(&str, Choice<'_>, &str)> {
+fn split(pattern: &str) -> Option<(&str, BraceChoice<'_>, &str)> {
     for (open, _) in pattern.match_indices('{') {
         let Some(close) = closing(&pattern[open..]) else { continue };
         let inside = &pattern[open + 1..open + close];
-        if let Some(choice) = Choice::of(inside) {
+        if let Some(choice) = BraceChoice::of(inside) {
             return Some((&pattern[..open], choice, &pattern[open + close + 1..]));
         }
     }
@@ -54,12 +54,12 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-enum Choice<'a> {
+enum BraceChoice<'a> {
     Each(Vec<&'a str>),
     Range { first: u64, last: u64, width: usize },
 }
 
-impl<'a> Choice<'a> {
+impl<'a> BraceChoice<'a> {
     fn of(inside: &'a str) -> Option<Self> {
         let number = |text: &str| {
             let fits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -94,8 +94,10 @@ impl<'a> Choice<'a> {
 fn count(pattern: &str) -> Option<usize> {
     let Some((_, choice, rest)) = split(pattern) else { return Some(1) };
     let here = match choice {
-        Choice::Range { first, last, .. } => usize::try_from(first.abs_diff(last)).ok()?.checked_add(1)?,
-        Choice::Each(parts) => {
+        BraceChoice::Range { first, last, .. } => {
+            usize::try_from(first.abs_diff(last)).ok()?.checked_add(1)?
+        }
+        BraceChoice::Each(parts) => {
             parts.into_iter().try_fold(0usize, |sum, part| sum.checked_add(count(part)?))?
         }
     };
@@ -106,8 +108,8 @@ fn count(pattern: &str) -> Option<usize> {
 fn names(pattern: &str) -> Vec<String> {
     let Some((before, choice, rest)) = split(pattern) else { return vec![pattern.to_owned()] };
     let middles: Vec<String> = match choice {
-        Choice::Each(parts) => parts.into_iter().flat_map(names).collect(),
-        Choice::Range { first, last, width } => {
+        BraceChoice::Each(parts) => parts.into_iter().flat_map(names).collect(),
+        BraceChoice::Range { first, last, width } => {
             let name = |number: u64| format!("{number:0width$}");
             match first <= last {
                 true => (first..=last).map(name).collect(),
@@ -153,7 +155,7 @@ mod tests {
 
     #[test]
     // semantics: SHARD-5
-    fn what_is_too_much_is_refused_and_not_expanded() {
+    fn oversized_brace_expression_is_refused() {
         for pattern in [
             "{0..99999999999}".to_owned(),
             "{0..18446744073709551615}".to_owned(),

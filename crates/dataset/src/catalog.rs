@@ -18,14 +18,14 @@ use foreread_tier::{Object, Span, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::encode::{Head, Sample, encode, hash_text};
-use crate::image::{
-    BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, Image, LISTING_KEY, MAGIC, NAME_KEY, Row, Text,
-    VERSION_KEY,
+use crate::catalog_file::{
+    BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FINGERPRINT_KEY, FORMAT_KEY, LISTING_KEY, MAGIC,
+    NAME_KEY, ObjectPath, VERSION_KEY,
 };
+use crate::encode::{CatalogHeader, CatalogSample, encode, hash_text};
 use crate::listing::Listing;
-use crate::names::{Cut, MAX_TEXT, compare, refuse};
-use crate::packed::Shard;
+use crate::names::{MAX_TEXT, SplitName, compare, refuse};
+use crate::packed::IndexedShard;
 use crate::{DatasetError, DatasetErrorKind, Format, encode_packed, replace_file};
 
 /// Where one sample's bytes are: what a read of it asks an origin for.
@@ -53,11 +53,11 @@ pub struct Field<'a> {
 /// place in it, which is the order in which a reader of shards meets them; they have no labels (a WebDataset sample's
 /// class is one of its fields).
 #[derive(Clone, Debug)]
-pub struct Catalog(Arc<Inner>);
+pub struct Catalog(Arc<CatalogInner>);
 
 #[derive(Debug)]
-struct Inner {
-    image: Image,
+struct CatalogInner {
+    image: CatalogFile,
     /// The file, for messages.
     name: String,
     base_url: String,
@@ -122,7 +122,7 @@ impl Catalog {
             }
             let sum = total.checked_add(object.size);
             total = sum.ok_or_else(|| invalid(&shortened(&object.path), "it is impossibly long"))?;
-            samples.push(Sample { cut: Cut::of(&object.path), object });
+            samples.push(CatalogSample { cut: SplitName::of(&object.path), object });
         }
         if samples.is_empty() {
             return Err(DatasetError::new(
@@ -136,7 +136,7 @@ impl Catalog {
         }
         let listing = Listing::of(samples.iter().map(|sample| &sample.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
-        let head = Head { base_url, name: place_name, listing };
+        let head = CatalogHeader { base_url, name: place_name, listing };
         let bytes = encode(head, Format::Files.name(), &samples).map_err(|error| {
             let message = format!("{base_url}: the catalog cannot be made: {error}");
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
@@ -150,13 +150,13 @@ impl Catalog {
         base_url: &str,
         place_name: Option<&str>,
         format: Format,
-        mut shards: Vec<Shard>,
+        mut shards: Vec<IndexedShard>,
     ) -> Result<Self, DatasetError> {
         shards.retain(|shard| shard.rows.len() > 0);
         shards.sort_unstable_by(|a, b| a.object.path.as_bytes().cmp(b.object.path.as_bytes()));
         let listing = Listing::of(shards.iter().map(|shard| &shard.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
-        let head = Head { base_url, name: place_name, listing };
+        let head = CatalogHeader { base_url, name: place_name, listing };
         let bytes = encode_packed::encode(head, format.name(), &shards).map_err(|error| {
             let message = format!("{base_url}: the catalog cannot be made: {error}");
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
@@ -167,7 +167,7 @@ impl Catalog {
 
     fn of_image(base_url: &str, bytes: Bytes) -> Result<Self, DatasetError> {
         let name = format!("the catalog of {base_url}");
-        match Image::owned(bytes).and_then(|image| Inner::new(image, name.clone())) {
+        match CatalogFile::owned(bytes).and_then(|image| CatalogInner::new(image, name.clone())) {
             Ok(inner) => Ok(Self(Arc::new(inner))),
             Err(fault) => Err(told(&name, fault)),
         }
@@ -194,8 +194,8 @@ impl Catalog {
             let message = format!("{name}: no catalog: it is not a file");
             return Err(DatasetError::new(DatasetErrorKind::NotACatalog, message));
         }
-        let image = Image::open(File::open(path).map_err(failed)?);
-        match image.and_then(|image| Inner::new(image, name.clone())) {
+        let image = CatalogFile::open(File::open(path).map_err(failed)?);
+        match image.and_then(|image| CatalogInner::new(image, name.clone())) {
             Ok(inner) => Ok(Self(Arc::new(inner))),
             Err(fault) => Err(told(&name, fault)),
         }
@@ -203,8 +203,8 @@ impl Catalog {
 
     /// The catalog that a file of these bytes is; `name` is what messages call it, and what it describes lies at `base_url`.
     pub(crate) fn of_bytes(bytes: Bytes, name: String, base_url: &str) -> Result<Self, DatasetError> {
-        let inner = Inner::of_bytes(bytes, name)?;
-        Ok(Self(Arc::new(Inner { base_url: base_url.to_owned(), ..inner })))
+        let inner = CatalogInner::of_bytes(bytes, name)?;
+        Ok(Self(Arc::new(CatalogInner { base_url: base_url.to_owned(), ..inner })))
     }
 
     /// What [`save`](Self::save) would write: a catalog that is sent instead of saved. One that was opened is read from
@@ -226,7 +226,7 @@ impl Catalog {
     /// # Errors
     /// As [`open`](Self::open), but for those of reading.
     pub fn from_bytes(bytes: impl Into<Bytes>, name: impl Into<String>) -> Result<Self, DatasetError> {
-        Inner::of_bytes(bytes.into(), name.into()).map(|inner| Self(Arc::new(inner)))
+        CatalogInner::of_bytes(bytes.into(), name.into()).map(|inner| Self(Arc::new(inner)))
     }
 
     /// Writes the catalog to a file that pandas, polars and DuckDB read as a table (Arrow IPC, "Feather").
@@ -337,8 +337,8 @@ impl Catalog {
             (None, None) => None,
         };
         let path = match row.object {
-            Text::File(path) => path,
-            Text::Shard(path) => Arc::clone(path),
+            ObjectPath::File(path) => path,
+            ObjectPath::IndexedShard(path) => Arc::clone(path),
         };
         Ok(match row.part {
             None => Entry { object: Object { path, size: row.length, version }, span: Span::Whole },
@@ -359,8 +359,8 @@ impl Catalog {
     /// Those of [`entry`](Self::entry).
     pub fn path(&self, id: SampleId) -> Result<Cow<'_, str>, DatasetError> {
         let shard = match self.row(id)?.object {
-            Text::File(path) => return Ok(Cow::Owned(path.to_string())),
-            Text::Shard(shard) => shard,
+            ObjectPath::File(path) => return Ok(Cow::Owned(path.to_string())),
+            ObjectPath::IndexedShard(shard) => shard,
         };
         Ok(Cow::Owned(match self.key(id)? {
             Some(key) => format!("{shard}/{key}"),
@@ -371,12 +371,12 @@ impl Catalog {
     /// The sample that is the file at `path`, relative to the base URL; `None` if there is none, samples are packed, or
     /// names cannot be read. A binary search.
     pub fn find(&self, path: &str) -> Option<SampleId> {
-        let wanted = (path, Cut::of(path));
+        let wanted = (path, SplitName::of(path));
         let (mut from, mut to) = (0, self.len());
         while from < to {
             let middle = from + (to - from) / 2;
-            let Text::File(here) = self.row(SampleId(middle)).ok()?.object else { return None };
-            match compare((&here, Cut::of(&here)), wanted) {
+            let ObjectPath::File(here) = self.row(SampleId(middle)).ok()?.object else { return None };
+            match compare((&here, SplitName::of(&here)), wanted) {
                 std::cmp::Ordering::Less => from = middle + 1,
                 std::cmp::Ordering::Greater => to = middle,
                 std::cmp::Ordering::Equal => return Some(SampleId(middle)),
@@ -433,14 +433,14 @@ impl Catalog {
         self.0.image.labels()
     }
 
-    fn row(&self, id: SampleId) -> Result<Row<'_>, DatasetError> {
+    fn row(&self, id: SampleId) -> Result<CatalogRow<'_>, DatasetError> {
         let row = self.0.image.row(id.0).ok_or_else(|| self.out_of_range(id))?;
         let row = row.map_err(|fault| self.failed(id, fault))?;
         match refuse(&row.object) {
             None => Ok(row),
             Some(why) => {
                 let why = format!("path {:?}: {why}", shortened(&row.object));
-                Err(self.failed(id, Fault { kind: DatasetErrorKind::Corrupt, why }))
+                Err(self.failed(id, CatalogFault { kind: DatasetErrorKind::Corrupt, why }))
             }
         }
     }
@@ -450,49 +450,50 @@ impl Catalog {
         DatasetError::new(DatasetErrorKind::OutOfRange, message)
     }
 
-    fn failed(&self, id: SampleId, fault: Fault) -> DatasetError {
+    fn failed(&self, id: SampleId, fault: CatalogFault) -> DatasetError {
         let why = match fault.kind {
             DatasetErrorKind::Corrupt => format!("sample {id}: {}", fault.why),
             _ => fault.why,
         };
-        told(&self.0.name, Fault { kind: fault.kind, why })
+        told(&self.0.name, CatalogFault { kind: fault.kind, why })
     }
 }
 
-impl Inner {
+impl CatalogInner {
     fn of_bytes(bytes: Bytes, name: String) -> Result<Self, DatasetError> {
-        let inner = Image::owned(bytes).and_then(|image| Self::new(image, name.clone()));
+        let inner = CatalogFile::owned(bytes).and_then(|image| Self::new(image, name.clone()));
         inner.map_err(|fault| told(&name, fault))
     }
 
     /// Reads the metadata.
-    fn new(image: Image, name: String) -> Result<Self, Fault> {
+    fn new(image: CatalogFile, name: String) -> Result<Self, CatalogFault> {
         let value = |key| {
-            let missing = || Fault { kind: DatasetErrorKind::Corrupt, why: format!("it has no `{key}`") };
+            let missing =
+                || CatalogFault { kind: DatasetErrorKind::Corrupt, why: format!("it has no `{key}`") };
             image.metadata(key).map(ToOwned::to_owned).ok_or_else(missing)
         };
         let format = value(FORMAT_KEY)?;
         let format = Format::from_name(&format).ok_or_else(|| {
             let why = format!("this foreread does not know its format, {format:?}");
-            Fault { kind: DatasetErrorKind::Unsupported, why }
+            CatalogFault { kind: DatasetErrorKind::Unsupported, why }
         })?;
-        let fingerprint = value(FINGERPRINT_KEY)?.parse().map_err(|_| Fault {
+        let fingerprint = value(FINGERPRINT_KEY)?.parse().map_err(|_| CatalogFault {
             kind: DatasetErrorKind::Corrupt,
             why: "its fingerprint is damaged".to_owned(),
         })?;
         let base_url = value(BASE_URL_KEY)?;
         if format.is_packed() != image.is_packed() {
             let why = format!("its columns are not those of {}", format.name());
-            return Err(Fault { kind: DatasetErrorKind::Corrupt, why });
+            return Err(CatalogFault { kind: DatasetErrorKind::Corrupt, why });
         }
         let place_name = image.metadata(NAME_KEY).map(ToOwned::to_owned);
         let listing = match image.metadata(LISTING_KEY) {
-            Some(text) => Listing::parse(text).ok_or_else(|| Fault {
+            Some(text) => Listing::parse(text).ok_or_else(|| CatalogFault {
                 kind: DatasetErrorKind::Unsupported,
                 why: format!("this foreread does not know its kind of listing, {text:?}"),
             })?,
             // An earlier version's: nothing tells it from another listing.
-            None => Listing::unknown().map_err(|error| Fault {
+            None => Listing::unknown().map_err(|error| CatalogFault {
                 kind: DatasetErrorKind::Io,
                 why: format!("the system has no random numbers: {error}"),
             })?,
@@ -516,8 +517,8 @@ fn shortened(path: &str) -> String {
 }
 
 /// A fault, with the file's name and what to do.
-fn told(name: &str, fault: Fault) -> DatasetError {
-    let Fault { kind, why } = fault;
+fn told(name: &str, fault: CatalogFault) -> DatasetError {
+    let CatalogFault { kind, why } = fault;
     let message = match kind {
         DatasetErrorKind::NotACatalog => format!("{name}: no catalog: {why}; `foreread index` makes one"),
         DatasetErrorKind::Io => format!("{name}: the catalog cannot be read: {why}"),

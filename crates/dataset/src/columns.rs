@@ -1,9 +1,9 @@
 //! One batch's columns, as a catalog that is in use holds them.
 //!
-//! Numbers are in memory, each column in as few bytes a row as its largest difference needs, so that no read of a sample
-//! waits for them. Texts that differ from row to row (paths, keys, ETags of files) are most of a catalog and are used
+//! NumberColumn are in memory, each column in as few bytes a row as its largest difference needs, so that no read of a sample
+//! waits for them. TextRows that differ from row to row (paths, keys, ETags of files) are most of a catalog and are used
 //! once a sample and epoch. Of a file only their ends are in memory, and the text is read when it is wanted. Each
-//! [`GROUP`] of rows has a checksum of its text from when the whole file was checked: a file that was overwritten or
+//! [`ROWS_PER_CHECKSUM`] of rows has a checksum of its text from when the whole file was checked: a file that was overwritten or
 //! truncated since is an error and never another name. The price is one `pread` a sample, of a kilobyte or so.
 
 use std::borrow::Cow;
@@ -17,22 +17,22 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::DatasetErrorKind;
-use crate::image::{Fault, corrupt};
-use crate::layout::{Batch, Fields, Numbers, Text, is_present};
+use crate::batch_layout::{BatchLayout, FieldsColumn, NumberColumn, TextColumn, is_present};
+use crate::catalog_file::{CatalogFault, corrupt};
 
 /// Rows whose texts share a checksum, and are read together.
-const GROUP: usize = 16;
+const ROWS_PER_CHECKSUM: usize = 16;
 
 /// Where a catalog's bytes are.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum CatalogBytes {
     /// In memory: made just now, or received.
     Memory(Bytes),
     /// In a file of this length.
     File(File, u64),
 }
 
-impl Source {
+impl CatalogBytes {
     pub(crate) fn length(&self) -> u64 {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
@@ -41,7 +41,11 @@ impl Source {
     }
 
     /// The bytes in `range`. Those of a file are read into `room`.
-    pub(crate) fn read<'a>(&'a self, range: Range<u64>, room: &'a mut Vec<u8>) -> Result<&'a [u8], Fault> {
+    pub(crate) fn read<'a>(
+        &'a self,
+        range: Range<u64>,
+        room: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8], CatalogFault> {
         let beyond = || corrupt("it names a place outside the file");
         let length = usize::try_from(range.end.saturating_sub(range.start)).map_err(|_| beyond())?;
         if range.end > self.length() {
@@ -62,26 +66,29 @@ impl Source {
     }
 }
 
-fn no_memory(length: usize) -> Fault {
-    Fault { kind: DatasetErrorKind::Io, why: format!("there is no memory for {length} bytes of it") }
+fn no_memory(length: usize) -> CatalogFault {
+    CatalogFault { kind: DatasetErrorKind::Io, why: format!("there is no memory for {length} bytes of it") }
 }
 
-fn unreadable(error: &std::io::Error) -> Fault {
+fn unreadable(error: &std::io::Error) -> CatalogFault {
     if error.kind() == std::io::ErrorKind::UnexpectedEof {
-        return Fault { kind: DatasetErrorKind::Changed, why: "the file is shorter than it was".to_owned() };
+        return CatalogFault {
+            kind: DatasetErrorKind::Changed,
+            why: "the file is shorter than it was".to_owned(),
+        };
     }
-    Fault::io(error)
+    CatalogFault::io(error)
 }
 
-/// Numbers, each in as few bytes as the difference of the largest and the least one needs.
+/// NumberColumn, each in as few bytes as the difference of the largest and the least one needs.
 #[derive(Debug)]
-pub(crate) struct Integers {
+pub(crate) struct PackedIntegers {
     least: u64,
     width: usize,
     bytes: Box<[u8]>,
 }
 
-impl Integers {
+impl PackedIntegers {
     fn of(values: &[u64]) -> Self {
         let least = values.iter().copied().min().unwrap_or(0);
         let most = values.iter().copied().max().unwrap_or(0);
@@ -101,26 +108,26 @@ impl Integers {
     }
 }
 
-/// Numbers of which some may be absent.
+/// NumberColumn of which some may be absent.
 #[derive(Debug)]
-pub(crate) struct Nullable {
+pub(crate) struct NullableIntegers {
     validity: Option<Box<[u8]>>,
-    values: Integers,
+    values: PackedIntegers,
 }
 
-impl Nullable {
+impl NullableIntegers {
     /// The value of a row that there is, unless it has none.
     pub(crate) fn get(&self, row: usize) -> Option<u64> {
         is_present(self.validity.as_deref(), row).then(|| self.values.get(row))
     }
 }
 
-/// Texts, one a row.
+/// TextRows, one a row.
 #[derive(Debug)]
-pub(crate) struct Texts {
+pub(crate) struct TextRows {
     validity: Option<Box<[u8]>>,
     /// Where the text of each row ends, after a zero.
-    ends: Integers,
+    ends: PackedIntegers,
     rows: usize,
     /// Where in the catalog the texts begin.
     start: u64,
@@ -128,25 +135,29 @@ pub(crate) struct Texts {
     checksums: Box<[u64]>,
 }
 
-impl Texts {
+impl TextRows {
     /// The row's text; `None` if it has none.
-    pub(crate) fn get<'a>(&self, source: &'a Source, row: usize) -> Result<Option<Cow<'a, str>>, Fault> {
+    pub(crate) fn get<'a>(
+        &self,
+        source: &'a CatalogBytes,
+        row: usize,
+    ) -> Result<Option<Cow<'a, str>>, CatalogFault> {
         self.read(source, row, Cow::Borrowed, |text| Cow::Owned(text.to_owned()))
     }
 
     /// The same, to be shared: copied once from where it was read.
-    pub(crate) fn shared(&self, source: &Source, row: usize) -> Result<Option<Arc<str>>, Fault> {
+    pub(crate) fn shared(&self, source: &CatalogBytes, row: usize) -> Result<Option<Arc<str>>, CatalogFault> {
         self.read(source, row, Arc::from, |text| Arc::from(text))
     }
 
     /// Makes something of the row's text, which is `kept` as long as the source or `read` for this call.
     fn read<'a, R>(
         &self,
-        source: &'a Source,
+        source: &'a CatalogBytes,
         row: usize,
         kept: impl FnOnce(&'a str) -> R,
         read: impl FnOnce(&str) -> R,
-    ) -> Result<Option<R>, Fault> {
+    ) -> Result<Option<R>, CatalogFault> {
         if !is_present(self.validity.as_deref(), row) {
             return Ok(None);
         }
@@ -154,23 +165,23 @@ impl Texts {
         let outside = || corrupt("a text lies outside its column");
         let (start, end) = (self.ends.get(row), self.ends.get(row + 1));
         let file = match source {
-            Source::Memory(bytes) => {
+            CatalogBytes::Memory(bytes) => {
                 let place = (self.start + start) as usize..(self.start + end) as usize;
                 let text = std::str::from_utf8(bytes.get(place).ok_or_else(outside)?);
                 return text.map(kept).map(Some).map_err(no_text);
             }
-            Source::File(file, _) => file,
+            CatalogBytes::File(file, _) => file,
         };
-        // Before the file is read: memory that is waited for is then waited for once.
-        let checksum = self.checksums.get(row / GROUP).copied();
-        let first = row / GROUP * GROUP;
-        let group = self.ends.get(first)..self.ends.get(self.rows.min(first + GROUP));
+        // ResumeState the file is read: memory that is waited for is then waited for once.
+        let checksum = self.checksums.get(row / ROWS_PER_CHECKSUM).copied();
+        let first = row / ROWS_PER_CHECKSUM * ROWS_PER_CHECKSUM;
+        let group = self.ends.get(first)..self.ends.get(self.rows.min(first + ROWS_PER_CHECKSUM));
         let own = (start - group.start) as usize..(end - group.start) as usize;
         with_room((group.end - group.start) as usize, |room| {
             file.read_exact_at(room, self.start + group.start).map_err(|error| unreadable(&error))?;
             if checksum != Some(xxh3_64(room)) {
                 let why = "the file was written to".to_owned();
-                return Err(Fault { kind: DatasetErrorKind::Changed, why });
+                return Err(CatalogFault { kind: DatasetErrorKind::Changed, why });
             }
             let text = room.get(own).ok_or_else(outside)?;
             let text = std::str::from_utf8(text).map_err(no_text)?;
@@ -189,10 +200,10 @@ fn with_room<R>(length: usize, read: impl FnOnce(&mut [u8]) -> R) -> R {
 #[derive(Debug)]
 pub(crate) struct FieldLists {
     /// How many fields all rows up to one have, after a zero.
-    ends: Integers,
-    name: Integers,
-    offset: Integers,
-    length: Integers,
+    ends: PackedIntegers,
+    name: PackedIntegers,
+    offset: PackedIntegers,
+    length: PackedIntegers,
 }
 
 /// One field of a sample.
@@ -219,15 +230,15 @@ impl FieldLists {
 
 /// The names that fields have: few, however many fields there are.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct NameTable {
     names: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, usize>,
     /// The last one at each of the first places in a sample, which most likely is the next one there.
     last: [usize; 8],
 }
 
-impl Names {
-    fn number(&mut self, name: &[u8], place: usize) -> Result<usize, Fault> {
+impl NameTable {
+    fn number(&mut self, name: &[u8], place: usize) -> Result<usize, CatalogFault> {
         let place = place % self.last.len();
         if self.names.get(self.last[place]).is_some_and(|last| last.as_bytes() == name) {
             return Ok(self.last[place]);
@@ -252,7 +263,7 @@ impl Names {
 
 /// What rows point to.
 #[derive(Debug, Default)]
-pub(crate) struct Tables {
+pub(crate) struct Dictionaries {
     pub(crate) labels: Vec<Arc<str>>,
     /// The objects that shards are; none where each row names its own.
     pub(crate) objects: Vec<Arc<str>>,
@@ -261,27 +272,27 @@ pub(crate) struct Tables {
 
 /// One batch's columns. What a version or a dataset does not have is `None`.
 #[derive(Debug)]
-pub(crate) struct Columns {
+pub(crate) struct BatchColumns {
     pub(crate) rows: usize,
-    pub(crate) path: Option<Texts>,
-    pub(crate) key: Option<Texts>,
-    pub(crate) object: Option<Integers>,
-    pub(crate) object_size: Option<Integers>,
+    pub(crate) path: Option<TextRows>,
+    pub(crate) key: Option<TextRows>,
+    pub(crate) object: Option<PackedIntegers>,
+    pub(crate) object_size: Option<PackedIntegers>,
     /// Where samples begin; files have none.
-    pub(crate) offset: Option<Integers>,
-    pub(crate) label: Option<Nullable>,
-    pub(crate) modified: Option<Nullable>,
-    pub(crate) etag: Option<Texts>,
-    pub(crate) etag_number: Option<Nullable>,
+    pub(crate) offset: Option<PackedIntegers>,
+    pub(crate) label: Option<NullableIntegers>,
+    pub(crate) modified: Option<NullableIntegers>,
+    pub(crate) etag: Option<TextRows>,
+    pub(crate) etag_number: Option<NullableIntegers>,
     pub(crate) fields: Option<FieldLists>,
-    pub(crate) crc32c: Option<Nullable>,
+    pub(crate) crc32c: Option<NullableIntegers>,
 }
 
 /// Takes batches in, one after another.
 #[derive(Debug)]
-pub(crate) struct Decoder {
-    pub(crate) tables: Tables,
-    pub(crate) names: Names,
+pub(crate) struct BatchDecoder {
+    pub(crate) tables: Dictionaries,
+    pub(crate) names: NameTable,
     /// The length of each sample so far, and their sum.
     pub(crate) lengths: Vec<u64>,
     total: u64,
@@ -290,11 +301,11 @@ pub(crate) struct Decoder {
     in_memory: bool,
 }
 
-impl Decoder {
+impl BatchDecoder {
     pub(crate) fn new(in_memory: bool) -> Self {
         Self {
-            tables: Tables::default(),
-            names: Names::default(),
+            tables: Dictionaries::default(),
+            names: NameTable::default(),
             lengths: Vec::new(),
             total: 0,
             object: 0,
@@ -305,14 +316,19 @@ impl Decoder {
     /// The columns of the batch that lies at `start` in the catalog and is laid out in `bytes` as `batch` says, after
     /// checking what every row must keep: that its bytes lie in its object, its label is one of those there are, and its
     /// fields lie in the sample.
-    pub(crate) fn batch(&mut self, batch: &Batch, bytes: &[u8], start: u64) -> Result<Columns, Fault> {
+    pub(crate) fn batch(
+        &mut self,
+        batch: &BatchLayout,
+        bytes: &[u8],
+        start: u64,
+    ) -> Result<BatchColumns, CatalogFault> {
         let rows = batch.rows;
         let before = self.lengths.len();
         let bad = |row: usize, why: &str| corrupt(format!("sample {} {why}", before + row));
-        let wide = |numbers: &Numbers| -> Result<Vec<u64>, Fault> {
+        let wide = |numbers: &NumberColumn| -> Result<Vec<u64>, CatalogFault> {
             Ok(numbers.values(bytes, rows)?.iter().map(|value| u64::from_le_bytes(*value)).collect())
         };
-        let narrow = |numbers: &Numbers| -> Result<Vec<u64>, Fault> {
+        let narrow = |numbers: &NumberColumn| -> Result<Vec<u64>, CatalogFault> {
             Ok(numbers.values(bytes, rows)?.iter().map(|value| u32::from_le_bytes(*value).into()).collect())
         };
         let (offsets, lengths) = (wide(&batch.offset)?, wide(&batch.length)?);
@@ -332,13 +348,13 @@ impl Decoder {
                     return Err(bad(row, "lies outside its object"));
                 }
             }
-            (object, object_size) = (Some(Integers::of(&numbers)), Some(Integers::of(&sizes)));
-            offset = Some(Integers::of(&offsets));
+            (object, object_size) = (Some(PackedIntegers::of(&numbers)), Some(PackedIntegers::of(&sizes)));
+            offset = Some(PackedIntegers::of(&offsets));
         } else if let Some(row) = offsets.iter().position(|&offset| offset != 0) {
             return Err(bad(row, "does not begin its file"));
         }
         // A number of a table; of an absent one whatever stands there.
-        let known = |numbers: &Option<Numbers>, table: &[Arc<str>], why: &str| {
+        let known = |numbers: &Option<NumberColumn>, table: &[Arc<str>], why: &str| {
             let Some(numbers) = numbers else { return Ok(None) };
             let validity = numbers.validity(bytes, rows)?;
             let mut values = narrow(numbers)?;
@@ -349,16 +365,19 @@ impl Decoder {
                     return Err(bad(row, why));
                 }
             }
-            Ok(Some(Nullable { validity: validity.map(Into::into), values: Integers::of(&values) }))
+            Ok(Some(NullableIntegers {
+                validity: validity.map(Into::into),
+                values: PackedIntegers::of(&values),
+            }))
         };
-        let nullable = |numbers: &Numbers, values: Vec<u64>| -> Result<Nullable, Fault> {
+        let nullable = |numbers: &NumberColumn, values: Vec<u64>| -> Result<NullableIntegers, CatalogFault> {
             let validity = numbers.validity(bytes, rows)?;
-            Ok(Nullable { validity: validity.map(Into::into), values: Integers::of(&values) })
+            Ok(NullableIntegers { validity: validity.map(Into::into), values: PackedIntegers::of(&values) })
         };
-        let texts = |text: &Option<Text>| {
+        let texts = |text: &Option<TextColumn>| {
             text.as_ref().map(|text| decode_texts(text, bytes, start, rows, self.in_memory)).transpose()
         };
-        let columns = Columns {
+        let columns = BatchColumns {
             rows,
             path: texts(&batch.path)?,
             key: texts(&batch.key)?,
@@ -380,16 +399,24 @@ impl Decoder {
     }
 }
 
-fn decode_texts(text: &Text, bytes: &[u8], start: u64, rows: usize, in_memory: bool) -> Result<Texts, Fault> {
+fn decode_texts(
+    text: &TextColumn,
+    bytes: &[u8],
+    start: u64,
+    rows: usize,
+    in_memory: bool,
+) -> Result<TextRows, CatalogFault> {
     let (ends, all) = text.decode(bytes, rows)?;
     let mut checksums = Vec::new();
     if !in_memory {
-        let groups = (0..rows).step_by(GROUP).map(|first| ends[first]..ends[rows.min(first + GROUP)]);
+        let groups = (0..rows)
+            .step_by(ROWS_PER_CHECKSUM)
+            .map(|first| ends[first]..ends[rows.min(first + ROWS_PER_CHECKSUM)]);
         checksums.extend(groups.map(|group| xxh3_64(&all[group.start as usize..group.end as usize])));
     }
-    Ok(Texts {
+    Ok(TextRows {
         validity: text.validity(bytes, rows)?.map(Into::into),
-        ends: Integers::of(&ends),
+        ends: PackedIntegers::of(&ends),
         rows,
         start: start + text.start() as u64,
         checksums: checksums.into(),
@@ -397,13 +424,13 @@ fn decode_texts(text: &Text, bytes: &[u8], start: u64, rows: usize, in_memory: b
 }
 
 fn decode_fields(
-    fields: &Fields,
+    fields: &FieldsColumn,
     bytes: &[u8],
     lengths: &[u64],
-    names: &mut Names,
-    bad: impl Fn(usize, &str) -> Fault,
-) -> Result<FieldLists, Fault> {
-    let wide = |numbers: &Numbers| -> Result<Vec<u64>, Fault> {
+    names: &mut NameTable,
+    bad: impl Fn(usize, &str) -> CatalogFault,
+) -> Result<FieldLists, CatalogFault> {
+    let wide = |numbers: &NumberColumn| -> Result<Vec<u64>, CatalogFault> {
         Ok(numbers.values(bytes, fields.count)?.iter().map(|value| u64::from_le_bytes(*value)).collect())
     };
     let ends = fields.ends(bytes, lengths.len())?;
@@ -424,10 +451,10 @@ fn decode_fields(
         }
     }
     Ok(FieldLists {
-        ends: Integers::of(&ends),
-        name: Integers::of(&name),
-        offset: Integers::of(&offset),
-        length: Integers::of(&length),
+        ends: PackedIntegers::of(&ends),
+        name: PackedIntegers::of(&name),
+        offset: PackedIntegers::of(&offset),
+        length: PackedIntegers::of(&length),
     })
 }
 
@@ -444,7 +471,7 @@ mod tests {
             (vec![0, u64::MAX, 5], 8),
             (vec![], 0),
         ] {
-            let integers = Integers::of(&values);
+            let integers = PackedIntegers::of(&values);
             assert_eq!(integers.width, width, "{values:?}");
             assert_eq!(integers.bytes.len(), width * values.len());
             let found: Vec<u64> = (0..values.len()).map(|row| integers.get(row)).collect();

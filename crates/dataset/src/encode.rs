@@ -1,8 +1,8 @@
 //! Writing a catalog: the samples in their order, as the bytes of an Arrow IPC file.
 //!
-//! Labels are a dictionary column, because a thousand names stand behind a million rows; what only some origins have
-//! (modification times, ETags) is a column only where it is used. Everything written is a function of the samples, their
-//! listing and the base URL alone.
+//! Labels are a dictionary column, because a million rows share a thousand names. Columns that only some origins need
+//! (modification times, ETags) are written only where they are used. The output is a function of the samples, their listing
+//! and the base URL alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use foreread_tier::{Object, Version};
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::image::{
-    BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, FINGERPRINT_KEY, FORMAT_KEY, Fault,
+use crate::catalog_file::{
+    BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, CatalogFault, FINGERPRINT_KEY, FORMAT_KEY,
     LISTING_KEY, NAME_KEY, VERSION, VERSION_KEY, checksum, checksum_digits,
 };
 use crate::listing::Listing;
-use crate::names::Cut;
+use crate::names::SplitName;
 
 /// Rows of a batch: few batches for a million samples, and text well below the 31 bits that count it.
 pub(crate) const ROWS: usize = 65_536;
 
 /// One sample on its way into a catalog.
-pub(crate) struct Sample {
+pub(crate) struct CatalogSample {
     pub(crate) object: Object,
-    pub(crate) cut: Cut,
+    pub(crate) cut: SplitName,
 }
 
-impl Sample {
+impl CatalogSample {
     fn label(&self) -> Option<&str> {
         Some(self.cut.label(&self.object.path)).filter(|label| !label.is_empty())
     }
@@ -60,7 +60,7 @@ pub(crate) fn etag(object: &Object) -> Option<&str> {
 
 /// What a catalog says of itself beside its samples.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head<'a> {
+pub(crate) struct CatalogHeader<'a> {
     pub(crate) base_url: &'a str,
     /// What the user calls the place of the data.
     pub(crate) name: Option<&'a str>,
@@ -88,7 +88,7 @@ pub(crate) fn hash_version(hash: &mut Xxh3, object: &Object) {
 
 /// What identifies the data, whatever the catalog's own form and place: of each sample in order its path, offset,
 /// length, version and label.
-pub(crate) fn fingerprint(samples: &[Sample]) -> Fingerprint {
+pub(crate) fn fingerprint(samples: &[CatalogSample]) -> Fingerprint {
     let mut hash = Xxh3::new();
     hash.update(b"foreread samples 1\0");
     for sample in samples {
@@ -105,8 +105,12 @@ pub(crate) fn fingerprint(samples: &[Sample]) -> Fingerprint {
 }
 
 /// The bytes of the catalog file; `samples` are sorted.
-pub(crate) fn encode(head: Head<'_>, format: &str, samples: &[Sample]) -> Result<Vec<u8>, ArrowError> {
-    let labels = Labels::of(samples)?;
+pub(crate) fn encode(
+    head: CatalogHeader<'_>,
+    format: &str,
+    samples: &[CatalogSample],
+) -> Result<Vec<u8>, ArrowError> {
+    let labels = LabelNumbers::of(samples)?;
     let modified = samples.iter().any(|sample| sample.modified().is_some());
     let etag = samples.iter().any(|sample| sample.etag().is_some());
     let mut fields = vec![
@@ -130,11 +134,11 @@ pub(crate) fn encode(head: Head<'_>, format: &str, samples: &[Sample]) -> Result
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(paths), Arc::new(offsets), Arc::new(lengths), Arc::new(labels.column(rows)?)];
         if modified {
-            let times: TimestampNanosecondArray = rows.iter().map(Sample::modified).collect();
+            let times: TimestampNanosecondArray = rows.iter().map(CatalogSample::modified).collect();
             columns.push(Arc::new(times.with_timezone("UTC")));
         }
         if etag {
-            columns.push(Arc::new(rows.iter().map(Sample::etag).collect::<StringArray>()));
+            columns.push(Arc::new(rows.iter().map(CatalogSample::etag).collect::<StringArray>()));
         }
         writer.write(&RecordBatch::try_new(Arc::clone(&schema), columns)?)?;
     }
@@ -145,7 +149,7 @@ pub(crate) fn encode(head: Head<'_>, format: &str, samples: &[Sample]) -> Result
 pub(crate) fn begin(
     fields: Vec<Field>,
     version: &str,
-    head: Head<'_>,
+    head: CatalogHeader<'_>,
     format: &str,
     fingerprint: Fingerprint,
 ) -> Result<(Arc<Schema>, FileWriter<Vec<u8>>), ArrowError> {
@@ -170,7 +174,7 @@ pub(crate) fn begin(
 pub(crate) fn finish(mut writer: FileWriter<Vec<u8>>) -> Result<Vec<u8>, ArrowError> {
     writer.finish()?;
     let mut bytes = writer.into_inner()?;
-    let damaged = |fault: Fault| ArrowError::IpcError(fault.why);
+    let damaged = |fault: CatalogFault| ArrowError::IpcError(fault.why);
     let digits = checksum_digits(&bytes).map_err(damaged)?;
     let sum = checksum(&bytes, &digits);
     bytes[digits].copy_from_slice(sum.as_bytes());
@@ -178,14 +182,14 @@ pub(crate) fn finish(mut writer: FileWriter<Vec<u8>>) -> Result<Vec<u8>, ArrowEr
 }
 
 /// The labels of sorted samples, which are therefore sorted.
-struct Labels<'a> {
+struct LabelNumbers<'a> {
     names: Vec<&'a str>,
     dictionary: ArrayRef,
 }
 
-impl<'a> Labels<'a> {
-    fn of(samples: &'a [Sample]) -> Result<Self, ArrowError> {
-        let mut names: Vec<&str> = samples.iter().filter_map(Sample::label).collect();
+impl<'a> LabelNumbers<'a> {
+    fn of(samples: &'a [CatalogSample]) -> Result<Self, ArrowError> {
+        let mut names: Vec<&str> = samples.iter().filter_map(CatalogSample::label).collect();
         names.dedup();
         let text: usize = names.iter().map(|name| name.len()).sum();
         if i32::try_from(text).is_err() {
@@ -195,9 +199,10 @@ impl<'a> Labels<'a> {
         Ok(Self { names, dictionary })
     }
 
-    fn column(&self, rows: &[Sample]) -> Result<DictionaryArray<Int32Type>, ArrowError> {
-        let number =
-            |sample: &Sample| self.names.binary_search(&sample.label()?).ok().map(|number| number as i32);
+    fn column(&self, rows: &[CatalogSample]) -> Result<DictionaryArray<Int32Type>, ArrowError> {
+        let number = |sample: &CatalogSample| {
+            self.names.binary_search(&sample.label()?).ok().map(|number| number as i32)
+        };
         let numbers: Int32Array = rows.iter().map(number).collect();
         DictionaryArray::try_new(numbers, Arc::clone(&self.dictionary))
     }

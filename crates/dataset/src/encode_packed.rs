@@ -1,7 +1,7 @@
 //! Writing a catalog of packed samples.
 //!
-//! A row says all that a read of its sample needs. What rows of one shard share stands in dictionaries (its path and its
-//! ETag) or is short (its length and time), so that a sample costs some 40 bytes and its name.
+//! A row has all that a read of its sample needs. Values that the rows of a shard share are in dictionaries (path, ETag) or
+//! short (length, time), so that a sample costs some 40 bytes and its name.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::encode::{Head, ROWS, begin, etag, finish, hash_text, hash_version, modified};
-use crate::image::VERSION_PACKED;
-use crate::packed::{Rows, Shard};
+use crate::catalog_file::VERSION_PACKED;
+use crate::encode::{CatalogHeader, ROWS, begin, etag, finish, hash_text, hash_version, modified};
+use crate::packed::{IndexedShard, SampleRows};
 
 /// What identifies the data: of each shard its path, length and version; of each sample its name, extent, fields and
 /// checksum.
-fn fingerprint(format: &str, shards: &[Shard]) -> Fingerprint {
+fn fingerprint(format: &str, shards: &[IndexedShard]) -> Fingerprint {
     let mut hash = Xxh3::new();
     hash.update(b"foreread packed samples 1\0");
     hash_text(&mut hash, 1, format);
-    for Shard { object, rows, .. } in shards {
+    for IndexedShard { object, rows, .. } in shards {
         hash_text(&mut hash, 2, &object.path);
         hash.update(&object.size.to_le_bytes());
         hash_version(&mut hash, object);
@@ -62,8 +62,12 @@ fn field_columns() -> Fields {
 }
 
 /// The bytes of the catalog file; `shards` are sorted by path and none is empty.
-pub(crate) fn encode(head: Head<'_>, format: &str, shards: &[Shard]) -> Result<Vec<u8>, ArrowError> {
-    let has = |what: fn(&Rows) -> bool| shards.iter().any(|shard| what(&shard.rows));
+pub(crate) fn encode(
+    head: CatalogHeader<'_>,
+    format: &str,
+    shards: &[IndexedShard],
+) -> Result<Vec<u8>, ArrowError> {
+    let has = |what: fn(&SampleRows) -> bool| shards.iter().any(|shard| what(&shard.rows));
     let (keys, fields, sums) = (
         has(|rows| rows.key(0).is_some()),
         has(|rows| rows.fields(0).is_some()),
@@ -93,7 +97,7 @@ pub(crate) fn encode(head: Head<'_>, format: &str, shards: &[Shard]) -> Result<V
     let tag_numbers: Vec<Option<i32>> =
         shards.iter().map(|shard| Some(tags.binary_search(&etag(&shard.object)?).ok()? as i32)).collect();
     let tags: ArrayRef = Arc::new(strings(tags.iter().copied())?);
-    for rows in (Places { shards, shard: 0, row: 0 }) {
+    for rows in (BatchRanges { shards, shard: 0, row: 0 }) {
         let number = |&(shard, _): &(usize, usize)| shard as i32;
         let of = |&(shard, _): &(usize, usize)| &shards[shard];
         let extent = |&(shard, row): &(usize, usize)| shards[shard].rows.extent(row);
@@ -139,7 +143,11 @@ fn strings<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Result<StringArr
 }
 
 /// The fields of these rows.
-fn lists(shards: &[Shard], rows: &[(usize, usize)], item: &Arc<Field>) -> Result<ListArray, ArrowError> {
+fn lists(
+    shards: &[IndexedShard],
+    rows: &[(usize, usize)],
+    item: &Arc<Field>,
+) -> Result<ListArray, ArrowError> {
     let fields = |&(shard, row): &(usize, usize)| {
         let rows = &shards[shard].rows;
         rows.fields(row).unwrap_or_default().map(move |field| rows.field(field))
@@ -156,13 +164,13 @@ fn lists(shards: &[Shard], rows: &[(usize, usize)], item: &Arc<Field>) -> Result
 }
 
 /// All rows as (shard, row of it), a batch at a time.
-struct Places<'a> {
-    shards: &'a [Shard],
+struct BatchRanges<'a> {
+    shards: &'a [IndexedShard],
     shard: usize,
     row: usize,
 }
 
-impl Iterator for Places<'_> {
+impl Iterator for BatchRanges<'_> {
     type Item = Vec<(usize, usize)>;
 
     fn next(&mut self) -> Option<Self::Item> {

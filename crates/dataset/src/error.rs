@@ -1,4 +1,4 @@
-//! What can go wrong with a catalog.
+//! Errors of catalogs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,10 +41,10 @@ pub enum DatasetErrorKind {
 ///
 /// Cheap to clone. The text and the source are for people and may change; programs ask for [`kind`](Self::kind).
 #[derive(Clone, Debug)]
-pub struct DatasetError(Arc<Inner>);
+pub struct DatasetError(Arc<ErrorInner>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ErrorInner {
     kind: DatasetErrorKind,
     message: String,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
@@ -52,7 +52,7 @@ struct Inner {
 
 impl DatasetError {
     pub(crate) fn new(kind: DatasetErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, message: message.into(), source: None }))
+        Self(Arc::new(ErrorInner { kind, message: message.into(), source: None }))
     }
 
     pub(crate) fn with_source(mut self, source: impl Into<BoxError>) -> Self {

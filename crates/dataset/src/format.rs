@@ -1,4 +1,4 @@
-//! How samples lie in objects, and how that is told from their names.
+//! How samples lie in objects, and how that is detected from their names.
 
 use crate::{DatasetError, DatasetErrorKind};
 
@@ -103,14 +103,14 @@ fn ends_with(path: &str, suffix: &str) -> bool {
 
 /// What names say of the objects of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum DetectedFormat {
     /// All of it.
     Format(Format),
     /// They are shards (`train-00000-of-01024`), and their first bytes must say of what.
     Numbered,
 }
 
-/// The format of a dataset that holds these objects, if nobody has said one: packed where every object is a shard of
+/// The format of a dataset of these objects, if none is given: packed where every object is a shard of
 /// one kind, else files; what is half and half is said.
 ///
 /// # Errors
@@ -118,16 +118,16 @@ pub(crate) enum Told {
 pub(crate) fn detect<'a>(
     base_url: &str,
     paths: impl Iterator<Item = &'a str> + Clone,
-) -> Result<Told, DatasetError> {
+) -> Result<DetectedFormat, DatasetError> {
     let mut found = paths.clone().map(Format::of_shard);
     let first = found.next().flatten();
     if let Some(format) = first
         && found.all(|other| other == Some(format))
     {
-        return Ok(Told::Format(format));
+        return Ok(DetectedFormat::Format(format));
     }
     if paths.clone().next().is_some() && paths.clone().all(Format::is_numbered_shard) {
-        return Ok(Told::Numbered);
+        return Ok(DetectedFormat::Numbered);
     }
     if let Some(path) = paths.clone().next()
         && paths.clone().all(is_compressed)
@@ -143,7 +143,7 @@ pub(crate) fn detect<'a>(
              sample; choose with --include '**/*.tar' or --format"
         );
     }
-    Ok(Told::Format(Format::Files))
+    Ok(DetectedFormat::Format(Format::Files))
 }
 
 /// What to say where shards are compressed.
@@ -187,10 +187,10 @@ mod tests {
     // semantics: SHARD-1
     fn only_shards_of_one_kind_are_packed() {
         let of = |paths: &[&'static str]| detect("/data", paths.iter().copied());
-        assert_eq!(of(&["a.tar", "b/c.tar"]).unwrap(), Told::Format(Format::Tar));
-        assert_eq!(of(&["a.tfrecord", "b.tfrecords"]).unwrap(), Told::Format(Format::TfRecord));
-        assert_eq!(of(&["a.tfrecord-0-of-1", "b-0-of-1"]).unwrap(), Told::Numbered);
-        assert_eq!(of(&["train-00000-of-00002", "train-00001-of-00002"]).unwrap(), Told::Numbered);
+        assert_eq!(of(&["a.tar", "b/c.tar"]).unwrap(), DetectedFormat::Format(Format::Tar));
+        assert_eq!(of(&["a.tfrecord", "b.tfrecords"]).unwrap(), DetectedFormat::Format(Format::TfRecord));
+        assert_eq!(of(&["a.tfrecord-0-of-1", "b-0-of-1"]).unwrap(), DetectedFormat::Numbered);
+        assert_eq!(of(&["train-00000-of-00002", "train-00001-of-00002"]).unwrap(), DetectedFormat::Numbered);
         for mixed in [
             &["a.tar", "b.zip"][..],
             &["a-0-of-2", "a.json"],
@@ -199,7 +199,7 @@ mod tests {
             &["a.tar.gz", "b.jpg"],
             &[],
         ] {
-            assert_eq!(of(mixed).unwrap(), Told::Format(Format::Files), "{mixed:?}");
+            assert_eq!(of(mixed).unwrap(), DetectedFormat::Format(Format::Files), "{mixed:?}");
         }
         let error = of(&["a.tar.gz", "b.TGZ"]).unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Unsupported);

@@ -1,4 +1,4 @@
-//! Making a catalog by listing an origin, and reading the heads of what lies in its shards.
+//! Making a catalog: listing an origin, and reading the headers in its shards.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,12 +8,12 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-use crate::format::Told;
+use crate::directory_markers::DirectoryMarkers;
+use crate::format::DetectedFormat;
+use crate::listing_journal::{self, ListingJournal};
 use crate::names::refuse;
-use crate::packed::Before;
-use crate::partial::{self, Partial};
-use crate::partial_shards::{self, PartialShards};
-use crate::placeholders::PlaceHolders;
+use crate::packed::ResumeState;
+use crate::shard_journal::{self, ShardJournal};
 use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
 
 /// Names that cannot be listed, from which on the index is given up.
@@ -90,7 +90,7 @@ pub struct Progress {
     pub bytes: u64,
     /// Samples found so far: objects while they are listed as files, then what was found in shards.
     pub samples: u64,
-    /// Members of shards that are no samples (directories, links, names that WebDataset leaves out).
+    /// MemberScan of shards that are no samples (directories, links, names that WebDataset leaves out).
     pub skipped: u64,
     /// Reads of shards so far.
     pub requests: u64,
@@ -102,12 +102,12 @@ pub struct Progress {
     pub resumed_shards: u64,
 }
 
-struct Filter {
+struct GlobFilter {
     include: Option<GlobSet>,
     exclude: GlobSet,
 }
 
-impl Filter {
+impl GlobFilter {
     fn new(options: &IndexOptions) -> Result<Self, DatasetError> {
         let include = (!options.include.is_empty()).then(|| set(&options.include)).transpose()?;
         Ok(Self { include, exclude: set(&options.exclude)? })
@@ -149,16 +149,16 @@ fn is_catalogs(path: &str) -> bool {
 
 /// What listing has found.
 #[derive(Default)]
-struct Found {
+struct FoundObjects {
     objects: Vec<Object>,
     progress: Progress,
     catalogs: u64,
     unwanted: u64,
 }
 
-impl Found {
+impl FoundObjects {
     /// Takes an object in, if it is wanted.
-    fn choose(&mut self, object: Object, filter: &Filter, progress: &mut impl FnMut(Progress)) {
+    fn choose(&mut self, object: Object, filter: &GlobFilter, progress: &mut impl FnMut(Progress)) {
         if is_catalogs(&object.path) {
             self.catalogs += 1;
         } else if !filter.wants(&object.path) {
@@ -176,8 +176,8 @@ impl Found {
         self.objects.push(object);
     }
 
-    /// Takes place-holders of directories out.
-    fn sift(&mut self, holders: PlaceHolders, progress: &mut impl FnMut(Progress)) {
+    /// Takes directory markers of directories out.
+    fn sift(&mut self, holders: DirectoryMarkers, progress: &mut impl FnMut(Progress)) {
         let before = self.objects.len();
         holders.sift(&mut self.objects);
         let gone = (before - self.objects.len()) as u64;
@@ -226,8 +226,8 @@ impl Catalog {
         let format = match options.format {
             Some(format) => format,
             None => match format::detect(base_url, paths())? {
-                Told::Format(format) => format,
-                Told::Numbered => packed::sniff(origin, base_url, &found.objects).await?,
+                DetectedFormat::Format(format) => format,
+                DetectedFormat::Numbered => packed::sniff(origin, base_url, &found.objects).await?,
             },
         };
         match format.is_packed() {
@@ -242,16 +242,16 @@ async fn list(
     base_url: &str,
     options: &IndexOptions,
     progress: &mut impl FnMut(Progress),
-) -> Result<Found, DatasetError> {
-    let filter = Filter::new(options)?;
+) -> Result<FoundObjects, DatasetError> {
+    let filter = GlobFilter::new(options)?;
     if !options.objects.is_empty() {
         return named(origin, base_url, options, &filter, progress).await;
     }
     let (mut found, mut holders, mut first, mut errors) =
-        (Found::default(), PlaceHolders::default(), None, 0u64);
+        (FoundObjects::default(), DirectoryMarkers::default(), None, 0u64);
     let mut partial = None;
     let path = options.partial.as_deref().filter(|_| origin.profile().lists_in_order);
-    let kept = path.map(|path| Partial::open(path, base_url, options)).transpose()?.flatten();
+    let kept = path.map(|path| ListingJournal::open(path, base_url, options)).transpose()?.flatten();
     if let Some((unfinished, before)) = kept
         && is_of(origin, &before).await
     {
@@ -260,7 +260,7 @@ async fn list(
         before.into_iter().for_each(|object| found.add(object));
         partial = Some(unfinished);
     }
-    let mut listing = origin.list("", partial.as_ref().and_then(Partial::after));
+    let mut listing = origin.list("", partial.as_ref().and_then(ListingJournal::after));
     while let Some(object) = listing.next().await {
         if let Ok(object) = &object {
             holders.note(object);
@@ -274,7 +274,7 @@ async fn list(
                 tracing::warn!("{base_url}: {error}");
                 (found, holders, first, errors) = Default::default();
                 partial = None;
-                path.into_iter().for_each(partial::forget);
+                path.into_iter().for_each(listing_journal::forget);
                 progress(found.progress);
             }
             Err(error) if filter.excludes(&error) => {
@@ -311,11 +311,11 @@ async fn named(
     origin: &dyn OriginTier,
     base_url: &str,
     options: &IndexOptions,
-    filter: &Filter,
+    filter: &GlobFilter,
     progress: &mut impl FnMut(Progress),
-) -> Result<Found, DatasetError> {
+) -> Result<FoundObjects, DatasetError> {
     let names: BTreeSet<&str> = options.objects.iter().map(String::as_str).collect();
-    let mut found = Found::default();
+    let mut found = FoundObjects::default();
     let (mut first, mut errors, mut gone) = (None, 0u64, BTreeSet::new());
     let (mut waiting, mut asked) = (names.into_iter(), FuturesUnordered::new());
     loop {
@@ -371,10 +371,10 @@ async fn pack(
     base_url: &str,
     format: Format,
     options: &IndexOptions,
-    found: Found,
+    found: FoundObjects,
     mut progress: impl FnMut(Progress),
 ) -> Result<Catalog, DatasetError> {
-    let Found { mut objects, progress: mut so_far, .. } = found;
+    let FoundObjects { mut objects, progress: mut so_far, .. } = found;
     objects.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
     let twice = objects
         .array_windows()
@@ -386,10 +386,10 @@ async fn pack(
         return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
     }
     let count = objects.len();
-    let path = options.partial.as_deref().map(partial_shards::beside);
-    let partial = path.map(|path| PartialShards::open(&path, base_url, format)).transpose()?.flatten();
+    let path = options.partial.as_deref().map(shard_journal::beside);
+    let partial = path.map(|path| ShardJournal::open(&path, base_url, format)).transpose()?.flatten();
     let (partial, kept) = partial.unzip();
-    let before = Before { kept: kept.unwrap_or_default(), partial: partial.as_ref() };
+    let before = ResumeState { kept: kept.unwrap_or_default(), partial: partial.as_ref() };
     let shards = packed::index(origin, base_url, format, objects, before, |cost| {
         so_far = Progress {
             samples: cost.samples,
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_left_says_what_was_left_out() {
+    async fn empty_result_names_what_was_excluded() {
         let error = index(&[], IndexOptions::default()).await.unwrap_err();
         assert_eq!(error.to_string(), "/data: there are no samples in it (hidden files do not count)");
         let paths = ["a", "b", "old.foreread"];
@@ -541,7 +541,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: SAMPLE-7
-    async fn place_holders_of_directories_are_no_samples() {
+    async fn directory_markers_are_not_samples() {
         let paths = ["shards=", "shards/a.tar=", "shards/a=", "shards/a/1", "empty="];
         let any = IndexOptions::default;
         assert_eq!(index(&paths, any()).await.unwrap(), ["empty", "shards/a.tar", "shards/a/1"]);
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_listed_counts_unless_it_is_excluded() {
+    async fn unlistable_file_is_an_error_unless_excluded() {
         let paths = ["a", "!private", "b", "!other/link"];
         let error = index(&paths, IndexOptions::default()).await.unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Listing);

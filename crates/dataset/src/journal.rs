@@ -1,10 +1,10 @@
-//! A file of what a long operation has found so far, from which the next one continues.
+//! A journal: the partial results of a long operation in a file, from which the next run resumes.
 //!
-//! The first line says what the file is for; for anything else it is begun anew. Each line behind it is a record with a
-//! checksum, and from the first one on that is torn or damaged nothing counts. A process that writes the file holds a
-//! lock on it, which ends with the process, and writes a record of its own, so that a second process can name it. The
-//! price is that two of them cannot share one file: the second ends with an error. Where a file system has no locks
-//! (Lustre without `flock`, some NFS) the checksums are all there is.
+//! The first line identifies the operation. For another one the file starts anew. Each later line is a record with a
+//! checksum, and no record counts after the first that is torn or damaged. The writing process locks the file until it
+//! ends and writes a record that names it, for the error of a second process. The price is that two processes cannot share
+//! one file: the second ends with an error. Where a file system has no locks (Lustre without `flock`, some NFS) there are
+//! only the checksums.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -23,11 +23,11 @@ const ATTEMPTS: usize = 10;
 
 /// The process that writes the file: the record that each one begins with.
 #[derive(Debug, Serialize, Deserialize)]
-struct Writer {
+struct JournalWriter {
     writer: String,
 }
 
-impl Writer {
+impl JournalWriter {
     fn this() -> Self {
         let system = rustix::system::uname();
         let host = system.nodename().to_string_lossy();
@@ -35,9 +35,9 @@ impl Writer {
     }
 }
 
-/// What a reader makes of a record.
+/// Whether a record counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum RecordUse {
     /// All up to this one counts.
     Counts,
     /// It counts if a later one does.
@@ -64,7 +64,7 @@ impl Journal {
         beginning: &[u8],
         head: &H,
         oldest: Duration,
-        take: impl FnMut(&str) -> Verdict,
+        take: impl FnMut(&str) -> RecordUse,
     ) -> Result<Option<Self>, DatasetError> {
         let cannot = |error: std::io::Error| {
             tracing::debug!(%error, path = %path.display(), "what is found cannot be kept");
@@ -75,8 +75,8 @@ impl Journal {
             return Ok(None);
         }
         let file = match lock(path, true) {
-            Ok(Locked::Own(file)) => file,
-            Ok(Locked::Other) => return Err(in_use(path)),
+            Ok(LockOutcome::Own(file)) => file,
+            Ok(LockOutcome::Other) => return Err(in_use(path)),
             Err(error) => return cannot(error),
         };
         let length = read(&file, head, oldest, take).unwrap_or(0);
@@ -106,7 +106,7 @@ impl Journal {
     }
 }
 
-/// Continues a file behind the `length` bytes that count; without any it gets its head.
+/// Continues a file after the `length` bytes that count; without any it gets its head.
 fn begin(mut file: File, head: &impl Serialize, length: u64) -> std::io::Result<BufWriter<File>> {
     file.set_len(length)?;
     file.seek(SeekFrom::End(0))?;
@@ -115,13 +115,13 @@ fn begin(mut file: File, head: &impl Serialize, length: u64) -> std::io::Result<
         serde_json::to_writer(&mut out, head)?;
         out.write_all(b"\n")?;
     }
-    let text = serde_json::to_string(&Writer::this())?;
+    let text = serde_json::to_string(&JournalWriter::this())?;
     writeln!(out, "{:08x} {text}", crc32c::crc32c(text.as_bytes()))?;
     out.flush()?;
     Ok(out)
 }
 
-enum Locked {
+enum LockOutcome {
     /// This process has it, or the file system has no locks.
     Own(File),
     /// Another one has it.
@@ -129,7 +129,7 @@ enum Locked {
 }
 
 /// Opens and locks a file; one that is not there is made if `create`.
-fn lock(path: &Path, create: bool) -> std::io::Result<Locked> {
+fn lock(path: &Path, create: bool) -> std::io::Result<LockOutcome> {
     for _ in 0..ATTEMPTS {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(create).truncate(false);
@@ -137,16 +137,16 @@ fn lock(path: &Path, create: bool) -> std::io::Result<Locked> {
         let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(Locked::Other),
+            Err(TryLockError::WouldBlock) => return Ok(LockOutcome::Other),
             Err(TryLockError::Error(error)) => {
                 tracing::debug!(%error, path = %path.display(), "the file cannot be locked");
-                return Ok(Locked::Own(file));
+                return Ok(LockOutcome::Own(file));
             }
         }
         // The last process may have removed it after it was opened here.
         let (own, there) = (file.metadata()?, std::fs::symlink_metadata(path));
         if there.is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino())) {
-            return Ok(Locked::Own(file));
+            return Ok(LockOutcome::Own(file));
         }
     }
     Err(std::io::Error::other("it is removed again and again"))
@@ -157,7 +157,7 @@ fn read<H: DeserializeOwned + PartialEq>(
     file: &File,
     head: &H,
     oldest: Duration,
-    mut take: impl FnMut(&str) -> Verdict,
+    mut take: impl FnMut(&str) -> RecordUse,
 ) -> Option<u64> {
     if file.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default() > oldest {
         return None;
@@ -174,13 +174,13 @@ fn read<H: DeserializeOwned + PartialEq>(
         let Ok(read @ 1..) = lines.read_line(&mut line) else { break };
         length += read as u64;
         let Some(text) = whole(&line) else { break };
-        if serde_json::from_str::<Writer>(text).is_ok() {
+        if serde_json::from_str::<JournalWriter>(text).is_ok() {
             continue;
         }
         match take(text) {
-            Verdict::Counts => counts = length,
-            Verdict::Pending => {}
-            Verdict::Refused => break,
+            RecordUse::Counts => counts = length,
+            RecordUse::Pending => {}
+            RecordUse::Refused => break,
         }
     }
     Some(counts)
@@ -192,13 +192,14 @@ fn whole(line: &str) -> Option<&str> {
     (u32::from_str_radix(sum, 16) == Ok(crc32c::crc32c(text.as_bytes()))).then_some(text)
 }
 
-/// The process that writes a file says in it who it is.
+/// The error that names the writing process.
 fn in_use(path: &Path) -> DatasetError {
     let mut writer = None;
     if let Ok(file) = File::open(path) {
         let lines = BufReader::new(file).lines().map_while(Result::ok);
-        writer =
-            lines.filter_map(|line| serde_json::from_str::<Writer>(whole(&format!("{line}\n"))?).ok()).last();
+        writer = lines
+            .filter_map(|line| serde_json::from_str::<JournalWriter>(whole(&format!("{line}\n"))?).ok())
+            .last();
     }
     let writer = writer.map_or_else(|| "another process".to_owned(), |last| last.writer);
     let message = format!(
@@ -211,7 +212,7 @@ fn in_use(path: &Path) -> DatasetError {
 /// Removes a journal that begins so, unless a process writes it. Anything else is left alone.
 pub(crate) fn forget(path: &Path, beginning: &[u8]) {
     let is_file = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
-    if is_file && begins_with(path, beginning) && matches!(lock(path, false), Ok(Locked::Own(_))) {
+    if is_file && begins_with(path, beginning) && matches!(lock(path, false), Ok(LockOutcome::Own(_))) {
         remove(path);
     }
 }
@@ -250,7 +251,7 @@ mod tests {
         let head = Head { test: 1 };
         let journal = Journal::open(path, BEGINNING, &head, Duration::MAX, |text| {
             found.push(serde_json::from_str(text).unwrap());
-            Verdict::Counts
+            RecordUse::Counts
         })?;
         Ok((journal.unwrap(), found))
     }
@@ -302,7 +303,8 @@ mod tests {
         drop(open(&other).unwrap());
         let before = std::fs::read(&other).unwrap();
         std::os::unix::fs::symlink(&other, &path).unwrap();
-        let journal = Journal::open(&path, BEGINNING, &Head { test: 2 }, Duration::MAX, |_| Verdict::Counts);
+        let journal =
+            Journal::open(&path, BEGINNING, &Head { test: 2 }, Duration::MAX, |_| RecordUse::Counts);
         assert!(journal.unwrap().is_none());
         assert_eq!(std::fs::read(&other).unwrap(), before);
     }

@@ -3,7 +3,7 @@
 //! A [`Catalog`] is made once, by listing an origin ([`Catalog::index`]), and opened ever after ([`Catalog::open`]): a
 //! listing of a million files takes minutes on a shared file system, opening its catalog takes milliseconds. It fixes
 //! the number of each sample, so that an order drawn from a seed means the same samples on every machine, and its
-//! [fingerprint](Catalog::fingerprint) says whether two ranks or two runs speak of the same data.
+//! [fingerprint](Catalog::fingerprint) tells whether two ranks or two runs use the same data.
 //!
 //! Samples are files, or parts of shards (tar as WebDataset writes it, TFRecord, zip without compression): see [`Format`].
 //!
@@ -24,24 +24,24 @@
 //! # }
 //! ```
 
+mod batch_layout;
 mod braces;
 mod catalog;
+mod catalog_file;
 mod columns;
+mod directory_markers;
 mod encode;
 mod encode_packed;
 mod error;
 mod format;
-mod image;
 mod index;
 mod journal;
-mod layout;
 mod listing;
+mod listing_journal;
 mod names;
 mod packed;
-mod partial;
-mod partial_shards;
-mod placeholders;
 mod replace;
+mod shard_journal;
 mod stored;
 
 #[cfg(test)]
@@ -52,10 +52,10 @@ pub use catalog::{Catalog, Entry, Field};
 pub use error::{DatasetError, DatasetErrorKind};
 pub use format::Format;
 pub use index::{IndexOptions, Progress};
-pub use partial::forget_listing;
+pub use listing_journal::forget_listing;
 pub use replace::replace_file;
 
-/// What a catalog is called that lies in a store beside its data: it is found there, and used.
+/// The name of a catalog that is stored next to its data, where it is found and used.
 pub const CATALOG_NAME: &str = "catalog.foreread";
 
 /// How names of catalogs end. Such files are never samples, so that a catalog may lie in the directory it describes.

@@ -1,16 +1,16 @@
-//! What tells one listing of the data from another that looks the same.
+//! The identity of a listing, which distinguishes it from another that looks the same.
 //!
-//! Bytes that were read once are kept under a dataset's identity, and names, sizes and modification times do not prove
-//! that bytes are the same: data can be made anew in their place with the old times put back, and images of file
-//! systems often have one time for all files. So a catalog has a number of its listing wherever versions do not do:
-//! * where the file system keeps change times, which nobody can set, a digest of these and the files' inodes: the same for
-//!   every listing until something is written;
-//! * where there are no versions, or ones that prove nothing, a random number: a saved catalog keeps it, and with it what
-//!   caches hold; a new listing has another one, and reads everything again;
-//! * none where versions say enough (ETags, times that differ).
+//! Bytes are cached under a dataset's identity. Names, sizes and modification times do not prove that bytes are equal: data
+//! can be rewritten in place with the old times, and images of file systems often have one time for all files. So a catalog
+//! has a number of its listing where versions prove nothing:
+//! * where the file system keeps change times, which no user can set, a digest of these and the files' inodes: the same for
+//!   every listing until a file is written;
+//! * where there are no versions, or ones that prove nothing, a random number: a saved catalog keeps it, and with it the
+//!   content of caches; a new listing has another one, and reads everything again;
+//! * none where versions suffice (ETags, times that differ).
 //!
-//! Of files on other file systems than the directory that is listed (what is mounted below it, what links lead to) nothing
-//! is known: a listing with one of them is random.
+//! Files on other file systems than the listed directory (mounted below it, or targets of links) prove nothing: a listing
+//! with one of them is random.
 //!
 //! The price of the first is that a change of owner or mode loses a cache, of the second that a cache lives no longer than
 //! its catalog.
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     // semantics: DISK-5
-    fn listing_with_a_file_elsewhere_is_like_no_other() {
+    fn listing_with_a_file_elsewhere_has_its_own_id() {
         let with = |changed| {
             let here = Version::Written { modified: NOW, changed: Change::Kept(1) };
             listing(&[Some(here), Some(Version::Written { modified: NOW + 1, changed })])

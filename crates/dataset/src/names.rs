@@ -2,34 +2,29 @@
 
 use std::cmp::Ordering;
 
+use foreread_tier::check_path;
+
 /// The longest path or ETag in bytes. A batch of a catalog counts its text in 31 bits, and object stores stop at 1,024.
 pub(crate) const MAX_TEXT: usize = 16 << 10;
 
 /// Why a path cannot be a sample's: it could lead out of the origin, or no origin has such a name.
 pub(crate) fn refuse(path: &str) -> Option<&'static str> {
     if path.len() > MAX_TEXT {
-        return Some("it is longer than 16,384 bytes");
+        return Some("the path is longer than 16,384 bytes");
     }
-    if path.contains('\0') {
-        return Some("it has a zero byte in it");
-    }
-    match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
-        None => None,
-        Some("") => Some("it is absolute or has an empty part"),
-        Some(_) => Some("it has a `.` or `..` in it and may leave the origin"),
-    }
+    check_path(path).err()
 }
 
 /// A path cut into the parts that samples are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct SplitName {
     /// Length of the first directory; 0 for a file at the top.
     first: u32,
     /// Length of the containing directory; 0 for a file at the top.
     directory: u32,
 }
 
-impl Cut {
+impl SplitName {
     /// Cuts a path of at most [`MAX_TEXT`] bytes.
     pub(crate) fn of(path: &str) -> Self {
         Self { first: path.find('/').unwrap_or(0) as u32, directory: path.rfind('/').unwrap_or(0) as u32 }
@@ -44,7 +39,7 @@ impl Cut {
 /// The order in which samples are numbered: by first directory, then by containing directory, then by file name,
 /// each as bytes. It is the order of torchvision's `ImageFolder`, which sorts the classes, walks each, sorts the
 /// directories it finds and the files in each.
-pub(crate) fn compare((a, cut_a): (&str, Cut), (b, cut_b): (&str, Cut)) -> Ordering {
+pub(crate) fn compare((a, cut_a): (&str, SplitName), (b, cut_b): (&str, SplitName)) -> Ordering {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let first = a[..cut_a.first as usize].cmp(&b[..cut_b.first as usize]);
     let directory = || a[..cut_a.directory as usize].cmp(&b[..cut_b.directory as usize]);
@@ -58,13 +53,13 @@ mod tests {
 
     #[test]
     // semantics: SAMPLE-3
-    fn the_order_is_image_folders_and_not_the_paths() {
+    fn order_is_that_of_torchvision_image_folder() {
         // Sorted by whole path, `a-b/1` would come before `a/2`, and `a/b-c/1` before `a/b/2`, and `a/z` last of `a`.
         let right = ["top", "zop", "a/z", "a/b/2", "a/b/10/1", "a/b-c/1", "a-b/1", "b/1"];
         let mut sorted = right;
         sorted.sort_unstable();
         assert_ne!(sorted, ["top", "zop", "a/z", "a/b/2", "a/b/10/1", "a/b-c/1", "a-b/1", "b/1"]);
-        sorted.sort_unstable_by(|a, b| compare((a, Cut::of(a)), (b, Cut::of(b))));
+        sorted.sort_unstable_by(|a, b| compare((a, SplitName::of(a)), (b, SplitName::of(b))));
         assert_eq!(sorted, ["top", "zop", "a/z", "a/b/2", "a/b-c/1", "a/b/10/1", "a-b/1", "b/1"]);
     }
 

@@ -1,4 +1,4 @@
-//! Writing a file whole or not at all.
+//! Atomic replacement of a file.
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};

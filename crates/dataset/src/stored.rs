@@ -1,10 +1,9 @@
-//! A catalog that lies in the store beside the data that it describes.
+//! A catalog that is stored next to the data that it describes.
 //!
-//! Whoever can write to a bucket lists it once and puts the catalog there, under [`CATALOG_NAME`]; everyone else then
-//! starts with two small requests instead of a listing. Such a catalog speaks of the place that it was found in, whatever
-//! it was made from, so that a bucket can be reached by another name than the one it was indexed by. The price is that
-//! what has been added since is not seen until the catalog is made again; what has been changed is an error when it is
-//! read, by its version.
+//! A user with write access lists a bucket once and stores the catalog there, under [`CATALOG_NAME`]. All others then start
+//! with two small requests instead of a listing. Such a catalog describes the place where it was found, whatever place it
+//! was made from, so that a bucket may have several names. The price is that objects added later are not seen until the
+//! catalog is made again. A changed object is an error when it is read, by its version.
 
 use std::sync::Arc;
 

@@ -8,8 +8,8 @@ use foreread_types::SampleId;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use crate::image::{Image, checksum, checksum_digits};
-use crate::packed::{Rows, Shard};
+use crate::catalog_file::{CatalogFile, checksum, checksum_digits};
+use crate::packed::{IndexedShard, SampleRows};
 use crate::{Catalog, DatasetErrorKind, Entry, Field, Format};
 
 fn object(path: &str, size: u64, version: Option<Version>) -> Object {
@@ -47,20 +47,23 @@ fn files_are_found_by_their_paths() {
 }
 
 /// Two shards: what each format has, and something that it has not.
-fn packed() -> Vec<Shard> {
-    let mut rows = Rows::new(true, true, true);
+fn packed() -> Vec<IndexedShard> {
+    let mut rows = SampleRows::new(true, true, true);
     rows.push("a/1", 512, 0, 7);
     rows.push_field("jpg", 512, 100);
     rows.push_field("cls", 1536, 1);
     rows.push("../2", 2560, 0, 8);
     rows.push_field("\u{e9}", 2560, 0);
-    let one = Shard {
+    let one = IndexedShard {
         object: object("x/1.tar", 4096, Some(Version::Modified(-7))),
         rows: rows.clone(),
         skipped: 0,
     };
-    let two =
-        Shard { object: object("x/0.tar", 1 << 40, Some(Version::ETag("\"e\"".into()))), rows, skipped: 3 };
+    let two = IndexedShard {
+        object: object("x/0.tar", 1 << 40, Some(Version::ETag("\"e\"".into()))),
+        rows,
+        skipped: 3,
+    };
     vec![one, two]
 }
 
@@ -76,7 +79,7 @@ fn entries(catalog: &Catalog) -> Vec<Entry> {
 }
 
 #[test]
-fn a_saved_catalog_says_what_the_made_one_said() {
+fn saved_catalog_equals_the_built_one() {
     let made = Catalog::from_objects("s3://bucket/data", small()).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("c");
@@ -107,14 +110,14 @@ fn a_saved_catalog_says_what_the_made_one_said() {
 
 /// Changing this means that saved state and persisted caches of older versions no longer fit their data.
 #[test]
-fn the_fingerprint_is_as_it_ever_was() {
+fn fingerprint_is_stable_across_versions() {
     let catalog = Catalog::from_objects("/data", small()).unwrap();
     assert_eq!(catalog.fingerprint().to_string(), "d7d72f7fcf183a71f76a92a353555e3b");
 }
 
 #[test]
 // semantics: SAMPLE-23
-fn the_fingerprint_is_of_the_data_and_not_of_its_place_or_listing_order() {
+fn fingerprint_depends_on_data_and_not_on_place_or_order() {
     let base = Catalog::from_objects("/data", small()).unwrap();
     let mut reversed = small();
     reversed.reverse();
@@ -149,7 +152,7 @@ fn more_samples_than_a_batch_holds() {
 }
 
 #[test]
-fn what_no_catalog_can_hold_is_refused_by_name() {
+fn unrepresentable_object_is_refused_by_name() {
     let of = |objects: Vec<Object>| Catalog::from_objects("/data", objects).unwrap_err();
     assert_eq!(of(vec![]).kind(), DatasetErrorKind::Empty);
     for path in ["/etc/passwd", "a/../../x", "a//b", "a/", "", "a\0b"] {
@@ -188,7 +191,7 @@ fn what_is_no_catalog_says_so() {
 }
 
 #[test]
-fn a_packed_catalog_says_what_was_put_in() {
+fn packed_catalog_round_trips() {
     let (_directory, path) = packed_saved();
     let catalog = Catalog::open(path).unwrap();
     assert_eq!((catalog.len(), catalog.format(), catalog.total_bytes()), (4, Format::Tar, 2050));
@@ -218,7 +221,7 @@ fn a_packed_catalog_says_what_was_put_in() {
 }
 
 #[test]
-fn every_flipped_byte_of_a_packed_catalog_is_refused_and_hostile_ones_do_no_harm() {
+fn damaged_or_hostile_packed_catalog_is_refused() {
     let (directory, path) = packed_saved();
     let bytes = fs::read(path).unwrap();
     let damaged = directory.path().join("damaged");
@@ -287,7 +290,7 @@ fn ask_everything(bytes: Vec<u8>, file: &Path) {
 
 #[test]
 // semantics: SAMPLE-21
-fn a_hostile_byte_with_a_right_checksum_does_no_harm() {
+fn hostile_byte_with_a_valid_checksum_is_harmless() {
     let (directory, path) = saved(small());
     let bytes = fs::read(&path).unwrap();
     let hostile = directory.path().join("hostile");
@@ -302,7 +305,7 @@ fn a_hostile_byte_with_a_right_checksum_does_no_harm() {
 
 #[test]
 // semantics: SAMPLE-18
-fn a_climbing_path_in_a_catalog_is_refused_when_it_is_read() {
+fn catalog_path_with_dot_dot_is_refused() {
     let (_directory, path) = saved(vec![object("aaa/bbb", 1, None), object("ccc", 1, None)]);
     let mut bytes = fs::read(&path).unwrap();
     let at = bytes.windows(7).position(|window| window == b"aaa/bbb").unwrap();
@@ -423,16 +426,16 @@ proptest! {
 }
 
 #[test]
-fn the_image_in_memory_is_the_file() {
+fn image_in_memory_is_the_file() {
     let (_directory, path) = saved(small());
-    let image = Image::owned(fs::read(&path).unwrap().into()).unwrap();
+    let image = CatalogFile::owned(fs::read(&path).unwrap().into()).unwrap();
     assert_eq!(image.rows(), 4);
     assert_eq!(*image.bytes().unwrap(), fs::read(&path).unwrap());
 }
 
 #[test]
 // semantics: SAMPLE-19
-fn received_catalog_says_what_the_opened_one_says() {
+fn received_catalog_equals_the_opened_one() {
     for (_directory, path) in [saved(small()), packed_saved()] {
         let opened = Catalog::open(path).unwrap();
         let received = Catalog::from_bytes(opened.to_bytes().unwrap(), "received").unwrap();

@@ -10,7 +10,7 @@ use foreread::calibration::{DiskSpeed, Point};
 use foreread::{Error, ErrorKind, Result};
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
 use foreread_tier::{Buffers, CacheTier, ErrorKind as Kind, Object, ReadRequest, Sample, Span, TierError};
-use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, SplitMix64, Tick};
 use futures::StreamExt;
 
 use crate::probe::{self, ProbeLimits};
@@ -129,14 +129,10 @@ async fn store(tier: &DiskTier, id: u64, content: Bytes) -> Result<(), TierError
 
 /// Bytes that do not compress.
 fn content(length: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = SplitMix64(0);
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
-        // xorshift64 (Marsaglia, 2003)
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
+        bytes.extend_from_slice(&random.draw().to_le_bytes());
     }
     bytes.truncate(length);
     bytes

@@ -145,7 +145,8 @@ pub mod order {
     pub use crate::planned::sampler;
 }
 
-/// The parts of a custom storage backend, for [`Registry::register`]. `crates/tier-testing` has the tests that it must pass.
+/// The parts of a custom storage backend, for [`Registry::register`]. `crates/tier-testing` has the
+/// tests that it must pass. With the feature `s3`, `ObjectStoreOrigin` wraps any `object_store`.
 ///
 /// ```
 /// use foreread::backend::{Span, TierProfile};
@@ -153,6 +154,8 @@ pub mod order {
 /// assert_eq!(profile.parallelism, 64);
 /// ```
 pub mod backend {
+    #[cfg(feature = "s3")]
+    pub use foreread_s3::{ObjectStoreOrigin, object_store};
     pub use foreread_tier::{
         Backend, Buffers, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadFuture,
         ReadRequest, Span, Tier, TierError, TierProfile, Version,

@@ -1,25 +1,26 @@
-//! What launchers say: which rank this is, of how many, and where ranks can meet.
+//! Reads rank, world size and rendezvous from the launcher's environment variables.
 //!
-//! A pure function of the environment. In order, the first that is complete counts:
+//! It is a pure function of the environment. The first complete row counts:
 //!
 //! | launcher | rank and world size | one node if |
 //! |---|---|---|
 //! | torchrun, Ray Train, PyTorchJob, by hand | `RANK`, `WORLD_SIZE` | `LOCAL_WORLD_SIZE` is `WORLD_SIZE`, or `MASTER_ADDR` is this host itself |
 //! | Open MPI | `OMPI_COMM_WORLD_RANK` (or `PMIX_RANK`), `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_SIZE` is the size |
 //! | MPICH, Intel MPI (hydra) | `PMI_RANK`, `PMI_SIZE`, with `MPI_LOCALNRANKS` | that is the size |
-//! | SLURM | `SLURM_PROCID`, `SLURM_NTASKS` | its nodes are one |
+//! | SLURM | `SLURM_PROCID`, `SLURM_NTASKS` | it has one node |
 //! | others that speak PMI | `PMI_RANK`, `PMI_SIZE` | `PMI_LOCAL_SIZE` is the size |
 //!
-//! Open MPI and hydra come before SLURM: inside of a batch job they start every process with the batch script's own
-//! `SLURM_PROCID=0`. How many ranks are on this node, who share its memory ([`Launched::on_node`]), comes from the same variables;
-//! of SLURM's, from `SLURM_STEP_TASKS_PER_NODE`.
+//! Open MPI and hydra come before SLURM: in a batch job they start every process with the batch
+//! script's own `SLURM_PROCID=0`. The number of ranks on this node, which share its memory
+//! ([`Launched::on_node`]), comes from the same variables. For SLURM it comes from
+//! `SLURM_STEP_TASKS_PER_NODE`.
 //!
-//! Where ranks meet ([`Rendezvous`]), the first that there is: `FOREREAD_MEET`; on one node, a socket of the node;
-//! `MASTER_ADDR`; the first host of SLURM's step. `MASTER_PORT` is torch's own and never used: the port is computed from
-//! what tells the job from others (`SLURM_JOB_ID`, `TORCHELASTIC_RUN_ID`, `MASTER_PORT` ...), between 20000 and 28000.
-//! Another program may have it: rank 0 takes the next of four then, and the others try these four in turn, because only
-//! rank 0 knows the job's token. The price is a firewall rule for a range instead of a port; `FOREREAD_MEET=host:port`
-//! says one.
+//! The [`Rendezvous`] is the first of: `FOREREAD_MEET`; a socket of the node, if there is one node;
+//! `MASTER_ADDR`; the first host of SLURM's step. `MASTER_PORT` is torch's and never used. The port
+//! is computed from the job's name (`SLURM_JOB_ID`, `TORCHELASTIC_RUN_ID`, `MASTER_PORT` ...),
+//! between 20000 and 28000. If another program has it, rank 0 takes the next of four. The other
+//! ranks try these four in turn, because only rank 0 knows the job's token. The price is a firewall
+//! rule for a range instead of a port. `FOREREAD_MEET=host:port` sets one.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,18 +30,18 @@ use foreread_types::Rank;
 use super::nodelist::expand;
 use super::{LaunchError, TOKEN};
 
-/// Where ranks meet, if the launcher does not say it or says it wrongly: `host:port` of rank 0, a directory that all ranks
-/// see, or each rank's `host:port`, separated by commas.
+/// Sets the rendezvous where the launcher does not: `host:port` of rank 0, a directory that all
+/// ranks see, or each rank's `host:port`, separated by commas.
 pub const MEET: &str = "FOREREAD_MEET";
 
-/// Ports are computed to be in this range, below those that systems give out.
+/// The range of computed ports, below the ephemeral ports of the system.
 const PORTS: std::ops::Range<u16> = 20_000..28_000;
-/// How many ports rank 0 may try.
-const TRIES: u16 = 4;
+/// The number of ports that rank 0 may try.
+const MAX_PORTS: u16 = 4;
 /// Torch's services use ports near `MASTER_PORT`.
-const NEAR: u16 = 16;
+const TORCH_PORTS: u16 = 16;
 
-/// What a launcher's answer depends on, beside nothing else.
+/// The inputs of launcher detection.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
@@ -55,18 +56,18 @@ impl fmt::Debug for Surroundings<'_> {
 }
 
 impl<'a> Surroundings<'a> {
-    /// The environment `variable` (an empty value counts as none), the user's number and the parent process's.
+    /// With the environment `variable`, the user's id and the parent process's id.
     pub const fn new(variable: &'a dyn Fn(&str) -> Option<String>, uid: u32, parent: u32) -> Self {
         Self { variable, uid, parent }
     }
 
-    /// This process's user and parent, with the environment `variable`.
+    /// With this process's user and parent, and the environment `variable`.
     pub fn of_this_process(variable: &'a dyn Fn(&str) -> Option<String>) -> Self {
         let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
         Self::new(variable, rustix::process::geteuid().as_raw(), parent)
     }
 
-    /// The value of a variable; an empty one counts as none.
+    /// The value of a variable. An empty one counts as unset.
     pub fn get(&self, name: &str) -> Option<String> {
         (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
@@ -74,44 +75,46 @@ impl<'a> Surroundings<'a> {
     fn number(&self, name: &str) -> Result<Option<u32>, LaunchError> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let number = text.parse();
-        number.map(Some).map_err(|_| setting(format!("{name} is {text:?}, which is no number of a rank")))
+        number.map(Some).map_err(|_| invalid(format!("invalid {name} {text:?}: expected a number")))
     }
 
-    /// A number that is only a hint: nothing where it is no number.
+    /// An optional number. `None` if it is invalid.
     fn hint(&self, name: &str) -> Option<u32> {
         self.get(name)?.parse().ok()
     }
 
-    /// The values of those of `names` that are set: what tells a job from others.
+    /// The values of those of `names` that are set, which identify a job.
     fn job(&self, names: &[&str]) -> String {
         names.iter().filter_map(|name| self.get(name)).collect::<Vec<_>>().join(".")
     }
 }
 
-fn setting(line: String) -> LaunchError {
+fn invalid(line: String) -> LaunchError {
     LaunchError::new(line)
 }
 
 /// Where ranks meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rendezvous {
-    /// All are on one node: at a Unix socket whose name follows from the user and what tells the job from others.
+    /// All ranks are on one node and meet at a Unix socket, whose name depends on the user and the
+    /// job.
     Node {
-        /// What tells the job from others, on all ranks alike.
+        /// Identifies the job, equal on all ranks.
         words: String,
-        /// Where else to look, where processes of one machine do not see each other's sockets: a host and ports.
+        /// An alternative for processes of one machine that do not see each other's sockets: a host
+        /// and ports.
         or: Option<(String, Vec<u16>)>,
     },
-    /// A directory below one that all ranks see; rank 0 writes there where it is.
+    /// A directory below one that all ranks see. Rank 0 writes its address there.
     Directory(PathBuf),
-    /// Rank 0 listens on the first of these ports that it gets; the others try them in turn.
+    /// Rank 0 listens on the first of these ports that is free. The others try them in turn.
     Host {
         /// A name or an address.
         host: String,
         /// At least one.
         ports: Vec<u16>,
     },
-    /// Rank `i` listens at entry `i`, and rank 0's is where they meet.
+    /// Rank `i` listens at entry `i`, and all ranks meet at rank 0's.
     List(Vec<(String, u16)>),
 }
 
@@ -133,77 +136,75 @@ impl fmt::Display for Rendezvous {
     }
 }
 
-/// What a launcher says of this process.
+/// What the launcher's variables say about this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launched {
-    /// This rank.
+    /// The rank of this process.
     pub rank: Rank,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub world_size: u32,
-    /// This process among those of its node, where the launcher says so.
+    /// The rank of this process on its node, where the launcher sets it.
     pub local_rank: Option<u32>,
-    /// How many of them there are.
+    /// The number of ranks on this node.
     pub local_size: Option<u32>,
-    /// The node among the job's, where the launcher says so.
+    /// The index of the node in the job, where the launcher sets it.
     pub node: Option<u32>,
-    /// Where ranks meet, where anybody says so.
+    /// Where ranks meet, if it is known.
     pub rendezvous: Option<Rendezvous>,
-    /// What tells this job from others at the same time, the same on all ranks; may be empty.
+    /// Identifies the job among concurrent ones, equal on all ranks. May be empty.
     pub job: String,
-    /// Who started this process, for messages.
+    /// The launcher's name, for messages.
     pub launcher: &'static str,
 }
 
 impl Launched {
-    /// What the launcher of this process says; nothing where there is none.
+    /// Detects the launcher of this process. `None` without one.
     ///
     /// # Errors
     ///
-    /// Half of a pair is missing, a number is none, the rank is not below the world size,
-    /// `FOREREAD_MEET` cannot be read.
-    pub fn by(surroundings: &Surroundings<'_>) -> Result<Option<Self>, LaunchError> {
+    /// One variable of a pair is missing, a number is invalid, the rank is not below the world
+    /// size, or `FOREREAD_MEET` is invalid.
+    pub fn by(env: &Surroundings<'_>) -> Result<Option<Self>, LaunchError> {
         for launcher in LAUNCHERS {
-            let (rank, size) = (surroundings.number(launcher.rank)?, surroundings.number(launcher.size)?);
+            let (rank, size) = (env.number(launcher.rank)?, env.number(launcher.size)?);
             let (rank, size) = match (rank, size) {
                 (Some(rank), Some(size)) => (rank, size),
                 (None, None) => continue,
-                // SLURM's batch script has the one and not the other; whoever writes RANK by hand forgot something.
+                // SLURM's batch script sets only one of them. With a RANK set by hand it is a
+                // mistake.
                 _ if !launcher.both => continue,
                 (rank, _) => {
                     let (is, not) = match rank {
                         Some(_) => (launcher.rank, launcher.size),
                         None => (launcher.size, launcher.rank),
                     };
-                    return Err(setting(format!("{is} is set and {not} is not: set both, or neither")));
+                    return Err(invalid(format!("{is} is set and {not} is not: set both, or neither")));
                 }
             };
-            if launcher.needs.is_some_and(|needed| surroundings.get(needed).is_none()) {
+            if launcher.needs.is_some_and(|needed| env.get(needed).is_none()) {
                 continue;
             }
             if rank >= size {
                 let (name, of) = (launcher.rank, launcher.size);
-                return Err(setting(format!("{name} is {rank} and {of} is {size}: ranks count from 0")));
+                return Err(invalid(format!("{name} is {rank} and {of} is {size}: ranks count from 0")));
             }
-            return launcher.describe(surroundings, rank, size).map(Some);
+            return launcher.describe(env, rank, size).map(Some);
         }
         Ok(None)
     }
 
-    /// A rank that the user names, whoever started it: ranks meet where `FOREREAD_MEET` says, or nowhere.
+    /// A rank that the user sets, whatever the launcher. Ranks meet only where `FOREREAD_MEET` is
+    /// set.
     ///
     /// # Errors
     ///
-    /// The rank is not below the world size, or `FOREREAD_MEET` cannot be read.
-    pub fn explicit(
-        rank: Rank,
-        world_size: u32,
-        surroundings: &Surroundings<'_>,
-    ) -> Result<Self, LaunchError> {
+    /// The rank is not below the world size, or `FOREREAD_MEET` is invalid.
+    pub fn explicit(rank: Rank, world_size: u32, env: &Surroundings<'_>) -> Result<Self, LaunchError> {
         if rank.0 >= world_size {
-            return Err(setting(format!("rank {rank} of {world_size}: ranks count from 0")));
+            return Err(invalid(format!("rank {rank} of {world_size}: ranks count from 0")));
         }
-        let job = surroundings.job(&["SLURM_JOB_ID"]);
-        let rendezvous = given(surroundings, &job, world_size)?;
+        let job = env.job(&["SLURM_JOB_ID"]);
+        let rendezvous = parse_meet(env, &job, world_size)?;
         let (local_rank, local_size, node) = (None, None, None);
         Ok(Self {
             rank,
@@ -217,22 +218,22 @@ impl Launched {
         })
     }
 
-    /// How many of the ranks are on this node, where anybody says so.
+    /// The number of ranks on this node, if it is known.
     pub fn on_node(&self) -> Option<u32> {
         let all = matches!(self.rendezvous, Some(Rendezvous::Node { .. })).then_some(self.world_size);
         self.local_size.or(all)
     }
 
-    /// Where to meet.
+    /// Where ranks meet.
     ///
     /// # Errors
     ///
-    /// Where nobody says so, with the remedy.
+    /// If it is unknown, with the remedy.
     pub fn meet(&self) -> Result<&Rendezvous, LaunchError> {
         self.rendezvous.as_ref().ok_or_else(|| {
-            setting(format!(
-                "{} started {} ranks and does not say where they can meet: set {MEET} on all of them, to host:port of \
-                 rank 0 or to a directory that all see",
+            invalid(format!(
+                "{} started {} ranks and does not say where they can meet: set {MEET} on all of them, \
+                 to host:port of rank 0 or to a directory that all see",
                 self.launcher, self.world_size
             ))
         })
@@ -244,14 +245,14 @@ struct Launcher {
     name: &'static str,
     rank: &'static str,
     size: &'static str,
-    /// Counts only where this is set, too.
+    /// This variable must be set too.
     needs: Option<&'static str>,
-    /// Whether the one without the other is a mistake.
+    /// Whether one variable without the other is an error.
     both: bool,
     local_rank: &'static str,
     local_size: &'static str,
     node: &'static str,
-    /// What tells its jobs from others.
+    /// The variables that identify its jobs.
     job: &'static [&'static str],
 }
 
@@ -315,54 +316,54 @@ const PMI: Launcher = Launcher {
 };
 
 impl Launcher {
-    fn describe(&self, around: &Surroundings<'_>, rank: u32, size: u32) -> Result<Launched, LaunchError> {
+    fn describe(&self, env: &Surroundings<'_>, rank: u32, size: u32) -> Result<Launched, LaunchError> {
         let by_hand = self.rank == "RANK";
         let launcher = match by_hand {
-            true if around.get("TORCHELASTIC_RUN_ID").is_some() => self.name,
-            true if around.get("KUBERNETES_SERVICE_HOST").is_some() => "Kubernetes",
+            true if env.get("TORCHELASTIC_RUN_ID").is_some() => self.name,
+            true if env.get("KUBERNETES_SERVICE_HOST").is_some() => "Kubernetes",
             true => "RANK and WORLD_SIZE",
             false => self.name,
         };
         let local_size = match self.name {
-            "SLURM" => slurm_tasks(around),
-            _ => around.hint(self.local_size),
+            "SLURM" => slurm_tasks(env),
+            _ => env.hint(self.local_size),
         };
-        let mut job = around.job(self.job);
+        let mut job = env.job(self.job);
         if job.is_empty() && matches!(self.name, "Open MPI" | "MPICH" | "PMI") {
-            // Processes of one node have one parent, the launcher's daemon.
-            job =
-                around.get("OMPI_MCA_ess_base_jobid").unwrap_or_else(|| format!("parent-{}", around.parent));
+            // Processes of one node have the same parent, the launcher's daemon.
+            job = env.get("OMPI_MCA_ess_base_jobid").unwrap_or_else(|| format!("parent-{}", env.parent));
         }
         let mut launched = Launched {
             rank: Rank(rank),
             world_size: size,
-            local_rank: around.hint(self.local_rank),
+            local_rank: env.hint(self.local_rank),
             local_size,
-            node: around.hint(self.node),
-            rendezvous: given(around, &job, size)?,
+            node: env.hint(self.node),
+            rendezvous: parse_meet(env, &job, size)?,
             job,
             launcher,
         };
         if launched.rendezvous.is_some() {
             return Ok(launched);
         }
-        let master = around.get("MASTER_ADDR").map(|host| bare(&host).to_owned());
+        let master = env.get("MASTER_ADDR").map(|host| strip_brackets(&host).to_owned());
         let nodes = match self.name {
-            "SLURM" => nodes(around)?,
+            "SLURM" => nodes(env)?,
             _ => None,
         };
         let one_node = match (&nodes, local_size) {
             (Some(nodes), _) => nodes.count == 1,
             (None, Some(local)) => local == size,
-            // In Kubernetes' PyTorchJob, rank 0's MASTER_ADDR may be localhost while the others' is a service.
+            // In Kubernetes' PyTorchJob, rank 0's MASTER_ADDR may be localhost and the others' a
+            // service.
             (None, None) => {
                 by_hand
                     && master.as_deref().is_some_and(is_loopback)
-                    && around.get("KUBERNETES_SERVICE_HOST").is_none()
+                    && env.get("KUBERNETES_SERVICE_HOST").is_none()
             }
         };
         let first = nodes.and_then(|nodes| nodes.first);
-        let avoid = around.get("MASTER_PORT").and_then(|port| port.parse().ok()).filter(|_| master.is_some());
+        let avoid = env.get("MASTER_PORT").and_then(|port| port.parse().ok()).filter(|_| master.is_some());
         let host = master.or(first).map(|host| (host, ports(&launched.job, avoid)));
         launched.rendezvous = match host {
             or if one_node => Some(Rendezvous::Node { words: format!("{launcher} {}", launched.job), or }),
@@ -379,8 +380,8 @@ struct Nodes {
     first: Option<String>,
 }
 
-fn nodes(around: &Surroundings<'_>) -> Result<Option<Nodes>, LaunchError> {
-    let first_of = |names: &[&str]| names.iter().find_map(|name| around.get(name));
+fn nodes(env: &Surroundings<'_>) -> Result<Option<Nodes>, LaunchError> {
+    let first_of = |names: &[&str]| names.iter().find_map(|name| env.get(name));
     let list = first_of(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
     let count = first_of(&["SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"]);
     let hosts = list.map(|list| expand(&list)).transpose()?;
@@ -389,14 +390,15 @@ fn nodes(around: &Surroundings<'_>) -> Result<Option<Nodes>, LaunchError> {
     Ok(count.map(|count| Nodes { count, first }))
 }
 
-/// How many tasks of a SLURM step are on this node.
-fn slurm_tasks(around: &Surroundings<'_>) -> Option<u32> {
+/// The number of tasks of a SLURM step on this node.
+fn slurm_tasks(env: &Surroundings<'_>) -> Option<u32> {
     let names = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
-    let text = names.iter().find_map(|name| around.get(name))?;
-    tasks_of(&text, around.hint("SLURM_NODEID").unwrap_or(0))
+    let text = names.iter().find_map(|name| env.get(name))?;
+    tasks_of(&text, env.hint("SLURM_NODEID").unwrap_or(0))
 }
 
-/// Of `4(x2),3`, which is four on each of two nodes and three on the next, what it says of the node at a position.
+/// The tasks of the node at a position. `4(x2),3` is four on each of two nodes and three on the
+/// next.
 fn tasks_of(text: &str, node: u32) -> Option<u32> {
     let mut counted = 0_u32;
     for part in text.split(',') {
@@ -413,22 +415,22 @@ fn tasks_of(text: &str, node: u32) -> Option<u32> {
 }
 
 /// A host without the brackets of an IPv6 address.
-fn bare(host: &str) -> &str {
+fn strip_brackets(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Whether a host is the asking one itself, whoever asks.
+/// Whether a host name means the local machine everywhere.
 fn is_loopback(host: &str) -> bool {
-    let address = bare(host);
+    let address = strip_brackets(host);
     address == "localhost" || address.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
-/// What `FOREREAD_MEET` says.
-fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rendezvous>, LaunchError> {
-    let Some(text) = around.get(MEET) else { return Ok(None) };
+/// Parses `FOREREAD_MEET`.
+fn parse_meet(env: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rendezvous>, LaunchError> {
+    let Some(text) = env.get(MEET) else { return Ok(None) };
     let wrong = |why: &str| {
         let may = "it is host:port of rank 0, a directory with its full path, or each rank's host:port";
-        setting(format!("{MEET} is {text:?}: {why}; {may}"))
+        invalid(format!("{MEET} is {text:?}: {why}; {may}"))
     };
     let path = match text.strip_prefix("file:") {
         // `file:///shared/meet`, `file:/shared/meet`.
@@ -447,15 +449,15 @@ fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rende
         let (host, port) = entry.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
         let port = port.parse().ok().filter(|port| *port != 0);
         let port = port.ok_or_else(|| wrong("a port is a number from 1 to 65535"))?;
-        let host = bare(host);
+        let host = strip_brackets(host);
         if host.is_empty() || host.contains(['/', '[', ']']) || host.contains(char::is_whitespace) {
             return Err(wrong("there is no host"));
         }
         all.push((host.to_owned(), port));
     }
     match all.len() {
-        // Nobody on another node can mean this one by that name, so the token need not come from outside.
-        1 if is_loopback(&all[0].0) && around.get(TOKEN).is_none() => {
+        // Other nodes cannot mean this one by that name, so no external token is needed.
+        1 if is_loopback(&all[0].0) && env.get(TOKEN).is_none() => {
             Ok(Some(Rendezvous::Node { words: format!("{MEET} {text}"), or: None }))
         }
         1 => Ok(all.pop().map(|(host, port)| Rendezvous::Host { host, ports: vec![port] })),
@@ -470,13 +472,13 @@ fn name(start: &str, job: &str) -> String {
 }
 
 impl Launched {
-    /// The job as a number: no secret, it tells a mix-up from an attack.
+    /// The job as a number. It is not secret and distinguishes a mix-up from an attack.
     pub fn job_number(&self) -> u64 {
         hash(&self.job)
     }
 }
 
-/// FNV-1a: the same on every machine and in every version, and nobody attacks it.
+/// FNV-1a: the same on every machine and in every version. It needs no resistance to attacks.
 fn hash(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -484,13 +486,14 @@ fn hash(text: &str) -> u64 {
 
 /// The ports that a job may use, none near `avoid`.
 fn ports(job: &str, avoid: Option<u16>) -> Vec<u16> {
-    let room = u64::from(PORTS.end - PORTS.start - 4 * NEAR);
+    let room = u64::from(PORTS.end - PORTS.start - 4 * TORCH_PORTS);
     let mut first = PORTS.start + (hash(job) % room) as u16;
-    let near = |first: u16, avoid: u16| avoid + NEAR >= first && avoid <= first + TRIES + NEAR;
-    if avoid.is_some_and(|avoid| near(first, avoid.min(u16::MAX - NEAR))) {
-        first += 2 * NEAR + TRIES + 1;
+    let near =
+        |first: u16, avoid: u16| avoid + TORCH_PORTS >= first && avoid <= first + MAX_PORTS + TORCH_PORTS;
+    if avoid.is_some_and(|avoid| near(first, avoid.min(u16::MAX - TORCH_PORTS))) {
+        first += 2 * TORCH_PORTS + MAX_PORTS + 1;
     }
-    (first..first + TRIES).collect()
+    (first..first + MAX_PORTS).collect()
 }
 
 #[cfg(test)]

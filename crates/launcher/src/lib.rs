@@ -1,18 +1,18 @@
-//! What the launcher of a job has told this process in its environment: rank, world size, node, and where ranks can meet.
+//! Detects a job's launcher from the environment: rank, world size, node, and rendezvous.
 //!
-//! Pure functions of the environment, in a crate without sockets or a runtime: how many ranks share a node decides how
-//! much memory and disk each may take, whether or not the program was built to connect them. The price is one more
-//! crate between the facade and `foreread-peer`.
+//! These are pure functions of the environment, in a crate without sockets or a runtime. The number
+//! of ranks per node decides how much memory and disk each may take, even in a program without the
+//! network feature. The price is one more crate between the facade and `foreread-peer`.
 
 mod launched;
 mod nodelist;
 
 pub use launched::{Launched, MEET, Rendezvous, Surroundings};
 
-/// The variable with the job's secret, which all ranks have.
+/// The variable with the job's token, equal on all ranks.
 pub const TOKEN: &str = "FOREREAD_TOKEN";
 
-/// Why the environment cannot be used: one line that names the variable, the cause and the remedy.
+/// An invalid environment: one line with the variable, the cause and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchError(String);
 

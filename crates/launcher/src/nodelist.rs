@@ -1,18 +1,18 @@
-//! SLURM's way to write many host names: `node[001-004,7],login1`, `rack[1-2]n[0-3]`.
+//! Parses SLURM's host lists: `node[001-004,7],login1`, `rack[1-2]n[0-3]`.
 //!
-//! An own parser, because asking `scontrol show hostnames` needs SLURM's tools in the container that the job runs in. What
-//! comes from the environment is bounded: no list has more than [`MOST`] hosts.
+//! The alternative, `scontrol show hostnames`, needs SLURM's tools in the job's container. The
+//! input is untrusted: no list has more than [`MAX_HOSTS`] hosts.
 
 use super::LaunchError;
 
-/// More hosts than any machine has; a longer list is a mistake.
-const MOST: usize = 100_000;
+/// More hosts than any machine has. A longer list is a mistake.
+const MAX_HOSTS: usize = 100_000;
 
-/// All hosts of a list, in its order; of several brackets in a name, the last counts fastest.
+/// All hosts of a list in order. The last bracket of a name varies fastest.
 ///
 /// # Errors
 ///
-/// A bracket that does not close, a range that runs backwards, an empty name, more than 100,000 hosts.
+/// An unclosed bracket, a descending range, an empty name, or more than 100,000 hosts.
 pub(crate) fn expand(list: &str) -> Result<Vec<String>, LaunchError> {
     let wrong = |why: &str| {
         let text: String = list.chars().take(80).collect();
@@ -28,7 +28,7 @@ pub(crate) fn expand(list: &str) -> Result<Vec<String>, LaunchError> {
             }
             let (inside, after) = bracket.split_once(']').ok_or_else(|| wrong("a bracket does not close"))?;
             let numbers = ranges(inside).map_err(wrong)?;
-            if hosts.len() + names.len().saturating_mul(numbers.len()) > MOST {
+            if hosts.len() + names.len().saturating_mul(numbers.len()) > MAX_HOSTS {
                 return Err(wrong("it has more than 100,000 hosts"));
             }
             names = names
@@ -41,7 +41,7 @@ pub(crate) fn expand(list: &str) -> Result<Vec<String>, LaunchError> {
             return Err(wrong("a bracket closes that was not opened"));
         }
         names.iter_mut().for_each(|name| name.push_str(rest));
-        if names.iter().any(String::is_empty) || hosts.len() + names.len() > MOST {
+        if names.iter().any(String::is_empty) || hosts.len() + names.len() > MAX_HOSTS {
             return Err(wrong("a name is empty"));
         }
         hosts.append(&mut names);
@@ -49,7 +49,7 @@ pub(crate) fn expand(list: &str) -> Result<Vec<String>, LaunchError> {
     if hosts.is_empty() { Err(wrong("it is empty")) } else { Ok(hosts) }
 }
 
-/// The parts between the commas that are outside of brackets.
+/// The parts between commas outside of brackets.
 fn entries(list: &str) -> impl Iterator<Item = Result<&str, &'static str>> {
     let mut rest = Some(list.trim());
     std::iter::from_fn(move || {
@@ -71,7 +71,7 @@ fn entries(list: &str) -> impl Iterator<Item = Result<&str, &'static str>> {
     })
 }
 
-/// `001-004,7` as numbers with the zeros that they are written with.
+/// The numbers of `001-004,7` with their leading zeros.
 fn ranges(inside: &str) -> Result<Vec<String>, &'static str> {
     let mut numbers = Vec::new();
     for range in inside.split(',') {
@@ -84,7 +84,7 @@ fn ranges(inside: &str) -> Result<Vec<String>, &'static str> {
         if to < from {
             return Err("a range runs backwards");
         }
-        if to - from >= MOST as u64 || numbers.len() > MOST {
+        if to - from >= MAX_HOSTS as u64 || numbers.len() > MAX_HOSTS {
             return Err("it has more than 100,000 hosts");
         }
         let width = first.len();
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_expanded_as_scontrol_does() {
+    fn host_lists_expand_as_by_scontrol() {
         for (list, hosts) in [
             ("vm", "vm"),
             ("node[001-004,7]", "node001 node002 node003 node004 node7"),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_and_nothing_grows() {
+    fn invalid_host_list_is_refused_with_bounded_memory() {
         for (list, why) in [
             ("", "a name is empty"),
             ("a,,b", "a name is empty"),
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// A name with up to two brackets, and what it stands for.
+    /// A name with up to two brackets, and its expansion.
     fn entry() -> impl Strategy<Value = (String, Vec<String>)> {
         let bracket = prop::collection::vec((0_u64..200, 0_u64..5, 0_usize..4), 1..4);
         ("[a-z][a-z.-]{0,5}", prop::collection::vec((bracket, "[a-z-]{0,3}"), 0..3)).prop_map(
@@ -166,15 +166,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_list_stands_for_what_it_was_written_from(entries in prop::collection::vec(entry(), 1..4)) {
+        fn host_list_round_trips(entries in prop::collection::vec(entry(), 1..4)) {
             let (texts, names): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
             prop_assert_eq!(expand(&texts.join(",")).unwrap(), names.concat());
         }
 
         #[test]
-        fn no_text_is_too_strange(text in "[\\[\\]a-c0-9,-]{0,40}") {
+        fn random_text_expands_to_valid_hosts_or_fails(text in "[\\[\\]a-c0-9,-]{0,40}") {
             if let Ok(hosts) = expand(&text) {
-                prop_assert!(!hosts.is_empty() && hosts.len() <= MOST);
+                prop_assert!(!hosts.is_empty() && hosts.len() <= MAX_HOSTS);
                 prop_assert!(hosts.iter().all(|host| !host.is_empty() && !host.contains(['[', ']', ','])));
             }
         }

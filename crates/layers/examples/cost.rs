@@ -1,4 +1,4 @@
-//! What the layers cost a sample when nothing has to wait: `cargo run --release -p foreread-layers --example cost`.
+//! The cost of the layers per sample without waits: `cargo run --release -p foreread-layers --example cost`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,11 +14,11 @@ use futures::{FutureExt, StreamExt};
 
 /// Answers at once.
 #[derive(Debug)]
-struct Instantly(Bytes);
+struct InstantOrigin(Bytes);
 
-impl Tier for Instantly {
+impl Tier for InstantOrigin {
     fn name(&self) -> &str {
-        "instantly"
+        "instant"
     }
 
     fn profile(&self) -> &TierProfile {
@@ -32,9 +32,9 @@ impl Tier for Instantly {
     fn submit(&self) {}
 }
 
-impl OriginTier for Instantly {
+impl OriginTier for InstantOrigin {
     fn place(&self) -> &str {
-        "instantly"
+        "instant"
     }
 
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
@@ -51,7 +51,7 @@ fn main() {
     let bare = Stack::bare().with_retry(Default::default());
     let adaptive = || Some(Limit::adaptive(AdaptivePolicy::default()));
     let fixed = std::num::NonZeroUsize::new(1024).map(Limit::new);
-    println!("ns a sample, in batches of:                64       1");
+    println!("ns per sample, in batches of:               64       1");
     for (what, stack) in [
         ("no layers", None),
         ("metered, retrying", Some(bare.clone())),
@@ -61,7 +61,7 @@ fn main() {
         ("metered, retrying, hedges", Some(bare.with_hedge(Some(Default::default())))),
         ("all", Some(Stack::new(0))),
     ] {
-        let origin: Arc<dyn OriginTier> = Arc::new(Instantly(Bytes::from(vec![0; 100_000])));
+        let origin: Arc<dyn OriginTier> = Arc::new(InstantOrigin(Bytes::from(vec![0; 100_000])));
         let tier = stack.map_or(Arc::clone(&origin), |stack| stack.wrap(origin));
         println!("{what:36} {:8.0} {:8.0}", cost(&*tier, 64), cost(&*tier, 1));
     }
@@ -81,7 +81,7 @@ fn cost(tier: &dyn Tier, batch: u32) -> f64 {
                     ReadRequest::new(key, object.clone(), Span::Whole, Tick(id))
                 });
                 let answers = tier.read_all(requests.collect()).count().now_or_never();
-                assert_eq!(answers, Some(batch as usize), "something had to wait");
+                assert_eq!(answers, Some(batch as usize), "a read had to wait");
             }
             began.elapsed().as_nanos() as f64 / f64::from(samples)
         })

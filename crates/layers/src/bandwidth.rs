@@ -1,55 +1,44 @@
-//! A limit in bytes a second.
+//! A limit in bytes per second.
 //!
-//! The store is made to look like behind a link of that rate: a request leaves when the link has sent what left before it.
-//! What counts is the end of the link's last transmission in absolute time, to the nanosecond; a timer that fires a
-//! millisecond late lets the requests go that have become due meanwhile, and nothing adds up.
+//! It simulates a link of that rate: a request leaves when the link has sent everything before it. The state is the absolute
+//! end of the last transmission, to the nanosecond. A timer that fires a millisecond late releases the requests that have
+//! become due meanwhile, so errors do not add up.
 //!
-//! A link that was idle (or a caller that came late) gets up to 20 ms of transmission back, so that short gaps between
-//! requests do not cost bandwidth. Over any window of `w` seconds at most `rate * (w + 0.02)` bytes and one request
-//! leave. A request of any size passes: those after it wait for it.
+//! An idle link (or a late caller) gets up to 20 ms of transmission back, so short gaps between requests do not cost
+//! bandwidth. In any window of `w` seconds at most `rate * (w + 0.02)` bytes and one request leave. A request of any size
+//! passes, and those after it wait for it.
 
-use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How much unused transmission time is kept.
+/// Unused transmission time that is credited.
 const CREDIT: Duration = Duration::from_millis(20);
 
 const NANOS: u128 = 1_000_000_000;
 
-/// A limit in bytes a second that all requests share; clones share it, too.
-#[derive(Clone)]
-pub struct Bandwidth(Arc<Mutex<Link>>);
+/// A limit in bytes per second for all requests together; clones share it.
+#[derive(Clone, Debug)]
+pub struct Bandwidth(Arc<Mutex<LinkState>>);
 
-struct Link {
+#[derive(Debug)]
+struct LinkState {
     rate: u64,
-    /// When the link has sent all that has left; `None` before the first request.
+    /// The end of the last transmission; `None` before the first request.
     clear: Option<Instant>,
-    /// What `clear` lacks, in nanoseconds times `rate`: less than one nanosecond.
+    /// The fraction of a nanosecond that `clear` lacks, times `rate`.
     rest: u64,
-}
-
-impl fmt::Debug for Bandwidth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Bandwidth").field(&self.bytes_per_second()).finish()
-    }
 }
 
 impl Bandwidth {
     /// At most `bytes_per_second`.
     pub fn new(bytes_per_second: NonZeroU64) -> Self {
-        Self(Arc::new(Mutex::new(Link { rate: bytes_per_second.get(), clear: None, rest: 0 })))
+        Self(Arc::new(Mutex::new(LinkState { rate: bytes_per_second.get(), clear: None, rest: 0 })))
     }
 
-    /// The limit, in bytes a second.
-    pub fn bytes_per_second(&self) -> u64 {
-        self.link().rate
-    }
-
-    fn link(&self) -> MutexGuard<'_, Link> {
+    fn link(&self) -> MutexGuard<'_, LinkState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,7 +47,7 @@ impl Bandwidth {
         self.link().clear
     }
 
-    /// A request of so many bytes leaves now, unless another one holds it up: two limits may share the link.
+    /// Lets a request of `bytes` leave now, unless the link is busy: two limits may share it.
     pub(crate) fn leave(&self, now: Instant, bytes: u64) -> bool {
         let mut link = self.link();
         if link.clear.is_some_and(|clear| clear > now) {
@@ -68,15 +57,15 @@ impl Bandwidth {
         true
     }
 
-    /// A request of so many bytes leaves now, whatever holds up others.
+    /// Lets a request of `bytes` leave now, even on a busy link.
     pub(crate) fn take(&self, now: Instant, bytes: u64) {
         self.link().take(now, bytes);
     }
 }
 
-impl Link {
+impl LinkState {
     fn take(&mut self, now: Instant, bytes: u64) {
-        // Time that lies further back than the credit is lost.
+        // Idle time beyond the credit is lost.
         let earliest = now.checked_sub(CREDIT).unwrap_or(now);
         let (clear, rest) = match self.clear {
             Some(clear) if clear >= earliest => (clear, self.rest),
@@ -85,7 +74,7 @@ impl Link {
         };
         let scaled = u128::from(bytes) * NANOS + u128::from(rest);
         let (nanos, rest) = (scaled / u128::from(self.rate), scaled % u128::from(self.rate));
-        // Cut at a century, so that the sum below stays an instant.
+        // Capped at a century, so that the sum below is a valid instant.
         let took = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX).min(u64::MAX / 5));
         (self.clear, self.rest) = (Some(clear + took), rest as u64);
     }
@@ -106,7 +95,7 @@ mod tests {
 
     const MB: u64 = 1_000_000;
 
-    /// Answers at once, and notes when it was asked for how many bytes.
+    /// Answers at once, and records the time and size of each request.
     #[derive(Debug, Default)]
     struct Probe(Mutex<Vec<(Instant, u64)>>);
 
@@ -158,8 +147,8 @@ mod tests {
 
     /// No window holds more than the rate, the credit and one request allow.
     fn assert_never_above(rate: u64, passed: &[(Instant, u64)]) {
-        // With `ahead` the sum of bytes up to a request less what the rate allows up to then: none may exceed that of
-        // any earlier one, its own bytes not counted, by more than the credit and a request.
+        // For each request: the bytes so far minus the bytes that the rate allows so far. It must not exceed that of any
+        // earlier request (without its own bytes) by more than the credit and a request.
         let largest = passed.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0);
         let (mut sum, mut least) = (0, f64::MAX);
         for &(at, bytes) in passed {
@@ -172,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_epoch_takes_its_bytes_over_the_rate() {
+    async fn epoch_takes_its_bytes_over_the_rate() {
         for (count, size, rate) in
             [(4000u64, 100_000, 100 * MB), (1000, 110_017, 33 * MB), (50_000, 3_000, 300 * MB)]
         {
@@ -180,7 +169,7 @@ mod tests {
             let began = Instant::now();
             let batches =
                 (0..count / 50).map(|at| (0..50).map(move |id| request(id, size, at * 50 + id)).collect());
-            // A few batches at a time, as a look-ahead does it.
+            // A few batches at a time, like a look-ahead.
             stream::iter(batches).map(|batch| held.read_all(batch).count()).buffered(4).count().await;
             let took = began.elapsed().as_secs_f64();
             let expected = (count - 1) as f64 * size as f64 / rate as f64;
@@ -190,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_running_clock_is_never_ahead_of_the_rate() {
+    async fn rate_holds_on_a_running_clock() {
         let (_, held) = probed(100 * MB);
         let began = Instant::now();
         held.read_all((0..501).map(|id| request(id, 100_000, id)).collect()).count().await;
@@ -200,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_of_any_size_passes_and_those_after_it_wait_for_it() {
+    async fn large_request_delays_those_after_it() {
         let (_, held) = probed(10 * MB);
         let began = Instant::now();
         held.read_all(vec![request(0, 50 * MB, 0), request(1, 0, 1), request(2, 10 * MB, 2)]).count().await;
@@ -208,17 +197,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_earliest_due_goes_first() {
+    async fn earliest_due_leaves_first() {
         let (probe, held) = probed(MB);
         let late = held.read_all(vec![request(0, 50_001, 6), request(1, 50_007, 7)]);
         let early = held.read_all(vec![request(0, 50_005, 5), request(1, 50_002, 2)]);
         futures::join!(late.count(), early.count());
         let order: Vec<u64> = probe.0.lock().unwrap().iter().map(|(_, bytes)| bytes % 10).collect();
-        assert_eq!(order, [1, 2, 5, 7]); // the first had left before anybody else came
+        assert_eq!(order, [1, 2, 5, 7]); // the first had left before the others came
     }
 
     #[tokio::test(start_paused = true)]
-    async fn idle_time_is_worth_twenty_milliseconds_at_most() {
+    async fn idle_credit_is_twenty_milliseconds() {
         let (_, held) = probed(MB);
         let mut spent = Vec::new();
         for _ in 0..2 {
@@ -231,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_keeps_the_time_may_be_dropped() {
+    async fn timer_owner_may_be_dropped() {
         let (probe, held) = probed(MB);
         let mut first = held.read_all((0..3).map(|id| request(id, 100_000, 0)).collect());
         let second = tokio::spawn(held.read_all(vec![request(0, 100_000, 1)]).count());
@@ -247,12 +236,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_comes_late_gets_no_burst() {
+    async fn late_poll_gets_no_burst() {
         let (probe, held) = probed(MB);
         let mut reads = held.read_all((0..100).map(|id| request(id, 10_000, 0)).collect());
         assert!(reads.next().await.is_some());
         assert!(futures::poll!(reads.next()).is_pending());
-        tokio::time::sleep(Duration::from_millis(500)).await; // and nobody polls
+        tokio::time::sleep(Duration::from_millis(500)).await; // without a poll
         reads.count().await;
         assert_never_above(MB, &probe.0.lock().unwrap());
     }
@@ -269,16 +258,21 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn never_above_the_rate_and_never_slower_than_it(
+        fn bandwidth_is_neither_exceeded_nor_missed(
             rate in 1_000u64..1_000_000_000,
-            batches in proptest::collection::vec((0u64..40, proptest::collection::vec((0u64..2_000_000, 0u64..9), 0..12)), 1..10),
+            batches in proptest::collection::vec(
+                (0u64..40, proptest::collection::vec((0u64..2_000_000, 0u64..9), 0..12)),
+                1..10,
+            ),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let (probe, held) = probed(rate);
                 let began = Instant::now();
                 join_all(batches.iter().map(|(wait, sizes)| {
-                    let batch: Vec<_> = (0u64..).zip(sizes).map(|(id, &(size, due))| request(id, size, due)).collect();
+                    let requests = (0u64..).zip(sizes).map(|(id, &(size, due))| request(id, size, due));
+                    let batch: Vec<_> = requests.collect();
                     let (held, length) = (&held, batch.len());
                     async move {
                         tokio::time::sleep(Duration::from_millis(*wait)).await;

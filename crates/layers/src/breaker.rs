@@ -1,17 +1,15 @@
-//! Not asking what does not answer.
+//! A circuit breaker: rejects reads of a tier that does not answer.
 //!
-//! A peer that died or hangs costs each read that is sent to it the time until it counts as gone, and a trainer waits for
-//! many. So after some failures in a row all reads fail at once, for a time that doubles with each opening; then one read
-//! is let through, and what becomes of it decides. What fails at once is [`ErrorKind::Transient`]: the sample is there
-//! and is to be had elsewhere.
+//! A dead or hanging peer costs each read the time until the timeout, and a trainer waits for many. So after some consecutive
+//! failures all reads fail at once, for a time that doubles with each opening. Then one read (the probe) is admitted, and its
+//! result decides. Rejected reads fail with [`ErrorKind::Transient`]: the sample exists and can be read elsewhere.
 //!
-//! Only failures that say that nobody is there count: an answer that is an error shows that somebody is. A tier that says
-//! that it is gone ([`ErrorKind::Closed`]) is believed at once. What was sent before the last change of state says nothing
-//! of the present and does not count: when a connection ends, all that was under way on it fails together.
+//! Only missing answers count as failures: an error that the tier returns shows that it is alive. A tier that reports itself
+//! closed ([`ErrorKind::Closed`]) opens the breaker at once. Reads sent before the last change of state are ignored: when a
+//! connection ends, everything in flight on it fails together.
 //!
-//! The waits are drawn from the upper half of their bound, so that ranks that lost the same peer do not come back to it
-//! together. The price of the layer is a look at a number for each answer, and that the first read after a wait may be one
-//! that the trainer needs soon.
+//! The waits are drawn from the upper half of their bound, so that ranks that lost the same peer do not return together. The
+//! price is one atomic load per answer, and that the probe may be a read that the trainer needs soon.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -31,20 +29,20 @@ use tokio::time::Instant;
 use crate::DeadlinePolicy;
 use crate::deadline::Deadline;
 
-/// When to stop asking, and for how long.
+/// When the breaker opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BreakerPolicy {
-    /// After so many failures in a row nothing is asked any more ...
+    /// The number of consecutive failures that opens it.
     pub failures: NonZeroU32,
-    /// ... for this long at most the first time; each further time doubles it ...
+    /// Upper bound of the first wait; it doubles with each opening.
     pub first_wait: Duration,
-    /// ... up to this.
+    /// Upper bound of all waits.
     pub longest_wait: Duration,
 }
 
 impl Default for BreakerPolicy {
-    /// After three failures, for half a second that grows to eight.
+    /// Three failures, and waits from half a second up to eight.
     fn default() -> Self {
         Self {
             failures: NonZeroU32::MIN.saturating_add(2),
@@ -54,124 +52,109 @@ impl Default for BreakerPolicy {
     }
 }
 
-impl BreakerPolicy {
-    /// The same with so many failures.
-    #[must_use]
-    pub const fn with_failures(self, failures: NonZeroU32) -> Self {
-        Self { failures, ..self }
-    }
-
-    /// The same with waits that begin at `first` at most and grow to `longest`.
-    #[must_use]
-    pub const fn with_waits(self, first: Duration, longest: Duration) -> Self {
-        Self { first_wait: first, longest_wait: longest, ..self }
-    }
+setters! { BreakerPolicy:
+    /// The same with another number of failures.
+    with_failures(failures: NonZeroU32);
+    /// The same with waits from `first_wait` up to `longest_wait`.
+    with_waits(first_wait: Duration, longest_wait: Duration);
 }
 
-/// What the breaker knows. Time is an argument.
+/// The state machine. Time is an argument.
 #[derive(Debug)]
-struct Switch {
+struct BreakerCore {
     policy: BreakerPolicy,
     seed: u64,
-    state: State,
-    /// Changes of state so far: what was sent in an earlier one does not count.
+    state: BreakerState,
+    /// Changes of state so far: reads of an earlier epoch are ignored.
     epoch: u64,
-    /// How often it opened since it was last closed.
+    /// Openings since it was last closed.
     openings: u32,
-    /// How often it opened, for the draws.
+    /// All openings, as input of the random waits.
     ever: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Reads pass; so many failed in a row.
+enum BreakerState {
+    /// Reads pass.
     Closed { failures: u32 },
-    /// No read passes before this.
+    /// No read passes before `until`.
     Open { until: Instant },
-    /// One read has passed, and what becomes of it decides.
+    /// The probe is in flight.
     Probing,
 }
 
-/// What becomes of a read.
+/// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Pass {
-        epoch: u64,
-    },
-    /// It passes alone, and decides.
-    Probe {
-        epoch: u64,
-    },
-    Refuse,
-}
-
-/// What a read shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sign {
-    /// Somebody answered.
-    Life,
-    /// Nobody did.
-    Failure,
-    /// There is nobody.
+enum Outcome {
+    /// The tier answered, perhaps with an error.
+    Answered,
+    /// The tier did not answer.
+    NoAnswer,
+    /// The tier is closed.
     Gone,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum Transition {
     Opened(Duration),
     Closed,
 }
 
-impl Switch {
+impl BreakerCore {
     fn new(policy: BreakerPolicy, seed: u64) -> Self {
-        Self { policy, seed, state: State::Closed { failures: 0 }, epoch: 0, openings: 0, ever: 0 }
+        Self { policy, seed, state: BreakerState::Closed { failures: 0 }, epoch: 0, openings: 0, ever: 0 }
     }
 
-    fn ask(&mut self, now: Instant) -> Verdict {
+    /// Admits a read: the current epoch, and whether the read is a probe. `None` rejects it.
+    fn admit(&mut self, now: Instant) -> Option<(u64, bool)> {
         match self.state {
-            State::Closed { .. } => Verdict::Pass { epoch: self.epoch },
-            State::Open { until } if until <= now => {
-                self.state = State::Probing;
+            BreakerState::Closed { .. } => Some((self.epoch, false)),
+            BreakerState::Open { until } if until <= now => {
+                self.state = BreakerState::Probing;
                 self.epoch += 1;
-                Verdict::Probe { epoch: self.epoch }
+                Some((self.epoch, true))
             }
-            State::Open { .. } | State::Probing => Verdict::Refuse,
+            BreakerState::Open { .. } | BreakerState::Probing => None,
         }
     }
 
     /// A read that was sent in `epoch` has ended.
-    fn answered(&mut self, now: Instant, epoch: u64, sign: Sign) -> Option<Change> {
+    fn answered(&mut self, now: Instant, epoch: u64, outcome: Outcome) -> Option<Transition> {
         if epoch != self.epoch {
             return None;
         }
-        match (&mut self.state, sign) {
-            (State::Closed { failures }, Sign::Life) => {
+        match (&mut self.state, outcome) {
+            (BreakerState::Closed { failures }, Outcome::Answered) => {
                 *failures = 0;
                 None
             }
-            (State::Closed { failures }, Sign::Failure) if *failures + 1 < self.policy.failures.get() => {
+            (BreakerState::Closed { failures }, Outcome::NoAnswer)
+                if *failures + 1 < self.policy.failures.get() =>
+            {
                 *failures += 1;
                 None
             }
-            (State::Closed { .. } | State::Probing, Sign::Failure | Sign::Gone) => Some(self.open(now)),
-            (State::Probing, Sign::Life) => {
-                self.state = State::Closed { failures: 0 };
+            (BreakerState::Closed { .. } | BreakerState::Probing, Outcome::NoAnswer | Outcome::Gone) => {
+                Some(self.open(now))
+            }
+            (BreakerState::Probing, Outcome::Answered) => {
+                self.state = BreakerState::Closed { failures: 0 };
                 self.epoch += 1;
                 self.openings = 0;
-                Some(Change::Closed)
+                Some(Transition::Closed)
             }
-            (State::Open { .. }, _) => None,
+            (BreakerState::Open { .. }, _) => None,
         }
     }
 
-    /// Nobody waits for the read of `epoch` any more: the next one decides.
-    fn abandoned(&mut self, now: Instant, epoch: u64) {
-        if epoch == self.epoch && self.state == State::Probing {
-            self.state = State::Open { until: now };
+    /// The read of `epoch` was dropped: if it was the probe, the next read is one.
+    fn dropped(&mut self, now: Instant, epoch: u64) {
+        if epoch == self.epoch && self.state == BreakerState::Probing {
+            self.state = BreakerState::Open { until: now };
         }
     }
 
-    fn open(&mut self, now: Instant) -> Change {
+    fn open(&mut self, now: Instant) -> Transition {
         let doubled = 1u32.checked_shl(self.openings).unwrap_or(u32::MAX);
         let bound = self.policy.first_wait.saturating_mul(doubled).min(self.policy.longest_wait);
         let drawn = mix(self.seed ^ mix(self.ever));
@@ -179,66 +162,70 @@ impl Switch {
         self.openings = self.openings.saturating_add(1);
         self.ever += 1;
         self.epoch += 1;
-        self.state = State::Open { until: now + wait };
-        Change::Opened(wait)
+        self.state = BreakerState::Open { until: now + wait };
+        Transition::Opened(wait)
     }
 }
 
-/// A tier that is not asked while it does not answer.
+/// A tier whose reads are rejected while it does not answer.
 ///
 /// | metric | kind | labels |
 /// |---|---|---|
 /// | `foreread_tier_breaker_openings_total` | counter | `tier` |
 /// | `foreread_tier_breaker_refused_total` | counter | `tier`; reads that failed at once |
 pub struct Breaker<T: ?Sized> {
-    rules: Arc<Rules>,
+    shared: Arc<BreakerShared>,
     inner: Arc<T>,
 }
 
-struct Rules {
+struct BreakerShared {
     tier: String,
     deadline: Option<Deadline>,
     whom: String,
-    switch: Mutex<Switch>,
-    /// Whether there is anything that an answer could change for the better.
-    marred: AtomicBool,
+    machine: Mutex<BreakerCore>,
+    /// Whether an answer could improve the state.
+    is_degraded: AtomicBool,
     openings: Counter,
     refused: Counter,
 }
 
-impl Rules {
-    fn switch(&self) -> MutexGuard<'_, Switch> {
-        self.switch.lock().unwrap_or_else(PoisonError::into_inner)
+impl BreakerShared {
+    fn machine(&self) -> MutexGuard<'_, BreakerCore> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn answered(&self, epoch: u64, result: &Result<Bytes, TierError>) {
-        let sign = match result.as_ref().map_err(TierError::kind) {
-            Err(ErrorKind::Transient) => Sign::Failure,
-            Err(ErrorKind::Closed) => Sign::Gone,
-            Ok(_) | Err(_) => Sign::Life,
+        let outcome = match result.as_ref().map_err(TierError::kind) {
+            Err(ErrorKind::Transient) => Outcome::NoAnswer,
+            Err(ErrorKind::Closed) => Outcome::Gone,
+            Ok(_) | Err(_) => Outcome::Answered,
         };
-        if sign == Sign::Life && !self.marred.load(Relaxed) {
+        if outcome == Outcome::Answered && !self.is_degraded.load(Relaxed) {
             return; // nearly always
         }
-        let mut switch = self.switch();
-        let change = switch.answered(Instant::now(), epoch, sign);
-        self.marred.store(switch.state != State::Closed { failures: 0 }, Relaxed);
-        let first = switch.openings == 1;
-        drop(switch);
+        let mut machine = self.machine();
+        let change = machine.answered(Instant::now(), epoch, outcome);
+        self.is_degraded.store(machine.state != BreakerState::Closed { failures: 0 }, Relaxed);
+        let first = machine.openings == 1;
+        drop(machine);
         match (change, result) {
-            (Some(Change::Opened(wait)), Err(error)) => {
+            (Some(Transition::Opened(wait)), Err(error)) => {
                 self.openings.increment(1);
                 let why = error.detail().unwrap_or_default();
-                // Once until it answers again: that it still does not is no news.
-                match first {
-                    true => tracing::warn!(tier = self.tier, whom = self.whom, why, "not asked for a while"),
-                    false => {
-                        tracing::debug!(tier = self.tier, whom = self.whom, ?wait, why, "still not asked")
-                    }
+                // One warning until it answers again.
+                if first {
+                    tracing::warn!(
+                        tier = self.tier,
+                        whom = self.whom,
+                        why,
+                        "breaker opened: no reads for a while"
+                    );
+                } else {
+                    tracing::debug!(tier = self.tier, whom = self.whom, ?wait, why, "breaker opened again");
                 }
             }
-            (Some(Change::Closed), _) => {
-                tracing::info!(tier = self.tier, whom = self.whom, "asked again: it answers");
+            (Some(Transition::Closed), _) => {
+                tracing::info!(tier = self.tier, whom = self.whom, "breaker closed: it answers again");
             }
             _ => {}
         }
@@ -247,26 +234,29 @@ impl Rules {
     fn refusal(&self, request: &ReadRequest) -> TierError {
         TierError::new(ErrorKind::Transient, &*self.tier)
             .with_object(&*request.object.path)
-            .with_detail(format!("the breaker is open: {} did not answer lately", self.whom))
+            .with_detail(format!("the breaker is open: {} did not answer recently", self.whom))
     }
 }
 
 impl<T: Tier + ?Sized> Breaker<T> {
-    /// `inner`, not asked while it does not answer. `whom` is what logs and errors call it: a rank, a store.
+    /// Wraps `inner`. `whom` is its name in logs and errors: a rank, a store.
     pub fn new(inner: Arc<T>, policy: BreakerPolicy, whom: impl Into<String>, seed: u64) -> Self {
         let tier = inner.name().to_owned();
         let openings = metrics::counter!("foreread_tier_breaker_openings_total", "tier" => tier.clone());
         let refused = metrics::counter!("foreread_tier_breaker_refused_total", "tier" => tier.clone());
-        let switch = Mutex::new(Switch::new(policy, seed));
-        let (whom, marred, deadline) = (whom.into(), AtomicBool::new(false), None);
-        Self { rules: Arc::new(Rules { tier, deadline, whom, switch, marred, openings, refused }), inner }
+        let machine = Mutex::new(BreakerCore::new(policy, seed));
+        let (whom, is_degraded, deadline) = (whom.into(), AtomicBool::new(false), None);
+        Self {
+            shared: Arc::new(BreakerShared { tier, deadline, whom, machine, is_degraded, openings, refused }),
+            inner,
+        }
     }
 
-    /// The same, where a read that takes longer than `policy` allows is ended, as one that nobody answers. Before it is read.
+    /// The same with deadlines: a read that takes longer than `policy` allows fails. Call it before the first read.
     #[must_use]
     pub fn with_deadline(mut self, policy: DeadlinePolicy) -> Self {
-        if let Some(rules) = Arc::get_mut(&mut self.rules) {
-            rules.deadline = Some(Deadline::new(&rules.tier, policy));
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.deadline = Some(Deadline::new(&shared.tier, policy));
         }
         self
     }
@@ -275,17 +265,17 @@ impl<T: Tier + ?Sized> Breaker<T> {
 impl<T: ?Sized> Breaker<T> {
     /// Whether a read now would fail at once.
     pub fn is_open(&self) -> bool {
-        match self.rules.switch().state {
-            State::Closed { .. } => false,
-            State::Open { until } => Instant::now() < until,
-            State::Probing => true,
+        match self.shared.machine().state {
+            BreakerState::Closed { .. } => false,
+            BreakerState::Open { until } => Instant::now() < until,
+            BreakerState::Probing => true,
         }
     }
 }
 
 impl<T: fmt::Debug + ?Sized> fmt::Debug for Breaker<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.rules.switch().state;
+        let state = self.shared.machine().state;
         f.debug_struct("Breaker").field("state", &state).field("inner", &&*self.inner).finish()
     }
 }
@@ -300,19 +290,15 @@ impl<T: Tier + ?Sized> Tier for Breaker<T> {
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        let verdict = self.rules.switch().ask(Instant::now());
-        let (epoch, is_probe) = match verdict {
-            Verdict::Pass { epoch } => (epoch, false),
-            Verdict::Probe { epoch } => (epoch, true),
-            Verdict::Refuse => {
-                self.rules.refused.increment(1);
-                return Box::pin(std::future::ready(Err(self.rules.refusal(&request))));
-            }
+        let admitted = self.shared.machine().admit(Instant::now());
+        let Some((epoch, is_probe)) = admitted else {
+            self.shared.refused.increment(1);
+            return Box::pin(std::future::ready(Err(self.shared.refusal(&request))));
         };
-        let watch = Watch { rules: Arc::clone(&self.rules), epoch, is_probe };
+        let watch = AdmittedRead { shared: Arc::clone(&self.shared), epoch, is_probe };
         let (answer, started) = (self.inner.read(Arc::clone(&request)), Instant::now());
         Box::pin(async move {
-            let result = match &watch.rules.deadline {
+            let result = match &watch.shared.deadline {
                 Some(deadline) => deadline.within(&request, started, answer).await,
                 None => answer.await,
             };
@@ -349,25 +335,25 @@ impl<T: CacheTier + ?Sized> CacheTier for Breaker<T> {
     }
 }
 
-/// A read that passed.
-struct Watch {
-    rules: Arc<Rules>,
+/// An admitted read.
+struct AdmittedRead {
+    shared: Arc<BreakerShared>,
     epoch: u64,
-    /// What comes decides.
+    /// Whether its outcome decides.
     is_probe: bool,
 }
 
-impl Watch {
+impl AdmittedRead {
     fn answered(mut self, result: &Result<Bytes, TierError>) {
-        self.rules.answered(self.epoch, result);
+        self.shared.answered(self.epoch, result);
         self.is_probe = false;
     }
 }
 
-impl Drop for Watch {
+impl Drop for AdmittedRead {
     fn drop(&mut self) {
         if self.is_probe {
-            self.rules.switch().abandoned(Instant::now(), self.epoch);
+            self.shared.machine().dropped(Instant::now(), self.epoch);
         }
     }
 }
@@ -386,62 +372,69 @@ mod tests {
         BreakerPolicy::default().with_waits(Duration::from_millis(waits.0), Duration::from_millis(waits.1))
     }
 
-    fn opened(change: Option<Change>) -> Duration {
+    fn opened(change: Option<Transition>) -> Duration {
         match change {
-            Some(Change::Opened(wait)) => wait,
+            Some(Transition::Opened(wait)) => wait,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn three_failures_in_a_row_open_it_and_an_answer_between_does_not() {
-        let (mut switch, now) = (Switch::new(BreakerPolicy::default(), 1), Instant::now());
-        for sign in [Sign::Failure, Sign::Failure, Sign::Life, Sign::Failure, Sign::Failure] {
-            assert_eq!(switch.ask(now), Verdict::Pass { epoch: 0 });
-            assert_eq!(switch.answered(now, 0, sign), None);
+    fn breaker_opens_after_three_consecutive_failures() {
+        let (mut machine, now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
+        for outcome in
+            [Outcome::NoAnswer, Outcome::NoAnswer, Outcome::Answered, Outcome::NoAnswer, Outcome::NoAnswer]
+        {
+            assert_eq!(machine.admit(now), Some((0, false)));
+            assert_eq!(machine.answered(now, 0, outcome), None);
         }
-        let wait = opened(switch.answered(now, 0, Sign::Failure));
+        let wait = opened(machine.answered(now, 0, Outcome::NoAnswer));
         assert!(wait >= SECOND / 4 && wait <= SECOND / 2, "{wait:?}");
-        assert_eq!(switch.ask(now), Verdict::Refuse);
-        assert_eq!(switch.ask(now + wait - Duration::from_nanos(1)), Verdict::Refuse);
+        assert_eq!(machine.admit(now), None);
+        assert_eq!(machine.admit(now + wait - Duration::from_nanos(1)), None);
     }
 
     #[test]
-    fn one_read_is_let_through_after_the_wait_and_decides() {
-        let (mut switch, mut now) = (Switch::new(BreakerPolicy::default(), 1), Instant::now());
+    fn probe_after_the_wait_decides() {
+        let (mut machine, mut now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
         let mut epoch = 0;
         for bound in [500, 1000, 2000, 4000, 8000, 8000, 8000] {
-            let wait = opened(switch.answered(now, epoch, Sign::Gone)).as_millis();
+            let wait = opened(machine.answered(now, epoch, Outcome::Gone)).as_millis();
             assert!(wait >= bound / 2 && wait <= bound, "{wait} ms, at most {bound}");
             now += Duration::from_millis(bound as u64);
-            let Verdict::Probe { epoch: probe } = switch.ask(now) else { panic!("{switch:?}") };
+            let Some((probe, true)) = machine.admit(now) else { panic!("{machine:?}") };
             epoch = probe;
-            assert_eq!(switch.ask(now), Verdict::Refuse, "no second one meanwhile");
+            assert_eq!(machine.admit(now), None, "no second probe meanwhile");
         }
-        assert_eq!(switch.answered(now, epoch, Sign::Life), Some(Change::Closed));
-        let Verdict::Pass { epoch } = switch.ask(now) else { panic!("{switch:?}") };
-        let wait = opened(switch.answered(now, epoch, Sign::Gone)).as_millis();
-        assert!(wait <= 500, "it begins anew: {wait} ms");
+        assert_eq!(machine.answered(now, epoch, Outcome::Answered), Some(Transition::Closed));
+        let Some((epoch, false)) = machine.admit(now) else { panic!("{machine:?}") };
+        let wait = opened(machine.answered(now, epoch, Outcome::Gone)).as_millis();
+        assert!(wait <= 500, "the waits start again: {wait} ms");
     }
 
     #[test]
-    fn what_was_sent_before_a_change_says_nothing() {
-        let (mut switch, now) = (Switch::new(BreakerPolicy::default(), 1), Instant::now());
-        let wait = opened(switch.answered(now, 0, Sign::Gone));
-        for sign in [Sign::Life, Sign::Failure, Sign::Gone] {
-            assert_eq!(switch.answered(now, 0, sign), None);
+    fn reads_of_an_earlier_epoch_are_ignored() {
+        let (mut machine, now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
+        let wait = opened(machine.answered(now, 0, Outcome::Gone));
+        for outcome in [Outcome::Answered, Outcome::NoAnswer, Outcome::Gone] {
+            assert_eq!(machine.answered(now, 0, outcome), None);
         }
-        let Verdict::Probe { epoch } = switch.ask(now + wait) else { panic!("{switch:?}") };
-        assert_eq!(switch.answered(now + wait, 0, Sign::Life), None, "an answer from before is no probe's");
-        assert_eq!(switch.answered(now + wait, epoch, Sign::Life), Some(Change::Closed));
-        assert_eq!(switch.answered(now + wait, epoch, Sign::Gone), None);
-        assert!(matches!(switch.ask(now + wait), Verdict::Pass { .. }));
+        let Some((epoch, true)) = machine.admit(now + wait) else { panic!("{machine:?}") };
+        assert_eq!(
+            machine.answered(now + wait, 0, Outcome::Answered),
+            None,
+            "an earlier answer is not the probe's"
+        );
+        assert_eq!(machine.answered(now + wait, epoch, Outcome::Answered), Some(Transition::Closed));
+        assert_eq!(machine.answered(now + wait, epoch, Outcome::Gone), None);
+        assert!(matches!(machine.admit(now + wait), Some((_, false))));
     }
 
     #[test]
-    fn two_ranks_do_not_come_back_together() {
+    fn breaker_waits_differ_between_ranks() {
         let now = Instant::now();
-        let wait = |seed| opened(Switch::new(BreakerPolicy::default(), seed).answered(now, 0, Sign::Gone));
+        let wait =
+            |seed| opened(BreakerCore::new(BreakerPolicy::default(), seed).answered(now, 0, Outcome::Gone));
         let waits: std::collections::BTreeSet<_> = (0..100).map(wait).collect();
         assert_eq!(waits.len(), 100);
         assert_eq!(wait(7), wait(7));
@@ -461,9 +454,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: RANK-21
-    async fn what_does_not_answer_is_not_asked_and_is_asked_again_by_one() {
+    async fn unresponsive_tier_is_probed_by_one_read() {
         let origin = Arc::new(FakeOrigin::uniform(100, 10).with_latency(Duration::from_millis(5)));
-        // Each of the first three and the first probe fail once.
+        // The first three reads and the first probe fail once each.
         let below = [0, 1, 2, 3].into_iter().fold(FailingTier::new(Arc::clone(&origin)), |tier, id| {
             tier.on(When::First(key(id), 1), Fault::Error(ErrorKind::Transient))
         });
@@ -472,19 +465,19 @@ mod tests {
         let failure = Some(ErrorKind::Transient);
         assert_eq!(kinds(&breaker, batch(&origin, 0..3)).await, [failure; 3]);
         assert!(breaker.is_open());
-        let asked = counting.counts().tally().requests;
+        let sent = counting.counts().tally().requests;
         let answers: Vec<_> = breaker.read_all(batch(&origin, 10..13)).collect().await;
         let error = answers[0].result.as_ref().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "fake: 00000/00000010: transient failure: the breaker is open: rank 3 did not answer lately"
+            "fake: 00000/00000010: transient failure: the breaker is open: rank 3 did not answer recently"
         );
         assert_eq!(answers.len(), 3);
-        assert_eq!(counting.counts().tally().requests, asked, "nothing was sent");
+        assert_eq!(counting.counts().tally().requests, sent, "nothing was sent");
         tokio::time::sleep(SECOND / 2).await;
         assert!(!breaker.is_open());
         assert_eq!(kinds(&breaker, batch(&origin, 3..9)).await, [failure; 6]);
-        assert_eq!(counting.counts().tally().requests, asked + 1, "one was sent");
+        assert_eq!(counting.counts().tally().requests, sent + 1, "one was sent");
         tokio::time::sleep(SECOND / 2).await;
         assert!(breaker.is_open(), "the second wait is longer");
         tokio::time::sleep(SECOND / 2).await;
@@ -494,7 +487,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn errors_that_are_answers_never_open_it() {
+    async fn answered_errors_never_open_the_breaker() {
         let origin = Arc::new(FakeOrigin::uniform(100, 10));
         let below = [ErrorKind::Absent, ErrorKind::Changed, ErrorKind::Throttled, ErrorKind::Corrupt]
             .into_iter()
@@ -510,25 +503,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_probe_that_nobody_waits_for_is_followed_by_another() {
+    async fn dropped_probe_is_followed_by_another() {
         let origin = Arc::new(FakeOrigin::uniform(100, 10));
         let below = FailingTier::new(Arc::clone(&origin))
             .on(When::First(key(0), 1), Fault::Error(ErrorKind::Closed))
             .on(When::Key(key(1)), Fault::Never);
         let breaker = Breaker::new(Arc::new(below), policy((500, 500)), "rank 3", 1);
         assert_eq!(kinds(&breaker, batch(&origin, [0])).await, [Some(ErrorKind::Closed)]);
-        assert!(breaker.is_open(), "who says that it is gone is believed");
+        assert!(breaker.is_open(), "a closed tier is believed at once");
         tokio::time::sleep(SECOND).await;
         let mut hangs = breaker.read_all(batch(&origin, [1]));
         assert!(tokio::time::timeout(SECOND, hangs.next()).await.is_err());
-        assert!(breaker.is_open(), "nobody else is sent meanwhile");
+        assert!(breaker.is_open(), "no second probe meanwhile");
         drop(hangs);
         assert_eq!(kinds(&breaker, batch(&origin, [2])).await, [None]);
         assert!(!breaker.is_open());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn conforms_as_a_cache() {
+    async fn cache_conformance_of_a_breaker() {
         let cache =
             StoredCache::new(8 << 20).with_latency(Duration::from_millis(1), Duration::from_millis(1));
         let breaker = Breaker::new(Arc::new(cache), BreakerPolicy::default(), "the disk", 1);
@@ -538,12 +531,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_tag_is_answered_once_and_it_closes_when_all_is_well(
+        fn breaker_answers_every_read_once(
             seed: u64,
             chance in 0.0f64..1.0,
             batches in proptest::collection::vec((0u64..900, 0u64..60, 0u64..2000), 1..20),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let origin = Arc::new(FakeOrigin::uniform(1000, 100).with_latency(Duration::from_millis(3)));
                 let below = FailingTier::new(Arc::clone(&origin))

@@ -1,100 +1,100 @@
-//! How many requests are worth having under way: the decision, without a clock and without a runtime.
+//! The controller of an adaptive concurrency limit, without a clock and a runtime.
 //!
-//! The model is Little's law. A store that answers after a latency of its own, `base`, and gives at most `rate`
-//! answers a second has `rate * base` requests inside of it when it is just full; more only queue. Neither number is
-//! known and both change, so the controller measures in *rounds*: about one generation of requests under one limit,
-//! of which it keeps the mean latency and the mean number under way. Their quotient is the rate.
+//! The model is Little's law. A store that answers after its own latency `base`, at most `rate` answers per second, contains
+//! `rate * base` requests when it is just full; more only queue. Neither number is known and both change. So the controller
+//! measures in *rounds*: about one generation of requests under one limit, of which it keeps the mean latency and the mean
+//! number in flight. Their quotient is the rate.
 //!
-//! * The next limit is `GAIN * under way * base / latency` and its square root. While the store is not full the
-//!   latency is `base` and the limit grows; once it is full the number under way and the latency rise together, and the
-//!   formula stands still at `GAIN * rate * base`, whatever the limit was before: a fifth of it queues, and nothing
-//!   oscillates.
-//! * *Starting*: the gain is 2 until a round's latency says that the store is full, so a thousand requests are reached
-//!   in seven round trips, and never more than twice what fills the store.
-//! * `base` falls with every round whose latency is lower. It rises only on proof that the latency is not our own
-//!   doing: fewer requests under way, and the latency did not fall with them. Every cut is such a test, so a store
-//!   that slows down is told from one that is overloaded within two rounds. Where no round has confirmed `base` for a
-//!   while, the limit goes to just below `rate * base` for a round to test it (*draining*).
-//! * Where the queue outside of the store runs empty, the trainer is the bottleneck: the limit becomes what its
-//!   demand over the last second needs.
-//! * What a store refuses because it is asked too often says nothing of its latency: that is the rate's business.
-//! * What the store answers within a millisecond is always allowed: a page cache is not fed one read at a time.
+//! * The next limit is `GAIN * in flight * base / latency` plus its square root. While the store is not full, the latency is
+//!   `base` and the limit grows. Once it is full, the number in flight and the latency rise together, and the formula stays
+//!   at `GAIN * rate * base`, whatever the limit was before. A fifth of the requests queue, and nothing oscillates.
+//! * *Starting*: the gain is 2 until a round's latency shows that the store is full. So a thousand requests are reached in
+//!   seven round trips, and never more than twice what fills the store.
+//! * `base` falls with every round of lower latency. It rises only on proof that the latency is not our own doing: fewer
+//!   requests in flight, and the latency did not fall with them. Every cut is such a test, so a store that slows down is
+//!   distinguished from an overloaded one within two rounds. If no round has confirmed `base` for a while, the limit drops
+//!   just below `rate * base` for a round to test it (*draining*).
+//! * If the queue outside the store runs empty, the trainer is the bottleneck. The limit becomes what its demand over the
+//!   last second needs.
+//! * Refusals for too many requests carry no latency; the rate handles them.
+//! * The requests that the store answers within a millisecond are always allowed: a page cache must not be fed one read at a
+//!   time.
 //!
-//! The mean and not the minimum of latencies makes `base`: Little's law is about means, and a store with jitter would
-//! be starved by its luckiest answer. The price is that rounds cannot be shorter than a few answers, and that a round
-//! below capacity is paid now and then for knowing `base` (under one per cent of the time).
+//! `base` is the mean and not the minimum of latencies: Little's law is about means, and a store with jitter would be starved
+//! by its fastest answer. The price is that a round needs several answers, and that a round below capacity is spent now and
+//! then to confirm `base` (under one per cent of the time).
 //!
-//! Sources: Little 1961; slow start and draining from BBR (Cardwell et al., ACM Queue 14(5), 2016); the limit from a
-//! ratio of latencies from TCP Vegas (Brakmo and Peterson, 1995) and Netflix's concurrency-limits ("gradient").
+//! Sources: Little 1961; slow start and draining from BBR (Cardwell et al., ACM Queue 14(5), 2016); the limit from a ratio of
+//! latencies from TCP Vegas (Brakmo and Peterson, 1995) and Netflix's concurrency-limits ("gradient").
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// What is kept under way relative to what just fills the store.
+/// The number in flight relative to what just fills the store.
 const GAIN: f64 = 1.25;
 /// The same while starting.
 const START_GAIN: f64 = 2.0;
-/// The same at the very beginning, as long as no answer comes later than the first ones.
+/// The same at the very beginning, as long as latencies stay at those of the first answers.
 const LEAP: f64 = 4.0;
-/// How even that is.
+/// The ratio of `base` to the latency that counts as unchanged.
 const EVEN: f64 = 0.98;
 /// Starting ends when the latency is above `base` by this factor.
 const FULL: f64 = 4.0 / 3.0;
-/// Requests that are allowed beyond that at least, for the sake of small numbers.
+/// The least number of additional requests, for small limits.
 const SLACK: f64 = 2.0;
-/// What is kept under way, relative to what just fills the store, while testing `base`.
+/// The number in flight, relative to what just fills the store, while testing `base`.
 const DRAIN: f64 = 0.85;
-/// How much a latency may be above or below `base` and count as the same.
+/// A latency within these factors of `base` counts as the same.
 const ABOVE: f64 = 1.1;
 const BELOW: f64 = 0.93;
-/// The part of a change of the number under way that has to show in the rate for the store not to have been full.
+/// The store was not full if the rate followed at least this fraction of a change of the number in flight.
 const ELASTIC: f64 = 0.6;
-/// The part below which it was.
+/// The store was full if the rate followed less than this fraction.
 const IN_STEP: f64 = 0.15;
-/// The smallest change of the number under way (as a logarithm) that says anything, and that proves something.
+/// The smallest change of the number in flight (as a logarithm) that is significant, and that proves something.
 const TELLING: f64 = 0.15;
 const PROVING: f64 = 0.3;
-/// A limit that is not worth draining further.
+/// The limit below which draining stops.
 const SMALL: usize = 2;
-/// A latency that rose by more than this during a test makes it void.
+/// A test is void if the latency rose by more than this factor.
 const CHANGED: f64 = 1.2;
-/// The most that one round takes away.
+/// The smallest factor of one round.
 const CUT: f64 = 0.5;
-/// One answer counts at most so many times the mean of those before it.
+/// One latency counts at most this many times the mean of those before it.
 const OUTLIER: f64 = 4.0;
 /// A latency above `base` by this factor ends a round early.
 const ALARM: f64 = 2.0;
 /// Changes below this part of the limit are not made.
 const DEAD_BAND: f64 = 0.08;
 
-/// A queue of requests that are answered in this time is none: breaking batches up to avoid it would cost more.
+/// A queue that is answered within this time is ignored: splitting batches to avoid it would cost more.
 const FINEST: Duration = Duration::from_millis(1);
 /// The shortest round: timers and schedulers are not exact to less.
 const SHORTEST_ROUND: Duration = Duration::from_millis(10);
-/// After this and a few latencies a round that has the fewest answers ends, whatever the limit.
+/// A round with the fewest answers ends after this time and a few latencies, whatever the limit.
 const LONG_ROUND: Duration = Duration::from_millis(250);
-/// Where so many answers take no longer than this, a round has as many, whatever the limit: means of few are noise.
+/// A round has at least this many answers if they come within `SHORT_ROUND`, whatever the limit: means of few are noise.
 const ENOUGH: u32 = 48;
 const SHORT_ROUND: Duration = Duration::from_millis(100);
 /// The fewest answers of a round.
 const FEWEST: u32 = 8;
-/// How long `base` is believed without confirmation: this, and so many latencies.
+/// How long `base` is trusted without confirmation: this, and at least this many latencies.
 const BELIEVED: Duration = Duration::from_secs(1);
 const BELIEVED_LATENCIES: f64 = 16.0;
-/// Demand is counted in windows of this length, of which the last few are kept.
-const WINDOW: Duration = Duration::from_millis(250);
-const WINDOWS: usize = 4;
-/// The part of a window without a queue that makes it one in which the trainer was the bottleneck.
+/// Demand is counted in windows of this length; the last few are kept.
+const DEMAND_WINDOW: Duration = Duration::from_millis(250);
+const DEMAND_WINDOWS: usize = 4;
+/// The trainer was the bottleneck in a window if this fraction of it had no queue.
 const IDLE: f64 = 0.05;
 
-/// The bounds within which a limit adapts itself.
+/// The bounds of an adaptive limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdaptivePolicy {
-    /// The limit at the beginning (at most `most`).
+    /// The initial limit (at most `most`).
     pub first: NonZeroUsize,
-    /// What the limit never exceeds.
+    /// The upper bound of the limit.
     pub most: NonZeroUsize,
 }
 
@@ -110,37 +110,36 @@ impl AdaptivePolicy {
     pub const fn up_to(most: NonZeroUsize) -> Self {
         Self { first: NonZeroUsize::MIN.saturating_add(31), most }
     }
-
-    /// The same, beginning at `first`.
-    #[must_use]
-    pub const fn beginning_at(self, first: NonZeroUsize) -> Self {
-        Self { first, ..self }
-    }
 }
 
-/// Why a limit is what it is.
+setters! { AdaptivePolicy:
+    /// The same with another first limit.
+    beginning_at(first: NonZeroUsize);
+}
+
+/// The reason of the last change of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Why {
+pub enum LimitReason {
     /// It has not been changed.
     #[default]
     Fixed,
-    /// Nothing is known of the store yet, or it has become faster: doubling.
+    /// The store is unknown yet or has become faster: the limit doubles.
     Starting,
-    /// More under way was answered no later.
+    /// More requests in flight did not raise the latency.
     Growing,
-    /// Answers came later without coming more often.
+    /// The latency rose without a higher rate.
     Latency,
-    /// For one round less than the store can do, to learn its own latency.
+    /// Below capacity for one round, to measure the store's own latency.
     Draining,
     /// The trainer needs no more.
     Demand,
-    /// The store asked to be asked less.
+    /// The store refused requests because they were too many.
     Throttled,
 }
 
-impl Why {
-    /// A word for it, as it stands in reports and in metrics' labels.
+impl LimitReason {
+    /// The reason as text, for reports and metric labels.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Fixed => "fixed",
@@ -154,32 +153,32 @@ impl Why {
     }
 }
 
-/// What one round measured.
+/// The measurements of one round.
 #[derive(Clone, Copy, Debug)]
-struct Measured {
+struct MeasuredRound {
     latency: f64,
-    under_way: f64,
-    /// The part of the round in which requests waited for a place.
+    in_flight: f64,
+    /// The fraction of the round in which requests waited for a slot.
     queued: f64,
 }
 
-impl Measured {
-    /// How much of the change of the number under way since `before` the rate has followed: 1 where the store has
-    /// room, 0 where it is full; `None` where the change is too small to tell.
+impl MeasuredRound {
+    /// How far the rate followed the change of the number in flight since `before`: 1 if the store has capacity, 0 if it
+    /// is full, `None` if the change is too small.
     fn elasticity(&self, before: &Self) -> Option<f64> {
-        let change = (self.under_way / before.under_way).ln();
+        let change = (self.in_flight / before.in_flight).ln();
         (change.abs() >= TELLING).then(|| 1.0 - (self.latency / before.latency).ln() / change)
     }
 }
 
-/// A round in the making.
+/// The current round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// When no more than the limit were under way; what started before does not count.
+    /// The first time with at most the limit in flight; requests that started earlier do not count.
     begun: Option<Duration>,
     answers: u32,
     latencies: f64,
-    /// The mean latency of the first few answers, as far as they have come.
+    /// The mean latency of the first few answers.
     early: f64,
     area: f64,
     queued: f64,
@@ -187,86 +186,72 @@ struct Round {
 
 /// Demand in one window of time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Window {
+struct DemandWindow {
     answers: u32,
-    /// The time, later the part of the time, in which nobody waited for a place.
+    /// The time, later the fraction of the window, without waiting requests.
     idle: f64,
-    /// The most who did.
+    /// The most waiting requests.
     longest: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Mode {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum ControllerMode {
+    #[default]
     Starting,
-    Cruising { linear: u8 },
+    Cruising {
+        linear: u8,
+    },
     Draining,
 }
 
-/// What to keep under way of a store that `full` requests just fill: the square root is for chance, which is relatively
-/// the greater the fewer they are.
+/// The number in flight for a store that `full` requests just fill. The square root covers chance, which is relatively
+/// larger for small numbers.
 fn wanted(full: f64) -> f64 {
     GAIN * full + full.max(0.0).sqrt().max(SLACK)
 }
 
-/// The state machine. Times are those of any one clock that does not go back; a time that does is taken as no time
-/// passed.
-#[derive(Clone, Debug)]
+/// The state machine. Times are those of one monotonic clock; a time that goes back counts as no time passed.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Controller {
     most: usize,
     limit: usize,
-    why: Why,
-    mode: Mode,
+    why: LimitReason,
+    mode: ControllerMode,
     round: Round,
-    before: Option<Measured>,
+    before: Option<MeasuredRound>,
     /// Whether the last round ended early.
     alarmed: bool,
-    /// Answers a second before draining last began; 0 before the first time.
+    /// Answers per second before the last drain; 0 before the first.
     rate: f64,
-    /// The store's own latency in seconds, and when a round last agreed with it.
+    /// The store's own latency in seconds, and when a round last confirmed it.
     base: Option<f64>,
     confirmed: Duration,
     now: Duration,
     in_flight: usize,
     waiting: usize,
-    window: Window,
+    window: DemandWindow,
     window_ends: Option<Duration>,
-    windows: VecDeque<Window>,
+    windows: VecDeque<DemandWindow>,
 }
 
 impl Controller {
-    /// One that knows nothing yet.
+    /// A controller without measurements.
     pub(crate) fn new(policy: AdaptivePolicy) -> Self {
-        Self {
-            most: policy.most.get(),
-            limit: policy.first.min(policy.most).get(),
-            why: Why::Fixed,
-            mode: Mode::Starting,
-            round: Round::default(),
-            before: None,
-            alarmed: false,
-            rate: 0.0,
-            base: None,
-            confirmed: Duration::ZERO,
-            now: Duration::ZERO,
-            in_flight: 0,
-            waiting: 0,
-            window: Window::default(),
-            window_ends: None,
-            windows: VecDeque::with_capacity(WINDOWS + 1),
-        }
+        let limit = policy.first.min(policy.most).get();
+        Self { most: policy.most.get(), limit, ..Self::default() }
     }
 
-    /// How many requests may be under way: at least 1, never more than the policy allows.
+    /// The limit: at least 1, at most what the policy allows.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Why it is that.
-    pub(crate) fn why(&self) -> Why {
+    /// The reason of its last change.
+    pub(crate) fn why(&self) -> LimitReason {
         self.why
     }
 
-    /// From `now` on so many requests are under way, and so many wait for a place.
+    /// Sets the number of requests in flight and waiting from `now` on.
     pub(crate) fn load(&mut self, now: Duration, in_flight: usize, waiting: usize) {
         self.pass(now);
         (self.in_flight, self.waiting) = (in_flight, waiting);
@@ -276,8 +261,8 @@ impl Controller {
         }
     }
 
-    /// A request that started at `started` has ended; [`load`](Self::load) follows with what is then under way. One that was
-    /// not answered says nothing of the store's speed.
+    /// Records the end of a request that started at `started`. [`load`](Self::load) follows with the new number in flight.
+    /// A failed request carries no latency.
     pub(crate) fn finished(&mut self, now: Duration, started: Duration, is_answered: bool) {
         self.pass(now);
         if !is_answered {
@@ -300,7 +285,7 @@ impl Controller {
         self.end_round(self.now.saturating_sub(begun));
     }
 
-    /// Time goes by with what is under way.
+    /// Advances the time.
     fn pass(&mut self, now: Duration) {
         let now = now.max(self.now);
         let seconds = (now - self.now).as_secs_f64();
@@ -308,23 +293,23 @@ impl Controller {
             self.round.area += seconds * self.in_flight as f64;
             self.round.queued += if self.waiting > 0 { seconds } else { 0.0 };
         }
-        let ends = *self.window_ends.get_or_insert(now + WINDOW);
+        let ends = *self.window_ends.get_or_insert(now + DEMAND_WINDOW);
         let idle = if self.waiting == 0 { seconds } else { 0.0 };
         self.window.idle += idle;
         if now >= ends {
-            // Where nothing happened for long it is all put into one window, and older ones are forgotten as usual.
-            let length = (WINDOW + (now - ends)).as_secs_f64();
-            let rate = f64::from(self.window.answers) * WINDOW.as_secs_f64() / length;
-            self.windows.push_back(Window {
+            // A long idle time goes into one window, and older ones are dropped as usual.
+            let length = (DEMAND_WINDOW + (now - ends)).as_secs_f64();
+            let rate = f64::from(self.window.answers) * DEMAND_WINDOW.as_secs_f64() / length;
+            self.windows.push_back(DemandWindow {
                 answers: rate.ceil() as u32,
                 idle: self.window.idle / length,
                 longest: self.window.longest,
             });
-            while self.windows.len() > WINDOWS {
+            while self.windows.len() > DEMAND_WINDOWS {
                 self.windows.pop_front();
             }
-            self.window = Window::default();
-            self.window_ends = Some(now + WINDOW);
+            self.window = DemandWindow::default();
+            self.window_ends = Some(now + DEMAND_WINDOW);
         }
         self.now = now;
     }
@@ -335,25 +320,25 @@ impl Controller {
         let seconds = length.as_secs_f64();
         let latency = latencies / f64::from(answers.max(1));
         let long = length >= LONG_ROUND && seconds >= 4.0 * latency && answers >= FEWEST;
-        // Far too late is clear before all are in.
+        // A far too high latency is clear before all answers have come.
         let alarm = self.base.is_some_and(|base| latency > ALARM * base)
             && answers as usize >= generation.div_ceil(4).max(FEWEST as usize);
-        let enough = answers >= ENOUGH || length >= SHORT_ROUND || self.mode == Mode::Starting;
+        let enough = answers >= ENOUGH || length >= SHORT_ROUND || self.mode == ControllerMode::Starting;
         let complete = enough && answers as usize >= generation || long || alarm;
         if length < SHORTEST_ROUND || !complete || latency <= 0.0 || area <= 0.0 {
             return;
         }
-        let measured = Measured { latency, under_way: area / seconds, queued: queued / seconds };
-        // A latency that rose while fewer were under way tells of a change in between, and nothing else yet.
+        let measured = MeasuredRound { latency, in_flight: area / seconds, queued: queued / seconds };
+        // A latency that rose while fewer were in flight shows a change in between, and nothing else yet.
         let elasticity = self.before.and_then(|before| {
-            let fewer = (before.under_way / measured.under_way).ln() >= PROVING;
+            let fewer = (before.in_flight / measured.in_flight).ln() >= PROVING;
             let test = fewer && latency <= before.latency * CHANGED;
             measured.elasticity(&before).filter(|_| test)
         });
-        // The first requests, and those that a doubled limit lets go at once, find a queue that is still growing:
-        // nothing can be compared with their latency.
-        let burst = self.base.is_none() || self.why == Why::Starting;
-        // Nor with that of a round in whose middle the store has changed.
+        // The first requests, and those that a doubled limit releases at once, meet a growing queue. Their latency is not
+        // comparable.
+        let burst = self.base.is_none() || self.why == LimitReason::Starting;
+        // Nor is that of a round during which the store changed.
         let sudden = !std::mem::replace(&mut self.alarmed, alarm) && alarm;
         let base = self.learn(&measured, elasticity);
         let (target, why) = self.decide(&measured, base, elasticity);
@@ -370,19 +355,19 @@ impl Controller {
         }
     }
 
-    /// What a round says of the store's own latency; `elasticity` is that of a cut.
-    fn learn(&mut self, measured: &Measured, elasticity: Option<f64>) -> f64 {
+    /// Updates the store's own latency from a round; `elasticity` is that of a cut.
+    fn learn(&mut self, measured: &MeasuredRound, elasticity: Option<f64>) -> f64 {
         let latency = measured.latency;
         let base = match self.base {
-            // All of the first requests leave together: the first to be answered had the least of a queue.
+            // The first requests leave together: the first answers had the shortest queue.
             None => self.round.early,
             Some(base) if latency < base * BELOW => latency,
-            // Of many rounds one is the lowest by chance alone.
+            // Among many rounds, one is the lowest by chance.
             Some(base) if latency < base => base + (latency - base) / 4.0,
-            // Fewer under way, and the latency stayed: it is the store's own.
+            // Fewer in flight, and the latency stayed: it is the store's own.
             Some(base) if latency > base * ABOVE && elasticity.is_some_and(|part| part > ELASTIC) => {
                 if measured.queued > 0.5 {
-                    self.mode = Mode::Starting;
+                    self.mode = ControllerMode::Starting;
                 }
                 latency
             }
@@ -396,120 +381,127 @@ impl Controller {
     }
 
     /// The next limit, not yet rounded or bounded.
-    fn decide(&mut self, measured: &Measured, base: f64, elasticity: Option<f64>) -> (f64, Why) {
+    fn decide(&mut self, measured: &MeasuredRound, base: f64, elasticity: Option<f64>) -> (f64, LimitReason) {
         let ratio = base / measured.latency;
-        let full = measured.under_way * ratio; // what just fills the store, or is known to fit into it
+        let full = measured.in_flight * ratio; // just fills the store, or is known to fit
         if let Some(needed) = self.demand(measured) {
-            self.mode = Mode::Cruising { linear: 0 };
+            self.mode = ControllerMode::Cruising { linear: 0 };
             let allowed = wanted(full);
             return if needed <= allowed.max(self.limit as f64) {
-                (needed, Why::Demand)
+                (needed, LimitReason::Demand)
             } else {
-                (allowed, Why::Growing)
+                (allowed, LimitReason::Growing)
             };
         }
         match self.mode {
-            Mode::Starting if ratio >= EVEN && self.rate == 0.0 => return (LEAP * full, Why::Starting),
-            Mode::Starting if ratio * FULL >= 1.0 => return (START_GAIN * full + SLACK, Why::Starting),
-            Mode::Starting => return self.drain(measured, full),
-            Mode::Draining => {
+            ControllerMode::Starting if ratio >= EVEN && self.rate == 0.0 => {
+                return (LEAP * full, LimitReason::Starting);
+            }
+            ControllerMode::Starting if ratio * FULL >= 1.0 => {
+                return (START_GAIN * full + SLACK, LimitReason::Starting);
+            }
+            ControllerMode::Starting => return self.drain(measured, full),
+            ControllerMode::Draining => {
                 let found = elasticity.is_some_and(|part| part > ELASTIC);
                 match measured.latency / base {
-                    // Still above what was known: the queue is not gone yet.
+                    // Still above `base`: the queue is not empty yet.
                     above
-                        if above > ABOVE && !found && (DRAIN * full).ceil() < measured.under_way.floor() =>
+                        if above > ABOVE && !found && (DRAIN * full).ceil() < measured.in_flight.floor() =>
                     {
-                        return (DRAIN * full, Why::Draining);
+                        return (DRAIN * full, LimitReason::Draining);
                     }
-                    // So few that there is no fewer, and no queue of ours.
+                    // The minimum is reached, so the queue is not ours.
                     above if above > ABOVE && !found => {
-                        self.mode = Mode::Cruising { linear: 0 };
+                        self.mode = ControllerMode::Cruising { linear: 0 };
                         (self.base, self.confirmed) = (Some(measured.latency), self.now);
-                        return (wanted(measured.under_way), Why::Growing);
+                        return (wanted(measured.in_flight), LimitReason::Growing);
                     }
-                    // It fell in step with the cut: there may be a lower one to find.
+                    // It fell in step with the cut: `base` may be lower still.
                     _ if !found && self.in_step(measured) && self.limit > SMALL => {
-                        return (0.7 * measured.under_way, Why::Draining);
+                        return (0.7 * measured.in_flight, LimitReason::Draining);
                     }
-                    // Back to what was right before, as `base` now says.
+                    // Back to the previous limit, corrected by `base`.
                     _ => {
-                        self.mode = Mode::Cruising { linear: 0 };
+                        self.mode = ControllerMode::Cruising { linear: 0 };
                         let full = if found { full } else { full.max(self.rate * base) };
-                        return (wanted(full), Why::Growing);
+                        return (wanted(full), LimitReason::Growing);
                     }
                 }
             }
-            Mode::Cruising { .. } => {}
+            ControllerMode::Cruising { .. } => {}
         }
-        let Mode::Cruising { linear } = &mut self.mode else { return (wanted(full), Why::Growing) };
+        let ControllerMode::Cruising { linear } = &mut self.mode else {
+            return (wanted(full), LimitReason::Growing);
+        };
         let queued = measured.queued > 0.9;
         *linear = if queued && ratio * ABOVE >= 1.0 { linear.saturating_add(1) } else { 0 };
         if *linear >= 3 && self.limit < self.most {
-            self.mode = Mode::Starting;
-            return (START_GAIN * full + SLACK, Why::Starting);
+            self.mode = ControllerMode::Starting;
+            return (START_GAIN * full + SLACK, LimitReason::Starting);
         }
         let believed = BELIEVED.as_secs_f64().max(BELIEVED_LATENCIES * measured.latency);
         if queued && (self.now.saturating_sub(self.confirmed)).as_secs_f64() > believed {
             return self.drain(measured, full);
         }
         let target = wanted(full);
-        (target, if target > self.limit as f64 { Why::Growing } else { Why::Latency })
+        (target, if target > self.limit as f64 { LimitReason::Growing } else { LimitReason::Latency })
     }
 
-    /// What the store answers sooner than any timer notices is not worth withholding. A drain to below that ends here:
-    /// the queue that it is to empty is allowed, so its end would never be seen.
-    fn not_below_finest(&mut self, measured: &Measured, target: f64, why: Why) -> (f64, Why) {
-        let finest = FINEST.as_secs_f64() * measured.under_way / measured.latency;
+    /// Requests that are answered faster than any timer fires are always allowed. A drain below that ends here, because the
+    /// allowed queue would hide its end.
+    fn not_below_finest(
+        &mut self,
+        measured: &MeasuredRound,
+        target: f64,
+        why: LimitReason,
+    ) -> (f64, LimitReason) {
+        let finest = FINEST.as_secs_f64() * measured.in_flight / measured.latency;
         if target >= finest {
             return (target, why);
         }
-        if why != Why::Draining {
+        if why != LimitReason::Draining {
             return (finest, why);
         }
-        (self.mode, self.confirmed) = (Mode::Cruising { linear: 0 }, self.now);
-        (finest, Why::Latency)
+        (self.mode, self.confirmed) = (ControllerMode::Cruising { linear: 0 }, self.now);
+        (finest, LimitReason::Latency)
     }
 
-    fn drain(&mut self, measured: &Measured, full: f64) -> (f64, Why) {
-        self.mode = Mode::Draining;
-        self.rate = measured.under_way / measured.latency;
-        (DRAIN * full, Why::Draining)
+    fn drain(&mut self, measured: &MeasuredRound, full: f64) -> (f64, LimitReason) {
+        self.mode = ControllerMode::Draining;
+        self.rate = measured.in_flight / measured.latency;
+        (DRAIN * full, LimitReason::Draining)
     }
 
-    /// Whether the latency fell as the number under way did, so that the store was still full.
-    fn in_step(&self, measured: &Measured) -> bool {
+    /// Whether the latency fell like the number in flight, so that the store was still full.
+    fn in_step(&self, measured: &MeasuredRound) -> bool {
         let elasticity = self.before.and_then(|before| measured.elasticity(&before));
         elasticity.is_some_and(|part| part < IN_STEP)
     }
 
-    /// What the trainer's demand needs, where it is the bottleneck.
-    fn demand(&mut self, measured: &Measured) -> Option<f64> {
+    /// The limit that the trainer's demand needs, if the trainer is the bottleneck.
+    fn demand(&mut self, measured: &MeasuredRound) -> Option<f64> {
         self.windows.back().filter(|window| window.idle > IDLE)?;
         let usual = self.windows.iter().map(|window| window.longest).max()?;
         if self.waiting > usual + usual / 2 && measured.queued > 0.9 {
-            // More than before is asked for: what was enough until now says nothing.
+            // The demand has risen: earlier windows are void.
             self.windows.clear();
-            (self.window, self.window_ends) = (Window::default(), Some(self.now + WINDOW));
-            self.mode = Mode::Starting;
+            (self.window, self.window_ends) = (DemandWindow::default(), Some(self.now + DEMAND_WINDOW));
+            self.mode = ControllerMode::Starting;
             return None;
         }
         let most = self.windows.iter().map(|window| window.answers).max()?;
-        Some(GAIN * f64::from(most) / WINDOW.as_secs_f64() * measured.latency + SLACK)
+        Some(GAIN * f64::from(most) / DEMAND_WINDOW.as_secs_f64() * measured.latency + SLACK)
     }
 
-    fn change(&mut self, target: f64, why: Why) {
+    fn change(&mut self, target: f64, why: LimitReason) {
         let limit = self.limit as f64;
         let target = target.clamp((limit * CUT).floor(), LEAP * limit);
-        let settled = why != Why::Draining;
+        let settled = why != LimitReason::Draining;
         if settled && (target - limit).abs() <= limit * DEAD_BAND && target < self.most as f64 {
             return;
         }
-        let target = if why == Why::Draining { target.ceil() } else { target.round() };
-        self.set(target.max(1.0) as usize, why);
-    }
-
-    fn set(&mut self, limit: usize, why: Why) {
-        let limit = limit.clamp(1, self.most);
+        let target = if why == LimitReason::Draining { target.ceil() } else { target.round() };
+        let limit = (target as usize).clamp(1, self.most);
         if limit != self.limit {
             (self.limit, self.why) = (limit, why);
         }
@@ -523,7 +515,7 @@ mod tests {
 
     use super::*;
 
-    /// A store of `places` places and a latency; requests beyond the places wait. Always more to read.
+    /// A store with `places` slots and a latency; further requests wait. There is always more to read.
     struct Store {
         places: usize,
         latency: Duration,
@@ -576,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_and_an_answer_before_the_question_do_no_harm() {
+    fn controller_tolerates_a_clock_that_goes_back() {
         let mut controller = Controller::new(AdaptivePolicy::default());
         let at = Duration::from_millis;
         controller.load(at(100), 1, 0);
@@ -592,7 +584,10 @@ mod tests {
         fn within_its_bounds_whatever_happens(
             first in 1usize..100,
             most in 1usize..300,
-            events in proptest::collection::vec((0u64..50_000, 0u64..100_000, proptest::bool::weighted(0.8), 0usize..400, 0usize..100), 0..2000),
+            events in proptest::collection::vec(
+                (0u64..50_000, 0u64..100_000, proptest::bool::weighted(0.8), 0usize..400, 0usize..100),
+                0..2000,
+            ),
         ) {
             let policy = up_to(most).beginning_at(NonZeroUsize::new(first).unwrap());
             let mut controller = Controller::new(policy);
@@ -607,8 +602,8 @@ mod tests {
         }
     }
 
-    /// What a run of a store shows from its fourth to its twelfth second: the lowest and the highest limit, how often
-    /// it changed, and how many places were used in the mean.
+    /// A run of a store from its fourth to its twelfth second: the lowest and the highest limit, the number of changes, and
+    /// the mean number of used slots.
     fn watched(places: usize, latency: Duration) -> (usize, usize, u32, f64) {
         let mut store = Store::new(up_to(1024), places, latency);
         store.run(Duration::from_secs(4), |_, _| {});
@@ -624,9 +619,9 @@ mod tests {
         (low, high, changes, area / 8.0)
     }
 
-    /// Each round found the store full and wanted to drain it to less than what it answers within a millisecond.
+    /// Each round found the store full and drained it below the requests that it answers within a millisecond.
     #[test]
-    fn drain_to_less_than_is_withheld_ends_at_once() {
+    fn drain_below_the_minimum_ends_at_once() {
         for (places, latency_us) in [(43, 519), (252, 531), (464, 600), (464, 690)] {
             let (low, high, changes, _) = watched(places, Duration::from_micros(latency_us));
             assert!(changes <= 8, "{changes} changes, {low}..{high} for {places} places, {latency_us} us");
@@ -637,7 +632,7 @@ mod tests {
         // Each is twelve seconds of a store.
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
         #[test]
-        fn it_settles_on_what_fills_the_store_and_stays_there(
+        fn limit_settles_on_the_capacity_of_the_store(
             places in 1usize..500,
             latency_us in 500u64..60_000,
         ) {

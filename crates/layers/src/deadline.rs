@@ -1,13 +1,12 @@
-//! Nothing is waited for without end.
+//! Deadlines: no read waits forever.
 //!
-//! A read that is not answered within a bound is answered here as [`ErrorKind::Transient`], by the object's name, so
-//! that a layer above may try again and nothing, not even a store that has forgotten a request, can hang a run. The
-//! bound is a floor plus the time in which a slow read would have got its bytes: the tier's own recent pace for a
-//! single read, with a wide margin, so that a large object on a slow link is not ended half-way. The layer lies directly
-//! around the store: time spent in queues outside of it does not count.
+//! A read without an answer within a bound fails here as [`ErrorKind::Transient`], with the object's name. So an outer layer
+//! can retry, and even a store that has lost a request cannot hang a run. The bound is a minimum plus the transfer time of a
+//! slow read: the tier's recent time per byte of a single read, with a wide margin, so that a large object on a slow link is
+//! not interrupted. The layer is next to the store, so time in queues does not count.
 //!
-//! It also holds the store to the length that was asked for, because nobody else knows both in time for a repetition:
-//! fewer bytes are a transfer that broke off, more bytes are another object.
+//! It also checks the length of the answer, because only here a retry is still possible. Too few bytes are an interrupted
+//! transfer; too many are another object.
 //!
 //! The price is a timer for each read that does not answer at once.
 
@@ -24,43 +23,63 @@ use tokio::time::{Instant, timeout_at};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadlinePolicy {
-    /// What every read may take, whatever its size.
+    /// The time that every read may take, whatever its size.
     pub floor: Duration,
-    /// How much slower than reads have lately been, by the byte, a read may be beyond the floor.
+    /// How many times the recent time per byte a read may take in addition.
     pub margin: u32,
-    /// The pace of a single read that is assumed until one was seen, in bytes a second.
+    /// The assumed throughput of a single read before the first measurement, in bytes per second.
     pub assumed: u64,
 }
 
 impl Default for DeadlinePolicy {
-    /// For origins: 30 s, and the time that the bytes take at an eighth of the recent pace (8 MB/s until it is known).
+    /// For origins: 30 s, and the transfer time at an eighth of the recent throughput (8 MB/s before the first read).
     fn default() -> Self {
         Self { floor: Duration::from_secs(30), margin: 8, assumed: 8_000_000 }
     }
 }
 
-impl DeadlinePolicy {
-    /// The same with another floor.
-    #[must_use]
-    pub const fn with_floor(self, floor: Duration) -> Self {
-        Self { floor, ..self }
-    }
+setters! { DeadlinePolicy:
+    /// The same with another minimum.
+    with_floor(floor: Duration);
 }
 
-/// How fast single reads have lately been.
-#[derive(Debug, Default)]
-struct Pace {
-    /// Seconds a byte, as the bits of an `f64`; 0 before the first. Two threads that write at once may lose one of
-    /// two measurements, which does no harm.
+/// The latency of reads below this size depends on the request more than on the bytes.
+const TELLING: u64 = 16 << 10;
+
+pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Ends reads that take too long, and measures the usual time per byte.
+///
+/// Ended reads are counted as `foreread_tier_read_deadlines_total` with the label `tier`.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    tier: String,
+    policy: DeadlinePolicy,
+    /// Recent seconds per byte of a single read, as the bits of an `f64`; 0 before the first read. Two threads that write at
+    /// once may lose one of two measurements, which is harmless.
     per_byte: AtomicU64,
+    ended: Counter,
 }
 
-impl Pace {
-    /// Reads below this size say more about latency than about pace.
-    const TELLING: u64 = 16 << 10;
+impl Deadline {
+    pub(crate) fn new(tier: &str, policy: DeadlinePolicy) -> Self {
+        let tier = tier.to_owned();
+        let ended = metrics::counter!("foreread_tier_read_deadlines_total", "tier" => tier.clone());
+        Self { tier, policy, per_byte: AtomicU64::new(0), ended }
+    }
+
+    /// How long a read of `bytes` may take now.
+    fn bound(&self, bytes: u64) -> Duration {
+        let seen = f64::from_bits(self.per_byte.load(Relaxed));
+        let assumed = 1.0 / self.policy.assumed.max(1) as f64;
+        let per_byte = if seen > 0.0 { seen } else { assumed };
+        let seconds = bytes as f64 * per_byte * f64::from(self.policy.margin);
+        // Capped at a year, so that the sum with any instant is valid.
+        self.policy.floor.min(YEAR) + Duration::from_secs_f64(seconds.min(YEAR.as_secs_f64()))
+    }
 
     fn record(&self, bytes: u64, took: Duration) {
-        if bytes < Self::TELLING {
+        if bytes < TELLING {
             return;
         }
         let new = took.as_secs_f64() / bytes as f64;
@@ -69,42 +88,7 @@ impl Pace {
         self.per_byte.store(mean.to_bits(), Relaxed);
     }
 
-    fn bound(&self, bytes: u64, policy: &DeadlinePolicy) -> Duration {
-        let seen = f64::from_bits(self.per_byte.load(Relaxed));
-        let assumed = 1.0 / policy.assumed.max(1) as f64;
-        let per_byte = if seen > 0.0 { seen } else { assumed };
-        let seconds = bytes as f64 * per_byte * f64::from(policy.margin);
-        // Cut at a year, so that the sum with any instant stays one.
-        policy.floor.min(YEAR) + Duration::from_secs_f64(seconds.min(YEAR.as_secs_f64()))
-    }
-}
-
-pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Ends reads that take too long, and remembers how long they usually take.
-///
-/// Those that it ends are counted as `foreread_tier_read_deadlines_total` with the label `tier`.
-#[derive(Debug)]
-pub(crate) struct Deadline {
-    tier: String,
-    policy: DeadlinePolicy,
-    pace: Pace,
-    ended: Counter,
-}
-
-impl Deadline {
-    pub(crate) fn new(tier: &str, policy: DeadlinePolicy) -> Self {
-        let tier = tier.to_owned();
-        let ended = metrics::counter!("foreread_tier_read_deadlines_total", "tier" => tier.clone());
-        Self { tier, policy, pace: Pace::default(), ended }
-    }
-
-    /// How long a read of so many bytes may take now.
-    fn bound(&self, bytes: u64) -> Duration {
-        self.pace.bound(bytes, &self.policy)
-    }
-
-    /// The answer of a read that left at `started`, or that it took too long.
+    /// The answer of a read that left at `started`, or an error after the deadline.
     pub(crate) async fn within(
         &self,
         request: &ReadRequest,
@@ -115,7 +99,7 @@ impl Deadline {
         let bytes = loop {
             match timeout_at(started + self.bound(expected), &mut answer).await {
                 Ok(answer) => break answer?,
-                // Other reads may have shown meanwhile that the store is slow.
+                // Other reads may have raised the bound meanwhile.
                 Err(_) if started.elapsed() < self.bound(expected) => {}
                 Err(_) => {
                     self.ended.increment(1);
@@ -126,7 +110,7 @@ impl Deadline {
         };
         let got = bytes.len() as u64;
         if got == expected {
-            self.pace.record(got, started.elapsed());
+            self.record(got, started.elapsed());
             return Ok(bytes);
         }
         let kind = if got < expected { ErrorKind::Transient } else { ErrorKind::Changed };
@@ -164,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_hangs_is_ended_by_name_and_the_others_do_not_wait() {
+    async fn hanging_read_ends_by_name_and_delays_no_other() {
         let origin = Arc::new(FakeOrigin::uniform(100, 1000).with_latency(Duration::from_millis(5)));
         let failing = FailingTier::new(Arc::clone(&origin)).on(When::Key(key(7)), Fault::Never);
         let bounded = bounded(failing, DeadlinePolicy::default());
@@ -185,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_reads_on_a_slow_link_have_the_time_that_they_need() {
+    async fn large_reads_on_a_slow_link_get_more_time() {
         let origin =
             FakeOrigin::new([("a", 1 << 20), ("b", 100 << 20)]).with_bandwidth(2 << 20).with_zeroes();
         let bounded = bounded(origin.clone(), DeadlinePolicy::default());
@@ -193,14 +177,14 @@ mod tests {
         assert!(bounded.read_all(batch(&origin, [1])).next().await.unwrap().result.is_ok());
         // The same by numbers: 1 MiB took half a second.
         let deadline = Deadline::new("fake", DeadlinePolicy::default());
-        deadline.pace.record(1 << 20, Duration::from_millis(500));
+        deadline.record(1 << 20, Duration::from_millis(500));
         let bound = deadline.bound(100 << 20).as_secs();
         assert!((429..=431).contains(&bound), "eight times 50 s, and 30 s: {bound} s");
         assert!(deadline.bound(u64::MAX) <= YEAR * 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wrong_length_is_no_answer() {
+    async fn wrong_length_is_an_error() {
         let origin = Arc::new(FakeOrigin::uniform(10, 1000));
         for (fault, kind, said) in [
             (Fault::Short, ErrorKind::Transient, "999 bytes instead of 1000"),
@@ -218,12 +202,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_tag_is_answered_once_and_in_time(
+        fn deadline_answers_every_read_in_time(
             seed: u64,
             chances in (0.0f64..0.3, 0.0f64..0.3, 0.0f64..0.3),
             batches in proptest::collection::vec((0u64..900, 0u64..60), 1..10),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let origin = Arc::new(FakeOrigin::uniform(1000, 100).with_latency(Duration::from_millis(3)));
                 let failing = FailingTier::new(Arc::clone(&origin))

@@ -1,21 +1,19 @@
-//! A second read for a late one.
+//! Hedged requests: a second read for a late one.
 //!
-//! Every store answers some reads much later than the rest: a lost packet, a slow disk, a node that is being replaced.
-//! Reads change nothing, so a read that is later than nearly all of its size lately were is sent once more, and the
-//! first of the two answers counts ("The Tail at Scale", Dean and Barroso, CACM 56(2), 2013). How late is late is
-//! measured: a quantile of the tier's recent latencies, by size, times a factor; before enough was seen, two seconds and what
-//! the bytes take on a slow line. Second reads have a budget of a few per cent of the first ones, so a store that has become slow as a whole
-//! is not asked twice as much.
+//! Every store answers some reads much later than the rest: a lost packet, a slow disk, a node that is being replaced. Reads
+//! change nothing, so a late read is sent once more, and the first answer counts ("The Tail at Scale", Dean and Barroso, CACM
+//! 56(2), 2013). A read is late after a quantile of the tier's recent latencies of its size, times a factor. Before enough
+//! reads were measured, it is late after two seconds plus the transfer time on a slow link. Hedges have a budget of a few per
+//! cent of the reads, so a store that is slow as a whole does not get twice the load.
 //!
-//! A second read that is late itself is sent once more. The read that loses is dropped. An error that another attempt may mend
-//! waits for the other read; any other error is an answer.
+//! A late hedge is hedged again. The read that loses is dropped. A retryable error waits for the other read; any other error
+//! is the answer.
 //!
-//! Second reads need no place of a limit, unless the limit is the user's own: then they wait in its queue like any
-//! read, and leave it if the first read answers before. They are paid for when they leave. One that waits keeps no error of
-//! the first read back, or the two would wait for each other.
+//! Hedges need no slot of a limit, unless the limit is the user's own. Then they wait in its queue like any read, and leave it
+//! if the first read answers before. The budget is charged when a hedge leaves. A queued hedge does not delay an error of the
+//! first read; otherwise the two would wait for each other.
 //!
-//! The price is a timer for each read that does not answer at once, one lock an answer, and up to the budget's part of
-//! load.
+//! The price is a timer for each read that does not answer at once, one lock per answer, and the budget's share of load.
 
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,30 +30,29 @@ use crate::Meter;
 use crate::deadline::YEAR;
 use crate::histogram::Histogram;
 
-/// When a read is late, and how many second reads there may be.
+/// When a read is late, and how many hedges are allowed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct HedgePolicy {
-    /// A read is late when it takes longer than this part (0 to 1) of reads of its size ...
+    /// A read is late after this quantile (0 to 1) of the latencies of its size ...
     pub quantile: f64,
-    /// ... take, times this ...
+    /// ... times this factor ...
     pub factor: f64,
-    /// ... and longer than this.
+    /// ... and not before this time.
     pub shortest: Duration,
-    /// How many reads of a size must have been seen before any is hedged (at most 1,024).
+    /// The number of measured reads of a size before the quantile is used (at most 1,024).
     pub fewest: u32,
-    /// Second reads may be so large a part (0 to 1) of the first ones.
+    /// Hedges as a fraction (0 to 1) of the reads, at most.
     pub budget: f64,
-    /// How often one read may be sent again: where every hundredth hangs, every hundredth second read does.
+    /// Hedges per read, at most: if every hundredth read hangs, so does every hundredth hedge.
     pub most: u32,
 }
 
 impl Default for HedgePolicy {
-    /// Three times what 95 of 100 reads take and at least 10 ms, after 20 reads, for 3 in 100 at most,
-    /// each at most twice.
+    /// Three times the 95th percentile and at least 10 ms, after 20 reads, for at most 3 reads in 100, each at most twice.
     ///
-    /// The quantile is not a higher one because it has to be blind to what hedges are against: where two reads of a
-    /// hundred hang, the ninety-ninth percentile is a hanging one.
+    /// The quantile is not higher because it must not include the reads that hedges are for: if two reads of a hundred
+    /// hang, the 99th percentile is a hanging read.
     fn default() -> Self {
         Self {
             quantile: 0.95,
@@ -68,64 +65,52 @@ impl Default for HedgePolicy {
     }
 }
 
-impl HedgePolicy {
-    /// The same with another budget (a part of the reads, 0 to 1).
-    #[must_use]
-    pub const fn with_budget(self, budget: f64) -> Self {
-        Self { budget, ..self }
-    }
-
-    /// The same where a read is late after `factor` times what the part `quantile` of reads take, but not before
-    /// `shortest`.
-    #[must_use]
-    pub const fn with_lateness(self, quantile: f64, factor: f64, shortest: Duration) -> Self {
-        Self { quantile, factor, shortest, ..self }
-    }
-
-    /// The same with another number of reads to be seen first.
-    #[must_use]
-    pub const fn with_fewest(self, fewest: u32) -> Self {
-        Self { fewest, ..self }
-    }
+setters! { HedgePolicy:
+    /// The same with another budget (a fraction of the reads, 0 to 1).
+    with_budget(budget: f64);
+    /// The same, where a read is late after `factor` times the `quantile` of recent latencies, and after `shortest`.
+    with_lateness(quantile: f64, factor: f64, shortest: Duration);
+    /// The same with another minimum number of observed reads.
+    with_fewest(fewest: u32);
 }
 
-/// Unspent budget beyond this many second reads is lost; so many may be sent before any were earned, too: a run should not
-/// begin with waiting for a server's dead half.
-const SAVED: f64 = 16.0;
-/// When a read is late of whose size too few were seen: after this, and what its bytes take at so many a second.
-const GUESS: Duration = Duration::from_secs(2);
-const SLOW: f64 = 5e6;
+/// The largest unspent budget, in hedges. It is also the initial budget: a run should not start with waiting for the dead
+/// half of a server.
+const MAX_BUDGET: f64 = 16.0;
+/// A read of an unknown size class is late after this time plus its bytes at `SLOW_LINK` bytes per second.
+const DEFAULT_LATENESS: Duration = Duration::from_secs(2);
+const SLOW_LINK: f64 = 5e6;
 
-/// How soon to look again at reads of a size of which too few were seen. A run begins with such reads, and enough others are
+/// The interval between checks of a read of an unknown size class. A run starts with such reads, and enough others are
 /// answered while the first one hangs.
-const UNKNOWN: Duration = Duration::from_millis(50);
+const RECHECK: Duration = Duration::from_millis(50);
 
-/// How one read ended.
-type Answer = Result<Bytes, TierError>;
+/// The result of a read.
+type ReadResult = Result<Bytes, TierError>;
 
-/// A second read: the outer future waits until it may leave, the inner one is under way.
-pub(crate) type Second<'a> = BoxFuture<'a, BoxFuture<'a, Answer>>;
+/// A hedge: the outer future waits until it may leave, the inner one is in flight.
+pub(crate) type SecondRead<'a> = BoxFuture<'a, BoxFuture<'a, ReadResult>>;
 
-/// Decides when a read is late, and sends it a second time.
+/// Decides when a read is late, and hedges it.
 ///
 /// | metric | kind | labels |
 /// |---|---|---|
 /// | `foreread_tier_read_hedges_total` | counter | `tier` |
-/// | `foreread_tier_read_hedges_won_total` | counter | `tier`; second reads that answered first |
+/// | `foreread_tier_read_hedges_won_total` | counter | `tier`; hedges that answered first |
 #[derive(Debug)]
 pub(crate) struct Hedge {
     policy: HedgePolicy,
     meter: Meter,
     hedges: Counter,
     won: Counter,
-    seen: Mutex<Seen>,
+    seen: Mutex<HedgeState>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct HedgeState {
     latencies: Histogram,
-    /// Second reads that may be sent.
-    saved: f64,
+    /// The number of hedges that may be sent.
+    budget_left: f64,
 }
 
 impl Hedge {
@@ -137,76 +122,76 @@ impl Hedge {
             meter,
             hedges: metrics::counter!("foreread_tier_read_hedges_total", "tier" => tier.clone()),
             won: metrics::counter!("foreread_tier_read_hedges_won_total", "tier" => tier),
-            seen: Mutex::new(Seen { latencies, saved: SAVED }),
+            seen: Mutex::new(HedgeState { latencies, budget_left: MAX_BUDGET }),
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, HedgeState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a read of so many bytes may take before it is late, and how soon to look again at the latest, because
-    /// by then more may be known.
-    fn late_after(&self, seen: &Seen, bytes: u64) -> (Duration, Duration) {
+    /// How long a read of `bytes` may take before it is late, and the longest time until the next check, because the
+    /// quantile may be known by then.
+    fn lateness(&self, seen: &HedgeState, bytes: u64) -> (Duration, Duration) {
         match seen.latencies.quantile(bytes) {
             Some(usual) => {
-                // Cut at a year, so that the sum with any instant stays one.
+                // Capped at a year, so that the sum with any instant is valid.
                 let late = Duration::try_from_secs_f64(usual.as_secs_f64() * self.policy.factor.max(0.0));
                 (late.unwrap_or(YEAR).max(self.policy.shortest).min(YEAR), YEAR)
             }
             None => {
-                let guess = GUESS + Duration::from_secs_f64(bytes as f64 / SLOW);
-                (guess.min(YEAR), UNKNOWN)
+                let guess = DEFAULT_LATENESS + Duration::from_secs_f64(bytes as f64 / SLOW_LINK);
+                (guess.min(YEAR), RECHECK)
             }
         }
     }
 
-    /// When to look at a read that left at `since`, and whether it is late then.
-    fn look(&self, bytes: u64, since: Instant) -> (Instant, bool) {
+    /// When to check a read that left at `since`, and whether it is late then.
+    fn next_check(&self, bytes: u64, since: Instant) -> (Instant, bool) {
         let now = Instant::now();
         let took = now.saturating_duration_since(since);
         let seen = self.seen();
-        let (after, soon) = self.late_after(&seen, bytes);
-        if after <= took && seen.saved >= 1.0 {
+        let (after, soon) = self.lateness(&seen, bytes);
+        if after <= took && seen.budget_left >= 1.0 {
             return (now, true);
         }
-        // Of one that is late already: there may be budget by then.
+        // A late read is checked again, because there may be budget by then.
         let wait = if after <= took { after } else { after - took };
         (now + wait.min(soon).max(Duration::from_millis(1)), false)
     }
 
-    /// Pays for a second read that is about to leave, if there is budget left.
+    /// Charges the budget for a hedge that is about to leave; returns whether there was any.
     fn pay(&self) -> bool {
         let mut seen = self.seen();
-        let has_budget = seen.saved >= 1.0;
+        let has_budget = seen.budget_left >= 1.0;
         if has_budget {
-            seen.saved -= 1.0;
+            seen.budget_left -= 1.0;
         }
         has_budget
     }
 
-    /// The answer of the read `first`, which left at `started`, or of a second one that `second` makes. `withheld` is told
-    /// of the first one's error, where that is not the answer.
+    /// The answer of the read `first`, which left at `started`, or of a hedge made by `second`. `withheld` gets the first
+    /// read's error if that is not the answer.
     pub(crate) async fn race<'a>(
         &self,
         request: &ReadRequest,
         started: Instant,
-        first: impl Future<Output = Answer>,
-        second: impl Fn() -> Second<'a>,
+        first: impl Future<Output = ReadResult>,
+        second: impl Fn() -> SecondRead<'a>,
         withheld: impl Fn(&TierError),
-    ) -> Answer {
+    ) -> ReadResult {
         {
             let mut seen = self.seen();
-            seen.saved = (seen.saved + self.policy.budget.clamp(0.0, 1.0)).min(SAVED);
+            seen.budget_left = (seen.budget_left + self.policy.budget.clamp(0.0, 1.0)).min(MAX_BUDGET);
         }
         let (mut first, mut failed) = (pin!(first), None);
-        let (mut waiting, mut under_way): (Option<Second<'a>>, Vec<BoxFuture<'a, Answer>>) =
+        let (mut waiting, mut under_way): (Option<SecondRead<'a>>, Vec<BoxFuture<'a, ReadResult>>) =
             Default::default();
         let (mut since, mut sent) = (started, 0);
         let (answer, of_second) = loop {
             let may_send = sent < self.policy.most && waiting.is_none() && failed.is_none();
-            let look = may_send.then(|| self.look(request.len(), since));
-            let (at, is_late) = look.unwrap_or((started, false));
+            let next_check = may_send.then(|| self.next_check(request.len(), since));
+            let (at, is_late) = next_check.unwrap_or((started, false));
             tokio::select! {
                 biased;
                 answer = &mut first, if failed.is_none() => match answer {
@@ -226,11 +211,12 @@ impl Hedge {
                     if self.pay() {
                         self.meter.hedged();
                         self.hedges.increment(1);
-                        tracing::debug!(object = &*request.object.path, took = ?started.elapsed(), "a second read");
+                        let (object, took) = (&*request.object.path, started.elapsed());
+                        tracing::debug!(object, ?took, "hedging a late read");
                         under_way.push(read);
                     }
                 }
-                () = sleep_until(at), if look.is_some() => if is_late {
+                () = sleep_until(at), if next_check.is_some() => if is_late {
                     (since, sent) = (Instant::now(), sent + 1);
                     waiting = Some(second());
                 }
@@ -249,8 +235,8 @@ impl Hedge {
     }
 }
 
-/// The first answer of these reads, which is taken out.
-async fn next_of(reads: &mut Vec<BoxFuture<'_, Answer>>) -> Answer {
+/// Removes the first of these reads that answers.
+async fn next_of(reads: &mut Vec<BoxFuture<'_, ReadResult>>) -> ReadResult {
     poll_fn(|cx| {
         for at in 0..reads.len() {
             if let Poll::Ready(answer) = reads[at].as_mut().poll(cx) {
@@ -276,14 +262,14 @@ mod tests {
     use super::*;
     use crate::Stack;
 
-    const USUAL: Duration = Duration::from_millis(20);
+    const LATENCY: Duration = Duration::from_millis(20);
 
     fn key(id: u64) -> SampleKey {
         SampleKey::new(DatasetId(0), SampleId(id))
     }
 
     fn origin() -> Arc<FakeOrigin> {
-        Arc::new(FakeOrigin::uniform(1000, 100).with_latency(USUAL))
+        Arc::new(FakeOrigin::uniform(1000, 100).with_latency(LATENCY))
     }
 
     fn batch(origin: &FakeOrigin, ids: impl IntoIterator<Item = u64>) -> Vec<ReadRequest> {
@@ -308,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_hangs_is_sent_again_and_only_it_is_late() {
+    async fn hanging_read_is_hedged_alone() {
         let origin = origin();
         let (hedged, counted, meter) = hedged(&origin, When::First(key(500), 1), Fault::Never);
         assert_eq!(hedged.read_all(batch(&origin, 0..200)).count().await, 200);
@@ -317,10 +303,10 @@ mod tests {
         for _ in 0..19 {
             assert_ne!(stream.next().await.unwrap().tag, 10);
         }
-        assert_eq!(began.elapsed(), USUAL);
+        assert_eq!(began.elapsed(), LATENCY);
         let last = stream.next().await.unwrap();
         assert_eq!((last.tag, last.result.unwrap()), (10, origin.expected(SampleId(500))));
-        // Three times what 95 of 100 take (to a bucket), and what the second read takes.
+        // Three times the 95th percentile (rounded to a bucket), and the time of the hedge.
         let took = began.elapsed().as_millis();
         assert!((80..95).contains(&took), "{took} ms");
         assert!(stream.next().await.is_none());
@@ -329,31 +315,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn before_enough_was_seen_only_what_is_very_late_is_hedged() {
+    async fn early_hedges_use_the_default_lateness() {
         let origin = origin();
         let (hedged, _, meter) =
             hedged(&origin, When::First(key(50), 1), Fault::Stall(Duration::from_secs(5)));
         let began = Instant::now();
         assert_eq!(hedged.read_all(batch(&origin, 35..54)).count().await, 19);
         let took = began.elapsed();
-        assert!(GUESS + USUAL <= took && took < GUESS + 5 * USUAL, "{took:?}");
+        assert!(DEFAULT_LATENESS + LATENCY <= took && took < DEFAULT_LATENESS + 5 * LATENCY, "{took:?}");
         assert_eq!(meter.read().hedged, 1);
     }
 
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-12
-    async fn one_of_the_first_reads_that_hangs_is_late_as_soon_as_the_others_have_shown_what_is_usual() {
+    async fn early_hanging_read_is_hedged_once_latency_is_known() {
         let origin = origin();
         let (hedged, _, meter) = hedged(&origin, When::First(key(50), 1), Fault::Never);
         let began = Instant::now();
         assert_eq!(hedged.read_all(batch(&origin, 0..64)).count().await, 64);
         let took = began.elapsed();
-        assert!(took < 8 * USUAL, "{took:?}");
+        assert!(took < 8 * LATENCY, "{took:?}");
         assert_eq!(meter.read().hedged, 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_is_slow_as_a_whole_is_not_asked_twice_as_much() {
+    async fn slow_store_gets_few_hedges() {
         let origin = origin();
         let (hedged, _, meter) = hedged(&origin, When::Key(key(999)), Fault::Short);
         for _ in 0..5 {
@@ -364,27 +350,28 @@ mod tests {
             assert_eq!(hedged.read_all(batch(&origin, 0..200)).count().await, 200);
         }
         let sent = meter.read().hedged;
-        assert!((1..=62).contains(&sent), "{sent} second reads of 2,000");
+        assert!((1..=62).contains(&sent), "{sent} hedges of 2,000 reads");
     }
 
-    /// Second reads that waited for a place until their first ones had answered had used up the budget.
+    /// Hedges that waited for a slot until their first reads had answered had used up the budget.
     #[tokio::test(start_paused = true)]
     #[expect(
         clippy::async_yields_async,
-        reason = "the outer future waits for a place, the inner one is the read"
+        reason = "the outer future waits for a slot, the inner one is the read"
     )]
     // semantics: FAIL-12
-    async fn second_read_that_was_never_sent_costs_nothing() {
+    async fn unsent_hedge_costs_nothing() {
         let (hedge, meter) = (HedgePolicy::default(), Meter::new());
         let hedge = Hedge::new("test", hedge, meter.clone());
         let request = origin().request(SampleId(7), Tick(0));
-        let late = GUESS + Duration::from_secs(1);
+        let late = DEFAULT_LATENESS + Duration::from_secs(1);
         let place = tokio::sync::Semaphore::new(0);
         let race = async |first: Duration| {
-            let second = || -> Second<'_> {
+            let second = || -> SecondRead<'_> {
                 Box::pin(async {
                     place.acquire().await.unwrap().forget();
-                    let read: BoxFuture<'_, Answer> = Box::pin(async { Ok(Bytes::from_static(b"second")) });
+                    let read: BoxFuture<'_, ReadResult> =
+                        Box::pin(async { Ok(Bytes::from_static(b"second")) });
                     read
                 })
             };
@@ -397,8 +384,8 @@ mod tests {
         for _ in 0..40 {
             assert_eq!(race(late).await, "first");
         }
-        assert_eq!((meter.read().hedged, hedge.seen().saved), (0, SAVED));
-        // So there is budget for one that hangs.
+        assert_eq!((meter.read().hedged, hedge.seen().budget_left), (0, MAX_BUDGET));
+        // So there is budget for a hanging read.
         place.add_permits(1);
         assert_eq!(race(YEAR).await, "second");
         assert_eq!(meter.read().hedged, 1);
@@ -406,7 +393,7 @@ mod tests {
 
     /// The sum of an instant and the time after which a read is late panicked.
     #[tokio::test(start_paused = true)]
-    async fn policy_that_never_hedges_reads() {
+    async fn policy_without_hedges_reads() {
         let default = HedgePolicy::default();
         for policy in [
             default.with_lateness(0.95, 3.0, Duration::MAX),
@@ -424,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_error_waits_for_the_other_read_only_where_that_may_help() {
+    async fn retryable_error_waits_for_the_other_read() {
         for (kind, mended) in [(ErrorKind::Transient, true), (ErrorKind::NotFound, false)] {
             let origin = origin();
             let late = Arc::new(Late { inner: Arc::clone(&origin), kind });
@@ -436,7 +423,7 @@ mod tests {
         }
     }
 
-    /// The first read of sample 999 fails when its second one is half-way.
+    /// The first read of sample 999 fails halfway through its hedge.
     #[derive(Debug)]
     struct Late {
         inner: Arc<FakeOrigin>,
@@ -484,15 +471,18 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_tag_is_answered_once_whatever_goes_wrong(
+        fn hedge_answers_every_read_once(
             seed: u64,
             chances in (0.0f64..0.3, 0.0f64..0.3, 0.0f64..0.2),
             batches in proptest::collection::vec((0u64..900, 0u64..100), 1..12),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let origin = Arc::new(
-                    FakeOrigin::uniform(1000, 100).with_latency(USUAL).with_jitter(Duration::from_millis(100)),
+                    FakeOrigin::uniform(1000, 100)
+                        .with_latency(LATENCY)
+                        .with_jitter(Duration::from_millis(100)),
                 );
                 let failing = FailingTier::new(Arc::clone(&origin))
                     .on(When::Chance(chances.0), Fault::Error(ErrorKind::Transient))
@@ -504,7 +494,8 @@ mod tests {
                 let hedged = wrap(Arc::clone(&counted), policy);
                 for (from, length) in batches {
                     let mut tags: Vec<u32> =
-                        hedged.read_all(batch(&origin, from..from + length)).map(|answer| answer.tag).collect().await;
+                        hedged.read_all(batch(&origin, from..from + length))
+                            .map(|answer| answer.tag).collect().await;
                     tags.sort_unstable();
                     assert_eq!(tags, (0..length as u32).collect::<Vec<_>>());
                 }

@@ -1,8 +1,8 @@
-//! Recent latencies, by the size of what was read.
+//! Recent latencies by read size.
 //!
-//! Sizes fall into classes a factor of four wide, latencies into buckets an eighth of an octave wide (nine per cent),
-//! so a quantile is a walk over a few hundred counters, made once in a while and kept. When a class has seen
-//! enough, all its counters are halved: half of what it says is never older than the last thousand reads.
+//! Size classes are a factor of four wide, and latency buckets an eighth of an octave (nine per cent). A quantile is a walk over
+//! a few hundred counters, computed now and then and cached. When a class is full, all its counters are halved: half of its
+//! weight is never older than the last thousand reads.
 
 use std::time::Duration;
 
@@ -11,36 +11,36 @@ const FINE: u32 = 3;
 /// From one microsecond to more than an hour.
 const BUCKETS: usize = 33 << FINE;
 const CLASSES: usize = 33;
-/// A class is halved when it has counted so many.
+/// The counters of a class are halved at this total.
 const FULL: u32 = 2048;
-/// A quantile is looked up again after so many reads, or a quarter as many more as there were.
+/// A quantile is recomputed after this many reads, or after a quarter of the total.
 const FRESH: u32 = 64;
 
 #[derive(Clone, Debug)]
-struct Class {
+struct SizeClass {
     counts: Box<[u32]>,
     total: u32,
-    /// The quantile as it was last looked up, and how many reads ago.
+    /// The cached quantile, and the number of reads since.
     known: Option<Duration>,
     age: u32,
 }
 
-impl Default for Class {
+impl Default for SizeClass {
     fn default() -> Self {
         Self { counts: vec![0; BUCKETS].into(), total: 0, known: None, age: 0 }
     }
 }
 
-/// Latencies by class of size, and one quantile of each.
+/// Latencies by size class, with one quantile of each.
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     quantile: f64,
     fewest: u32,
-    classes: Vec<Option<Class>>,
+    classes: Vec<Option<SizeClass>>,
 }
 
 impl Histogram {
-    /// Knows the given quantile (0 to 1) of each class that has seen `fewest` reads.
+    /// Computes the given quantile (0 to 1) of each class with at least `fewest` reads.
     pub(crate) fn new(quantile: f64, fewest: u32) -> Self {
         let fewest = fewest.clamp(1, FULL / 2);
         Self { quantile: quantile.clamp(0.0, 1.0), fewest, classes: vec![None; CLASSES] }
@@ -61,14 +61,14 @@ impl Histogram {
         }
     }
 
-    /// The quantile for reads of about `bytes`; `None` where too few were seen.
+    /// The quantile for reads of about `bytes`; `None` after too few reads.
     pub(crate) fn quantile(&self, bytes: u64) -> Option<Duration> {
         self.classes[class_of(bytes)].as_ref()?.known
     }
 }
 
-impl Class {
-    /// The upper end of the bucket in which the quantile lies.
+impl SizeClass {
+    /// The upper end of the quantile's bucket.
     fn look_up(&self, quantile: f64) -> Duration {
         let wanted = (f64::from(self.total) * quantile).ceil().max(1.0) as u32;
         let mut sum = 0;
@@ -84,7 +84,7 @@ fn class_of(bytes: u64) -> usize {
     (64 - bytes.leading_zeros()).div_ceil(2) as usize
 }
 
-/// Logarithmic with linear steps inside of an octave.
+/// Logarithmic, with linear steps within an octave.
 fn bucket_of(latency: Duration) -> usize {
     let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).max(1) << FINE;
     let octave = 63 - micros.leading_zeros() - FINE;
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_in_order_and_nine_per_cent_wide_at_most() {
+    fn buckets_are_ordered_and_narrow() {
         for micros in [1u64, 2, 3, 7, 8, 9, 100, 12_345, 1_000_000, 3_600_000_000] {
             let latency = Duration::from_micros(micros);
             let end = upper_end(bucket_of(latency));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_known_when_enough_was_seen_and_follows_changes() {
+    fn quantile_needs_samples_and_follows_changes() {
         let mut histogram = Histogram::new(0.95, 100);
         for read in 0..99u64 {
             histogram.record(100_000, Duration::from_millis(10 + read % 5));

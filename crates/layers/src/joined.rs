@@ -1,23 +1,23 @@
-//! Ranges of one object that lie close together, read in one request.
+//! Neighbouring ranges of one object, joined into one request.
 //!
-//! A request costs the store's latency and a place of the limit, whatever it asks for. Where samples lie in one object
-//! (packed shards), reading two neighbours and what lies between them in one request may be quicker than asking twice:
-//! it is when the bytes between take less time than a request does. Both times are measured, on the store's own side
-//! of all queues, or given ([`MergePolicy`]). A range joins the one before it only where that saves a good part
-//! of what reading it takes, so ranges that are bound by bandwidth stay apart and keep their parallelism.
+//! A request costs the store's latency and a slot of the limit, whatever its length. For samples in one object (packed
+//! shards), reading two neighbours and the gap between them in one request may be faster than two requests. That holds if the
+//! gap takes less time than a request. Both times are measured at the store, below all queues, or given ([`MergePolicy`]). A
+//! range joins the one before it only if that saves a good part of its own reading time. So ranges that are bound by
+//! bandwidth stay separate and keep their parallelism.
 //!
-//! * Only ranges of one object in one state, within one burst of reads, are joined; whole objects never. What a burst is,
-//!   the caller says ([`Tier::submit`](foreread_tier::Tier::submit)).
-//! * A joined read is as urgent as its most urgent part, and no longer than [`MergePolicy::most`] bytes.
-//! * The bytes between are paid for and thrown away. They are at most a tenth of what was asked for
-//!   ([`MergePolicy::waste`]): a store's bytes cost money, and the plan counts them.
-//! * Reads of one [`Block`] are joined whatever that costs: their caller has decided it. They begin once all are there.
-//! * Every answer is copied out into memory of its own, of its exact length, so that a sample that is kept keeps no
-//!   neighbours. That copy is the price, about 10 us for 100 KB.
-//! * A joined read is one future that its [parts](crate::parts) share. It is repeated as one, and ends when its last part is
-//!   dropped. One that goes on failing is read part by part, and its failures count for each of them.
-//! * All that read the origin share a burst, and whoever ends it begins the reads of all. The price is that what one task
-//!   reads may be joined in two pieces where another ends the burst between.
+//! * Only ranges of one state of one object within one burst of reads are joined; whole objects never. The caller ends a
+//!   burst ([`Tier::submit`](foreread_tier::Tier::submit)).
+//! * A joined read is as urgent as its most urgent part, and at most [`MergePolicy::most`] bytes long.
+//! * The gaps are paid for and discarded. They are at most a tenth of the requested bytes ([`MergePolicy::waste`]): a store's
+//!   bytes cost money, and the plan counts them.
+//! * Reads of one [`Block`] are always joined, because their caller has decided so. They begin once the block is complete.
+//! * Every answer is copied into memory of its exact length, so that a stored sample keeps no neighbours in memory. That copy
+//!   is the price, about 10 us for 100 KB.
+//! * A joined read is one future that its [parts](crate::parts) share. It is retried as one, and dropped with its last part.
+//!   If it keeps failing, it is read part by part, and its failures count for each part.
+//! * All callers of an origin share a burst, and any of them may end it for all. The price is that the reads of one task may
+//!   be joined in two pieces if another task ends the burst in between.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,24 +28,24 @@ use bytes::Bytes;
 use foreread_tier::{Block, Buffers, ErrorKind, Object, ReadFuture, ReadRequest, Span, TierError, Version};
 use metrics::Counter;
 
-use crate::parts::{Part, parts};
+use crate::parts::{ReadPart, parts};
 use crate::retry::Failures;
-use crate::speed::{Cost, Speed};
+use crate::speed::{ReadCost, Speed};
 use crate::stack::Layers;
 
-/// What joining a range to the one before it has to save, as a part of the time that reading it takes.
+/// Joining a range must save at least this fraction of its own reading time.
 const WORTH: f64 = 0.1;
 
-/// Which ranges are read together.
+/// Which ranges are joined.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MergePolicy {
-    /// The longest merged read, in bytes.
+    /// The longest joined read, in bytes.
     pub most: u64,
-    /// Bytes that nobody asked for, at most so large a part (0 to 1) of those that were.
+    /// Gap bytes, at most as a fraction (0 to 1) of the requested bytes.
     pub waste: f64,
-    /// What a request takes and how many bytes a second one read gets, where they are known; measured otherwise, and
-    /// nothing is merged before enough reads were seen.
+    /// The latency of a request and the bytes per second of a single read, if known. Otherwise both are measured, and
+    /// nothing is joined before enough reads.
     pub given: Option<(Duration, u64)>,
 }
 
@@ -57,66 +57,65 @@ impl Default for MergePolicy {
 }
 
 impl MergePolicy {
-    /// The same for a store that takes `latency` for a request and sends one read's bytes at `bytes_per_second`.
+    /// The same for a store with a known `latency` per request and `bytes_per_second` of a single read.
     #[must_use]
     pub const fn with_given(self, latency: Duration, bytes_per_second: u64) -> Self {
         Self { given: Some((latency, bytes_per_second)), ..self }
     }
-
-    /// The same with another longest read and another bound on bytes that nobody asked for.
-    #[must_use]
-    pub const fn with_bounds(self, most: u64, waste: f64) -> Self {
-        Self { most, waste, ..self }
-    }
 }
 
-/// The bytes of a joined read, or why there are none; or how often it has failed, where its parts are to be read by themselves.
-pub(crate) type Joined = Result<Result<Bytes, TierError>, Failures>;
+setters! { MergePolicy:
+    /// The same with another longest read and another bound on gaps.
+    with_bounds(most: u64, waste: f64);
+}
+
+/// The result of a joined read, or its failures if its parts are to be read separately.
+pub(crate) type JoinedRead = Result<Result<Bytes, TierError>, Failures>;
 
 /// How a range is read.
-enum Plan {
-    /// By itself.
+enum RangePlan {
+    /// As a separate read.
     Alone(ReadFuture),
     /// As this part of a joined read.
-    Part(Part<Joined>, Range<usize>),
+    Part(ReadPart<JoinedRead>, Range<usize>),
 }
 
-/// A range that is to be read, and how, once that is known.
-struct Waiting {
+/// A requested range, and how it is read once that is decided.
+struct PendingRange {
     request: Arc<ReadRequest>,
-    plan: Mutex<Option<Plan>>,
+    plan: Mutex<Option<RangePlan>>,
 }
 
-impl Waiting {
-    fn plan(&self) -> MutexGuard<'_, Option<Plan>> {
+impl PendingRange {
+    fn plan(&self) -> MutexGuard<'_, Option<RangePlan>> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reads that have not begun, those among them whose futures were dropped.
+/// Reads that have not begun, including dropped ones.
 #[derive(Default)]
-struct Burst {
-    ranges: Vec<Weak<Waiting>>,
-    /// Blocks of which reads are still to come.
+struct PendingBurst {
+    ranges: Vec<Weak<PendingRange>>,
+    /// Incomplete blocks.
     blocks: Vec<OpenBlock>,
 }
 
 struct OpenBlock {
     object: Object,
     block: Arc<Block>,
-    reads: Vec<Weak<Waiting>>,
+    reads: Vec<Weak<PendingRange>>,
 }
 
-impl Burst {
-    /// Adds a read; the reads of its block, if that is complete with it.
-    fn add(&mut self, waiting: &Arc<Waiting>) -> Option<Vec<Weak<Waiting>>> {
+impl PendingBurst {
+    /// Adds a read; returns the reads of its block if the read completes it.
+    fn add(&mut self, waiting: &Arc<PendingRange>) -> Option<Vec<Weak<PendingRange>>> {
         let (read, request) = (Arc::downgrade(waiting), &waiting.request);
         let Some(block) = &request.block else {
             self.ranges.push(read);
             return None;
         };
         let at = self.find(request, block).unwrap_or_else(|| {
-            // Nobody is left who could begin these.
+            // Blocks whose reads were all dropped.
             self.blocks.retain(|open| open.reads.iter().any(|read| read.strong_count() > 0));
             let (object, block) = (request.object.clone(), Arc::clone(block));
             self.blocks.push(OpenBlock { object, block, reads: Vec::new() });
@@ -131,28 +130,28 @@ impl Burst {
         self.blocks.iter().position(|open| *open.block == *block && open.object == request.object)
     }
 
-    /// The block of a read, complete or not.
-    fn take_block(&mut self, request: &ReadRequest) -> Option<Vec<Weak<Waiting>>> {
+    /// Removes the block of a read, complete or not.
+    fn take_block(&mut self, request: &ReadRequest) -> Option<Vec<Weak<PendingRange>>> {
         let at = self.find(request, request.block.as_ref()?)?;
         Some(self.blocks.swap_remove(at).reads)
     }
 }
 
-/// Joins the reads of neighbouring ranges of one origin.
+/// JoinLayer the reads of neighbouring ranges of one origin.
 ///
-/// Reads that were answered from a joined one are counted as `foreread_tier_reads_merged_total` with the label `tier`.
-pub(crate) struct Joins {
+/// Reads that are answered from a joined one are counted as `foreread_tier_reads_merged_total` with the label `tier`.
+pub(crate) struct JoinLayer {
     layers: Arc<Layers>,
     policy: MergePolicy,
     speed: Option<Speed>,
     buffers: Arc<dyn Buffers>,
     joined: Counter,
-    burst: Mutex<Burst>,
+    burst: Mutex<PendingBurst>,
 }
 
-impl Joins {
-    /// Joins what `layers` read as `policy` says, with answers in memory from `buffers`, and with costs as `speed` measures
-    /// them where the policy does not say. Without `speed`, only blocks are joined.
+impl JoinLayer {
+    /// Joins the reads of `layers` by `policy`, with memory from `buffers`. Costs come from the policy or are measured by
+    /// `speed`. Without `speed`, only blocks are joined.
     pub(crate) fn new(
         layers: Arc<Layers>,
         policy: MergePolicy,
@@ -164,18 +163,18 @@ impl Joins {
         Self { layers, policy, speed, buffers, joined, burst: Mutex::default() }
     }
 
-    fn burst(&self) -> MutexGuard<'_, Burst> {
+    fn burst(&self) -> MutexGuard<'_, PendingBurst> {
         self.burst.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a read may be joined to others.
+    /// Whether a read may be joined with others.
     pub(crate) fn takes(&self, request: &ReadRequest) -> bool {
         matches!(request.span, Span::Range(_)) && (self.speed.is_some() || request.block.is_some())
     }
 
-    /// Reads a range: with others, if the burst has neighbours.
+    /// Reads a range, joined with its neighbours in the burst.
     pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
-        let waiting = Arc::new(Waiting { request, plan: Mutex::default() });
+        let waiting = Arc::new(PendingRange { request, plan: Mutex::default() });
         {
             let mut burst = self.burst();
             if let Some(reads) = burst.add(&waiting) {
@@ -197,12 +196,12 @@ impl Joins {
             }
             let request = || Arc::clone(&waiting.request);
             match plan {
-                Some(Plan::Alone(read)) => read.await,
-                Some(Plan::Part(whole, part)) => match whole.await {
+                Some(RangePlan::Alone(read)) => read.await,
+                Some(RangePlan::Part(whole, part)) => match whole.await {
                     Ok(whole) => joins.copy(&waiting.request, whole?.get(part)),
                     Err(failures) => joins.layers.read_after(request(), failures).await,
                 },
-                // Its range is none.
+                // The range is invalid.
                 None => joins.layers.read(request()).await,
             }
         })
@@ -210,15 +209,16 @@ impl Joins {
 
     /// Begins the reads of the burst, the most urgent first.
     pub(crate) fn submit(&self) {
-        // Locked until all have their plans: who found none would read a second time, and nobody would poll the first.
+        // Locked until all reads have plans: a read without one would start a second time, and its first read would never
+        // be polled.
         let mut open = self.burst();
         if open.ranges.is_empty() {
             drop(open);
             return self.layers.submit();
         }
-        let burst: Vec<Arc<Waiting>> = open.ranges.drain(..).filter_map(|read| read.upgrade()).collect();
+        let burst: Vec<Arc<PendingRange>> = open.ranges.drain(..).filter_map(|read| read.upgrade()).collect();
         let cost = if burst.len() < 2 { None } else { self.cost() };
-        let mut reads = cost.map_or_else(|| alone(&burst), |cost| runs(&burst, &self.policy, cost));
+        let mut reads = join_ranges(&burst, &self.policy, cost);
         reads.sort_by_key(|run| run.members.iter().map(|&at| burst[at].request.due).min());
         for run in reads {
             self.begin(&burst, run);
@@ -227,9 +227,9 @@ impl Joins {
         self.layers.submit();
     }
 
-    /// Begins the reads of a block as one, while the burst is locked.
-    fn begin_block(&self, reads: &[Weak<Waiting>]) {
-        let reads: Vec<Arc<Waiting>> = reads.iter().filter_map(Weak::upgrade).collect();
+    /// Begins the reads of a block as one. The burst is locked.
+    fn begin_block(&self, reads: &[Weak<PendingRange>]) {
+        let reads: Vec<Arc<PendingRange>> = reads.iter().filter_map(Weak::upgrade).collect();
         let ranges = || {
             reads.iter().filter_map(|read| match &read.request.span {
                 Span::Range(range) => Some(range),
@@ -243,27 +243,27 @@ impl Joins {
         };
         self.begin(
             &reads,
-            Run { range: start..end, asked: end - start, members: (0..reads.len()).collect() },
+            JoinedRange { range: start..end, requested: end - start, members: (0..reads.len()).collect() },
         );
     }
 
-    fn cost(&self) -> Option<Cost> {
+    fn cost(&self) -> Option<ReadCost> {
         match self.policy.given {
             Some((latency, rate)) => {
-                Some(Cost { request: latency.as_secs_f64(), byte: 1.0 / rate.max(1) as f64 })
+                Some(ReadCost { request: latency.as_secs_f64(), byte: 1.0 / rate.max(1) as f64 })
             }
             None => self.speed.as_ref()?.cost(),
         }
     }
 
-    fn begin(&self, burst: &[Arc<Waiting>], run: Run) {
-        let Run { range, mut members, .. } = run;
+    fn begin(&self, burst: &[Arc<PendingRange>], run: JoinedRange) {
+        let JoinedRange { range, mut members, .. } = run;
         members.sort_by_key(|&at| (burst[at].request.due, at));
         let [first, others @ ..] = &members[..] else { return };
         let first = &burst[*first];
         if others.is_empty() {
             let read = self.layers.read(Arc::clone(&first.request));
-            *first.plan() = Some(Plan::Alone(read));
+            *first.plan() = Some(RangePlan::Alone(read));
             return;
         }
         self.joined.increment(members.len() as u64);
@@ -277,12 +277,12 @@ impl Joins {
         for &at in &members {
             if let Span::Range(part) = &burst[at].request.span {
                 let part = (part.start - range.start) as usize..(part.end - range.start) as usize;
-                *burst[at].plan() = parts.next().map(|whole| Plan::Part(whole, part));
+                *burst[at].plan() = parts.next().map(|whole| RangePlan::Part(whole, part));
             }
         }
     }
 
-    /// A part of a joined read in memory of its own.
+    /// Copies a part of a joined read into its own memory.
     fn copy(&self, request: &ReadRequest, bytes: Option<&[u8]>) -> Result<Bytes, TierError> {
         let error = |kind, detail: String| {
             TierError::new(kind, self.layers.tier()).with_object(&*request.object.path).with_detail(detail)
@@ -296,31 +296,31 @@ impl Joins {
     }
 }
 
-/// Ranges that are read together.
-struct Run {
+/// Ranges that form one read.
+struct JoinedRange {
     range: Range<u64>,
-    asked: u64,
+    requested: u64,
     members: Vec<usize>,
 }
 
-impl Run {
+impl JoinedRange {
     fn new(range: Range<u64>, at: usize) -> Self {
-        let asked = range.end.saturating_sub(range.start);
-        Self { range, asked, members: vec![at] }
+        let requested = range.end.saturating_sub(range.start);
+        Self { range, requested, members: vec![at] }
     }
 }
 
-fn alone(burst: &[Arc<Waiting>]) -> Vec<Run> {
-    (0..burst.len()).map(|at| Run::new(0..0, at)).collect()
-}
-
 /// One state of an object: its path, version and size.
-type State<'a> = (&'a str, &'a Option<Version>, u64);
+type ObjectState<'a> = (&'a str, &'a Option<Version>, u64);
 
-/// The reads that a burst becomes.
-fn runs(burst: &[Arc<Waiting>], policy: &MergePolicy, cost: Cost) -> Vec<Run> {
-    let mut objects: BTreeMap<State<'_>, Vec<(Range<u64>, usize)>> = BTreeMap::new();
-    let mut runs: Vec<Run> = Vec::new();
+/// Joins the ranges of a burst.
+fn join_ranges(
+    burst: &[Arc<PendingRange>],
+    policy: &MergePolicy,
+    cost: Option<ReadCost>,
+) -> Vec<JoinedRange> {
+    let mut objects: BTreeMap<ObjectState<'_>, Vec<(Range<u64>, usize)>> = BTreeMap::new();
+    let mut runs: Vec<JoinedRange> = Vec::new();
     for (at, waiting) in burst.iter().enumerate() {
         let object = &waiting.request.object;
         match &waiting.request.span {
@@ -328,20 +328,20 @@ fn runs(burst: &[Arc<Waiting>], policy: &MergePolicy, cost: Cost) -> Vec<Run> {
                 let ranges = objects.entry((&object.path, &object.version, object.size)).or_default();
                 ranges.push((range.clone(), at));
             }
-            _ => runs.push(Run::new(0..0, at)),
+            _ => runs.push(JoinedRange::new(0..0, at)),
         }
     }
     for mut ranges in objects.into_values() {
         ranges.sort_by_key(|(range, at)| (range.start, range.end, *at));
-        let mut run: Option<Run> = None;
+        let mut run: Option<JoinedRange> = None;
         for (range, at) in ranges {
             match &mut run {
-                Some(run) if joins(run, &range, policy, cost) => {
-                    run.asked += range.end.saturating_sub(range.start.max(run.range.end));
+                Some(run) if cost.is_some_and(|cost| joins(run, &range, policy, cost)) => {
+                    run.requested += range.end.saturating_sub(range.start.max(run.range.end));
                     run.range.end = run.range.end.max(range.end);
                     run.members.push(at);
                 }
-                _ => runs.extend(run.replace(Run::new(range, at))),
+                _ => runs.extend(run.replace(JoinedRange::new(range, at))),
             }
         }
         runs.extend(run);
@@ -349,15 +349,15 @@ fn runs(burst: &[Arc<Waiting>], policy: &MergePolicy, cost: Cost) -> Vec<Run> {
     runs
 }
 
-/// Whether reading `range` together with the run is quicker than by itself, by enough, and within the bounds.
-fn joins(run: &Run, range: &Range<u64>, policy: &MergePolicy, cost: Cost) -> bool {
+/// Whether joining `range` to `run` saves enough time, within the bounds.
+fn joins(run: &JoinedRange, range: &Range<u64>, policy: &MergePolicy, cost: ReadCost) -> bool {
     let end = run.range.end.max(range.end);
     let between = range.start.saturating_sub(run.range.end);
     let new = end - run.range.end.max(range.start).min(end);
-    let (wasted, asked) = (end - run.range.start - run.asked - new, run.asked + new);
+    let (wasted, requested) = (end - run.range.start - run.requested - new, run.requested + new);
     let saved = cost.request - between as f64 * cost.byte;
     let alone = cost.request + (range.end - range.start) as f64 * cost.byte;
     end - run.range.start <= policy.most
-        && wasted as f64 <= policy.waste * asked as f64
+        && wasted as f64 <= policy.waste * requested as f64
         && saved > WORTH * alone
 }

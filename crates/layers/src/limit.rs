@@ -1,224 +1,295 @@
-//! At most so many requests under way at once.
+//! The concurrency limit: at most so many requests in flight.
 //!
-//! A store has a concurrency beyond which more requests only queue inside of it, where nobody can reorder them. Here
-//! they queue outside, the earliest due first. The number is fixed ([`Limit::new`]) or finds itself
-//! ([`Limit::adaptive`]).
+//! A store has a concurrency beyond which more requests only queue inside it, where they cannot be reordered. Here they
+//! queue outside, ordered by due time. The limit is fixed ([`Limit::new`]) or adaptive ([`Limit::adaptive`]).
 //!
-//! Some stores also have a ceiling on requests a second, and say so by refusing (503 SlowDown). A limit that finds itself
-//! learns it as well, from the refusals alone: a rate for each origin (`rate.rs`). A user may set a limit in bytes a second
-//! (`bandwidth.rs`). It is one gate and one queue: a request leaves when there is a place and both rates allow, the
-//! earliest due first.
+//! Some stores also have a ceiling on requests per second, and enforce it by refusals (503 SlowDown). An adaptive limit
+//! learns that rate from the refusals, one rate per origin (`rate.rs`). A user may set a limit in bytes per second
+//! (`bandwidth.rs`). All of them share one gate and one queue: a request leaves when a slot is free and both rates allow
+//! it, the earliest due first.
 //!
-//! No task keeps the time. Where a rate alone holds up the next request, that request's own future has the timer.
+//! There is no timer task. If the next request is only rate-limited, that request's own future owns the timer.
 
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::Tick;
+use metrics::Gauge;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::Bandwidth;
-use crate::adaptive::{Adaptive, Decisions, Gauges};
-use crate::controller::AdaptivePolicy;
+use crate::controller::{AdaptivePolicy, Controller, LimitReason};
 use crate::queue::{Position, Queues, Waiter};
-use crate::rate::Verdict;
 
-/// A number of places that requests take one each; clones share them.
+/// A number of slots, of which each request in flight takes one; clones share them.
 #[derive(Clone)]
-pub struct Limit(Arc<Shared>);
+pub struct Limit(Arc<LimitShared>);
 
-struct Shared {
+struct LimitShared {
     most: usize,
-    state: Mutex<State>,
+    state: Mutex<LimitState>,
 }
 
-struct State {
-    places: usize,
-    taken: usize,
-    peak: usize,
+/// The limit's value and its history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decisions {
+    /// The current limit.
+    pub limit: usize,
+    /// The highest limit so far.
+    pub highest: usize,
+    /// The lowest limit so far.
+    pub lowest: usize,
+    /// How often it was changed.
+    pub changes: u64,
+    /// The reason of the last change.
+    pub why: LimitReason,
+    /// The store's ceiling in requests per second, as far as its refusals show it. Of several origins the lowest;
+    /// `None` while none refuses.
+    pub rate: Option<u64>,
+    /// Requests in flight now.
+    pub in_flight: usize,
+    /// The most requests that were in flight at once.
+    pub peak_in_flight: usize,
+}
+
+struct LimitState {
+    decisions: Decisions,
     queues: Queues,
-    /// The request whose future has the timer: a rate lets it go then.
-    timer_owner: Option<(Instant, Arc<Waiter>)>,
-    adaptive: Option<Adaptive>,
+    /// The rate-limited request whose future owns the timer, and the time at which it may leave.
+    timer_owner: Option<(Duration, Arc<Waiter>)>,
+    controller: Option<Controller>,
     gauges: Option<Gauges>,
 }
 
-impl State {
-    /// Tells whoever measures what is under way now.
-    fn note(&mut self, now: Instant) {
-        self.peak = self.peak.max(self.taken);
-        if let Some(adaptive) = &mut self.adaptive {
-            // Who waits for a rate waits for no place.
-            let waiting = if self.taken < self.places { 0 } else { self.queues.waiting() };
-            adaptive.load(now, self.taken, waiting);
+impl LimitState {
+    fn has_free_slot(&self) -> bool {
+        self.decisions.in_flight < self.decisions.limit
+    }
+
+    /// Reports the requests in flight to the controller and the metrics.
+    fn report(&mut self, now: Duration) {
+        let has_free_slot = self.has_free_slot();
+        let Decisions { in_flight, peak_in_flight, .. } = &mut self.decisions;
+        *peak_in_flight = (*peak_in_flight).max(*in_flight);
+        if let Some(controller) = &mut self.controller {
+            // A request that waits for a rate does not wait for a slot.
+            let waiting = if has_free_slot { 0 } else { self.queues.waiting() };
+            controller.load(now, *in_flight, waiting);
         }
         if let Some(gauges) = &self.gauges {
-            gauges.in_flight.set(self.taken as f64);
+            gauges.in_flight.set(*in_flight as f64);
         }
     }
 
-    /// Gives free places to those whose turn it is, and the timer to the first that is held up by a rate alone. Whom to
-    /// wake is added to `wake`; `me` looks for itself.
-    fn give(&mut self, now: Instant, me: Option<&Arc<Waiter>>, wake: &mut Vec<Arc<Waiter>>) {
-        let is_me = |waiter: &Arc<Waiter>| me.is_some_and(|me| Arc::ptr_eq(me, waiter));
-        while self.taken < self.places
+    /// Grants free slots in due order. Adds every grantee except `caller` to `wake`. If the next request is only
+    /// rate-limited, its future gets the timer.
+    fn grant(&mut self, now: Duration, caller: Option<&Arc<Waiter>>, wake: &mut Vec<Arc<Waiter>>) {
+        let is_caller = |waiter: &Arc<Waiter>| caller.is_some_and(|caller| Arc::ptr_eq(caller, waiter));
+        while self.has_free_slot()
             && let Some(waiter) = self.queues.pop(now)
         {
-            self.taken += 1;
+            self.decisions.in_flight += 1;
             waiter.grant();
-            if !is_me(&waiter) {
+            if !is_caller(&waiter) {
                 wake.push(waiter);
             }
         }
-        let next = if self.taken < self.places { self.queues.next() } else { None };
+        let next = if self.has_free_slot() { self.queues.next() } else { None };
         if let Some((at, waiter)) = &next {
             let before = self.timer_owner.as_ref();
             let knows = before.is_some_and(|(before, owner)| at == before && Arc::ptr_eq(owner, waiter));
-            if !is_me(waiter) && !knows {
+            if !is_caller(waiter) && !knows {
                 wake.push(Arc::clone(waiter));
             }
         }
         self.timer_owner = next;
-        self.note(now);
+        self.report(now);
     }
+
+    /// Learns from an answer. A fixed limit learns nothing.
+    fn answered(
+        &mut self,
+        origin: usize,
+        started: Instant,
+        now: Duration,
+        result: &Result<Bytes, TierError>,
+    ) {
+        let Some(controller) = &mut self.controller else { return };
+        let started = self.queues.since_start(started);
+        controller.finished(now, started, result.is_ok());
+        let (limit, why) = (controller.limit(), controller.why());
+        let decisions = &mut self.decisions;
+        if limit != decisions.limit {
+            decisions.limit = limit;
+            (decisions.highest, decisions.lowest) =
+                (decisions.highest.max(limit), decisions.lowest.min(limit));
+            self.changed(why);
+        }
+        let is_refused = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Throttled);
+        if self.queues.rate(origin).answered(now, started, is_refused) {
+            self.changed(LimitReason::Throttled);
+        }
+    }
+
+    #[cold]
+    fn changed(&mut self, why: LimitReason) {
+        let decisions = &mut self.decisions;
+        (decisions.changes, decisions.why) = (decisions.changes + 1, why);
+        tracing::trace!(limit = decisions.limit, why = why.as_str(), "the limit or the rate has changed");
+        if let Some(gauges) = &self.gauges {
+            gauges.limit.set(decisions.limit as f64);
+            gauges.rate.set(self.queues.lowest_rate().unwrap_or(0.0));
+            // Rare enough (once per round trip) for a look-up by name.
+            let labels = [("tier", gauges.tier.clone()), ("why", why.as_str().to_owned())];
+            metrics::counter!("foreread_tier_limit_changes_total", &labels).increment(1);
+        }
+    }
+}
+
+/// A limit's metrics.
+struct Gauges {
+    tier: String,
+    limit: Gauge,
+    rate: Gauge,
+    in_flight: Gauge,
 }
 
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.lock();
-        f.debug_struct("Limit")
-            .field("places", &state.places)
-            .field("most", &self.0.most)
-            .field("taken", &state.taken)
-            .field("waiting", &state.queues.waiting())
-            .finish()
+        f.debug_tuple("Limit").field(&self.decisions()).finish()
     }
 }
 
 impl Limit {
-    /// `places` places, all free.
-    pub fn new(places: NonZeroUsize) -> Self {
-        Self::with(places.get(), places.get(), None)
+    /// A fixed limit.
+    pub fn new(limit: NonZeroUsize) -> Self {
+        Self::with(limit.get(), limit.get(), None)
     }
 
-    /// Places whose number follows what the store can do and what is needed, within `policy`; how, the head of
-    /// `controller.rs` says.
+    /// A limit that follows the store's capacity and the trainer's demand, within `policy`. The head of
+    /// `controller.rs` describes how.
     pub fn adaptive(policy: AdaptivePolicy) -> Self {
-        let adaptive = Adaptive::new(policy);
-        Self::with(adaptive.limit(), policy.most.get(), Some(adaptive))
+        let controller = Controller::new(policy);
+        Self::with(controller.limit(), policy.most.get(), Some(controller))
     }
 
-    fn with(places: usize, most: usize, adaptive: Option<Adaptive>) -> Self {
+    fn with(limit: usize, most: usize, controller: Option<Controller>) -> Self {
+        let decisions = Decisions { limit, highest: limit, lowest: limit, ..Decisions::default() };
         let (queues, timer_owner, gauges) = (Queues::new(), None, None);
-        let state = State { places, taken: 0, peak: 0, queues, timer_owner, adaptive, gauges };
-        Self(Arc::new(Shared { most, state: Mutex::new(state) }))
+        let state = Mutex::new(LimitState { decisions, queues, timer_owner, controller, gauges });
+        Self(Arc::new(LimitShared { most, state }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LimitState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, and the time: read under the lock, so that it never goes back from one holder to the next.
-    fn lock_now(&self) -> (MutexGuard<'_, State>, Instant) {
+    /// The state and the time since the limit was made. The clock is read under the lock, so it never goes back from
+    /// one holder to the next.
+    fn lock_now(&self) -> (MutexGuard<'_, LimitState>, Duration) {
         let state = self.lock();
-        let now = Instant::now();
+        let now = state.queues.since_start(Instant::now());
         (state, now)
     }
 
-    /// How many places there are now.
-    pub fn places(&self) -> usize {
-        self.lock().places
-    }
-
-    /// How many there may ever be: [`places`](Self::places) where the number is fixed.
+    /// The upper bound of the limit.
     pub fn most(&self) -> usize {
         self.0.most
     }
 
-    /// How many of them are taken; for a while more than there are, where an adaptive limit has fallen.
+    /// Requests in flight; more than the limit for a while after an adaptive limit has fallen.
     pub fn taken(&self) -> usize {
-        self.lock().taken
+        self.lock().decisions.in_flight
     }
 
-    /// How many requests wait for one.
+    /// Requests that wait for a slot.
     pub fn waiting(&self) -> usize {
         self.lock().queues.waiting()
     }
 
-    /// What was decided so far, and why.
+    /// The current limit and its history.
     pub fn decisions(&self) -> Decisions {
         let state = self.lock();
-        let fixed = Decisions::fixed(state.places);
-        let decided = state.adaptive.as_ref().map_or(fixed, Adaptive::decisions);
-        let rate = state.queues.lowest_rate().map(|rate| rate.round() as u64);
-        Decisions { rate, in_flight: state.taken, peak_in_flight: state.peak, ..decided }
+        Decisions { rate: state.queues.lowest_rate().map(|rate| rate.round() as u64), ..state.decisions }
     }
 
-    /// A queue for one more origin, held to `bandwidth`, and the metrics of this limit under the name of the first.
+    /// Adds a queue for one more origin, held to `bandwidth`. The limit's metrics are named after the first origin.
     pub(crate) fn origin(&self, tier: &str, bandwidth: Option<Bandwidth>) -> Gate {
         let mut state = self.lock();
         if state.gauges.is_none() {
-            let gauges = Gauges::of(tier);
-            gauges.limit.set(state.places as f64);
-            state.gauges = Some(gauges);
+            let tier = tier.to_owned();
+            let limit = metrics::gauge!("foreread_tier_limit", "tier" => tier.clone());
+            let rate = metrics::gauge!("foreread_tier_rate_limit", "tier" => tier.clone());
+            let in_flight = metrics::gauge!("foreread_tier_in_flight", "tier" => tier.clone());
+            limit.set(state.decisions.limit as f64);
+            state.gauges = Some(Gauges { tier, limit, rate, in_flight });
         }
-        Gate { limit: self.clone(), number: state.queues.add(bandwidth) }
+        Gate { limit: self.clone(), origin: state.queues.add(bandwidth) }
     }
 }
 
-/// One origin's part in a limit.
+/// One origin's entrance to a limit.
 ///
 /// | metric | kind | labels |
 /// |---|---|---|
 /// | `foreread_tier_limit` | gauge | `tier` (of a limit that tiers share: the first of them) |
-/// | `foreread_tier_in_flight` | gauge | `tier`; places taken now |
+/// | `foreread_tier_in_flight` | gauge | `tier`; requests in flight |
 /// | `foreread_tier_limit_changes_total` | counter | `tier`, `why`: decisions of an adaptive limit |
-/// | `foreread_tier_rate_limit` | gauge | `tier`; requests a second that a store puts up with, the lowest of all; 0 while none complains |
+/// | `foreread_tier_rate_limit` | gauge | `tier`; requests per second that a store tolerates, the lowest of all; 0 while none refuses |
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     limit: Limit,
-    number: usize,
+    origin: usize,
 }
 
 impl Gate {
-    /// Takes a place, or joins the queue at once: the earliest due first, among equals the first to come.
-    pub(crate) fn enter(&self, due: Tick, bytes: u64) -> Turn {
+    /// Takes a slot, or joins the queue at once. The queue is ordered by due time, then by arrival.
+    ///
+    /// # Errors
+    /// The position in the queue, if the request has to wait.
+    pub(crate) fn enter(&self, due: Tick, bytes: u64) -> Result<Permit, QueuedRequest> {
         let (mut state, now) = self.limit.lock_now();
         let state = &mut *state;
-        let turn = if state.taken < state.places && state.queues.pass(now, self.number, bytes) {
-            state.taken += 1; // the common case
-            Place::Granted
+        let is_free = state.has_free_slot() && state.queues.pass(now, self.origin, bytes);
+        let entered = if is_free {
+            state.decisions.in_flight += 1; // the common case
+            Ok(Permit::new(self.clone()))
         } else {
-            let waiter = Arc::default();
-            let position = state.queues.join(self.number, due, bytes, &waiter);
-            Place::Waiting { waiter, position, timer: None }
+            let waiter = Arc::new(Waiter::new(bytes));
+            let position = state.queues.join(self.origin, due, &waiter);
+            Err(QueuedRequest { gate: self.clone(), waiter, position, timer: None, is_granted: false })
         };
-        state.note(now);
-        Turn { gate: self.clone(), place: turn }
+        state.report(now);
+        entered
     }
 
-    /// The store has complained of a read that left at `started`, and nobody waits for that answer.
-    pub(crate) fn complained(&self, started: Instant) {
-        self.back(0, |state, number, now| {
-            if state.adaptive.is_some() && state.queues.refused_beside(now, started, number) {
-                state.slowed();
+    /// Counts a refusal of a read that left at `started`, if that answer is not used.
+    pub(crate) fn refused_beside(&self, started: Instant) {
+        self.give_back(0, |state, origin, now| {
+            let started = state.queues.since_start(started);
+            let rate = state.queues.rate(origin);
+            rate.left_beside(started);
+            if state.controller.is_some() && rate.answered(now, started, true) {
+                state.changed(LimitReason::Throttled);
             }
         });
     }
 
-    /// Gives back `places`, after `told` has told who measures about it.
-    fn back(&self, places: usize, told: impl FnOnce(&mut State, usize, Instant)) {
+    /// Gives back `slots`, after `first` has updated the state.
+    fn give_back(&self, slots: usize, first: impl FnOnce(&mut LimitState, usize, Duration)) {
         let mut wake = Vec::new();
         {
             let (mut state, now) = self.limit.lock_now();
-            state.taken -= places;
-            told(&mut state, self.number, now);
-            state.give(now, None, &mut wake);
+            state.decisions.in_flight -= slots;
+            first(&mut state, self.origin, now);
+            state.grant(now, None, &mut wake);
         }
         wake.iter().for_each(|waiter| waiter.waker.wake());
     }
@@ -234,14 +305,14 @@ impl Gate {
             let mut wake = Vec::new();
             let next = {
                 let (mut state, now) = self.limit.lock_now();
-                if state.taken < state.places && state.queues.waiting() > 0 {
-                    state.give(now, Some(waiter), &mut wake);
+                if state.has_free_slot() && state.queues.waiting() > 0 {
+                    state.grant(now, Some(waiter), &mut wake);
                 }
-                let mine = state.timer_owner.as_ref().filter(|(_, owner)| Arc::ptr_eq(owner, waiter));
-                mine.map(|(at, _)| *at)
+                let own = state.timer_owner.as_ref().filter(|(_, owner)| Arc::ptr_eq(owner, waiter));
+                own.map(|(at, _)| state.queues.start() + *at)
             };
             wake.iter().for_each(|waiter| waiter.waker.wake());
-            if waiter.may_go() {
+            if waiter.is_granted() {
                 return Poll::Ready(());
             }
             let Some(next) = next else { return Poll::Pending };
@@ -249,115 +320,50 @@ impl Gate {
             if sleep.deadline() != next {
                 sleep.as_mut().reset(next);
             }
-            if Future::poll(sleep.as_mut(), cx).is_pending() {
-                return Poll::Pending;
-            }
+            ready!(Future::poll(sleep.as_mut(), cx));
         }
     }
 }
 
-impl State {
-    /// A rate became lower.
-    fn slowed(&mut self) {
-        if let Some(adaptive) = &mut self.adaptive {
-            adaptive.slowed();
-        }
-        self.changed();
-    }
-
-    fn answered(&mut self, number: usize, started: Instant, now: Instant, result: &Result<Bytes, TierError>) {
-        let Some(adaptive) = &mut self.adaptive else { return };
-        let before = adaptive.decisions().changes;
-        adaptive.answered(now, started, result.is_ok());
-        self.places = adaptive.limit();
-        if adaptive.decisions().changes != before {
-            self.changed();
-        }
-        let is_refused = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Throttled);
-        let verdict = if is_refused { Verdict::Refused } else { Verdict::Admitted };
-        if self.queues.answered(now, started, number, verdict) {
-            self.slowed();
-        }
-    }
-
-    #[cold]
-    fn changed(&self) {
-        if let (Some(gauges), Some(adaptive)) = (&self.gauges, &self.adaptive) {
-            gauges.changed(self.places, self.queues.lowest_rate(), adaptive.decisions().why);
-        }
-    }
-}
-
-/// A request that waits for its place.
+/// A request in the queue; resolves to its slot.
 ///
 /// # Cancel safety
-/// Dropping it leaves the queue; a place that was given and not yet taken goes to the next.
-#[must_use = "dropping a turn leaves the queue"]
-pub(crate) struct Turn {
+/// Dropping it leaves the queue. A slot that was granted and not yet taken goes to the next request.
+#[must_use = "dropping a queued request leaves the queue"]
+pub(crate) struct QueuedRequest {
     gate: Gate,
-    place: Place,
+    waiter: Arc<Waiter>,
+    position: Position,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Whether a [`Permit`] has the slot.
+    is_granted: bool,
 }
 
-enum Place {
-    Granted,
-    Waiting {
-        waiter: Arc<Waiter>,
-        position: Position,
-        timer: Option<Pin<Box<Sleep>>>,
-    },
-    /// A [`Permit`] has it.
-    Taken,
-}
-
-impl Turn {
-    /// The place, if there is one already.
-    ///
-    /// # Errors
-    /// The turn, if it has to be waited for.
-    pub(crate) fn take(mut self) -> Result<Permit, Self> {
-        match self.place {
-            Place::Granted => Ok(self.permit()),
-            _ => Err(self),
-        }
-    }
-
-    fn permit(&mut self) -> Permit {
-        self.place = Place::Taken;
-        Permit { gate: self.gate.clone(), started: Instant::now(), is_back: false }
-    }
-}
-
-impl Future for Turn {
+impl Future for QueuedRequest {
     type Output = Permit;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
         let this = &mut *self;
-        if let Place::Waiting { waiter, timer, .. } = &mut this.place {
-            std::task::ready!(this.gate.poll(waiter, timer, cx));
-        }
-        Poll::Ready(this.permit())
+        ready!(this.gate.poll(&this.waiter, &mut this.timer, cx));
+        this.is_granted = true;
+        Poll::Ready(Permit::new(this.gate.clone()))
     }
 }
 
-impl Drop for Turn {
+impl Drop for QueuedRequest {
     fn drop(&mut self) {
-        match &self.place {
-            Place::Taken => {}
-            Place::Granted => self.gate.back(1, |_, _, _| {}),
-            Place::Waiting { position, .. } => {
-                let position = *position;
-                self.gate.back(0, |state, number, _| {
-                    // One that does not wait any longer has been given a place.
-                    state.taken -= usize::from(!state.queues.leave(number, position));
-                });
-            }
+        if !self.is_granted {
+            self.gate.give_back(0, |state, origin, _| {
+                // A request that has left the queue has been granted a slot.
+                state.decisions.in_flight -= usize::from(!state.queues.leave(origin, self.position));
+            });
         }
     }
 }
 
-/// A place of a [`Limit`], given back when dropped.
+/// A slot of a [`Limit`], given back when dropped.
 #[derive(Debug)]
-#[must_use = "dropping a permit gives its place back"]
+#[must_use = "dropping a permit gives its slot back"]
 pub(crate) struct Permit {
     gate: Gate,
     started: Instant,
@@ -365,26 +371,27 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// Gives the place back, and tells the limit what came.
+    fn new(gate: Gate) -> Self {
+        Self { gate, started: Instant::now(), is_back: false }
+    }
+
+    /// Gives the slot back and reports the answer to the limit.
     pub(crate) fn answered(mut self, result: &Result<Bytes, TierError>) {
         self.is_back = true;
-        let started = self.started;
-        self.gate.back(1, |state, number, now| state.answered(number, started, now, result));
+        self.gate.give_back(1, |state, origin, now| state.answered(origin, self.started, now, result));
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if !self.is_back {
-            self.gate.back(1, |_, _, _| {});
+            self.gate.give_back(1, |_, _, _| {});
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use foreread_tier::{OriginTier, ReadRequest};
     use foreread_tier_testing::{FakeOrigin, ReadAll};
     use foreread_types::SampleId;
@@ -413,7 +420,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn never_more_under_way_than_places_and_never_fewer_while_some_wait() {
+    async fn limit_is_neither_exceeded_nor_left_idle() {
         let origin = origin(90);
         let (limited, limit) = limited(&origin, 7);
         assert_eq!(limited.profile().parallelism, 7);
@@ -426,18 +433,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_earliest_due_goes_first_whichever_batch_it_is_in() {
+    async fn earliest_due_leaves_first_across_batches() {
         let origin = origin(12);
         let (limited, _) = limited(&origin, 1);
         let late = limited.read_all(batch(&origin, [11, 3, 9, 1]));
         let early = limited.read_all(batch(&origin, [10, 2, 0, 8]));
         futures::join!(late.count(), early.count());
         let order: Vec<u64> = origin.counts().order().iter().map(|key| key.id.0).collect();
-        assert_eq!(order, [11, 0, 1, 2, 3, 8, 9, 10]); // 11 found the place free before anybody else came
+        assert_eq!(order, [11, 0, 1, 2, 3, 8, 9, 10]); // 11 found the slot free
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_dropped_stream_gives_its_places_and_its_turns_to_others() {
+    async fn dropped_stream_frees_slots_and_queue_positions() {
         let origin = origin(30);
         let (limited, limit) = limited(&origin, 4);
         let mut first = limited.read_all(batch(&origin, 0..10));
@@ -445,7 +452,7 @@ mod tests {
         assert!(futures::poll!(first.next()).is_pending());
         assert!(futures::poll!(second.next()).is_pending());
         assert_eq!((limit.taken(), limit.waiting()), (4, 16));
-        drop(first); // gives four places to `second`, which is dropped before it looks
+        drop(first); // grants four slots to `second`, which is dropped before its next poll
         assert_eq!((limit.taken(), limit.waiting()), (4, 6));
         drop(second);
         assert_eq!((limit.taken(), limit.waiting()), (0, 0));
@@ -455,16 +462,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn turn_that_was_given_a_place_and_dropped_gives_it_to_the_next() {
+    async fn dropped_grant_passes_to_the_next_request() {
         let limit = Limit::new(places(1));
         let gate = limit.origin("test", None);
-        let Ok(held) = gate.enter(Tick(5), 1).take() else { panic!("it is free") };
-        let mut late = Box::pin(gate.enter(Tick(9), 1));
-        let mut early = Box::pin(gate.enter(Tick(1), 1));
+        let Ok(held) = gate.enter(Tick(5), 1) else { panic!("it is free") };
+        let mut late = Box::pin(gate.enter(Tick(9), 1).err().unwrap());
+        let mut early = Box::pin(gate.enter(Tick(1), 1).err().unwrap());
         assert!(futures::poll!(&mut late).is_pending());
         assert!(futures::poll!(&mut early).is_pending());
         drop(held);
-        drop(early); // had been given the place
+        drop(early); // had been granted the slot
         let permit = late.await;
         assert_eq!((limit.taken(), limit.waiting()), (1, 0));
         drop(permit);
@@ -473,14 +480,17 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_batches_dropped_at_any_point_leave_no_place_taken(
+        fn dropped_batches_leave_no_slot_taken(
             count in 1usize..5,
             batches in proptest::collection::vec((0u64..20, 0u64..10, 0u64..50), 1..8),
         ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
             runtime.unwrap().block_on(async {
                 let origin = Arc::new(
-                    FakeOrigin::uniform(100, 1).with_latency(Duration::from_millis(1)).with_jitter(Duration::from_millis(9)),
+                    FakeOrigin::uniform(100, 1)
+                        .with_latency(Duration::from_millis(1))
+                        .with_jitter(Duration::from_millis(9)),
                 );
                 let (limited, limit) = limited(&origin, count);
                 join_all(batches.iter().map(|&(length, taken, from)| {

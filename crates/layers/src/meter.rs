@@ -1,8 +1,8 @@
-//! Counting and timing what a tier is asked.
+//! Counts and latencies of a tier's reads.
 //!
-//! Every number is kept twice: in a [`Meter`], a handful of atomics that reports read, and in the `metrics` facade,
-//! for whatever recorder the program has installed. Handles of the facade are registered when the layer is made, so a
-//! read costs no look-up by name; the price is that a recorder installed later sees nothing of this tier.
+//! Every number is kept twice: in a [`Meter`], a few atomics that reports read, and in the `metrics` facade, for the program's
+//! recorder. Handles of the facade are registered when the layer is made, so a read costs no lookup by name. The price is that
+//! a recorder installed later gets no numbers of this tier.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::speed::Speed;
 
 #[derive(Debug, Default)]
-struct Numbers {
+struct MeterCounts {
     requests: AtomicU64,
     bytes: AtomicU64,
     errors: AtomicU64,
@@ -25,15 +25,15 @@ struct Numbers {
     in_flight: AtomicU64,
 }
 
-/// What a tier was asked so far; clones share the numbers.
+/// Counts the requests to a tier; clones share the numbers.
 #[derive(Clone, Debug, Default)]
-pub struct Meter(Arc<Numbers>);
+pub struct Meter(Arc<MeterCounts>);
 
-/// The numbers of a [`Meter`] at one moment. While reads are under way they may be apart by those.
+/// The numbers of a [`Meter`] at one moment. While reads are in flight they may disagree by those.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reading {
-    /// Requests that the tier was given, every attempt counted.
+    /// Requests to the tier, counting every attempt.
     pub requests: u64,
     /// Bytes that it answered.
     pub bytes: u64,
@@ -41,21 +41,21 @@ pub struct Reading {
     pub errors: u64,
     /// Requests that were dropped before the answer.
     pub cancelled: u64,
-    /// Requests that were repeats of a failed one.
+    /// Retries among the requests.
     pub retried: u64,
-    /// Requests that were second reads of a late one.
+    /// Hedges among the requests.
     pub hedged: u64,
-    /// Requests under way now.
+    /// Requests in flight.
     pub in_flight: u64,
 }
 
 impl Meter {
-    /// A meter that stands at zero.
+    /// A meter at zero.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What it says now.
+    /// The current numbers.
     pub fn read(&self) -> Reading {
         let numbers = &*self.0;
         Reading {
@@ -88,11 +88,8 @@ impl Meter {
 /// | `foreread_tier_read_cancelled_total` | counter | `tier` |
 /// | `foreread_tier_reads_in_flight` | gauge | `tier` |
 /// | `foreread_tier_read_seconds` | histogram | `tier`; from the request's start to the answer, errors included |
-#[derive(Clone, Debug)]
-pub(crate) struct Metrics(Arc<Handles>);
-
 #[derive(Debug)]
-struct Handles {
+pub(crate) struct Metrics {
     tier: String,
     meter: Meter,
     requests: Counter,
@@ -100,15 +97,15 @@ struct Handles {
     cancelled: Counter,
     in_flight: Gauge,
     seconds: Histogram,
-    /// Told what reads take.
+    /// Gets the time of each read.
     speed: Option<Speed>,
 }
 
 impl Metrics {
-    /// Adds to `meter` (several origins of one run share it); tells `speed` what reads take.
+    /// Adds to `meter`, which several origins of one run share, and reports the time of each read to `speed`.
     pub(crate) fn new(tier: &str, meter: Meter, speed: Option<Speed>) -> Self {
         let tier = tier.to_owned();
-        Self(Arc::new(Handles {
+        Self {
             requests: metrics::counter!("foreread_tier_read_requests_total", "tier" => tier.clone()),
             bytes: metrics::counter!("foreread_tier_read_bytes_total", "tier" => tier.clone()),
             cancelled: metrics::counter!("foreread_tier_read_cancelled_total", "tier" => tier.clone()),
@@ -117,34 +114,33 @@ impl Metrics {
             meter,
             speed,
             tier,
-        }))
+        }
     }
 
-    /// A read leaves now.
-    pub(crate) fn start(&self) -> Flight {
-        let Handles { meter, requests, in_flight, .. } = &*self.0;
-        meter.0.requests.fetch_add(1, Relaxed);
-        meter.0.in_flight.fetch_add(1, Relaxed);
-        requests.increment(1);
-        in_flight.increment(1.0);
-        Flight { metrics: self.clone(), started: Instant::now(), is_answered: false }
+    /// Counts a read that leaves now.
+    pub(crate) fn start(self: &Arc<Self>) -> MeteredRead {
+        self.meter.0.requests.fetch_add(1, Relaxed);
+        self.meter.0.in_flight.fetch_add(1, Relaxed);
+        self.requests.increment(1);
+        self.in_flight.increment(1.0);
+        MeteredRead { metrics: Arc::clone(self), started: Instant::now(), is_answered: false }
     }
 }
 
-/// A read under way; dropped before its answer, it counts as cancelled.
+/// A read in flight; if it is dropped before its answer, it counts as cancelled.
 #[derive(Debug)]
-pub(crate) struct Flight {
-    metrics: Metrics,
+pub(crate) struct MeteredRead {
+    metrics: Arc<Metrics>,
     pub(crate) started: Instant,
     is_answered: bool,
 }
 
-impl Flight {
-    /// The read was answered.
+impl MeteredRead {
+    /// Counts the answer.
     pub(crate) fn answered(mut self, result: &Result<Bytes, TierError>) {
         self.is_answered = true;
         let now = Instant::now();
-        let Handles { meter, seconds, bytes, speed, .. } = &*self.metrics.0;
+        let Metrics { meter, seconds, bytes, speed, .. } = &*self.metrics;
         seconds.record((now - self.started).as_secs_f64());
         match result {
             Ok(answer) => {
@@ -161,16 +157,16 @@ impl Flight {
 
     #[cold]
     fn failed(&self, error: &TierError) {
-        let Handles { meter, tier, .. } = &*self.metrics.0;
+        let Metrics { meter, tier, .. } = &*self.metrics;
         meter.0.errors.fetch_add(1, Relaxed);
         let labels = [("tier", tier.clone()), ("kind", error.kind().as_str().to_owned())];
         metrics::counter!("foreread_tier_read_errors_total", &labels).increment(1);
     }
 }
 
-impl Drop for Flight {
+impl Drop for MeteredRead {
     fn drop(&mut self) {
-        let Handles { meter, in_flight, cancelled, .. } = &*self.metrics.0;
+        let Metrics { meter, in_flight, cancelled, .. } = &*self.metrics;
         meter.0.in_flight.fetch_sub(1, Relaxed);
         in_flight.decrement(1.0);
         if !self.is_answered {
@@ -198,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everything_is_counted_twice() {
+    async fn meter_and_metrics_count_the_same() {
         let recorder = DebuggingRecorder::new();
         let snapshotter = recorder.snapshotter();
         let _guard = metrics::set_default_local_recorder(&recorder);

@@ -1,8 +1,8 @@
-//! A read that several wait for: each has a part of it, and it ends when the last part is dropped.
+//! A read with several waiters: each has a part of it, and it is dropped with its last part.
 //!
-//! One of the parts polls it, so that a wake-up costs one poll however many there are (`futures::future::Shared` wakes all of
-//! them, and an answer that comes in a hundred pieces to eight thousand parts is polled a million times). The others wait for
-//! the answer alone. A part that goes away hands the polling on.
+//! One of the parts polls it, so a wake-up costs one poll, whatever the number of parts. `futures::future::Shared` wakes all of
+//! them: an answer in a hundred pieces for eight thousand parts would be polled a million times. The other parts are woken
+//! by the answer alone. A part that is dropped passes the polling on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -12,46 +12,47 @@ use std::task::{Context, Poll, Waker, ready};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-/// What a panic of the read was for, as the answer of all parts.
-type Panicked<T> = Box<dyn Fn(&str) -> T + Send>;
+/// Makes an answer for all parts from a panic of the read.
+type PanicHandler<T> = Box<dyn Fn(&str) -> T + Send>;
 
-struct Whole<T>(Mutex<State<T>>);
+struct SharedRead<T>(Mutex<SharedReadState<T>>);
 
-struct State<T> {
-    /// Until it has ended.
+struct SharedReadState<T> {
+    /// `None` after its end.
     read: Option<BoxFuture<'static, T>>,
     answer: Option<T>,
     /// The part that polls.
     poller: Option<usize>,
     wakers: Vec<Option<Waker>>,
-    panicked: Panicked<T>,
+    panicked: PanicHandler<T>,
 }
 
-impl<T> Whole<T> {
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+impl<T> SharedRead<T> {
+    fn state(&self) -> MutexGuard<'_, SharedReadState<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One that waits for a read.
-pub(crate) struct Part<T> {
-    whole: Arc<Whole<T>>,
+/// One waiter of a shared read.
+pub(crate) struct ReadPart<T> {
+    whole: Arc<SharedRead<T>>,
     number: usize,
 }
 
-/// So many parts of `read`. A panic of it is what `panicked` says, for all of them.
+/// Splits `read` into `count` parts. If it panics, all of them get the answer of `panicked`.
 pub(crate) fn parts<T>(
     read: BoxFuture<'static, T>,
     count: usize,
     panicked: impl Fn(&str) -> T + Send + 'static,
-) -> impl Iterator<Item = Part<T>> {
+) -> impl Iterator<Item = ReadPart<T>> {
     let panicked = Box::new(panicked);
-    let state = State { read: Some(read), answer: None, poller: None, wakers: vec![None; count], panicked };
-    let whole = Arc::new(Whole(Mutex::new(state)));
-    (0..count).map(move |number| Part { whole: Arc::clone(&whole), number })
+    let state =
+        SharedReadState { read: Some(read), answer: None, poller: None, wakers: vec![None; count], panicked };
+    let whole = Arc::new(SharedRead(Mutex::new(state)));
+    (0..count).map(move |number| ReadPart { whole: Arc::clone(&whole), number })
 }
 
-impl<T: Clone> Future for Part<T> {
+impl<T: Clone> Future for ReadPart<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
@@ -65,7 +66,7 @@ impl<T: Clone> Future for Part<T> {
                 state.wakers[self.number] = Some(cx.waker().clone());
                 return Poll::Pending;
             }
-            // It is there as long as there is no answer.
+            // It exists as long as there is no answer.
             let Some(read) = &mut state.read else { return Poll::Pending };
             let answer = match catch_unwind(AssertUnwindSafe(|| read.poll_unpin(cx))) {
                 Ok(answer) => ready!(answer),
@@ -83,19 +84,19 @@ impl<T: Clone> Future for Part<T> {
     }
 }
 
-impl<T> Drop for Part<T> {
+impl<T> Drop for ReadPart<T> {
     fn drop(&mut self) {
         let next = {
             let mut state = self.whole.state();
             if let Some(waker) = state.wakers.get_mut(self.number) {
                 *waker = None;
             }
-            // With no poller, one that was told to poll may be this, which has not come to it.
+            // Without a poller, this part may have been woken to poll and not have done so.
             if state.answer.is_some() || state.poller.is_some_and(|poller| poller != self.number) {
                 return;
             }
             state.poller = None;
-            // Whoever looks next polls; one that has looked already is told to.
+            // The next part to be polled becomes the poller; a part that was polled before is woken.
             state.wakers.iter_mut().find_map(Option::take)
         };
         next.into_iter().for_each(Waker::wake);
@@ -136,7 +137,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-13
-    async fn read_is_polled_as_often_as_it_is_woken_however_many_wait() {
+    async fn read_is_polled_once_per_wake() {
         for count in [1, 10, 1000] {
             let (notify, polls, read) = read(100);
             let all: FuturesUnordered<_> = parts(read, count, never).collect();
@@ -150,37 +151,37 @@ mod tests {
         }
     }
 
-    /// The part that was told to poll in another's place went away before it did.
+    /// The part that was woken to take over polling was dropped before it did.
     #[tokio::test(start_paused = true)]
-    async fn polling_is_handed_on_whoever_goes_away() {
+    async fn polling_passes_on_when_a_part_is_dropped() {
         let (notify, _, read) = read(1);
         let mut all: Vec<_> =
-            parts(read, 4, never).map(|part| ByHand(Box::pin(part), Arc::default())).collect();
+            parts(read, 4, never).map(|part| ManualPart(Box::pin(part), Arc::default())).collect();
         for part in &mut all {
             assert!(part.poll_once());
         }
         let mut last = all.pop().unwrap();
-        // The poller, then the one that it has told, before that looks.
+        // The poller, then the part that it has woken, before that is polled.
         all.into_iter().for_each(drop);
-        assert!(last.woken(), "nobody polls");
+        assert!(last.woken(), "no part polls");
         assert!(last.poll_once());
         notify.notify_one();
         assert!(!last.poll_once());
     }
 
     /// A part that is polled by hand, with a waker of its own.
-    struct ByHand(Pin<Box<Part<usize>>>, Arc<Flag>);
+    struct ManualPart(Pin<Box<ReadPart<usize>>>, Arc<WakeFlag>);
 
     #[derive(Default)]
-    struct Flag(std::sync::atomic::AtomicBool);
+    struct WakeFlag(std::sync::atomic::AtomicBool);
 
-    impl std::task::Wake for Flag {
+    impl std::task::Wake for WakeFlag {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
 
-    impl ByHand {
+    impl ManualPart {
         /// Whether it still waits.
         fn poll_once(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.1));
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn panic_is_the_answer_of_all_parts_in_its_own_words() {
+    async fn panic_is_the_answer_of_all_parts() {
         let read = async { panic!("the store's own words") };
         let mut all: Vec<_> = parts(read.boxed(), 3, str::to_owned).collect();
         for part in &mut all {

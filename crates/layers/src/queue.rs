@@ -1,8 +1,8 @@
-//! The queue of a limit: who waits, and who may go next.
+//! The queues of a limit: which requests wait, and which may leave next.
 //!
-//! Every origin has a queue, a [`Rate`] that follows its store's complaints, and the [`Bandwidth`] that the user has set, if
-//! any. Both hold up the queue; of the queues that are not held up, the request that is due first goes first. A throttled
-//! prefix slows its whole origin, until the store splits it, as with every SDK.
+//! Every origin has a queue, a [`Rate`] that follows its store's refusals, and the user's [`Bandwidth`], if any. Both can
+//! hold up the queue. Of the queues that are not held up, the request that is due first leaves first. A throttled prefix
+//! slows its whole origin until the store splits it, as with every SDK.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,158 +14,148 @@ use futures::task::AtomicWaker;
 use tokio::time::Instant;
 
 use crate::Bandwidth;
-use crate::rate::{Rate, Verdict};
+use crate::rate::Rate;
 
 /// A request that waits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) waker: AtomicWaker,
-    may_go: AtomicBool,
+    is_granted: AtomicBool,
+    bytes: u64,
 }
 
 impl Waiter {
-    /// Lets it go. Only while the queue is locked; waking comes after.
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self { waker: AtomicWaker::new(), is_granted: AtomicBool::new(false), bytes }
+    }
+
+    /// Grants it a slot. Only while the queue is locked; the caller wakes it later.
     pub(crate) fn grant(&self) {
-        self.may_go.store(true, Ordering::Release);
+        self.is_granted.store(true, Ordering::Release);
     }
 
-    pub(crate) fn may_go(&self) -> bool {
-        self.may_go.load(Ordering::Acquire)
+    pub(crate) fn is_granted(&self) -> bool {
+        self.is_granted.load(Ordering::Acquire)
     }
 }
 
-/// A request's position: when it is due, and among equals when it came.
+/// A request's position: its due time, then its arrival.
 pub(crate) type Position = (Tick, u64);
-
-#[derive(Debug)]
-struct Entry {
-    bytes: u64,
-    waiter: Arc<Waiter>,
-}
 
 /// The requests of one origin.
 #[derive(Debug)]
-struct Queue {
+struct OriginQueue {
     rate: Rate,
     bandwidth: Option<Bandwidth>,
-    waiting: BTreeMap<Position, Entry>,
+    waiting: BTreeMap<Position, Arc<Waiter>>,
 }
 
-impl Queue {
+impl OriginQueue {
     /// Until when no request may leave; `None` if one may at any time.
-    fn held_until(&self, began: Instant) -> Option<Instant> {
-        let by_rate = self.rate.clear().map(|clear| began + clear);
-        by_rate.max(self.bandwidth.as_ref().and_then(Bandwidth::clear))
+    fn held_until(&self, start: Instant) -> Option<Duration> {
+        let link = self.bandwidth.as_ref().and_then(Bandwidth::clear);
+        self.rate.clear().max(link.map(|clear| clear.saturating_duration_since(start)))
     }
 
-    fn may_leave(&self, began: Instant, now: Instant) -> bool {
-        self.held_until(began).is_none_or(|until| until <= now)
+    fn may_leave(&self, start: Instant, now: Duration) -> bool {
+        self.held_until(start).is_none_or(|until| until <= now)
     }
 
-    /// A request of so many bytes leaves now, if it may.
-    fn leave(&mut self, began: Instant, now: Instant, bytes: u64) -> bool {
-        let leaves = self.may_leave(began, now)
-            && self.bandwidth.as_ref().is_none_or(|bandwidth| bandwidth.leave(now, bytes));
+    /// Lets a request of `bytes` leave now, if it may.
+    fn leave(&mut self, start: Instant, now: Duration, bytes: u64) -> bool {
+        let leaves = self.may_leave(start, now)
+            && self.bandwidth.as_ref().is_none_or(|bandwidth| bandwidth.leave(start + now, bytes));
         if leaves {
-            self.rate.left(now.saturating_duration_since(began), 1);
+            self.rate.left(now, 1);
         }
         leaves
     }
 }
 
-/// The queues of all origins of a limit.
+/// The queues of all origins of a limit. Times are counted from the limit's start.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    began: Instant,
-    queues: Vec<Queue>,
+    start: Instant,
+    queues: Vec<OriginQueue>,
     /// Requests that have come.
-    joined: u64,
+    arrivals: u64,
     waiting: usize,
 }
 
 impl Queues {
     pub(crate) fn new() -> Self {
-        Self { began: Instant::now(), queues: Vec::new(), joined: 0, waiting: 0 }
+        Self { start: Instant::now(), queues: Vec::new(), arrivals: 0, waiting: 0 }
     }
 
-    /// A queue for one more origin; its number.
+    pub(crate) fn start(&self) -> Instant {
+        self.start
+    }
+
+    pub(crate) fn since_start(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.start)
+    }
+
+    /// Adds a queue for one more origin, and returns its number.
     pub(crate) fn add(&mut self, bandwidth: Option<Bandwidth>) -> usize {
-        self.queues.push(Queue { rate: Rate::new(), bandwidth, waiting: BTreeMap::new() });
+        self.queues.push(OriginQueue { rate: Rate::default(), bandwidth, waiting: BTreeMap::new() });
         self.queues.len() - 1
     }
 
-    /// How many wait.
+    /// How many requests wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// The lowest of all rates, in requests a second.
+    pub(crate) fn rate(&mut self, origin: usize) -> &mut Rate {
+        &mut self.queues[origin].rate
+    }
+
+    /// The lowest of all rates, in requests per second.
     pub(crate) fn lowest_rate(&self) -> Option<f64> {
         self.queues.iter().filter_map(|queue| queue.rate.per_second()).min_by(f64::total_cmp)
     }
 
-    /// Lets a request of an origin leave at once, if nobody waits and nothing holds it up.
-    pub(crate) fn pass(&mut self, now: Instant, origin: usize, bytes: u64) -> bool {
-        let began = self.began;
-        self.waiting == 0 && self.queues[origin].leave(began, now, bytes)
+    /// Lets a request of an origin leave at once, if no request waits and nothing holds it up.
+    pub(crate) fn pass(&mut self, now: Duration, origin: usize, bytes: u64) -> bool {
+        self.waiting == 0 && self.queues[origin].leave(self.start, now, bytes)
     }
 
-    /// A request of an origin waits.
-    pub(crate) fn join(&mut self, origin: usize, due: Tick, bytes: u64, waiter: &Arc<Waiter>) -> Position {
-        let position = (due, self.joined);
-        (self.joined, self.waiting) = (self.joined + 1, self.waiting + 1);
-        self.queues[origin].waiting.insert(position, Entry { bytes, waiter: Arc::clone(waiter) });
+    /// Queues a request of an origin.
+    pub(crate) fn join(&mut self, origin: usize, due: Tick, waiter: &Arc<Waiter>) -> Position {
+        let position = (due, self.arrivals);
+        (self.arrivals, self.waiting) = (self.arrivals + 1, self.waiting + 1);
+        self.queues[origin].waiting.insert(position, Arc::clone(waiter));
         position
     }
 
     /// The request that leaves now, if any may.
-    pub(crate) fn pop(&mut self, now: Instant) -> Option<Arc<Waiter>> {
-        let began = self.began;
+    pub(crate) fn pop(&mut self, now: Duration) -> Option<Arc<Waiter>> {
+        let start = self.start;
         let open = self.queues.iter_mut().filter(|queue| !queue.waiting.is_empty());
-        let open = open.filter(|queue| queue.may_leave(began, now));
+        let open = open.filter(|queue| queue.may_leave(start, now));
         let first =
             open.min_by_key(|queue| queue.waiting.first_key_value().map(|(position, _)| *position))?;
         let bytes = first.waiting.first_key_value()?.1.bytes;
-        if !first.leave(began, now, bytes) {
-            return None; // another limit's request has just taken the link
+        if !first.leave(start, now, bytes) {
+            return None; // a request of another limit has just taken the link
         }
-        let (_, Entry { waiter, .. }) = first.waiting.pop_first()?;
         self.waiting -= 1;
-        Some(waiter)
+        first.waiting.pop_first().map(|(_, waiter)| waiter)
     }
 
-    /// When the next request that is held up may leave, and which it is.
-    pub(crate) fn next(&self) -> Option<(Instant, Arc<Waiter>)> {
-        let held = |queue: &Queue| {
-            let (_, entry) = queue.waiting.first_key_value()?;
-            Some((queue.held_until(self.began)?, Arc::clone(&entry.waiter)))
+    /// The next request that a rate holds up, and when it may leave.
+    pub(crate) fn next(&self) -> Option<(Duration, Arc<Waiter>)> {
+        let held = |queue: &OriginQueue| {
+            let (_, waiter) = queue.waiting.first_key_value()?;
+            Some((queue.held_until(self.start)?, Arc::clone(waiter)))
         };
         self.queues.iter().filter_map(held).min_by_key(|(until, _)| *until)
     }
 
-    /// A request goes away; whether it was still waiting.
+    /// Removes a request; returns whether it was still waiting.
     pub(crate) fn leave(&mut self, origin: usize, position: Position) -> bool {
         let waited = self.queues[origin].waiting.remove(&position).is_some();
         self.waiting -= usize::from(waited);
         waited
-    }
-
-    /// A request was refused beside another one of the same sample, which is answered for both. Whether a rate became lower.
-    pub(crate) fn refused_beside(&mut self, now: Instant, started: Instant, origin: usize) -> bool {
-        self.queues[origin].rate.left_beside(started.saturating_duration_since(self.began));
-        self.answered(now, started, origin, Verdict::Refused)
-    }
-
-    /// A request that left at `started` has been answered. Whether a rate became lower.
-    pub(crate) fn answered(
-        &mut self,
-        now: Instant,
-        started: Instant,
-        origin: usize,
-        verdict: Verdict,
-    ) -> bool {
-        let at = |instant: Instant| -> Duration { instant.saturating_duration_since(self.began) };
-        let (now, started) = (at(now), at(started));
-        self.queues[origin].rate.answered(now, started, verdict)
     }
 }

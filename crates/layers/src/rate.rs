@@ -1,119 +1,112 @@
-//! How many requests a second a store puts up with: learnt from its complaints alone, without a clock and a runtime.
+//! The tolerated request rate of a store, learnt from its refusals alone, without a clock and a runtime.
 //!
-//! A limit on what is under way cannot hold a store's ceiling on requests a second (200 a second at a latency of 1 ms
-//! are a fifth of a request), so there is a limit on the rate beside it. There is none until the store first
-//! complains (503 SlowDown, 429). Then:
+//! A concurrency limit cannot enforce a store's ceiling on requests per second (200 per second at a latency of 1 ms are a fifth
+//! of a request), so there is also a rate limit. There is none until the store first refuses a request (503 SlowDown, 429).
+//! Then:
 //!
-//! * A store at its ceiling refuses what is too much and answers the rest, so what it *answered* while it refused is
-//!   the ceiling itself. The rate becomes 0.95 of that, and from there on it follows CUBIC's curve: flat around the old
-//!   ceiling, then ever steeper, so that a ceiling that has risen is found (five times as high: in about six seconds).
-//!   Each time it finds the ceiling again costs a few refused requests, under one in a hundred.
-//! * Where hardly anything is answered, the ceiling is not known yet: the rate begins at what was answered and grows by
-//!   half with each slice of time without complaints (*rising*) until it has met the ceiling.
-//! * Some stores refuse some requests whatever they are asked. Under a ceiling, nothing is refused below it: so what
-//!   is refused while we ask for less than was last answered is not our doing. That fraction is taken for granted,
-//!   complaints count beyond it only, and a cut that did not lessen them is taken back.
+//! * A store at its ceiling refuses the excess and answers the rest, so the rate of *answers* during refusals is the ceiling.
+//!   The rate becomes 0.95 of it, and then follows CUBIC's curve: flat around the old ceiling, then ever steeper, so that a
+//!   raised ceiling is found (five times as high: in about six seconds). Each time it meets the ceiling again costs a few
+//!   refused requests, under one in a hundred.
+//! * If hardly any request is answered, the ceiling is unknown. The rate starts at the rate of answers and grows by half with
+//!   each slice of time without refusals (*rising*) until it has met the ceiling.
+//! * Some stores refuse some requests at any rate. A ceiling refuses nothing below it, so refusals below the last known rate
+//!   of answers are random. Their fraction is taken for granted, refusals count only beyond it, and a cut that did not reduce
+//!   them is reverted.
 //!
-//! Requests are counted in slices of time by when they *left*, and a slice is judged when its answers are there: the
-//! sum over what comes back would count refusals first, because refusing is quick. Only where a quarter and more is
-//! refused at once is that not waited for.
+//! Requests are counted in slices of time by when they *left*, and a slice is judged when its answers have come. Counting by
+//! the time of the answer would count refusals first, because they are fast. Only if a quarter or more is refused at once,
+//! the judgement is immediate.
 //!
-//! The price: a fraction of up to a quarter of refusals is believed to be chance if it does not depend on the rate,
-//! one refusal in two hundred is ignored altogether, and a ceiling that varies from second to second is followed at
-//! its lower end.
+//! The price: up to a quarter of refusals counts as random if it does not depend on the rate, one refusal in two hundred is
+//! ignored, and a ceiling that varies from second to second is followed at its lower end.
 //!
 //! Sources: CUBIC (RFC 9438), and the AWS SDKs' adaptive retry mode, which uses it for a rate.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The rate after a complaint, relative to what the store answered.
-const BACK: f64 = 0.95;
-/// CUBIC: the part by which the rate exceeds the old ceiling one unit of time after it has reached it again.
+/// The rate after a refusal, relative to the rate of answers.
+const BACKOFF: f64 = 0.95;
+/// CUBIC: by this fraction the rate exceeds the old ceiling one unit of time after reaching it again.
 const STEEP: f64 = 0.03;
-/// The unit of time: a second, or as long as so many requests, or so many latencies, take.
+/// The unit of time: the longest of a second, the time of 100 requests, and four latencies.
 const UNIT: f64 = 1.0;
 const UNIT_REQUESTS: f64 = 100.0;
 const UNIT_LATENCIES: f64 = 4.0;
-/// What a rate that rises is multiplied by.
+/// The growth factor of a rising rate.
 const RISE: f64 = 1.5;
-/// No single complaint divides the rate by more.
+/// The largest divisor of one cut.
 const MOST_CUT: f64 = 8.0;
-/// Requests a second below which no rate falls.
-const LEAST: f64 = 1.0;
-/// A slice is so long and has so many requests, or it is the longest.
+/// The lowest rate, in requests per second.
+const MIN_RATE: f64 = 1.0;
+/// The minimum length and number of requests of a slice, and its maximum length.
 const SLICE: Duration = Duration::from_millis(100);
 const SLICE_REQUESTS: u32 = 8;
 const LONGEST_SLICE: Duration = Duration::from_secs(1);
-/// Slices that wait for answers; of more, the oldest are forgotten.
+/// Slices that wait for answers; beyond that, the oldest are dropped.
 const SLICES: usize = 64;
-/// Refusals out of all that are not worth asking less for.
+/// The fraction of refusals that is ignored.
 const IGNORED: f64 = 0.005;
-/// From this part of refusals on nothing is taken for chance, and so many refusals need no judging.
+/// Refusals above this fraction are never random, and `ALARM` of them are judged at once.
 const SEVERE: f64 = 0.25;
 const ALARM: u32 = 8;
-/// A slice below this part of what the store last answered shows what it refuses whatever it is asked.
+/// A slice below this fraction of the last rate of answers measures the random refusals.
 const BELOW: f64 = 0.98;
-/// The part of the rate that has to be used for it to grow.
+/// The fraction of the rate that must be used for it to grow.
 const USED: f64 = 0.7;
-/// The refusals that it takes to know what part of requests is refused by chance.
-const KNOWN: f64 = 3.0;
-/// Where more than this part is refused, what is answered is not known well.
-const WELL: f64 = 0.5;
+/// The refusals needed to know the random fraction.
+const MIN_REFUSALS: f64 = 3.0;
+/// Above this fraction of refusals, the rate of answers is not known well.
+const MAX_KNOWN_REFUSALS: f64 = 0.5;
 /// Requests that are judged together where a slice has few.
 const RECENT: f64 = 128.0;
-/// Requests that tell what is refused by chance.
-const OFTEN: f64 = 2048.0;
-/// The refusals that should have been seen for none to disprove that.
+/// Requests that measure the random fraction.
+const CHANCE_SAMPLE: f64 = 2048.0;
+/// The expected refusals whose absence disproves the random fraction.
 const DISPROVED: f64 = 6.0;
-/// The part of what was refused before a cut that has to be refused after it for the cut to have been in vain.
-const SAME: f64 = 0.6;
-/// Unused time that may be made up for: timers are no more exact than that.
+/// A cut was useless if this fraction of the earlier refusals remains.
+const UNCHANGED: f64 = 0.6;
+/// Unused time that is credited: the precision of timers.
 const CREDIT: Duration = Duration::from_millis(5);
 
-/// How a request was answered, as far as a rate is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Admitted,
-    Refused,
-}
-
-/// What is decided.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Pace {
+/// The current decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum RatePace {
     /// No limit.
+    #[default]
     Free,
-    /// So many requests a second, more with every slice without complaints.
+    /// A rate in requests per second that grows with every slice without refusals.
     Rising(f64),
-    /// CUBIC's curve around a ceiling that was met, so many units after that.
+    /// CUBIC's curve around a known ceiling, `units` of time after it was met.
     Around { peak: f64, units: f64 },
 }
 
-impl Pace {
+impl RatePace {
     fn per_second(self) -> Option<f64> {
         match self {
             Self::Free => None,
             Self::Rising(rate) => Some(rate),
             Self::Around { peak, units } => {
-                let flat = ((1.0 - BACK) / STEEP).cbrt();
-                Some((peak * (1.0 + STEEP * (units - flat).powi(3))).clamp(LEAST, 1e9))
+                let flat = ((1.0 - BACKOFF) / STEEP).cbrt();
+                Some((peak * (1.0 + STEEP * (units - flat).powi(3))).clamp(MIN_RATE, 1e9))
             }
         }
     }
 }
 
-/// Requests of one stretch of time.
+/// The requests of one slice of time.
 #[derive(Clone, Copy, Debug)]
-struct Slice {
+struct RateSlice {
     begun: Duration,
     left: u32,
     admitted: u32,
     refused: u32,
-    /// When the next began, and the limit that held, of a slice that is over.
+    /// When the next slice began, and the rate limit of this one; `None` while it is current.
     ended: Option<(Duration, Option<f64>)>,
 }
 
-impl Slice {
+impl RateSlice {
     fn new(begun: Duration) -> Self {
         Self { begun, left: 0, admitted: 0, refused: 0, ended: None }
     }
@@ -123,15 +116,15 @@ impl Slice {
     }
 }
 
-/// Requests, and how many of them were refused; old ones fade.
+/// Requests and refusals; old ones fade.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct RefusalCounts {
     all: f64,
     refused: f64,
 }
 
-impl Tally {
-    fn add(&mut self, slice: &Slice, most: f64) {
+impl RefusalCounts {
+    fn add(&mut self, slice: &RateSlice, most: f64) {
         self.all += f64::from(slice.left);
         self.refused += f64::from(slice.refused);
         if self.all > most {
@@ -144,7 +137,7 @@ impl Tally {
         if self.all > 0.0 { self.refused / self.all } else { 0.0 }
     }
 
-    /// Whether more was refused than `chance` explains. Few refusals come unevenly, so small numbers have more room.
+    /// Whether there are more refusals than `chance` explains. Small numbers vary more, so they get more tolerance.
     fn exceeds(&self, chance: f64) -> bool {
         let (usual, spread, few) =
             if chance > IGNORED { (1.25 * chance, 3.0, 1.5) } else { (IGNORED, 2.0, 0.0) };
@@ -153,75 +146,60 @@ impl Tally {
     }
 }
 
-/// The rate of requests that share one ceiling. Times are those of any one clock that does not go back.
-#[derive(Debug)]
+/// The rate of requests that share one ceiling. Times are those of one monotonic clock.
+#[derive(Debug, Default)]
 pub(crate) struct Rate {
-    pace: Pace,
+    pace: RatePace,
     /// When the next request may leave.
     clear: Duration,
-    /// What left before says nothing of the pace.
+    /// Requests that left before this time are ignored.
     changed: Duration,
-    slices: VecDeque<Slice>,
-    /// Since the last change.
-    recent: Tally,
-    /// What is refused by chance, once that was found out: of requests sent at less than what was answered before.
-    below: Tally,
-    /// The pace before a cut, and the part that was refused then; what was refused at lower ones since. Until the cut has
-    /// proved right or wrong, further cuts do not replace it: where few requests leave, each of them alone proves nothing.
-    cut: Option<(Pace, f64)>,
-    since: Tally,
-    /// The fewest requests a second that the store answered at that cut and after it; 0 where that is not known.
+    slices: VecDeque<RateSlice>,
+    /// Refusals since the last change.
+    recent: RefusalCounts,
+    /// Random refusals, once known: of requests sent below the earlier rate of answers.
+    below: RefusalCounts,
+    /// The decision before a cut and its fraction of refusals. Until the cut is confirmed or reverted, further cuts do not
+    /// replace it: at low rates a single cut proves nothing. `since` counts the refusals after it.
+    cut: Option<(RatePace, f64)>,
+    since: RefusalCounts,
+    /// The lowest rate of answers since that cut; 0 if unknown.
     met: f64,
-    /// The mean time that an answer (and no refusal) takes, in seconds.
+    /// The mean latency of answers without refusals, in seconds.
     latency: f64,
 }
 
 impl Rate {
-    pub(crate) fn new() -> Self {
-        Self {
-            pace: Pace::Free,
-            clear: Duration::ZERO,
-            changed: Duration::ZERO,
-            slices: VecDeque::new(),
-            recent: Tally::default(),
-            below: Tally::default(),
-            cut: None,
-            since: Tally::default(),
-            met: 0.0,
-            latency: 0.0,
-        }
-    }
-
-    /// Requests a second that may leave; `None` for any number.
+    /// The rate limit in requests per second; `None` without a limit.
     pub(crate) fn per_second(&self) -> Option<f64> {
         self.pace.per_second()
     }
 
-    /// When the next request may leave, if not at once.
+    /// When the next request may leave; `None` without a limit.
     pub(crate) fn clear(&self) -> Option<Duration> {
-        (self.pace != Pace::Free).then_some(self.clear)
+        (self.pace != RatePace::Free).then_some(self.clear)
     }
 
-    /// Replaces what was decided.
-    fn set(&mut self, now: Duration, pace: Pace) {
-        if self.pace == Pace::Free && pace != Pace::Free {
+    /// Replaces the decision.
+    fn set(&mut self, now: Duration, pace: RatePace) {
+        if self.pace == RatePace::Free && pace != RatePace::Free {
             self.clear = now;
         }
         self.pace = pace;
         self.changed = now;
         self.slices.clear();
-        self.recent = Tally::default();
+        self.recent = RefusalCounts::default();
     }
 
-    /// So many requests leave now.
+    /// Counts requests that leave now.
     pub(crate) fn left(&mut self, now: Duration, requests: usize) {
         let limit = self.per_second();
-        let over = |slice: &Slice| {
+        let over = |slice: &RateSlice| {
             let length = now.saturating_sub(slice.begun);
             length >= LONGEST_SLICE || length >= SLICE && slice.left >= SLICE_REQUESTS
         };
         match self.slices.back_mut() {
-            _ if now <= self.changed && self.pace != Pace::Free => {} // as old as the change: they say nothing of it
+            _ if now <= self.changed && self.pace != RatePace::Free => {} // as old as the change
             Some(last) if !over(last) => last.left += requests as u32,
             last => {
                 if let Some(last) = last {
@@ -229,11 +207,11 @@ impl Rate {
                     let last = *last;
                     self.grow_around(&last);
                 }
-                let mut slice = Slice::new(now);
+                let mut slice = RateSlice::new(now);
                 slice.left = requests as u32;
                 self.slices.push_back(slice);
                 if self.slices.len() > SLICES {
-                    self.slices.pop_front(); // nobody says how they end
+                    self.slices.pop_front(); // its answers never came
                 }
             }
         }
@@ -243,42 +221,37 @@ impl Rate {
         }
     }
 
-    /// One more request left at `started` than was said then: a second read. They are so few that they take nothing of the
-    /// rate.
+    /// Counts a hedge that left at `started`. Hedges are so few that they do not use up the rate.
     pub(crate) fn left_beside(&mut self, started: Duration) {
         if let Some(slice) = self.slices.iter_mut().rev().find(|slice| slice.begun <= started) {
             slice.left += 1;
         }
     }
 
-    /// A request that left at `started` has been answered. Whether the rate was cut.
-    pub(crate) fn answered(&mut self, now: Duration, started: Duration, verdict: Verdict) -> bool {
-        if verdict == Verdict::Admitted {
+    /// Counts the answer to a request that left at `started`; returns whether the rate was cut.
+    pub(crate) fn answered(&mut self, now: Duration, started: Duration, is_refused: bool) -> bool {
+        if !is_refused {
             let took = now.saturating_sub(started).as_secs_f64();
             self.latency += (took - self.latency) * if self.latency > 0.0 { 1.0 / 32.0 } else { 1.0 };
         }
-        if started <= self.changed && self.pace != Pace::Free {
+        if started <= self.changed && self.pace != RatePace::Free {
             return false;
         }
         let Some(slice) = self.slices.iter_mut().rev().find(|slice| slice.begun <= started) else {
             return false;
         };
-        match verdict {
-            Verdict::Admitted => slice.admitted += 1,
-            Verdict::Refused => slice.refused += 1,
-        }
-        let alarmed = verdict == Verdict::Refused && self.alarm(now);
-        alarmed || self.judge(now)
+        *(if is_refused { &mut slice.refused } else { &mut slice.admitted }) += 1;
+        is_refused && self.alarm(now) || self.judge(now)
     }
 
-    /// The part of requests that is refused whatever the rate.
+    /// The fraction of random refusals.
     fn chance(&self) -> f64 {
-        if self.below.refused >= KNOWN { self.below.part().min(SEVERE) } else { 0.0 }
+        if self.below.refused >= MIN_REFUSALS { self.below.part().min(SEVERE) } else { 0.0 }
     }
 
-    /// So much is refused that nothing is waited for.
+    /// Cuts at once if very many requests are refused.
     fn alarm(&mut self, now: Duration) -> bool {
-        let sum = |of: fn(&Slice) -> u32| self.slices.iter().map(of).sum::<u32>();
+        let sum = |of: fn(&RateSlice) -> u32| self.slices.iter().map(of).sum::<u32>();
         let (left, admitted, refused) =
             (sum(|slice| slice.left), sum(|slice| slice.admitted), sum(|slice| slice.refused));
         if refused < ALARM || f64::from(refused) < SEVERE * f64::from(left) {
@@ -290,9 +263,9 @@ impl Rate {
             .map_or(0.0, |slice| slice.seconds(now).max(now.saturating_sub(slice.begun).as_secs_f64()));
         let answered = f64::from(admitted) / f64::from(admitted + refused);
         let Some(limit) = self.per_second() else {
-            // What is under way is taken for admitted, in time to be corrected.
+            // Requests in flight count as admitted; later cuts correct that.
             let rate = f64::from(left - refused) / seconds.max(SLICE.as_secs_f64());
-            self.cut(now, Pace::Rising((BACK * rate).max(LEAST)), 1.0 - answered);
+            self.cut(now, RatePace::Rising((BACKOFF * rate).max(MIN_RATE)), 1.0 - answered);
             return true;
         };
         let seen = f64::from(admitted) / seconds.max(f64::EPSILON);
@@ -301,32 +274,32 @@ impl Rate {
         true
     }
 
-    /// Asks for less than the store has answered. Where that is not known well (much was refused, or nothing has held
-    /// the requests to an even rate until now), it rises from there.
+    /// Cuts the rate below the rate of answers. If that is not known well (many refusals, or no even rate before), the new
+    /// rate rises from there.
     fn cut_to(&mut self, now: Duration, answered: f64, part: f64) {
-        let least = (self.per_second().unwrap_or(0.0) / MOST_CUT).max(LEAST);
+        let least = (self.per_second().unwrap_or(0.0) / MOST_CUT).max(MIN_RATE);
         let peak = answered.max(least);
-        let known = part < WELL && self.pace != Pace::Free;
+        let known = part < MAX_KNOWN_REFUSALS && self.pace != RatePace::Free;
         self.cut(
             now,
-            if known { Pace::Around { peak, units: 0.0 } } else { Pace::Rising(BACK * peak) },
+            if known { RatePace::Around { peak, units: 0.0 } } else { RatePace::Rising(BACKOFF * peak) },
             part,
         );
         self.met = if self.met > 0.0 { self.met.min(peak) } else { peak };
     }
 
-    fn cut(&mut self, now: Duration, pace: Pace, part: f64) {
+    fn cut(&mut self, now: Duration, pace: RatePace, part: f64) {
         if part >= SEVERE || !self.is_undecided() {
             self.cut = Some((self.pace, part));
-            self.since = Tally::default();
+            self.since = RefusalCounts::default();
             self.met = 0.0;
         }
         self.set(now, pace);
-        // What is still under way may be more than the store puts up with.
+        // The requests in flight may exceed what the store tolerates.
         self.changed += Duration::from_secs_f64(self.latency.min(1.0));
     }
 
-    /// Judges the slices whose answers are there. Whether the rate was cut.
+    /// Judges the slices whose answers have come; returns whether the rate was cut.
     fn judge(&mut self, now: Duration) -> bool {
         let patience = Duration::from_secs_f64((2.0 * self.latency).min(60.0));
         while let Some(first) = self.slices.front().copied() {
@@ -344,9 +317,9 @@ impl Rate {
         false
     }
 
-    fn judge_one(&mut self, now: Duration, slice: &Slice) -> bool {
+    fn judge_one(&mut self, now: Duration, slice: &RateSlice) -> bool {
         let sent = f64::from(slice.left) / slice.seconds(now).max(f64::EPSILON);
-        let mut alone = Tally::default();
+        let mut alone = RefusalCounts::default();
         alone.add(slice, f64::INFINITY);
         self.test_chance(&alone, slice, sent);
         if self.take_back(now) {
@@ -354,7 +327,7 @@ impl Rate {
         }
         let chance = self.chance();
         self.recent.add(slice, RECENT);
-        // A few requests of one slice do not tell how many the store answers.
+        // A slice with few requests does not determine the rate of answers.
         let part = match (alone.exceeds(chance), self.recent.exceeds(chance)) {
             (true, _) if slice.refused >= ALARM => alone.part(),
             (true, _) | (_, true) => self.recent.part(),
@@ -367,8 +340,8 @@ impl Rate {
         true
     }
 
-    /// Below what was answered before, a ceiling refuses nothing.
-    fn test_chance(&mut self, alone: &Tally, slice: &Slice, sent: f64) {
+    /// Measures random refusals below the known ceiling, which refuses nothing there.
+    fn test_chance(&mut self, alone: &RefusalCounts, slice: &RateSlice, sent: f64) {
         let chance = self.chance();
         let limit = slice.ended.and_then(|(_, limit)| limit).unwrap_or(f64::INFINITY);
         let below = sent.min(limit) <= BELOW * self.met || chance > 0.0 && !alone.exceeds(chance);
@@ -377,23 +350,25 @@ impl Rate {
         }
         self.since.add(slice, f64::INFINITY);
         if chance > 0.0 {
-            self.below.add(slice, OFTEN);
+            self.below.add(slice, CHANCE_SAMPLE);
             if self.since.all * chance >= DISPROVED && self.since.part() < chance / 2.0 {
-                self.below = Tally::default();
+                self.below = RefusalCounts::default();
             }
         }
     }
 
-    /// Whether it is still open if the cut has lessened what is refused.
+    /// Whether it is still unknown if the cut has reduced the refusals.
     fn is_undecided(&self) -> bool {
-        self.cut.is_some_and(|(_, part)| self.since.all * part < KNOWN || self.since.part() >= SAME * part)
+        self.cut.is_some_and(|(_, part)| {
+            self.since.all * part < MIN_REFUSALS || self.since.part() >= UNCHANGED * part
+        })
     }
 
-    /// Goes back to the pace before a cut that has not lessened what is refused: that is chance.
+    /// Reverts a cut that has not reduced the refusals: they are random.
     fn take_back(&mut self, now: Duration) -> bool {
         let Some((before, part)) = self.cut else { return false };
-        let same = self.since.part() >= SAME * part && self.since.part() < SEVERE;
-        if self.since.refused < KNOWN || !same {
+        let same = self.since.part() >= UNCHANGED * part && self.since.part() < SEVERE;
+        if self.since.refused < MIN_REFUSALS || !same {
             return false;
         }
         self.below = self.since;
@@ -402,21 +377,21 @@ impl Rate {
         true
     }
 
-    /// Without complaints, a rate that rises rises.
-    fn rise(&mut self, now: Duration, slice: &Slice, sent: f64) {
-        if let Pace::Rising(rate) = self.pace
+    /// Raises a rising rate after a slice without refusals.
+    fn rise(&mut self, now: Duration, slice: &RateSlice, sent: f64) {
+        if let RatePace::Rising(rate) = self.pace
             && sent >= USED * rate
             && slice.begun >= self.changed
         {
-            self.set(now, Pace::Rising((RISE * rate).min(1e9)));
+            self.set(now, RatePace::Rising((RISE * rate).min(1e9)));
         }
     }
 
-    /// Time passes on CUBIC's curve while the rate is used.
-    fn grow_around(&mut self, slice: &Slice) {
+    /// Advances the time on CUBIC's curve while the rate is used.
+    fn grow_around(&mut self, slice: &RateSlice) {
         let Some(limit) = self.per_second() else { return };
         let seconds = slice.seconds(slice.begun);
-        if let Pace::Around { peak, units } = &mut self.pace
+        if let RatePace::Around { peak, units } = &mut self.pace
             && f64::from(slice.left) >= USED * limit * seconds
         {
             *units += seconds / UNIT.max(UNIT_REQUESTS / *peak).max(UNIT_LATENCIES * self.latency);
@@ -435,52 +410,51 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_rate_before_the_first_complaint_and_one_in_two_hundred_is_none() {
-        let mut rate = Rate::new();
+    fn rare_refusals_set_no_rate() {
+        let mut rate = Rate::default();
         for request in 0..20_000 {
             rate.left(at(request), 1);
-            let verdict = if request % 400 == 7 { Verdict::Refused } else { Verdict::Admitted };
-            assert!(!rate.answered(at(request), at(request), verdict));
+            assert!(!rate.answered(at(request), at(request), request % 400 == 7));
         }
         assert_eq!((rate.per_second(), rate.clear()), (None, None));
     }
 
     #[test]
-    fn complaints_about_what_left_before_a_cut_cut_no_more() {
-        let mut rate = Rate::new();
+    fn refusals_from_before_a_cut_are_ignored() {
+        let mut rate = Rate::default();
         rate.left(at(0), 100);
         (0..20).for_each(|_| {
-            rate.answered(at(5), at(0), Verdict::Admitted);
+            rate.answered(at(5), at(0), false);
         });
-        let cuts = (0..80).filter(|_| rate.answered(at(6), at(0), Verdict::Refused)).count();
+        let cuts = (0..80).filter(|_| rate.answered(at(6), at(0), true)).count();
         assert_eq!(cuts, 1);
         assert!(rate.per_second().is_some_and(|rate| rate < 1000.0), "{rate:?}");
     }
 
     #[test]
-    fn cubic_is_flat_around_the_old_ceiling_and_steep_far_from_it() {
-        let rate = |units| Pace::Around { peak: 1000.0, units }.per_second().unwrap();
+    fn cubic_is_flat_near_the_ceiling_and_steep_far_from_it() {
+        let rate = |units| RatePace::Around { peak: 1000.0, units }.per_second().unwrap();
         assert!((rate(0.0) / 950.0 - 1.0).abs() < 1e-9);
         assert!((990.0..=1000.0).contains(&rate(1.0)) && (1000.0..1020.0).contains(&rate(1.8)));
         assert!(rate(6.5) > 5000.0, "{}", rate(6.5));
     }
 
-    /// The part of `demand` requests a second that leave within a minute, where a store refuses `chance` of all and, above
-    /// its `ceiling`, what is too much; and the part of them that it refuses.
+    /// Simulates `demand` requests per second for a minute. The store refuses a random fraction `chance` of all, and the
+    /// excess above its `ceiling`. Returns the fraction of the demand that leaves, and the refused fraction of these.
     fn share(demand: f64, chance: f64, ceiling: f64, seed: u64) -> (f64, f64) {
         const SECONDS: f64 = 60.0;
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
-        let (mut rate, mut answers) = (Rate::new(), VecDeque::new());
+        let (mut rate, mut answers) = (Rate::default(), VecDeque::new());
         let (mut now, mut tokens, mut left, mut refused) = (0.0_f64, 1.0_f64, 0.0, 0.0);
         let instant = Duration::from_secs_f64;
         while now < SECONDS {
-            // A program that has little of the processor's time asks unevenly.
+            // A program with little processor time sends requests unevenly.
             let pause = (1.5 - f64::from(random.next_u32()) / f64::from(u32::MAX)) / demand;
             let next = (now + pause).max(rate.clear().map_or(0.0, |clear| clear.as_secs_f64()));
-            while let Some(&(at, started, verdict)) = answers.front()
+            while let Some(&(at, started, is_refused)) = answers.front()
                 && at <= next
             {
-                rate.answered(instant(at), instant(started), verdict);
+                rate.answered(instant(at), instant(started), is_refused);
                 answers.pop_front();
             }
             tokens = (tokens + (next - now) * ceiling).min(ceiling / 20.0).min(1e9);
@@ -488,19 +462,17 @@ mod tests {
             let is_refused = tokens < 1.0 || f64::from(random.next_u32()) < chance * f64::from(u32::MAX);
             tokens -= f64::from(u8::from(!is_refused));
             rate.left(instant(now), 1);
-            let verdict = if is_refused { Verdict::Refused } else { Verdict::Admitted };
-            answers.push_back((now + 0.005, now, verdict));
+            answers.push_back((now + 0.005, now, is_refused));
             left += 1.0;
             refused += f64::from(u8::from(is_refused));
         }
         (left / demand / SECONDS, refused / left)
     }
 
-    /// Two refusals in a hundred cut the rate again and again, and a store that nothing held up was asked for 12 objects a
-    /// second.
+    /// Two random refusals in a hundred cut the rate repeatedly, down to 12 requests per second.
     #[test]
     // semantics: FAIL-9
-    fn refusals_by_chance_do_not_lower_a_low_rate() {
+    fn random_refusals_keep_a_low_rate() {
         let demands = [20.0, 100.0, 500.0, 2000.0];
         for (demand, chance) in
             demands.iter().flat_map(|&demand| [0.01, 0.022, 0.05, 0.1].map(|chance| (demand, chance)))
@@ -509,14 +481,14 @@ mod tests {
                 (0..20).map(|seed| share(demand, chance, f64::INFINITY, seed).0).collect();
             shares.sort_by(f64::total_cmp);
             println!("{demand}/s, {chance}: {:.2} at least, {:.2} in the middle", shares[0], shares[10]);
-            // A minute of 20 requests a second is too short to learn it every time.
+            // A minute at 20 requests per second is too short to learn it every time.
             let (least, middle) = if demand < 100.0 { (0.25, 0.9) } else { (0.7, 0.9) };
             assert!(shares[0] >= least && shares[10] >= middle, "{demand}/s, {chance}: {shares:?}");
         }
     }
 
     #[test]
-    fn ceiling_is_still_kept_where_refusals_are_few() {
+    fn ceiling_is_kept_where_refusals_are_few() {
         for ceiling in [100.0, 500.0, 2000.0] {
             for seed in 0..20 {
                 let (share, refused) = share(3.0 * ceiling, 0.0, ceiling, seed);
@@ -531,16 +503,15 @@ mod tests {
         fn within_its_bounds_whatever_happens(
             events in proptest::collection::vec((0u64..2_000, 0usize..40, 0u64..5_000, 0u8..4), 0..3000),
         ) {
-            let (mut rate, mut now) = (Rate::new(), at(0));
+            let (mut rate, mut now) = (Rate::default(), at(0));
             for (step, left, ago, answer) in events {
                 now += at(step);
                 rate.left(now, left);
                 for _ in 0..left {
-                    let verdict = if answer == 0 { Verdict::Refused } else { Verdict::Admitted };
-                    rate.answered(now, now.saturating_sub(at(ago)), verdict);
+                    rate.answered(now, now.saturating_sub(at(ago)), answer == 0);
                 }
                 if let Some(rate) = rate.per_second() {
-                    assert!((0.9 * LEAST..=1e9).contains(&rate), "{rate}");
+                    assert!((0.9 * MIN_RATE..=1e9).contains(&rate), "{rate}");
                 }
                 assert!(rate.slices.len() <= SLICES && (0.0..=SEVERE).contains(&rate.chance()));
             }

@@ -1,20 +1,23 @@
-//! Trying again what may pass the next time.
+//! Retries of failures that may pass.
 //!
-//! The wait doubles with each failure and is drawn evenly from zero up to that ("full jitter"), so that clients that failed
-//! together do not come back together. The draw is a pure function of the seed, the sample and the attempt: two runs with
-//! one seed wait alike whatever the order of the failures. Errors that another attempt cannot mend (not found, denied,
-//! changed, corrupt ...) pass at once.
+//! The wait doubles with each failure and is drawn evenly between zero and that bound ("full jitter"), so that clients that
+//! failed together do not return together. The draw is a pure function of the seed, the sample and the attempt: two runs with
+//! one seed wait equally long, whatever the order of the failures. Permanent errors (not found, denied, changed, corrupt ...)
+//! pass at once.
 //!
-//! A [joined](crate::joined) read is repeated as a whole: one refusal of 8 MiB does not come back as a request per sample,
-//! to a store that has just asked for fewer. What goes on failing and is not throttled is read part by part: it may be the
-//! joined read that fails, as behind a proxy that cuts long answers.
+//! A [joined](crate::joined) read is retried as a whole. Otherwise one refusal of 8 MiB would return as a request per sample,
+//! to a store that has just asked for fewer. If it keeps failing without being throttled, it is read part by part: the
+//! joined read itself may be the cause, as behind a proxy that cuts long answers.
 //!
-//! A store that throttles works, and asks for time: that is counted against the patience and not against the attempts.
-//! Counted as failures, a bucket that refuses for the few seconds in which it grows would end a run of days. The price
-//! is that a store which says 503 for ever is given up after two minutes and not after seconds.
+//! A throttling store works and asks for time, which counts against the patience and not against the attempts. Otherwise a
+//! bucket that refuses requests for the few seconds in which it scales would end a run of days. The price is that a store
+//! that always answers 503 is given up after two minutes and not after seconds.
 //!
-//! A request that is never answered is not a failure here: how long an answer may take is known next to the store, and
-//! time spent in a queue between here and there must not count.
+//! A request without an answer is not a failure here: the deadline is known next to the store, and time in a queue between
+//! here and there must not count.
+//!
+//! Decision: own code instead of `backon`, which draws its jitter from a global generator and has no patience across
+//! throttled attempts.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -26,19 +29,18 @@ use tokio::time::Instant;
 
 use crate::Meter;
 
-/// How often and how long to try.
+/// How often and how long to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryPolicy {
-    /// How often a request is tried altogether, the first time included. Answers of a store that throttles
-    /// ([`ErrorKind::Throttled`]) are not counted.
+    /// The number of attempts, including the first. Throttled attempts ([`ErrorKind::Throttled`]) are not counted.
     pub attempts: NonZeroU32,
-    /// The longest wait after the first failure; each further failure doubles it.
+    /// Upper bound of the wait after the first failure; each further failure doubles it.
     pub first_wait: Duration,
-    /// What the wait does not grow beyond, unless the store itself asks for more.
+    /// Upper bound of all waits, unless the store's `Retry-After` is longer.
     pub longest_wait: Duration,
-    /// No attempt begins later than this after the request's first failure. A store that asks for a longer wait than
-    /// is left is not tried again.
+    /// No attempt begins later than this after the request's first failure. If the store's `Retry-After` is longer than the
+    /// remaining time, the request fails.
     pub patience: Duration,
 }
 
@@ -54,26 +56,17 @@ impl Default for RetryPolicy {
     }
 }
 
+setters! { RetryPolicy:
+    /// The same with another number of attempts.
+    with_attempts(attempts: NonZeroU32);
+    /// The same with waits from `first_wait` up to `longest_wait`.
+    with_waits(first_wait: Duration, longest_wait: Duration);
+    /// The same with another time limit for all attempts.
+    with_patience(patience: Duration);
+}
+
 impl RetryPolicy {
-    /// The same with so many attempts.
-    #[must_use]
-    pub const fn with_attempts(self, attempts: NonZeroU32) -> Self {
-        Self { attempts, ..self }
-    }
-
-    /// The same with waits that begin at `first` at most and grow to `longest`.
-    #[must_use]
-    pub const fn with_waits(self, first: Duration, longest: Duration) -> Self {
-        Self { first_wait: first, longest_wait: longest, ..self }
-    }
-
-    /// The same with another patience.
-    #[must_use]
-    pub const fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
-    }
-
-    /// The longest wait after so many failures, 1 or more.
+    /// The upper bound of the wait after `failures` failures, 1 or more.
     pub fn longest_wait_after(&self, failures: u32) -> Duration {
         let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first_wait.saturating_mul(doubled).min(self.longest_wait)
@@ -89,11 +82,11 @@ pub(crate) struct Retry {
     retries: Counter,
 }
 
-/// How often one read has failed so far.
+/// The failures of one read so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Failures {
     count: u32,
-    /// Those that were the store's refusal of what comes too often.
+    /// The throttled ones among them.
     throttled: u32,
     first: Option<Instant>,
 }
@@ -111,16 +104,16 @@ impl Retry {
         Self { policy, seed, meter, retries }
     }
 
-    /// A read is tried again now.
+    /// Counts a retry.
     pub(crate) fn count(&self) {
         self.meter.retried();
         self.retries.increment(1);
     }
 
-    /// Notes a failure; when to try again.
+    /// Counts a failure; returns when to retry.
     ///
     /// # Errors
-    /// What to answer, where trying again cannot help or has been done often enough.
+    /// The final error, if a retry cannot help or the attempts are used up.
     #[cold]
     pub(crate) fn failed(
         &self,
@@ -139,37 +132,37 @@ impl Retry {
         let at = now + self.wait(request, failures.count, error.retry_after());
         let is_allowed = is_throttled || failures.count - failures.throttled < self.policy.attempts.get();
         if is_allowed && at.duration_since(first) <= self.policy.patience {
-            tracing::debug!(%error, failures = failures.count, wait = ?(at - now), "trying again");
+            tracing::debug!(%error, failures = failures.count, wait = ?(at - now), "retrying");
             return Ok(at);
         }
         let left = self.policy.patience.saturating_sub(now.duration_since(first));
         let error = match error.retry_after() {
-            Some(asked) if asked > left => too_long(&error, asked, left),
+            Some(retry_after) if retry_after > left => too_long(&error, retry_after, left),
             _ => error,
         };
         Err(give_up(error, failures.count, now.duration_since(first)))
     }
 
-    /// How long to wait before the next attempt.
-    fn wait(&self, request: &ReadRequest, failures: u32, asked: Option<Duration>) -> Duration {
+    /// The wait before the next attempt.
+    fn wait(&self, request: &ReadRequest, failures: u32, retry_after: Option<Duration>) -> Duration {
         let sample = mix(request.key.id.0 ^ mix(u64::from(request.key.dataset.0)));
         let drawn = mix(self.seed ^ mix(sample ^ mix(u64::from(failures))));
         let part = (drawn >> 11) as f64 / (1u64 << 53) as f64;
         let jitter = self.policy.longest_wait_after(failures).mul_f64(part);
-        // What the store asks for is added to: all who were told the same would else come back together.
-        asked.unwrap_or_default().saturating_add(jitter).min(Duration::from_secs(u64::from(u32::MAX)))
+        // Jitter is added to `Retry-After`: otherwise all clients with the same value would return together.
+        retry_after.unwrap_or_default().saturating_add(jitter).min(Duration::from_secs(u64::from(u32::MAX)))
     }
 }
 
-/// The error of a store that asks to be left alone for longer than anybody waits here.
-fn too_long(error: &TierError, asked: Duration, left: Duration) -> TierError {
-    let (asked, left) = (asked.as_secs_f64(), left.as_secs_f64());
-    let said = format!("it asks to be left alone for {asked:.1} s, and {left:.1} s are left to wait");
+/// The error for a `Retry-After` beyond the patience.
+fn too_long(error: &TierError, retry_after: Duration, left: Duration) -> TierError {
+    let (retry_after, left) = (retry_after.as_secs_f64(), left.as_secs_f64());
+    let said = format!("Retry-After is {retry_after:.1} s, and {left:.1} s of the patience are left");
     let detail = error.detail().map_or_else(|| said.clone(), |detail| format!("{detail}, {said}"));
     error.clone().with_detail(detail)
 }
 
-/// The last error with its own words, and how often it was tried.
+/// The last error, with the number of attempts added to its detail.
 fn give_up(error: TierError, attempts: u32, took: Duration) -> TierError {
     if attempts == 1 {
         return error;
@@ -223,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_failed_is_repeated_and_the_others_do_not_wait() {
+    async fn failed_read_is_retried_and_delays_no_other() {
         let origin = origin();
         let wait = Fault::RetryAfter(ErrorKind::Throttled, Duration::from_secs(3));
         let below = failing(&origin, When::First(KEY, 2), wait);
@@ -246,7 +239,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-4
-    async fn after_the_last_attempt_the_error_says_how_many_there_were() {
+    async fn last_error_counts_the_attempts() {
         let origin = origin();
         let below = failing(&origin, When::Key(KEY), Fault::Error(ErrorKind::Transient));
         let retrying = retrying(Arc::clone(&below), policy(4), 1);
@@ -260,7 +253,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-4
-    async fn what_no_attempt_can_mend_passes_at_once() {
+    async fn permanent_errors_pass_at_once() {
         use ErrorKind::{
             Absent, Changed, Closed, Corrupt, Denied, Full, Invalid, NotFound, Other, Unsupported,
         };
@@ -278,7 +271,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-10
-    async fn patience_ends_retries_and_is_not_waited_for_in_vain() {
+    async fn patience_ends_retries_without_a_useless_wait() {
         let origin = origin();
         let impatient = policy(1000).with_patience(Duration::from_secs(30));
         let below = failing(&origin, When::Key(KEY), Fault::Error(ErrorKind::Transient));
@@ -293,22 +286,22 @@ mod tests {
         let answers: Vec<_> = retrying(below, impatient, 1).read_all(batch(&origin, [3])).collect().await;
         let error = answers[0].result.as_ref().unwrap_err();
         assert_eq!(error.retry_after(), Some(Duration::from_secs(31)));
-        let said = "throttled: on command, it asks to be left alone for 31.0 s, and 30.0 s are left to wait";
+        let said = "throttled: on command, Retry-After is 31.0 s, and 30.0 s of the patience are left";
         assert!(error.to_string().ends_with(said), "{error}");
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
-    /// The fault that this guards: a bucket that refused for five seconds ended the run.
+    /// Regression: a bucket that refused requests for five seconds ended the run.
     #[tokio::test(start_paused = true)]
     // semantics: FAIL-4
-    async fn a_store_that_throttles_is_asked_again_until_patience_ends() {
+    async fn throttling_store_is_retried_until_patience_ends() {
         let origin = origin();
         let throttled = Fault::Error(ErrorKind::Throttled);
         let below = failing(&origin, When::First(KEY, 15), throttled.clone());
         let answers: Vec<_> = retrying(below, policy(3), 1).read_all(batch(&origin, [3])).collect().await;
         assert_eq!(answers[0].result.as_ref().unwrap(), &origin.expected(SampleId(3)));
 
-        // Attempts that failed otherwise are counted as ever, though it throttled in between.
+        // Other failures are counted as usual, despite throttled attempts in between.
         let below = failing(&origin, When::First(KEY, 20), throttled.clone());
         let below = FailingTier::new(below).on(When::Every(5), Fault::Error(ErrorKind::Transient));
         let policy = RetryPolicy { attempts: NonZeroU32::new(2).unwrap(), ..RetryPolicy::default() };
@@ -336,7 +329,7 @@ mod tests {
         assert_eq!(bounds, [100, 200, 400, 6400, 10_000, 10_000, 10_000]);
     }
 
-    /// When each answer came, in order.
+    /// The arrival times of all answers, in order.
     fn history(
         seed: u64,
         chance: f64,
@@ -365,7 +358,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_tag_is_answered_once_and_two_runs_are_alike(
+        fn retries_answer_every_read_once_and_repeat_exactly(
             seed: u64,
             chance in 0.0f64..1.0,
             attempts in 1u32..6,

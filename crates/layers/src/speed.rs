@@ -1,70 +1,56 @@
-//! What a read of a store takes: a time for the request and a time for each byte, told apart.
+//! The cost of a read: a time per request plus a time per byte.
 //!
-//! The time of a byte is the larger of two. Reads of several sizes lie on a line whose slope is what a byte takes within one read:
-//! it is fitted by least squares, older reads fade. And no byte takes less than all reads together get: the most
-//! bytes that lately came in a quarter of a second. What the quickest of recent reads took beyond its bytes is the
-//! request's. The quickest, because any other may have waited in the store behind the bytes of others, which is no
-//! cost of requests; so a store whose answers vary is taken for one with little latency, and requests for cheap.
+//! The time per byte is the larger of two estimates. Within one read, it is the slope of a line through the times of reads of
+//! several sizes, fitted by least squares with fading weights. And no byte takes less than the throughput of all reads
+//! together allows: the most bytes that recently came in a quarter of a second. The time per request is what the fastest of
+//! recent reads took beyond its bytes. Any other read may have waited in the store for the bytes of others, which is not a
+//! cost of requests. So a store with varying latency counts as one with little latency, and requests count as cheap.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What a read counts for after each further one.
+/// The weight of a read fades by this factor with each further read.
 const FADES: f64 = 0.99;
-/// Reads that must have been seen.
+/// The number of reads before costs are known.
 const FEWEST: u64 = 20;
-/// Sizes that vary by less than this part of their mean say nothing of the slope.
+/// Sizes that vary by less than this fraction of their mean do not determine the slope.
 const ALIKE: f64 = 0.1;
-/// In what time bytes are counted, and how much less an old count is worth with each new one.
+/// The window in which bytes are counted, and the factor by which an old count fades with each window.
 const WINDOW: Duration = Duration::from_millis(250);
 const OLDER: f64 = 0.9;
-/// Of so many reads, and as many before them, the quickest counts.
+/// The fastest read is taken from this many reads and as many before them.
 const RECENT: u64 = 256;
 
-/// Sums over recent reads.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    reads: f64,
-    bytes: f64,
-    seconds: f64,
-    bytes_squared: f64,
-    products: f64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct SpeedState {
     seen: u64,
-    sums: Sums,
+    /// Fading sums over reads: of 1, bytes, seconds, bytes squared, and bytes times seconds.
+    sums: [f64; 5],
     window: Option<(Instant, f64)>,
-    /// Bytes a second of all reads.
+    /// Bytes per second of all reads together.
     rate: f64,
-    /// The quickest of the reads of this turn and of the last: its seconds and bytes.
+    /// The seconds and bytes of the fastest reads of the current and the previous `RECENT` reads.
     quickest: [Option<(f64, f64)>; 2],
 }
 
-/// What recent reads took; clones share it.
+/// Measures the cost of recent reads; clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Speed(Arc<Mutex<State>>);
+pub(crate) struct Speed(Arc<Mutex<SpeedState>>);
 
-/// What reads take: `request + bytes * byte` seconds.
+/// A read takes `request + bytes * byte` seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Cost {
+pub(crate) struct ReadCost {
     pub(crate) request: f64,
     pub(crate) byte: f64,
 }
 
-impl State {
+impl SpeedState {
     fn add(&mut self, bytes: f64, seconds: f64) {
-        let old = self.sums;
-        self.sums = Sums {
-            reads: old.reads * FADES + 1.0,
-            bytes: old.bytes * FADES + bytes,
-            seconds: old.seconds * FADES + seconds,
-            bytes_squared: old.bytes_squared * FADES + bytes * bytes,
-            products: old.products * FADES + bytes * seconds,
-        };
+        for (sum, new) in self.sums.iter_mut().zip([1.0, bytes, seconds, bytes * bytes, bytes * seconds]) {
+            *sum = *sum * FADES + new;
+        }
         if self.seen.is_multiple_of(RECENT) {
             self.quickest = [None, self.quickest[0]];
         }
@@ -75,8 +61,8 @@ impl State {
         }
     }
 
-    /// So many bytes have come.
-    fn came(&mut self, bytes: f64, now: Instant, started: Instant) {
+    /// Updates the throughput of all reads.
+    fn count_bytes(&mut self, bytes: f64, now: Instant, started: Instant) {
         let (begun, sum) = self.window.unwrap_or((started, 0.0));
         let seconds = now.saturating_duration_since(begun).as_secs_f64();
         let sum = sum + bytes;
@@ -89,30 +75,30 @@ impl State {
     }
 
     fn byte(&self) -> f64 {
-        let Sums { reads, bytes, seconds, bytes_squared, products } = self.sums;
+        let [reads, bytes, seconds, bytes_squared, products] = self.sums;
         let (bytes, seconds) = (bytes / reads, seconds / reads);
         let variance = bytes_squared / reads - bytes * bytes;
         let covariance = products / reads - bytes * seconds;
-        let told = variance > (ALIKE * bytes).powi(2);
-        let slope = if told { covariance / variance } else { 0.0 };
+        let is_varied = variance > (ALIKE * bytes).powi(2);
+        let slope = if is_varied { covariance / variance } else { 0.0 };
         slope.max(if self.rate > 0.0 { 1.0 / self.rate } else { 0.0 })
     }
 }
 
 impl Speed {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SpeedState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A read of so many bytes that left at `started` has ended.
+    /// Records a read of `bytes` from `started` to `now`.
     pub(crate) fn record(&self, bytes: u64, started: Instant, now: Instant) {
         let mut state = self.state();
-        state.came(bytes as f64, now, started);
+        state.count_bytes(bytes as f64, now, started);
         state.add(bytes as f64, now.saturating_duration_since(started).as_secs_f64());
     }
 
-    /// What reads take; `None` while too few were seen.
-    pub(crate) fn cost(&self) -> Option<Cost> {
+    /// The cost of reads; `None` after too few reads.
+    pub(crate) fn cost(&self) -> Option<ReadCost> {
         let state = self.state();
         if state.seen < FEWEST {
             return None;
@@ -120,7 +106,7 @@ impl Speed {
         let byte = state.byte();
         let (seconds, bytes) =
             state.quickest.iter().flatten().min_by(|one, other| one.0.total_cmp(&other.0))?;
-        Some(Cost { request: (seconds - bytes * byte).max(0.0), byte })
+        Some(ReadCost { request: (seconds - bytes * byte).max(0.0), byte })
     }
 }
 
@@ -129,7 +115,7 @@ mod tests {
     use super::*;
 
     /// Sixteen reads at once, again and again.
-    fn seen(bytes: impl Fn(u64) -> u64, took: impl Fn(u64, u64) -> f64) -> Cost {
+    fn seen(bytes: impl Fn(u64) -> u64, took: impl Fn(u64, u64) -> f64) -> ReadCost {
         let (speed, mut now) = (Speed::default(), Instant::now());
         for round in 0..50u64 {
             let began = now;
@@ -144,22 +130,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn latency_and_bandwidth_are_told_apart() {
+    async fn latency_and_bandwidth_are_separated() {
         let cost = seen(|read| 10_000 + 7919 * (read % 31), |bytes, _| 0.02 + bytes as f64 / 20e6);
         assert!((cost.request - 0.02).abs() < 0.002 && (cost.byte * 20e6 - 1.0).abs() < 0.02, "{cost:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_reads_of_one_size_the_bytes_are_known_by_all_together() {
+    async fn cost_per_byte_of_one_size_comes_from_throughput() {
         let latency = seen(|_| 5000, |_, _| 0.02);
         assert!(latency.request > 0.018 && latency.request <= 0.02, "{latency:?}");
-        // One behind the other on a pipe.
+        // One after another on a link.
         let pipe = seen(|_| 50_000, |_, place| 0.001 + 0.05 * (place + 1) as f64);
         assert!(pipe.request < 0.01 && pipe.byte > 0.8e-6, "{pipe:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_negative() {
+    async fn costs_are_never_negative() {
         let cost = seen(|read| 1000 * (1000 - read), |bytes, _| 1.0 - bytes as f64 / 1e6);
         assert!(cost.request >= 0.0 && cost.byte >= 0.0, "{cost:?}");
         let (speed, now) = (Speed::default(), Instant::now());
@@ -167,6 +153,6 @@ mod tests {
             assert_eq!(speed.cost(), None);
             speed.record(0, now, now);
         });
-        assert_eq!(speed.cost(), Some(Cost { request: 0.0, byte: 0.0 }));
+        assert_eq!(speed.cost(), Some(ReadCost { request: 0.0, byte: 0.0 }));
     }
 }

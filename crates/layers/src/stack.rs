@@ -1,11 +1,10 @@
-//! All layers around an origin, in one future a read.
+//! All layers around an origin, as one future per read.
 //!
-//! The order and its reasons are in the [crate's](crate) own words. What a run's origins share (the user's limit on
-//! bandwidth, the places, the numbers) is shared by all tiers that one [`Stack`] wraps; what is a tier's own (how long
-//! its reads take) is learnt for each by itself.
+//! The order and its reasons are in the [crate's](crate) documentation. All tiers that one [`Stack`] wraps share the user's
+//! bandwidth limit, the concurrency limit and the meter. Latencies are learnt for each tier separately.
 //!
-//! A read begins when it is asked for, as far as it can without waiting: it takes its place and is queued at the store, or
-//! it joins the queue for a place. So reads leave in the order in which they were asked for, whoever polls them.
+//! A read starts when it is requested, as far as it can without waiting: it takes its slot and is queued at the store, or it
+//! joins the queue for a slot. So reads leave in the order of the requests, whichever future is polled first.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
@@ -20,49 +19,48 @@ use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep_until};
 
 use crate::deadline::Deadline;
-use crate::hedge::{Hedge, Second};
-use crate::joined::{Joined, Joins};
-use crate::limit::{Gate, Permit, Turn};
-use crate::meter::{Flight, Metrics};
+use crate::hedge::{Hedge, SecondRead};
+use crate::joined::{JoinLayer, JoinedRead};
+use crate::limit::{Gate, Permit, QueuedRequest};
+use crate::meter::{MeteredRead, Metrics};
 use crate::retry::{Failures, Retry};
 use crate::speed::Speed;
 use crate::{AdaptivePolicy, Bandwidth, DeadlinePolicy, HedgePolicy, Limit, MergePolicy, Meter, RetryPolicy};
 
-/// Failures after which a joined read is read part by part, where the store does not throttle.
+/// Failures after which a joined read is read part by part, unless the store throttles.
 const JOINED_ATTEMPTS: u32 = 3;
 
-/// Which layers origins get. Clones share the bandwidth, the limit and the meter.
+/// The configuration of the layers. Clones share the bandwidth, the limit and the meter.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stack {
-    /// The rate that all are held to, where the user gave one.
+    /// The user's bandwidth limit for all origins together.
     pub bandwidth: Option<Bandwidth>,
-    /// How many reads are under way at once: [`Limit::adaptive`] or a fixed [`Limit::new`]; `None`: as many as are
-    /// asked for.
+    /// The concurrency limit: [`Limit::adaptive`] or a fixed [`Limit::new`]; `None`: unlimited.
     pub limit: Option<Limit>,
-    /// The queue of what the bandwidth alone limits: one for all origins.
+    /// The queue of reads that only the bandwidth limits: one for all origins.
     pub(crate) unbounded: Limit,
-    /// How failed reads are tried again.
+    /// How failed reads are retried.
     pub retry: RetryPolicy,
-    /// When a second read is sent for a late one; `None`: never.
+    /// When a late read is hedged; `None`: never.
     pub hedge: Option<HedgePolicy>,
-    /// Whether second reads take places of the limit, too: where it is the user's own bound on all requests.
+    /// Whether hedges take slots of the limit, as for a user's own bound on all requests.
     pub hedge_within_limit: bool,
     /// When a read without an answer is ended; `None`: never.
     pub deadline: Option<DeadlinePolicy>,
-    /// Which ranges of one object are read together; `None`: none. Of origins that the kernel caches, only blocks are.
+    /// Which ranges of one object are joined; `None`: none. For origins that the kernel caches, only blocks are joined.
     pub merge: Option<MergePolicy>,
-    /// Where the memory for answers out of joined reads comes from.
+    /// Memory for the parts of joined reads.
     pub buffers: Arc<dyn Buffers>,
-    /// Where all is counted.
+    /// Counts all requests.
     pub meter: Meter,
-    /// Where jitter comes from. Ranks should have different ones.
+    /// Seed of the jitter. Ranks should have different seeds.
     pub seed: u64,
 }
 
 impl Stack {
-    /// The defaults: no bound on bandwidth, a limit that adapts itself ([`AdaptivePolicy::default`]), retries, hedges,
-    /// deadlines and joined ranges, in memory from the program's allocator.
+    /// The defaults: no bandwidth limit, an adaptive concurrency limit ([`AdaptivePolicy::default`]), retries, hedges,
+    /// deadlines and joined ranges, with memory from the program's allocator.
     pub fn new(seed: u64) -> Self {
         Self {
             limit: Some(Limit::adaptive(AdaptivePolicy::default())),
@@ -75,7 +73,7 @@ impl Stack {
         }
     }
 
-    /// Nothing but the meter: every read is tried once, and at once.
+    /// Only the meter: every read is tried once, and at once.
     pub fn bare() -> Self {
         Self {
             bandwidth: None,
@@ -91,62 +89,31 @@ impl Stack {
             seed: 0,
         }
     }
+}
 
-    /// The same with another bound on bandwidth, or none.
-    #[must_use]
-    pub fn with_bandwidth(self, bandwidth: Option<Bandwidth>) -> Self {
-        Self { bandwidth, ..self }
-    }
-
-    /// The same with another limit, or none.
-    #[must_use]
-    pub fn with_limit(self, limit: Option<Limit>) -> Self {
-        Self { limit, ..self }
-    }
-
+setters! { Stack:
+    /// The same with another bandwidth limit, or none.
+    with_bandwidth(bandwidth: Option<Bandwidth>);
+    /// The same with another concurrency limit, or none.
+    with_limit(limit: Option<Limit>);
     /// The same with other retries.
-    #[must_use]
-    pub fn with_retry(self, retry: RetryPolicy) -> Self {
-        Self { retry, ..self }
-    }
-
+    with_retry(retry: RetryPolicy);
     /// The same with other hedges, or none.
-    #[must_use]
-    pub fn with_hedge(self, hedge: Option<HedgePolicy>) -> Self {
-        Self { hedge, ..self }
-    }
-
-    /// The same, whose second reads take places of the limit, or do not.
-    #[must_use]
-    pub fn with_hedge_within_limit(self, hedge_within_limit: bool) -> Self {
-        Self { hedge_within_limit, ..self }
-    }
-
+    with_hedge(hedge: Option<HedgePolicy>);
+    /// The same, where hedges take slots of the limit, or do not.
+    with_hedge_within_limit(hedge_within_limit: bool);
     /// The same with other deadlines, or none.
-    #[must_use]
-    pub fn with_deadline(self, deadline: Option<DeadlinePolicy>) -> Self {
-        Self { deadline, ..self }
-    }
-
+    with_deadline(deadline: Option<DeadlinePolicy>);
     /// The same with other joining, or none.
-    #[must_use]
-    pub fn with_merge(self, merge: Option<MergePolicy>) -> Self {
-        Self { merge, ..self }
-    }
-
+    with_merge(merge: Option<MergePolicy>);
     /// The same with memory from `buffers`.
-    #[must_use]
-    pub fn with_buffers(self, buffers: Arc<dyn Buffers>) -> Self {
-        Self { buffers, ..self }
-    }
-
+    with_buffers(buffers: Arc<dyn Buffers>);
     /// The same, counted in `meter`.
-    #[must_use]
-    pub fn with_meter(self, meter: Meter) -> Self {
-        Self { meter, ..self }
-    }
+    with_meter(meter: Meter);
+}
 
-    /// `origin` in its layers.
+impl Stack {
+    /// Wraps `origin` in its layers.
     pub fn wrap(&self, origin: Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
         let speed = self.merge.filter(|_| !origin.profile().kernel_cached).map(|_| Speed::default());
         let (tier, meter) = (origin.name().to_owned(), &self.meter);
@@ -154,7 +121,7 @@ impl Stack {
         if let Some(limit) = &self.limit {
             profile.parallelism = profile.parallelism.min(limit.most());
         }
-        // A bound on bandwidth needs the queue, and no bound on places.
+        // A bandwidth limit needs the queue, without a limit on slots.
         let unbounded = || self.bandwidth.as_ref().map(|_| self.unbounded.clone());
         let limit = self.limit.clone().or_else(unbounded);
         let layers = Arc::new(Layers {
@@ -164,35 +131,35 @@ impl Stack {
             retry: Retry::new(&tier, self.retry, self.seed, meter.clone()),
             hedge: self.hedge.map(|policy| Hedge::new(&tier, policy, meter.clone())),
             deadline: self.deadline.map(|policy| Deadline::new(&tier, policy)),
-            metrics: Metrics::new(&tier, meter.clone(), speed.clone()),
+            metrics: Arc::new(Metrics::new(&tier, meter.clone(), speed.clone())),
             origin,
         });
         let joins = self.merge.map(|policy| {
-            Arc::new(Joins::new(Arc::clone(&layers), policy, speed, Arc::clone(&self.buffers)))
+            Arc::new(JoinLayer::new(Arc::clone(&layers), policy, speed, Arc::clone(&self.buffers)))
         });
-        Arc::new(Layered { layers, joins, profile })
+        Arc::new(LayeredOrigin { layers, joins, profile })
     }
 }
 
 /// An origin in its layers.
-struct Layered {
+struct LayeredOrigin {
     layers: Arc<Layers>,
-    joins: Option<Arc<Joins>>,
+    joins: Option<Arc<JoinLayer>>,
     profile: TierProfile,
 }
 
-impl std::fmt::Debug for Layered {
+impl std::fmt::Debug for LayeredOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Layered").field("origin", &self.layers.origin).finish_non_exhaustive()
+        f.debug_struct("LayeredOrigin").field("origin", &self.layers.origin).finish_non_exhaustive()
     }
 }
 
-impl Tier for Layered {
+impl Tier for LayeredOrigin {
     fn name(&self) -> &str {
         self.layers.tier()
     }
 
-    /// The origin's, with no more parallelism than there are places.
+    /// The origin's profile, with the parallelism bounded by the limit.
     fn profile(&self) -> &TierProfile {
         &self.profile
     }
@@ -212,7 +179,7 @@ impl Tier for Layered {
     }
 }
 
-impl OriginTier for Layered {
+impl OriginTier for LayeredOrigin {
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         self.layers.origin.list(prefix, after)
     }
@@ -226,7 +193,7 @@ impl OriginTier for Layered {
     }
 }
 
-/// The layers of one origin, but for joining.
+/// The layers of one origin, except joining.
 pub(crate) struct Layers {
     origin: Arc<dyn OriginTier>,
     gate: Option<Gate>,
@@ -235,20 +202,20 @@ pub(crate) struct Layers {
     retry: Retry,
     hedge: Option<Hedge>,
     deadline: Option<Deadline>,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
 }
 
-/// How far an attempt has come without waiting.
-enum Begun {
-    /// It waits for a place.
-    Waiting(Turn),
-    Reading(Reading),
+/// The start of an attempt, as far as it goes without waiting.
+enum AttemptStart {
+    /// It waits for a slot.
+    Waiting(QueuedRequest),
+    Reading(StartedRead),
 }
 
-/// A request at the store, and the place that it has.
-struct Reading {
+/// A request at the store, with its slot.
+struct StartedRead {
     permit: Option<Permit>,
-    flight: Flight,
+    flight: MeteredRead,
     answer: ReadFuture,
 }
 
@@ -264,38 +231,44 @@ impl Layers {
 
     /// Reads through all layers.
     pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
-        if self.hedge.is_some() || self.deadline.is_some() {
-            return self.read_after(request, Failures::default());
-        }
         let layers = Arc::clone(self);
         match self.begin(&request) {
-            Begun::Reading(reading) => Box::pin(layers.first_attempt(request, reading)),
-            begun => Box::pin(layers.unguarded(request, begun, Failures::default())),
+            AttemptStart::Reading(reading) if self.hedge.is_none() && self.deadline.is_none() => {
+                Box::pin(layers.first_attempt(request, reading))
+            }
+            start => Box::pin(layers.attempts(request, start, Failures::default())),
         }
     }
 
-    /// The same for what has failed so often already.
+    /// Reads what has already failed as a part of a joined read.
     pub(crate) fn read_after(self: &Arc<Self>, request: Arc<ReadRequest>, failures: Failures) -> ReadFuture {
-        let (layers, begun) = (Arc::clone(self), self.begin(&request));
-        Box::pin(async move {
-            // One that is not joined is always answered.
-            let answer = layers.guarded(&request, begun, failures, false).await;
-            answer.unwrap_or_else(|_| Err(TierError::new(ErrorKind::Other, layers.tier())))
-        })
+        let start = self.begin(&request);
+        Box::pin(Arc::clone(self).attempts(request, start, failures))
     }
 
-    /// Reads what several requests asked for; how often that failed, if they are better read by themselves.
-    pub(crate) fn read_joined(self: &Arc<Self>, request: Arc<ReadRequest>) -> BoxFuture<'static, Joined> {
-        let (layers, begun) = (Arc::clone(self), self.begin(&request));
-        Box::pin(async move { layers.guarded(&request, begun, Failures::default(), true).await })
+    async fn attempts(
+        self: Arc<Self>,
+        request: Arc<ReadRequest>,
+        start: AttemptStart,
+        failures: Failures,
+    ) -> Result<Bytes, TierError> {
+        // A read that is not joined is always answered.
+        let answer = self.repeat(&request, start, failures, false).await;
+        answer.unwrap_or_else(|_| Err(TierError::new(ErrorKind::Other, self.tier())))
     }
 
-    /// An attempt without hedges and deadlines that is under way, and the others if it fails. A future of its own: what is
-    /// read so takes microseconds, and thousands of these are to stay in the processor's cache.
+    /// Reads a joined range; returns its failures if its parts are to be read separately.
+    pub(crate) fn read_joined(self: &Arc<Self>, request: Arc<ReadRequest>) -> BoxFuture<'static, JoinedRead> {
+        let (layers, start) = (Arc::clone(self), self.begin(&request));
+        Box::pin(async move { layers.repeat(&request, start, Failures::default(), true).await })
+    }
+
+    /// The first attempt of a read without hedges and deadlines, and the others if it fails. It is a future of its own:
+    /// such reads take microseconds, and thousands of these futures are to stay in the processor's cache.
     async fn first_attempt(
         self: Arc<Self>,
         request: Arc<ReadRequest>,
-        Reading { permit, flight, answer }: Reading,
+        StartedRead { permit, flight, answer }: StartedRead,
     ) -> Result<Bytes, TierError> {
         let result = answer.await;
         flight.answered(&result);
@@ -308,48 +281,27 @@ impl Layers {
         }
     }
 
-    /// Attempts without hedges and deadlines after one that has failed.
+    /// The attempts after a first one that has failed.
     #[cold]
     async fn again(self: Arc<Self>, request: Arc<ReadRequest>, error: TierError) -> Result<Bytes, TierError> {
         let mut failures = Failures::default();
         self.wait(&request, &mut failures, error).await?;
-        let begun = self.begin(&request);
-        self.unguarded(request, begun, failures).await
+        let start = self.begin(&request);
+        self.attempts(request, start, failures).await
     }
 
-    /// Attempts without hedges and deadlines.
-    async fn unguarded(
-        self: Arc<Self>,
-        request: Arc<ReadRequest>,
-        mut begun: Begun,
-        mut failures: Failures,
-    ) -> Result<Bytes, TierError> {
-        loop {
-            let Reading { permit, flight, answer } = self.under_way(&request, begun).await;
-            let result = answer.await;
-            flight.answered(&result);
-            if let Some(permit) = permit {
-                permit.answered(&result);
-            }
-            match result {
-                Err(error) => Box::pin(self.wait(&request, &mut failures, error)).await?,
-                answer => return answer,
-            }
-            begun = self.begin(&request);
-        }
-    }
-
-    /// Attempts with hedges and deadlines. One that `is_joined` and goes on failing ends with its failures.
-    async fn guarded(
+    /// Repeats attempts until one succeeds or the policy ends them. A read that `is_joined` and keeps failing ends with
+    /// its failures.
+    async fn repeat(
         &self,
         request: &Arc<ReadRequest>,
-        mut begun: Begun,
+        mut start: AttemptStart,
         mut failures: Failures,
         is_joined: bool,
-    ) -> Joined {
+    ) -> JoinedRead {
         loop {
-            let reading = self.under_way(request, begun).await;
-            // In a box, so that a read that waits for its place is short: many do.
+            let reading = self.under_way(request, start).await;
+            // Boxed, so that a read that waits for its slot is short: many do.
             let error = match Box::pin(self.attempt(request, reading)).await {
                 Err(error) => error,
                 answer => return Ok(answer),
@@ -358,15 +310,15 @@ impl Layers {
             if let Err(error) = self.wait(request, &mut failures, error).await {
                 return Ok(Err(error));
             }
-            // It may be the joined read that fails: a body too long for a proxy, one bad part of it.
+            // The joined read itself may be the cause: a body too long for a proxy, one bad part of it.
             if is_joined && !is_throttled && failures.count() >= JOINED_ATTEMPTS {
                 return Err(failures);
             }
-            begun = self.begin(request);
+            start = self.begin(request);
         }
     }
 
-    /// Waits until a failed read may be tried again.
+    /// Waits until a failed read may be retried.
     async fn wait(
         &self,
         request: &ReadRequest,
@@ -378,34 +330,34 @@ impl Layers {
         Ok(())
     }
 
-    /// Begins an attempt, as far as it goes without waiting.
-    fn begin(&self, request: &Arc<ReadRequest>) -> Begun {
-        let Some(gate) = &self.gate else { return Begun::Reading(self.start(request, None)) };
-        match gate.enter(request.due, request.len()).take() {
-            Ok(permit) => Begun::Reading(self.start(request, Some(permit))),
-            Err(turn) => Begun::Waiting(turn),
+    /// Starts an attempt, as far as it goes without waiting.
+    fn begin(&self, request: &Arc<ReadRequest>) -> AttemptStart {
+        let Some(gate) = &self.gate else { return AttemptStart::Reading(self.start(request, None)) };
+        match gate.enter(request.due, request.len()) {
+            Ok(permit) => AttemptStart::Reading(self.start(request, Some(permit))),
+            Err(queued) => AttemptStart::Waiting(queued),
         }
     }
 
-    /// Waits for a place, if there is none yet.
-    async fn under_way(&self, request: &Arc<ReadRequest>, begun: Begun) -> Reading {
-        match begun {
-            Begun::Waiting(turn) => {
-                let permit = turn.await;
+    /// Waits for a slot, if the attempt has none yet.
+    async fn under_way(&self, request: &Arc<ReadRequest>, start: AttemptStart) -> StartedRead {
+        match start {
+            AttemptStart::Waiting(queued) => {
+                let permit = queued.await;
                 self.start(request, Some(permit))
             }
-            Begun::Reading(reading) => reading,
+            AttemptStart::Reading(reading) => reading,
         }
     }
 
-    fn start(&self, request: &Arc<ReadRequest>, permit: Option<Permit>) -> Reading {
+    fn start(&self, request: &Arc<ReadRequest>, permit: Option<Permit>) -> StartedRead {
         let flight = self.metrics.start();
-        Reading { permit, flight, answer: self.origin.read(Arc::clone(request)) }
+        StartedRead { permit, flight, answer: self.origin.read(Arc::clone(request)) }
     }
 
-    /// The rest of an attempt: the answer, or that of a second read if it is late.
-    async fn attempt(&self, request: &Arc<ReadRequest>, reading: Reading) -> Result<Bytes, TierError> {
-        let Reading { permit, flight, answer } = reading;
+    /// The rest of an attempt: the answer, or that of a hedge if it is late.
+    async fn attempt(&self, request: &Arc<ReadRequest>, reading: StartedRead) -> Result<Bytes, TierError> {
+        let StartedRead { permit, flight, answer } = reading;
         let started = flight.started;
         let first = self.answer(request, flight, answer);
         let result = match &self.hedge {
@@ -422,11 +374,11 @@ impl Layers {
         result
     }
 
-    /// The answer of a read that has left.
+    /// The answer of a read in flight.
     async fn answer(
         &self,
         request: &ReadRequest,
-        flight: Flight,
+        flight: MeteredRead,
         answer: ReadFuture,
     ) -> Result<Bytes, TierError> {
         let result = match &self.deadline {
@@ -437,24 +389,25 @@ impl Layers {
         result
     }
 
-    /// A second read.
+    /// A hedge.
     #[expect(
         clippy::async_yields_async,
-        reason = "the outer future waits for a place, the inner one is the read"
+        reason = "the outer future waits for a slot, the inner one is the read"
     )]
-    fn second<'a>(&'a self, request: &'a Arc<ReadRequest>) -> Second<'a> {
+    fn second<'a>(&'a self, request: &'a Arc<ReadRequest>) -> SecondRead<'a> {
         Box::pin(async move {
             let gate = self.gate.as_ref().filter(|_| self.is_hedge_limited);
-            let permit = match gate {
-                Some(gate) => Some(gate.enter(request.due, request.len()).await),
+            let permit = match gate.map(|gate| gate.enter(request.due, request.len())) {
+                Some(Ok(permit)) => Some(permit),
+                Some(Err(queued)) => Some(queued.await),
                 None => None,
             };
             let read: BoxFuture<'a, Result<Bytes, TierError>> = Box::pin(async move {
-                // What it brings is bandwidth, too: it does not wait for that, and those after it do.
+                // Its bytes count as bandwidth. It does not wait for the link, but later requests do.
                 if let (None, Some(bandwidth)) = (&permit, &self.bandwidth) {
                     bandwidth.take(Instant::now(), request.len());
                 }
-                let Reading { permit, flight, answer } = self.start(request, permit);
+                let StartedRead { permit, flight, answer } = self.start(request, permit);
                 let started = flight.started;
                 let result = self.answer(request, flight, answer).await;
                 match (permit, &result) {
@@ -468,10 +421,10 @@ impl Layers {
         })
     }
 
-    /// A read that left at `started` or later has failed, and another one has answered.
+    /// Reports the failure of a read that left at `started` or later, if the other read has answered.
     fn withheld(&self, started: Instant, error: &TierError) {
         if let (Some(gate), ErrorKind::Throttled) = (&self.gate, error.kind()) {
-            gate.complained(started);
+            gate.refused_beside(started);
         }
     }
 }
@@ -483,12 +436,12 @@ mod tests {
 
     use super::*;
 
-    /// It was longer than what allocators keep at hand, and reading a cached directory took a quarter longer.
+    /// A longer future missed the allocator's small size classes, and reading a cached directory took a quarter longer.
     #[test]
     fn future_of_a_read_without_guards_is_short() {
         let origin = FakeOrigin::uniform(1, 1);
         let request = Arc::new(origin.request(SampleId(0), Tick(0)));
-        let metrics = Metrics::new("test", Meter::new(), None);
+        let metrics = Arc::new(Metrics::new("test", Meter::new(), None));
         let retry = Retry::new("test", RetryPolicy::default(), 0, Meter::new());
         let origin: Arc<dyn OriginTier> = Arc::new(origin);
         let (gate, hedge, deadline, is_hedge_limited, bandwidth) = (None, None, None, false, None);
@@ -498,9 +451,9 @@ mod tests {
         let future = Arc::clone(&layers).first_attempt(Arc::clone(&request), reading);
         let bytes = size_of_val(&future);
         assert!(bytes <= 256, "{bytes} bytes");
-        // Beyond what the look-ahead counts for a read, nobody counts it, and a hundred thousand may wait for their places.
-        let begun = layers.begin(&request);
-        let bytes = size_of_val(&layers.guarded(&request, begun, Failures::default(), false));
+        // It is not counted beyond the look-ahead's allowance per read, and a hundred thousand may wait for their slots.
+        let start = layers.begin(&request);
+        let bytes = size_of_val(&layers.repeat(&request, start, Failures::default(), false));
         assert!(bytes <= 512, "{bytes} bytes with guards");
     }
 }

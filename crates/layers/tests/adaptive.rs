@@ -1,17 +1,17 @@
-//! An adaptive limit, in the whole stack, in front of origins of every kind, without tuning: what is possible, and no
-//! more requests under way than that takes.
+//! An adaptive limit in the whole stack, in front of origins of every kind, without tuning. It must reach the possible
+//! throughput, with no more requests in flight than that takes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{AdaptivePolicy, Bandwidth, Decisions, Limit, Stack, Why};
+use foreread_layers::{AdaptivePolicy, Bandwidth, Decisions, Limit, LimitReason, Stack};
 use foreread_tier::OriginTier;
 use foreread_tier_testing::{Cell, FakeOrigin, Fared, Trainer};
 use foreread_types::{SampleId, Tick};
 
 const BATCH: f64 = Cell::BATCH as f64;
 
-/// One run: how it fared, and the limit at the end of each of its steps.
+/// The result of a run, and the limit at the end of each step.
 struct Run {
     step: Duration,
     fared: Fared,
@@ -38,12 +38,12 @@ impl Run {
     }
 }
 
-/// A trainer that asks for 20,000 samples a second.
+/// A trainer that needs 20,000 samples per second.
 fn greedy() -> Trainer {
     Trainer::new(Cell::greedy())
 }
 
-/// Drives `origin` for so many seconds; `at` is told the time after each step.
+/// Reads `origin` for `seconds`; `at` is called with the time after each step.
 async fn drive(origin: &FakeOrigin, trainer: &Trainer, seconds: f64, at: impl FnMut(f64)) -> Run {
     let limit = Limit::adaptive(AdaptivePolicy::default());
     drive_through(&Stack::new(1).with_limit(Some(limit)), origin, trainer, seconds, at).await
@@ -75,13 +75,13 @@ async fn drive_through(
 async fn check(cell: Cell, origin: FakeOrigin, possible: f64, over_the_run: f64) {
     let seconds = 8.0;
     let run = drive(&origin, &greedy(), seconds, |_| {}).await;
-    // Whole batches are taken: one may be missing at the end.
+    // The trainer takes whole batches: one may be missing at the end.
     let late = run.rate(1.0, seconds) + BATCH / (seconds - 1.0);
     let whole = run.rate(0.0, seconds) + BATCH / seconds;
     let peak = run.course.last().map_or(0, |last| last.peak_in_flight);
     println!(
-        "{cell:?}: possible {possible:.0}/s, after a second {:.3} of it, over the run {:.3}; under way: mean {:.1}, peak {peak}, \
-         allowed {:.0}",
+        "{cell:?}: possible {possible:.0}/s, after a second {:.3} of it, over the run {:.3}; \
+         in flight: mean {:.1}, peak {peak}, allowed {:.0}",
         run.rate(1.0, seconds) / possible,
         run.rate(0.0, seconds) / possible,
         run.mean_in_flight(1.0, seconds),
@@ -90,7 +90,7 @@ async fn check(cell: Cell, origin: FakeOrigin, possible: f64, over_the_run: f64)
     let after = over_the_run.clamp(0.9, 0.95);
     assert!(late >= after * possible, "{cell:?}: {late:.0} of {possible:.0} after a second");
     assert!(whole >= over_the_run * possible, "{cell:?}: {whole:.0} of {possible:.0} over the run");
-    assert!(peak as f64 <= cell.allowed(), "{cell:?}: {peak} under way");
+    assert!(peak as f64 <= cell.allowed(), "{cell:?}: {peak} in flight");
 }
 
 async fn matrix(latency_ms: u64) {
@@ -100,24 +100,24 @@ async fn matrix(latency_ms: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_possible_at_one_millisecond() {
+async fn full_throughput_at_one_millisecond() {
     matrix(1).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_possible_at_ten_milliseconds() {
+async fn full_throughput_at_ten_milliseconds() {
     matrix(10).await;
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-7
-async fn what_is_possible_at_fifty_milliseconds() {
+async fn full_throughput_at_fifty_milliseconds() {
     matrix(50).await;
 }
 
 /// A latency that varies threefold has a mean that is twice its minimum: a limit by minima would starve.
 #[tokio::test(start_paused = true)]
-async fn what_is_possible_where_latencies_vary() {
+async fn full_throughput_with_varying_latencies() {
     for (cell, jitter_ms) in [
         (Cell::new(20, 1024, None), 40),
         (Cell::new(20, 64, None), 40),
@@ -127,14 +127,14 @@ async fn what_is_possible_where_latencies_vary() {
         let origin = cell.origin().with_jitter(Duration::from_millis(jitter_ms));
         let mean = cell.latency + Duration::from_millis(jitter_ms) / 2;
         let cell = Cell { latency: mean, ..cell };
-        // The first second is spent on telling jitter from a queue.
+        // The first second distinguishes jitter from a queue.
         check(cell, origin, cell.possible(), 0.9).await;
     }
 }
 
-/// Each read keeps its place until its bytes are sent, so that the pipe's queue takes places.
+/// Each read keeps its slot until its bytes are sent, so the queue of the link takes slots.
 #[tokio::test(start_paused = true)]
-async fn what_is_possible_where_the_pipe_takes_places() {
+async fn full_throughput_where_transfers_take_slots() {
     for (latency_ms, parallelism, megabytes) in [(1, 64, 50), (10, 64, 400), (50, 1024, 50), (10, 1024, 400)]
     {
         let cell = Cell::new(latency_ms, parallelism, Some(megabytes));
@@ -145,7 +145,7 @@ async fn what_is_possible_where_the_pipe_takes_places() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bandwidth_of_the_user_is_used_and_queues_nothing_at_the_store() {
+async fn user_bandwidth_queues_nothing_at_the_store() {
     let cell = Cell::new(10, 1024, Some(50));
     let origin = Cell { bandwidth: None, ..cell }.origin();
     let rate = cell.bandwidth.and_then(std::num::NonZeroU64::new).expect("a rate");
@@ -171,14 +171,14 @@ async fn followed(usual: Cell, slow: Cell, change: impl Fn(&FakeOrigin, Cell)) {
     for (cell, begin, finish) in [(usual, 1.0, from), (slow, from + 2.0, to), (usual, to + 2.0, end)] {
         let rate = run.rate(begin, finish) + BATCH / (finish - begin);
         let most = run.most_in_flight(begin, finish);
-        println!("{cell:?}: {rate:.0}/s of {:.0}, at most {most} under way", cell.possible());
+        println!("{cell:?}: {rate:.0}/s of {:.0}, at most {most} in flight", cell.possible());
         assert!(rate >= 0.95 * cell.possible(), "{cell:?}: {rate:.0} of {:.0}", cell.possible());
-        assert!(most as f64 <= cell.allowed(), "{cell:?}: {most} under way");
+        assert!(most as f64 <= cell.allowed(), "{cell:?}: {most} in flight");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenth_of_the_bandwidth_for_a_while() {
+async fn bandwidth_drop_to_a_tenth_is_followed() {
     let set = |origin: &FakeOrigin, cell: Cell| origin.set_bandwidth(cell.bandwidth.unwrap_or(u64::MAX));
     followed(Cell::new(10, 1024, Some(400)), Cell::new(10, 1024, Some(40)), set).await;
     followed(Cell::new(50, 1024, Some(400)), Cell::new(50, 1024, Some(40)), set).await;
@@ -186,7 +186,7 @@ async fn a_tenth_of_the_bandwidth_for_a_while() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-7
-async fn ten_times_the_latency_for_a_while() {
+async fn tenfold_latency_is_followed() {
     let set = |origin: &FakeOrigin, cell: Cell| origin.set_latency(cell.latency);
     followed(Cell::new(10, 64, None), Cell::new(100, 64, None), set).await;
     followed(Cell::new(10, 1024, None), Cell::new(100, 1024, None), set).await;
@@ -196,7 +196,7 @@ async fn ten_times_the_latency_for_a_while() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-7
-async fn a_trainer_that_computes_gets_what_it_needs_and_no_more_is_kept_under_way() {
+async fn computing_trainer_gets_what_it_needs_and_no_more() {
     for latency_ms in [1, 10, 50] {
         let cell = Cell::new(latency_ms, 1024, None);
         let run = drive(&cell.origin(), &Trainer::new(Duration::from_millis(5)), 8.0, |_| {}).await;
@@ -204,19 +204,19 @@ async fn a_trainer_that_computes_gets_what_it_needs_and_no_more_is_kept_under_wa
         let (mean, last) = (run.mean_in_flight(2.0, 8.0), run.course.last().expect("a course"));
         let limits = run.course(2.0, 8.0).iter().map(|now| now.limit);
         let most = limits.max().unwrap_or(0);
-        println!("{latency_ms} ms: {needed:.0} needed, {mean:.1} under way, limit at most {most}, {last:?}");
+        println!("{latency_ms} ms: {needed:.0} needed, {mean:.1} in flight, limit at most {most}, {last:?}");
         let first_steps = run.fared.course.iter().take(30).map(|step| step.stalled).sum::<Duration>();
         assert_eq!(run.fared.stalled, first_steps, "{latency_ms} ms: after the first 0.3 s");
-        // What the first requests' latency costs while nothing is known of the origin.
+        // The latency of the first requests, before anything is known about the origin.
         assert!(run.fared.stalled <= 2 * cell.latency, "{:?} at {latency_ms} ms", run.fared.stalled);
-        assert!(mean <= needed * 1.05 + 1.0, "{mean} under way, {needed} needed");
+        assert!(mean <= needed * 1.05 + 1.0, "{mean} in flight, {needed} needed");
         assert!(most as f64 <= needed * 1.5 + 4.0, "a limit of {most}, {needed} needed");
     }
 }
 
-/// The trainer slows down and speeds up again: what is under way follows it.
+/// The trainer slows down and speeds up again: the requests in flight follow.
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_is_taken_again_when_it_is_needed() {
+async fn released_concurrency_is_regained_on_demand() {
     let cell = Cell::new(50, 1024, None);
     let origin = cell.origin();
     let limit = Limit::adaptive(AdaptivePolicy::default());
@@ -225,19 +225,19 @@ async fn what_is_given_back_is_taken_again_when_it_is_needed() {
         let trainer = Trainer::new(Duration::from_millis(compute_ms));
         let run = drive_through(&stack, &origin, &trainer, 5.0, |_| {}).await;
         let (mean, last) = (run.mean_in_flight(2.0, 5.0), run.course.last().expect("a course"));
-        println!("{compute_ms} ms: {needed} needed, {mean:.1} under way, {last:?}");
+        println!("{compute_ms} ms: {needed} needed, {mean:.1} in flight, {last:?}");
         assert!(run.fared.stalled <= Duration::from_millis(150), "{:?}", run.fared.stalled);
         assert!(mean <= needed * 1.05 + 1.0 && last.limit as f64 <= needed * 1.5 + 4.0, "{last:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_complains_is_asked_less_and_then_slowly_more() {
+async fn throttling_store_gets_less_and_slowly_more() {
     let origin = Cell::new(20, 1024, None).origin().with_refusals_above(100);
     let run = drive(&origin, &greedy(), 10.0, |_| {}).await;
     let possible = 100.0 / 0.020;
     println!("{:.0}/s of {possible:.0}, {:?}", run.rate(1.0, 10.0), run.course.last());
     assert!(run.rate(1.0, 10.0) >= 0.6 * possible, "{}", run.rate(1.0, 10.0));
     assert!(origin.counts().tally().errors < origin.counts().tally().requests / 20);
-    assert!(run.course.iter().any(|now| now.why == Why::Throttled));
+    assert!(run.course.iter().any(|now| now.why == LimitReason::Throttled));
 }

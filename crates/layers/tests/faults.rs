@@ -1,4 +1,4 @@
-//! Failing origins behind the whole stack: what is read is right, or there is one clear error, and faults cost little.
+//! Failing origins with the whole stack: the bytes are right, or there is one clear error, and faults cost little.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn origin() -> Arc<FakeOrigin> {
     Arc::new(origin.with_latency(Duration::from_millis(10)).with_parallelism(64))
 }
 
-/// Reads all of a faulty origin as a trainer that computes 5 ms a batch does.
+/// Reads a faulty origin like a trainer that computes 5 ms per batch.
 async fn train(rules: &[(When, Fault)], compute: Duration) -> (Fared, Reading) {
     let origin = origin();
     let mut failing = FailingTier::new(Arc::clone(&origin)).with_seed(11);
@@ -33,7 +33,7 @@ async fn train(rules: &[(When, Fault)], compute: Duration) -> (Fared, Reading) {
     (fared, stack.meter.read())
 }
 
-/// Time over that of the same run without faults, with the trainer the bottleneck and with the origin.
+/// The time relative to the same run without faults, with the trainer as the bottleneck and with the origin.
 async fn cost(what: &str, rules: &[(When, Fault)]) -> f64 {
     let mut worst: f64 = 0.0;
     for compute in [Duration::from_millis(10), Duration::ZERO] {
@@ -55,7 +55,7 @@ async fn cost(what: &str, rules: &[(When, Fault)]) -> f64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_read_in_a_hundred_costs_less_than_a_tenth_of_the_time() {
+async fn one_failed_read_in_a_hundred_costs_under_a_tenth() {
     let one = When::Chance(0.01);
     for fault in [Fault::Error(ErrorKind::Transient), Fault::Short, Fault::Stall(Duration::from_secs(5))] {
         let more = cost(&format!("1 % {fault:?}"), &[(one.clone(), fault.clone())]).await;
@@ -64,7 +64,7 @@ async fn one_read_in_a_hundred_costs_less_than_a_tenth_of_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_read_in_ten_bursts_and_everything_at_once_are_delivered() {
+async fn frequent_faults_bursts_and_outages_are_survived() {
     let transient = Fault::Error(ErrorKind::Transient);
     let more = cost("10 %", &[(When::Chance(0.1), transient.clone())]).await;
     assert!(more < 0.5, "{more}");
@@ -84,7 +84,7 @@ async fn one_read_in_ten_bursts_and_everything_at_once_are_delivered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_is_one_clear_error() {
+async fn unreadable_object_is_one_clear_error() {
     let origin = origin();
     let key = SampleKey::new(DatasetId(0), SampleId(17));
     for (fault, kind, said) in [
@@ -125,10 +125,10 @@ async fn what_cannot_be_read_is_one_clear_error() {
     }
 }
 
-/// A connection that says nothing, or stops in the middle of an answer: to a tier both are a read without an answer.
+/// A silent connection, or one that stops in the middle of an answer: for a tier both are a read without an answer.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
-async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
+async fn stalled_connection_costs_one_hedge_and_no_timeout() {
     let reads = |ids: std::ops::Range<u64>, origin: &FakeOrigin| {
         ids.map(|id| origin.request(SampleId(id), Tick(id))).collect::<Vec<_>>()
     };
@@ -150,19 +150,19 @@ async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
         let Reading { requests, errors, retried, hedged, in_flight, .. } = stack.meter.read();
         println!("{fault:?}: {hedged} hedges, the slowest 50 reads took {slowest:?}");
         assert_eq!((hedged, requests, errors, retried, in_flight), (3, 1003, 0, 0, 0), "{fault:?}");
-        // Three times what 95 of 100 take, and what a read takes; a time-out is 30 s.
+        // Three times the 95th percentile, and the time of a read; a timeout is 30 s.
         assert!(slowest < Duration::from_millis(60), "{fault:?}: {slowest:?}");
     }
 }
 
-/// A store whose refusals all waited for a second read was asked as often as before.
+/// Refusals that all waited for a hedge did not lower the rate.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
-async fn refusal_that_a_second_read_mends_teaches_the_rate() {
+async fn refusal_mended_by_a_hedge_lowers_the_rate() {
     let origin = origin();
     let late = (1000..1012).map(|id| SampleKey::new(DatasetId(0), SampleId(id)));
     let first = |key| When::First(key, 1);
-    // A second read is sent after 31 to 34 ms and takes 10. The first one is refused while that is under way.
+    // A hedge is sent after 31 to 34 ms and takes 10. The first read is refused meanwhile.
     let refusing = late.clone().fold(FailingTier::new(Arc::clone(&origin)), |tier, key| {
         tier.on(first(key), Fault::Error(ErrorKind::Throttled))
     });
@@ -185,7 +185,7 @@ async fn refusal_that_a_second_read_mends_teaches_the_rate() {
     assert!(rate.is_some_and(|rate| rate < 1000), "{rate:?}");
 }
 
-/// Where many stall, second reads keep to their budget, and what they cannot mend the deadline does.
+/// If many reads stall, hedges keep to their budget, and the deadline ends the rest.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
 async fn hedges_are_a_few_per_cent_at_most() {
@@ -196,10 +196,10 @@ async fn hedges_are_a_few_per_cent_at_most() {
     assert!(reading.hedged as f64 <= 0.03 * SAMPLES as f64 + 2.0, "{reading:?}");
 }
 
-/// A hung read holds its place no longer than its deadline, even where nothing is hedged.
+/// A hanging read holds its slot no longer than its deadline, even without hedges.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-4
-async fn reads_that_hang_hold_no_place_for_ever() {
+async fn hanging_reads_free_their_slots() {
     let origin = origin();
     let failing = FailingTier::new(Arc::clone(&origin)).on(When::FirstOfEach(1), Fault::Never);
     let places = NonZeroUsize::MIN.saturating_add(3);
@@ -210,15 +210,15 @@ async fn reads_that_hang_hold_no_place_for_ever() {
     let began = Instant::now();
     let answers: Vec<_> = tier.read_all(batch).collect().await;
     assert!(answers.iter().all(|answer| answer.result.is_ok()));
-    // Twelve hang in three turns of four.
+    // Twelve hang, in three rounds of four.
     let took = began.elapsed().as_secs();
     assert!((90..=95).contains(&took), "{took} s");
 }
 
-/// With a limit on bandwidth, second reads waited for the places of those that hung: half a minute instead of two seconds.
+/// With a bandwidth limit, hedges waited for the slots of the hanging reads: half a minute instead of two seconds.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
-async fn second_reads_need_no_place_of_an_adaptive_limit_whatever_the_bandwidth() {
+async fn hedges_need_no_slot_of_an_adaptive_limit() {
     let mut took = Vec::new();
     for rate in [None, NonZeroU64::new(1_000_000_000)] {
         let origin = Arc::new(FakeOrigin::uniform(100, 1000).with_latency(Duration::from_millis(10)));
@@ -240,9 +240,9 @@ async fn second_reads_need_no_place_of_an_adaptive_limit_whatever_the_bandwidth(
     assert!(took.iter().all(|took| *took < Duration::from_secs(3)), "{took:?}");
 }
 
-/// Second reads that found no budget when it was their turn had taken their part of the link.
+/// Hedges that found no budget at their turn had used bandwidth.
 #[tokio::test(start_paused = true)]
-async fn second_read_that_is_not_sent_takes_no_bandwidth() {
+async fn unsent_hedge_takes_no_bandwidth() {
     for bytes in [100_000u64, 1_000_000] {
         let mut took = Vec::new();
         for hedge in [None, Some(HedgePolicy::default())] {

@@ -1,6 +1,6 @@
-//! Joined reads of several tasks, and how often they are tried.
+//! Joined reads of several tasks, and their attempts.
 //!
-//! A burst is shared by all tasks that read the tier. Whoever submits it takes the others' reads along.
+//! All tasks that read the tier share a burst. A task that submits it begins the reads of the others as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +30,7 @@ fn places(count: usize) -> Limit {
     Limit::new(std::num::NonZeroUsize::new(count).unwrap())
 }
 
-/// The first call of `read` takes a while, as any call does where its thread is not run.
+/// The first call of `read` takes a while, like any call of a descheduled thread.
 #[derive(Debug)]
 struct Slow {
     inner: FakeOrigin,
@@ -74,9 +74,9 @@ impl OriginTier for Slow {
     }
 }
 
-/// It waited for the place that its own read had, which nobody polled.
+/// It waited for the slot of its own read, which no task polled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn read_whose_burst_another_task_submits_is_answered() {
+async fn read_submitted_by_another_task_is_answered() {
     let (inside, is_inside) = mpsc::channel();
     let origin = FakeOrigin::uniform(3, SHARD);
     let slow = Arc::new(Slow {
@@ -121,10 +121,10 @@ async fn together(tier: Arc<dyn OriginTier>, origin: &FakeOrigin, tasks: u64, ro
     }
 }
 
-/// No trick: tasks that read at the same time.
+/// Plain tasks that read at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 // semantics: FAIL-13
-async fn what_several_tasks_read_is_asked_for_once() {
+async fn joined_read_of_several_tasks_is_one_request() {
     let origin = FakeOrigin::uniform(3, SHARD);
     let counting = Arc::new(CountingTier::new(Arc::new(origin.clone())));
     // Too short to join anything.
@@ -139,7 +139,7 @@ fn stack() -> Stack {
     Stack::new(1).with_merge(Some(MergePolicy::default().with_given(Duration::from_millis(20), 50_000_000)))
 }
 
-/// How long it takes until an origin that fails so is an error, and how often each range is asked for.
+/// The time until a failing origin is an error, and the number of requests for each range.
 async fn until_error(parts: u64, fault: Fault) -> (Duration, u64, String) {
     let origin = FakeOrigin::uniform(1, 1_000_000);
     let failing = FailingTier::new(Arc::new(origin.clone())).on(When::Always, fault);
@@ -153,10 +153,10 @@ async fn until_error(parts: u64, fault: Fault) -> (Duration, u64, String) {
     (began.elapsed(), stack.meter.read().requests, error)
 }
 
-/// A joined read had three attempts and two minutes, and after that each of its parts eight and two minutes.
+/// A joined read had three attempts and two minutes, and then each of its parts eight and two minutes more.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-4
-async fn joined_read_has_no_more_attempts_and_no_more_time_than_any_other() {
+async fn joined_read_has_the_usual_attempts_and_patience() {
     let (_, requests, _) = until_error(2, Fault::Error(ErrorKind::Transient)).await;
     let (alone, ..) = until_error(1, Fault::Never).await;
     let (joined, _, error) = until_error(2, Fault::Never).await;
@@ -166,7 +166,7 @@ async fn joined_read_has_no_more_attempts_and_no_more_time_than_any_other() {
 
 /// It hung in two of ten runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_several_tasks_read_through_one_place_comes() {
+async fn several_tasks_share_one_slot() {
     for _ in 0..3 {
         let origin = FakeOrigin::uniform(3, SHARD);
         let limit = places(1);

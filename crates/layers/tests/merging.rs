@@ -1,4 +1,4 @@
-//! Ranges of one object read together: the same bytes as one by one, in memory of their own, and only where it pays.
+//! Joined ranges of one object: the same bytes as single reads, in separate allocations, and only where it pays.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +40,7 @@ async fn answers(tier: &dyn Tier, batch: Vec<ReadRequest>) -> BTreeMap<u32, Answ
     by_tag
 }
 
-/// Joins, and does nothing else.
+/// A stack that only joins.
 fn merged(origin: Arc<impl OriginTier>, policy: MergePolicy) -> Arc<dyn OriginTier> {
     Stack::bare().with_merge(Some(policy)).wrap(origin)
 }
@@ -49,7 +49,7 @@ fn given() -> MergePolicy {
     MergePolicy::default().with_given(LATENCY, BANDWIDTH)
 }
 
-/// Notes what is asked for.
+/// Records the requests.
 #[derive(Debug, Default)]
 struct Recorded(Mutex<Vec<usize>>);
 
@@ -62,7 +62,7 @@ impl Buffers for Recorded {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-13
-async fn neighbours_are_one_request_and_each_answer_has_memory_of_its_own() {
+async fn neighbours_are_joined_with_separate_allocations() {
     let origin = Arc::new(shards());
     let buffers = Arc::new(Recorded::default());
     let stack =
@@ -93,7 +93,7 @@ async fn neighbours_are_one_request_and_each_answer_has_memory_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_merged_read_is_as_urgent_as_its_most_urgent_part() {
+async fn joined_read_is_as_urgent_as_its_most_urgent_part() {
     let origin = Arc::new(shards());
     let counting = Arc::new(CountingTier::new(Arc::clone(&origin)));
     let merged = merged(Arc::clone(&counting), given());
@@ -110,7 +110,7 @@ async fn a_merged_read_is_as_urgent_as_its_most_urgent_part() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-13, FAIL-14
-async fn what_fails_together_is_as_many_errors_and_is_retried_together() {
+async fn joined_failures_are_counted_and_retried_together() {
     let origin = Arc::new(shards());
     let batch =
         |origin: &FakeOrigin| (0..10).map(|at| range(origin, at, 0, u64::from(at) * 5000, 5000)).collect();
@@ -137,14 +137,14 @@ async fn what_fails_together_is_as_many_errors_and_is_retried_together() {
     }
 }
 
-/// The fault that this guards: 8 MiB that were refused once came back as a request for each of their samples.
+/// Regression: a refused read of 8 MiB came back as a request per sample.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-14
-async fn refused_merged_read_is_as_many_requests_as_before() {
+async fn refused_joined_read_is_retried_as_one() {
     for samples in [80u64, 8192] {
         let length = (8 << 20) / samples;
         let origin = Arc::new(FakeOrigin::uniform(2, 8 << 20).with_latency(LATENCY));
-        // Two merged reads: the first is refused three times, the second once.
+        // Two joined reads: the first is refused three times, the second once.
         let refused = || {
             let throttled = Fault::Error(ErrorKind::Throttled);
             let first = SampleKey::new(DatasetId(0), SampleId(0));
@@ -168,7 +168,7 @@ async fn refused_merged_read_is_as_many_requests_as_before() {
     }
 }
 
-/// Fails what is long, as a proxy does that cuts long answers.
+/// Fails long reads, like a proxy that cuts long answers.
 #[derive(Debug)]
 struct Cuts(FakeOrigin);
 
@@ -206,7 +206,7 @@ impl OriginTier for Cuts {
 }
 
 #[tokio::test(start_paused = true)]
-async fn joined_read_that_goes_on_failing_is_read_in_parts() {
+async fn persistently_failing_joined_read_is_split() {
     let origin = shards();
     let batch = (0..10).map(|at| range(&origin, at, 0, u64::from(at) * 5000, 5000)).collect();
     let stack = Stack::new(1).with_merge(Some(given()));
@@ -220,7 +220,7 @@ async fn joined_read_that_goes_on_failing_is_read_in_parts() {
 
 /// A joined read ends with its last part.
 #[tokio::test(start_paused = true)]
-async fn joined_read_is_cancelled_when_nobody_waits_for_any_part() {
+async fn joined_read_is_cancelled_with_its_last_part() {
     let origin = Arc::new(shards());
     let merged = merged(Arc::clone(&origin), given());
     let mut reads: Vec<_> =
@@ -237,9 +237,9 @@ async fn joined_read_is_cancelled_when_nobody_waits_for_any_part() {
     assert_eq!((tally.requests, tally.in_flight, tally.cancelled), (1, 0, 1));
 }
 
-/// What is dropped before the burst ends is not read.
+/// A read that is dropped before its burst ends is not sent.
 #[tokio::test(start_paused = true)]
-async fn range_that_is_dropped_within_its_burst_is_not_read() {
+async fn range_dropped_within_its_burst_is_not_read() {
     let origin = Arc::new(shards());
     let merged = merged(Arc::clone(&origin), given());
     let read = |at: u32| merged.read(Arc::new(range(&origin, at, 0, u64::from(at) * 5000, 5000)));
@@ -256,10 +256,10 @@ fn in_block(origin: &FakeOrigin, shard: u64, at: u64, reads: usize) -> Arc<ReadR
     Arc::new(ReadRequest { block: Some(Arc::new(Block { bytes: 0..SHARD, reads })), ..request })
 }
 
-/// Two callers at once, of whom one ends its burst while the other's block is half asked for.
+/// Two concurrent callers: one ends its burst while the block of the other is half requested.
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn block_is_one_request_whatever_that_costs() {
+async fn block_is_always_one_request() {
     let cached = shards().with_profile(TierProfile::new(64).with_kernel_cached(true));
     let slow = shards().with_latency(Duration::from_millis(1)).with_bandwidth(1_000_000);
     for origin in [Arc::new(cached), Arc::new(slow)] {
@@ -282,7 +282,7 @@ async fn block_is_one_request_whatever_that_costs() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn block_that_is_not_complete_is_read_when_its_caller_waits() {
+async fn incomplete_block_is_read_when_awaited() {
     let origin = Arc::new(shards());
     let merged = merged(Arc::clone(&origin), MergePolicy::default());
     let mut reads: Vec<_> = (0..4).map(|at| merged.read(in_block(&origin, 0, at, 10))).collect();
@@ -295,24 +295,24 @@ async fn block_that_is_not_complete_is_read_when_its_caller_waits() {
     }
     let tally = origin.counts().tally();
     assert_eq!((tally.requests, tally.bytes), (1, 45_000), "what was dropped is not read");
-    // One that nobody waits for any longer stays away.
+    // A dropped read is not sent.
     drop(merged.read(in_block(&origin, 1, 0, 2)));
     let read = merged.read(in_block(&origin, 1, 1, 2));
     assert_eq!(read.await.unwrap(), origin.expected(SampleId(1)).slice(20_000..25_000));
     assert_eq!(origin.counts().tally().bytes, 50_000);
 }
 
-/// In a stack the cost is measured. Reads that are bound by bandwidth stay apart, and so do those of an origin that the
+/// A stack measures the cost. Reads that are bound by bandwidth stay separate, and so do those of an origin that the
 /// kernel caches.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-13
-async fn nothing_is_merged_where_it_does_not_pay() {
+async fn unprofitable_ranges_are_not_joined() {
     let requests = async |origin: FakeOrigin, length: u64| {
         let tier = Stack::new(1).wrap(Arc::new(origin.clone()) as Arc<dyn OriginTier>);
         let mut last = 0;
         for round in 0..4u64 {
             last = origin.counts().tally().requests;
-            // Of several lengths, so that there is something to measure.
+            // Several lengths, so that the cost can be measured.
             let batch = (0..20u32).map(|at| {
                 range(&origin, at, round % SHARDS, u64::from(at) * length, length - 37 * u64::from(at))
             });
@@ -331,7 +331,7 @@ async fn nothing_is_merged_where_it_does_not_pay() {
 proptest::proptest! {
     #[test]
     // semantics: FAIL-13
-    fn any_ranges_are_answered_as_one_by_one_and_no_more_is_read_than_the_rule_allows(
+    fn joined_ranges_equal_single_reads_within_the_waste_bound(
         latency_us in 0u64..50_000,
         bandwidth in 1_000u64..1_000_000_000,
         most in 1u64..200_000,
@@ -357,7 +357,7 @@ proptest::proptest! {
             }
             let tally = origin.counts().tally();
             let saved = ranges.len() as u64 - tally.requests;
-            // What lies between takes less time than the requests that were saved, and is within the bound.
+            // The gaps take less time than the saved requests, and are within the bound.
             let between = latency.as_secs_f64() * bandwidth as f64 * saved as f64;
             let over = tally.bytes.saturating_sub(asked) as f64;
             assert!(over <= between.min(waste * asked as f64), "{over} bytes more, {saved} requests saved");

@@ -1,4 +1,4 @@
-//! All layers together keep the contract of the tier below.
+//! All layers together keep the contract of the inner tier.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn conforming() -> FakeOrigin {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stack_conforms_as_an_origin() {
+async fn origin_conformance_of_a_stack() {
     let slow = conforming().with_latency(Duration::from_millis(2)).with_jitter(Duration::from_millis(7));
     let origin: Arc<dyn OriginTier> = Arc::new(slow);
     let (stack, meter) = stack(origin, 1_000_000_000, 3);
@@ -35,7 +35,7 @@ async fn a_stack_conforms_as_an_origin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stack_conforms_as_an_origin_where_every_object_fails_at_first() {
+async fn origin_conformance_with_first_reads_failing() {
     let flaky = FailingTier::new(Arc::new(conforming()))
         .on(When::FirstOfEach(1), Fault::Error(ErrorKind::Transient))
         .on(When::Chance(0.1), Fault::RetryAfter(ErrorKind::Throttled, Duration::from_millis(20)));
@@ -45,7 +45,7 @@ async fn a_stack_conforms_as_an_origin_where_every_object_fails_at_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_layers_in_their_usual_order_conform_as_an_origin() {
+async fn origin_conformance_of_all_layers() {
     let slow = conforming().with_latency(Duration::from_millis(2)).with_jitter(Duration::from_millis(50));
     let flaky = FailingTier::new(Arc::new(slow))
         .on(When::FirstOfEach(1), Fault::Short)
@@ -60,7 +60,7 @@ async fn all_layers_in_their_usual_order_conform_as_an_origin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_attempts_take_bandwidth_and_sleeping_ones_take_no_place() {
+async fn retries_take_bandwidth_but_no_slot_while_waiting() {
     let origin = Arc::new(FakeOrigin::uniform(100, 100_000));
     let flaky = FailingTier::new(Arc::clone(&origin))
         .on(When::FirstOfEach(1), Fault::RetryAfter(ErrorKind::Throttled, Duration::from_secs(10)));
@@ -71,16 +71,16 @@ async fn failed_attempts_take_bandwidth_and_sleeping_ones_take_no_place() {
         stack.read_all(batch).filter(|answer| std::future::ready(answer.result.is_ok())).count().await,
         100
     );
-    // A second of failures, ten of sleep during which the others fail, a second of successes.
+    // A second of failures, ten of waiting while the others fail, a second of successes.
     let took = began.elapsed().as_secs_f64();
     assert!((11.0..11.3).contains(&took), "{took} s");
     let read = meter.read();
     assert_eq!((read.requests, read.errors, read.retried, read.bytes), (200, 100, 100, 10_000_000));
 }
 
-/// The paused clock has one thread; wake-ups lost between threads would show here, as a test that does not end.
+/// The paused clock has one thread. A lost wake-up between threads would hang this test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_streams_on_several_threads_all_end() {
+async fn streams_on_several_threads_all_end() {
     let origin = Arc::new(FakeOrigin::uniform(64, 1000));
     let flaky =
         FailingTier::new(Arc::clone(&origin)).on(When::Chance(0.02), Fault::Error(ErrorKind::Transient));
@@ -118,16 +118,16 @@ async fn together(origin: &Arc<FakeOrigin>, stack: Arc<dyn OriginTier>) {
     }
 }
 
-/// The fault that this guards: with a single place, three requests were under way.
+/// Regression: with a single slot, three requests were in flight.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-7
-async fn second_reads_take_places_of_the_users_limit() {
+async fn hedges_take_slots_of_the_users_limit() {
     for places in [1, 2, 5] {
         let origin = Arc::new(FakeOrigin::uniform(200, 1000).with_latency(Duration::from_millis(20)));
         let stalls = FailingTier::new(Arc::clone(&origin))
             .on(When::Every(10), Fault::Stall(Duration::from_secs(50)))
             .on(When::Every(13), Fault::Error(ErrorKind::Transient));
-        // Outside of what stalls: what has no answer is under way.
+        // Counts outside the stalling tier: a read without an answer is in flight.
         let seen = Arc::new(CountingTier::new(Arc::new(stalls)));
         let layers = Layers::new(5)
             .with_limit(Some(Limit::new(NonZeroUsize::new(places).unwrap())))
@@ -146,9 +146,9 @@ async fn second_reads_take_places_of_the_users_limit() {
     }
 }
 
-/// What was needed first left last, or in turn with what is needed later: each origin had a queue of its own.
+/// Regression: each origin had a queue of its own, so due order did not hold across origins.
 #[tokio::test(start_paused = true)]
-async fn origins_of_one_bandwidth_wait_in_one_queue() {
+async fn origins_share_one_bandwidth_queue() {
     for is_urgent_first in [false, true] {
         let origin = FakeOrigin::uniform(1100, 10_000).with_zeroes();
         let counting = Arc::new(CountingTier::new(Arc::new(origin.clone())));

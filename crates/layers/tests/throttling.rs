@@ -1,4 +1,4 @@
-//! Stores that refuse what comes too often: what they put up with is found and kept to, from their complaints alone.
+//! Stores that refuse requests above a rate: the ceiling is found and kept from their refusals alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const SIZE: u64 = 110_000;
 const SAMPLES: u64 = 10_000;
 
-/// What a store had been asked, and what it had refused, at the end of each tenth of a second.
+/// The requests and refusals of a store at the end of each tenth of a second.
 struct Run {
     course: Vec<(u64, u64)>,
 }
@@ -21,7 +21,7 @@ struct Run {
 const STEP: f64 = 0.1;
 
 impl Run {
-    /// Answers a second, and the part of requests that was refused, between two moments in seconds.
+    /// Answers per second, and the refused fraction of requests, between two moments in seconds.
     fn between(&self, from: f64, to: f64) -> (f64, f64) {
         let at = |seconds: f64| match (seconds / STEP).round() as usize {
             0 => (0, 0),
@@ -40,19 +40,19 @@ impl Run {
     }
 }
 
-/// A store that answers after so many milliseconds, up to `ceiling` requests a second and 20 ms of them at once.
+/// A store with a latency in milliseconds, and a ceiling in requests per second with a burst of 20 ms of them.
 fn origin(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) -> FakeOrigin {
     let origin =
         FakeOrigin::uniform(SAMPLES, SIZE).with_zeroes().with_latency(Duration::from_millis(latency_ms));
     origin.with_ceiling("", ceiling, (ceiling / 50.0).max(2.0), retry_after)
 }
 
-/// Reads for so many seconds as fast as it can; `at` is told the time after each step.
+/// Reads for `seconds` as fast as possible; `at` is called with the time after each step.
 async fn drive(stack: &Stack, origin: &FakeOrigin, seconds: f64, at: impl FnMut(f64)) -> Run {
     drive_through(stack, Arc::new(origin.clone()), origin, seconds, at).await
 }
 
-/// The same where `tier` stands before the store.
+/// The same with `tier` in front of the store.
 async fn drive_through(
     stack: &Stack,
     tier: Arc<dyn OriginTier>,
@@ -62,7 +62,7 @@ async fn drive_through(
 ) -> Run {
     let tier = stack.wrap(tier);
     let mut course = Vec::new();
-    // In no order that has to do with directories.
+    // An order that is independent of the directories.
     let request = |sample| origin.request(SampleId(sample * 7919 % SAMPLES), Tick(sample));
     let trainer =
         Trainer { step: Duration::from_secs_f64(STEP), ..Trainer::new(Duration::from_micros(1600)) };
@@ -87,7 +87,7 @@ async fn holds(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) {
     let what = format!("{ceiling}/s at {latency_ms} ms, {retry_after:?}");
     let (start, refused) = run.between(0.0, 2.0);
     println!("{what}: first two seconds {start:.1}/s, {:.1} % refused", refused * 100.0);
-    // Two seconds, or as long as two hundred requests take.
+    // Two seconds, or the time of two hundred requests.
     run.settles(&what, ceiling, (200.0 / ceiling).max(2.0), seconds);
     let (_, refused) = run.between(0.0, seconds);
     assert!(ceiling < 100.0 || refused < 0.03, "{what}: {refused} refused, the start included");
@@ -97,16 +97,16 @@ async fn holds(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-8
-async fn a_ceiling_of_200_a_second_is_found_at_any_latency() {
+async fn ceiling_of_200_per_second_is_found_at_any_latency() {
     for latency_ms in [1, 10, 100] {
         holds(latency_ms, 200.0, None).await;
         holds(latency_ms, 200.0, Some(Duration::from_secs(1))).await;
     }
 }
 
-/// No answer comes between one request and the next.
+/// Several requests leave before the first answer.
 #[tokio::test(start_paused = true)]
-async fn a_rate_is_used_although_answers_take_long() {
+async fn rate_is_used_despite_slow_answers() {
     let origin = origin(2000, 100.0, None);
     let run = drive(&Stack::new(1), &origin, 120.0, |_| {}).await;
     run.settles("100/s at 2 s", 100.0, 60.0, 120.0);
@@ -124,7 +124,7 @@ async fn ceilings_of_20_to_5000_a_second_are_found() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-8
-async fn a_ceiling_that_changes_is_followed() {
+async fn changing_ceiling_is_followed() {
     for latency_ms in [5, 50] {
         let origin = origin(latency_ms, 200.0, None);
         let run = drive(&Stack::new(1), &origin, 40.0, |now| {
@@ -141,7 +141,7 @@ async fn a_ceiling_that_changes_is_followed() {
     }
 }
 
-/// Reads all of an origin with 64 places and 10 ms, some of whose answers are refusals whatever it is asked.
+/// Reads an origin with 64 slots and 10 ms of latency, with random refusals at any rate.
 async fn by_chance(seed: u64, part: f64, compute: Duration, look_ahead: u64) -> (Fared, Reading) {
     let origin = FakeOrigin::uniform(2 * SAMPLES, 100_000).with_zeroes();
     let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
@@ -158,16 +158,16 @@ async fn by_chance(seed: u64, part: f64, compute: Duration, look_ahead: u64) -> 
 
 const SEEDS: u64 = 9;
 
-/// What is beyond a tenth of the time is what the waits before retries cost: a trainer that takes 640 MB/s has read its
-/// 256 MiB of look-ahead before a sample that was refused three times is there. With 1 GiB it is not so.
+/// Beyond a tenth, the time is spent in waits before retries: a trainer that takes 640 MB/s has read its
+/// 256 MiB of look-ahead before a sample that was refused three times arrives. With 1 GiB it has not.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-9
-async fn refusals_by_chance_cost_little() {
+async fn random_refusals_cost_little() {
     let (slow, greedy) = (Duration::from_millis(10), Duration::ZERO);
     for (compute, look_ahead) in [(slow, 256 << 20), (greedy, 256 << 20), (greedy, 1 << 30)] {
         let (usual, _) = by_chance(0, 0.0, compute, look_ahead).await;
         for (part, most) in [(0.01, 0.1), (0.1, if look_ahead == 256 << 20 { 0.35 } else { 0.25 })] {
-            // The median: what is left of the time is a few waits, each drawn, and which samples are refused how often.
+            // The median, because the few waits and the refused samples are random.
             let mut all = Vec::new();
             for seed in 1..=SEEDS {
                 let (fared, reading) = by_chance(seed, part, compute, look_ahead).await;
@@ -182,10 +182,10 @@ async fn refusals_by_chance_cost_little() {
     }
 }
 
-/// Every read is refused twice, with a word on when to come back.
+/// Every read is refused twice, with `Retry-After`.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-10
-async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_together() {
+async fn retries_respect_retry_after_and_spread() {
     let asked = Duration::from_secs(2);
     let origin = Arc::new(FakeOrigin::uniform(50, SIZE).with_zeroes().with_latency(Duration::from_millis(5)));
     let moments = |seed| {
@@ -211,10 +211,10 @@ async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_toget
     assert_ne!(first, moments(2).await);
 }
 
-/// A ceiling and refusals by chance below it: both are found.
+/// A ceiling and random refusals below it: both are found.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-9
-async fn a_ceiling_is_found_among_refusals_by_chance() {
+async fn ceiling_is_found_among_random_refusals() {
     let origin = origin(10, 500.0, None);
     let failing = FailingTier::new(Arc::new(origin.clone())).with_seed(7);
     let failing = failing.on(When::Chance(0.05), Fault::Error(ErrorKind::Throttled));
@@ -226,7 +226,7 @@ async fn a_ceiling_is_found_among_refusals_by_chance() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-8
-async fn origins_have_rates_of_their_own() {
+async fn origins_have_separate_rates() {
     let (slow, fast) = (origin(10, 100.0, None), origin(10, 2000.0, None));
     let stack = Stack::new(1);
     let (slow, fast) = futures::join!(drive(&stack, &slow, 20.0, |_| {}), drive(&stack, &fast, 20.0, |_| {}));

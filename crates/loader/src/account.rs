@@ -1,47 +1,47 @@
-//! Keeps the run's account: one entry a pass, filled as the trainer takes batches. A long run's are [summed up in its
-//! middle](RunReport::passes).
+//! Builds the run's report: one entry per pass, updated as the trainer takes batches. The middle of
+//! a long run is [summed up](RunReport::passes).
 
 use std::time::Duration;
 
 use foreread_oracle::Pass;
 
-use crate::report::{PassReport, Reads, RunReport, Taking};
+use crate::report::{BatchCounts, PassReport, RunReport, SourceCounts};
 
 #[derive(Debug, Default)]
-pub(crate) struct Account {
+pub(crate) struct RunAccount {
     report: RunReport,
-    /// When the first batch of the pass that is being taken was asked for.
+    /// When the trainer requested the first batch of the current pass.
     began: Duration,
 }
 
-impl Account {
+impl RunAccount {
     pub(crate) fn report(&self) -> &RunReport {
         &self.report
     }
 
-    /// Books a batch of `pass`, asked for at `asked` and delivered at `now`.
-    pub(crate) fn take(&mut self, pass: &Pass, taking: &Taking, asked: Duration, now: Duration) {
-        let waited = now.saturating_sub(asked);
+    /// Adds a batch of `pass`, requested at `requested` and delivered at `now`.
+    pub(crate) fn take(&mut self, pass: &Pass, counts: &BatchCounts, requested: Duration, now: Duration) {
+        let waited = now.saturating_sub(requested);
         if self.report.passes.last().is_none_or(|last| last.pass != pass.index) {
-            self.began = asked;
+            self.began = requested;
             self.report.begin(PassReport {
                 pass: pass.index,
                 passes: 1,
                 epoch: pass.epoch,
                 phase: pass.kind,
                 batches: 0,
-                reads: Reads::default(),
+                reads: SourceCounts::default(),
                 time: Duration::ZERO,
                 stall: Duration::ZERO,
                 first_batch: waited,
             });
         }
-        self.report.skipped += taking.skipped;
-        self.report.substituted += taking.substituted;
-        self.report.hedged += taking.hedged;
+        self.report.skipped += counts.skipped;
+        self.report.substituted += counts.substituted;
+        self.report.hedged += counts.hedged;
         if let Some(entry) = self.report.passes.last_mut() {
             entry.batches += 1;
-            entry.reads.merge(&taking.reads);
+            entry.reads.merge(&counts.reads);
             entry.time = now.saturating_sub(self.began);
             entry.stall += waited;
         }
@@ -71,22 +71,22 @@ mod tests {
         }
     }
 
-    /// Takes `passes` of three batches each, and returns the most entries that there were.
-    fn take(account: &mut Account, passes: std::ops::Range<usize>) -> usize {
-        let mut taking = Taking::default();
-        taking.reads.add(Source::Origin, 10);
+    /// Takes `passes` of three batches each. Returns the largest number of entries on the way.
+    fn take(account: &mut RunAccount, passes: std::ops::Range<usize>) -> usize {
+        let mut counts = BatchCounts::default();
+        counts.reads.add(Source::Origin, 10);
         let mut most = 0;
         for index in passes {
             for number in 0..3 {
-                let asked = Duration::from_secs(10 * index as u64 + number);
-                account.take(&pass(index), &taking, asked, asked + Duration::from_secs(1));
+                let requested = Duration::from_secs(10 * index as u64 + number);
+                account.take(&pass(index), &counts, requested, requested + Duration::from_secs(1));
             }
             most = most.max(account.report().passes.len());
         }
         most
     }
 
-    /// Checks that `report` sums up to so many passes.
+    /// Checks that `report` sums up to `passes` passes.
     fn check(report: &RunReport, passes: u64) {
         let sum = |of: fn(&PassReport) -> u64| report.passes.iter().map(of).sum::<u64>();
         assert_eq!(sum(|pass| pass.passes), passes);
@@ -98,11 +98,11 @@ mod tests {
         assert!(report.passes.is_sorted_by_key(|pass| pass.pass) && report.passes.len() <= 1024);
     }
 
-    /// A report of 61,100 epochs had as many entries, each time that it was asked for.
+    /// A report of 61,100 epochs had as many entries, in each call.
     #[test]
     // semantics: CACHE-8
-    fn long_runs_account_is_bounded_and_sums_up() {
-        let mut account = Account::default();
+    fn report_of_a_long_run_is_bounded_and_sums_up() {
+        let mut account = RunAccount::default();
         assert_eq!(take(&mut account, 0..1024), 1024);
         assert!(account.report().passes.iter().all(|pass| pass.passes == 1));
         assert_eq!(take(&mut account, 1024..122_200), 1024);
@@ -117,10 +117,10 @@ mod tests {
     }
 
     #[test]
-    fn account_of_many_short_runs_is_bounded() {
+    fn report_of_many_short_runs_is_bounded() {
         let mut all = RunReport::default();
         for run in 0..3000 {
-            let mut account = Account::default();
+            let mut account = RunAccount::default();
             take(&mut account, run..run + 1 + run % 3);
             all = all.followed_by(account.report().clone());
             assert!(all.passes.len() <= 1024);

@@ -1,4 +1,4 @@
-//! What the trainer gets.
+//! The batch that the trainer gets.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use foreread_oracle::PhaseKind;
 use foreread_tier::Sample;
 use foreread_types::{DatasetId, SampleId};
 
-use crate::report::Taking;
+use crate::report::BatchCounts;
 
-/// The samples of one step, in the order that the seed says.
+/// The samples of one step, in the order given by the seed.
 ///
-/// The samples' memory counts against the look-ahead (or the memory tier) until the batch and every slice of its bytes
-/// are dropped.
+/// The samples' memory counts against the look-ahead (or the memory tier) until the batch and every
+/// slice of its bytes are dropped.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub(crate) pass: usize,
@@ -24,7 +24,7 @@ pub struct Batch {
     pub(crate) catalog: Catalog,
     pub(crate) index: u64,
     pub(crate) samples: Vec<(SampleId, Sample)>,
-    pub(crate) taking: Taking,
+    pub(crate) counts: BatchCounts,
 }
 
 impl Batch {
@@ -38,7 +38,7 @@ impl Batch {
         self.phase
     }
 
-    /// Which of the run's datasets its samples are of.
+    /// The dataset of its samples.
     pub fn dataset(&self) -> DatasetId {
         self.dataset
     }
@@ -48,12 +48,13 @@ impl Batch {
         self.index
     }
 
-    /// How many samples there are: the batch size, or fewer in a pass's last batch or where samples were skipped.
+    /// How many samples there are. It is the batch size, or less in a pass's last batch or where
+    /// samples were skipped.
     pub fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether there are none (every sample was skipped).
+    /// Whether it has no samples, because all were skipped.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
@@ -63,12 +64,13 @@ impl Batch {
         self.samples.iter().map(|(_, sample)| sample.len() as u64).sum()
     }
 
-    /// Each sample's id and bytes, in order. [`samples`](Self::samples) has handles on the bytes that outlive the batch.
+    /// Each sample's id and bytes, in order. [`samples`](Self::samples) has handles on the bytes
+    /// that outlive the batch.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (SampleId, &[u8])> {
         self.samples.iter().map(|(id, sample)| (*id, &**sample))
     }
 
-    /// Each sample with what its catalog knows of it, in order.
+    /// Each sample with its catalog entry, in order.
     pub fn samples(&self) -> impl ExactSizeIterator<Item = BatchSample<'_>> {
         self.samples.iter().map(|(id, sample)| BatchSample { id: *id, data: sample, catalog: &self.catalog })
     }
@@ -88,26 +90,30 @@ impl<'a> BatchSample<'a> {
         self.id
     }
 
-    /// All its bytes. Of a WebDataset sample that is its whole extent, with the headers that lie between its members.
-    /// The bytes are shared, not copied: as long as a clone or slice of them is held, the sample is.
+    /// All its bytes. For a WebDataset sample this is the whole extent, including the headers
+    /// between its members.
+    ///
+    /// The bytes are shared, not copied. A clone or slice of them keeps the whole sample in memory.
     pub fn bytes(&self) -> Bytes {
         self.data.bytes()
     }
 
-    /// What its shard calls it (WebDataset's `__key__`, a zip member's name); `None` for files and records.
+    /// Its key in the shard (WebDataset's `__key__`, a zip member's name). `None` for files and
+    /// records.
     ///
     /// # Errors
-    /// If the name cannot be read from the catalog's file, or is no text ([`Catalog::key`]).
+    /// If the name cannot be read from the catalog's file, or is not UTF-8 ([`Catalog::key`]).
     pub fn key(&self) -> Result<Option<Cow<'a, str>>, DatasetError> {
         self.catalog.key(self.id)
     }
 
-    /// Its label: the first directory of its path; `None` for a file at the top.
+    /// Its label: the first directory of its path. `None` for a file at the top.
     pub fn label(&self) -> Option<&'a str> {
         self.catalog.label(self.id)
     }
 
-    /// Its path, relative to the dataset. Of a packed sample it is for people alone ([`Catalog::path`]).
+    /// Its path, relative to the dataset. For a packed sample it is only informative
+    /// ([`Catalog::path`]).
     ///
     /// # Errors
     /// Those of [`Catalog::entry`].
@@ -115,16 +121,18 @@ impl<'a> BatchSample<'a> {
         self.catalog.path(self.id)
     }
 
-    /// The part of a WebDataset sample that is called `name` (`jpg`, `cls`, in lower case); `None` if it has none.
+    /// The member of a WebDataset sample with the extension `name` (`jpg`, `cls`, in lower case).
+    /// `None` if there is none.
     ///
-    /// The bytes are shared, not copied: as long as they are held, the whole sample is.
+    /// The bytes are shared, not copied. They keep the whole sample in memory.
     pub fn field(&self, name: &str) -> Option<Bytes> {
         self.slice(self.catalog.field(self.id, name)?)
     }
 
-    /// All parts of a WebDataset sample with their names, in their order; none of any other.
+    /// All members of a WebDataset sample with their names, in their order. Empty for any other
+    /// sample.
     pub fn fields(&self) -> Vec<(&'a str, Bytes)> {
-        // Only a sample that is not there has no list of them.
+        // Only an unknown id has no list of fields.
         let fields = self.catalog.fields(self.id).unwrap_or_default();
         fields.into_iter().filter_map(|field| Some((field.name, self.slice(field.range)?))).collect()
     }

@@ -1,19 +1,24 @@
 //! Runs of a shard's samples that the first epoch reads in one request.
 //!
-//! A use of a sample of a block that is not in its cache has all samples of the block read that are absent, in one burst:
-//! the layers join them to one request. Whoever waits for a sample gets it, and the others go into the caches that the plan
-//! has for them, where their first use finds them. So the core knows nothing of blocks: to it, a sample that nobody has
-//! read yet and a cache holds is a hit like any other.
+//! The first use that misses its cache reads all absent samples of its block in one burst. The
+//! layers join them to one request. Waiting uses get their samples. The others go into the caches
+//! that the plan assigns them, where their first use finds them. So the core knows nothing of
+//! blocks: such a sample is an ordinary cache hit.
 //!
-//! # The decision, and its price
+//! # Decision and price
 //!
-//! Only blocks whose every sample has a place are read whole, once; after that, or when a read fails, each sample that is
-//! still asked for is read by its extent. A sample that is kept keeps its own bytes alone (and what lies between samples is
-//! thrown away: at most a fifth of a block): it is copied, which costs a tenth of what reading it does, and for as long as
-//! that takes there are two of it. Blocks under way have a budget of their own beside the look-ahead: a block waits its turn,
-//! in the order of need, while that is full. Samples that are on their way into caches have another, so that a disk that is
-//! slow or hangs holds up no block: what it does not take at once is not kept, and read by its extent at its first use.
-//! Whether blocks pay at all is the planner's question (`foreread_planner::block_bytes`).
+//! A block is read whole once, and only if the plan places all its samples. After that, or if a
+//! read fails, each missing sample is read by its own extent.
+//!
+//! A cached sample keeps only its own bytes, so it is copied out of the block. The copy costs a
+//! tenth of the read and doubles the sample's memory while it lasts. The bytes between samples are
+//! discarded, at most a fifth of a block.
+//!
+//! Blocks in flight have their own budget in addition to the look-ahead. While it is full, further
+//! blocks wait in order of need. Samples on their way into caches have a third budget, so that a
+//! slow or hanging disk delays no block. Samples that the disk does not accept at once are read by
+//! their extents at their first use. Whether blocks pay at all is decided by the planner
+//! (`foreread_planner::block_bytes`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -24,31 +29,33 @@ use foreread_planner::Plan;
 use foreread_tier::{Charge, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
-/// Of a block, at most this part lies between samples, and is read for nothing.
-const WASTE: u64 = 5;
+use crate::read_results::PendingRead;
 
-/// Which samples of a dataset are read together.
+/// At most this fraction of a block lies between samples.
+const MAX_WASTE_PART: u64 = 5;
+
+/// The samples of a dataset that are read together.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct BlockTable {
-    blocks: Vec<Extent>,
+    blocks: Vec<BlockExtent>,
     waste: u64,
 }
 
 /// One block: consecutive samples, and their bytes in one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct BlockExtent {
     pub(crate) samples: Range<u64>,
     pub(crate) bytes: Range<u64>,
 }
 
-impl Extent {
-    /// Whether it grows by a sample of these bytes, when `own` of its own are samples': to `most` at most, and with no more
-    /// between samples than a part of them.
+impl BlockExtent {
+    /// Whether the sample at `range` may join. The block must stay within `most` bytes and within
+    /// the allowed waste. `own` counts the bytes of its samples so far.
     fn takes(&self, range: &Range<u64>, own: u64, most: u64) -> bool {
         let length = range.end.saturating_sub(self.bytes.start);
         range.start >= self.bytes.end
             && length <= most
-            && length - length.min(own + (range.end - range.start)) <= length / WASTE
+            && length - length.min(own + (range.end - range.start)) <= length / MAX_WASTE_PART
     }
 }
 
@@ -59,15 +66,16 @@ impl fmt::Debug for BlockTable {
 }
 
 impl BlockTable {
-    /// The blocks of `dataset`, of at most `bytes` bytes each (a longer sample is none): neighbours in one object, all with
-    /// a place in the plan. Looks at every entry: some tenths of a second for a million samples.
+    /// The blocks of `dataset`, of at most `bytes` bytes each. A block has neighbours in one object
+    /// that all have a place in the plan. Reads every entry, which takes some tenths of a second
+    /// for a million samples.
     ///
     /// # Errors
-    /// An entry that is damaged.
+    /// A damaged entry.
     pub fn of(catalog: &Catalog, dataset: DatasetId, plan: &Plan, bytes: u64) -> Result<Self, DatasetError> {
-        let mut blocks: Vec<Extent> = Vec::new();
+        let mut blocks: Vec<BlockExtent> = Vec::new();
         let mut object = None;
-        // What lies between the samples of a block; one of a single sample has none.
+        // The bytes between the samples of blocks.
         let mut waste = 0;
         let (mut open, mut own) = (false, 0);
         for id in 0..catalog.len() {
@@ -89,13 +97,13 @@ impl BlockTable {
                     open = placed && range.end - range.start <= bytes;
                     if open {
                         own = range.end - range.start;
-                        blocks.push(Extent { samples: id..id + 1, bytes: range });
+                        blocks.push(BlockExtent { samples: id..id + 1, bytes: range });
                         object = Some(entry.object.path);
                     }
                 }
             }
         }
-        // One sample is read by its extent anyway.
+        // A single sample is read by its extent anyway.
         blocks.retain(|block| block.samples.end - block.samples.start > 1);
         Ok(Self { blocks, waste })
     }
@@ -105,17 +113,17 @@ impl BlockTable {
         self.blocks.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// How many samples they have together.
+    /// The number of samples in all blocks.
     pub fn samples(&self) -> u64 {
         self.blocks.iter().map(|block| block.samples.end - block.samples.start).sum()
     }
 
-    /// Bytes that they bring and no sample has.
+    /// The bytes in blocks that belong to no sample.
     pub fn waste(&self) -> u64 {
         self.waste
     }
@@ -126,37 +134,28 @@ impl BlockTable {
     }
 }
 
-/// A use that waits for its sample's block.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) tick: Tick,
-    pub(crate) key: SampleKey,
-    /// What it holds of the look-ahead.
-    pub(crate) charge: Charge,
-}
-
-/// A dataset and a block of it.
+/// A dataset and the index of a block in it.
 pub(crate) type BlockId = (DatasetId, usize);
 
 #[derive(Debug)]
-enum State {
-    /// It waits its turn, as do these uses.
-    Queued(Vec<Waiting>),
+enum BlockState {
+    /// Waits for the budget, with these uses.
+    Queued(Vec<PendingRead>),
     Reading {
-        /// The samples that are still to come, and the use that waits for each.
-        samples: HashMap<SampleKey, Option<Waiting>>,
+        /// The samples that are missing, each with the use that waits for it.
+        samples: HashMap<SampleKey, Option<PendingRead>>,
         _charge: Charge,
     },
     Done,
 }
 
-/// The blocks of all datasets while a run goes on.
+/// The blocks of all datasets during a run.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     tables: Vec<BlockTable>,
-    /// Blocks that have been asked for.
-    states: HashMap<BlockId, State>,
-    /// Those that wait to be read, in order of need.
+    /// The blocks that a use has needed.
+    states: HashMap<BlockId, BlockState>,
+    /// The blocks that are to be read, in order of need.
     queue: VecDeque<BlockId>,
 }
 
@@ -165,66 +164,70 @@ impl Blocks {
         Self { tables, ..Self::default() }
     }
 
-    /// Takes a use on whose sample's block it is to wait for, or gives it back: its sample is in none, or has been read.
-    pub(crate) fn wait(&mut self, waiting: Waiting) -> Result<(), Waiting> {
+    /// Makes a use wait for its sample's block. Returns it if its sample is in no block or was read
+    /// already.
+    pub(crate) fn wait(&mut self, waiting: PendingRead) -> Result<(), PendingRead> {
         let dataset = waiting.key.dataset;
         let table = self.tables.get(dataset.0 as usize);
         let Some(at) = table.and_then(|table| table.find(waiting.key.id)) else { return Err(waiting) };
         match self.states.get_mut(&(dataset, at)) {
             None => {
-                self.states.insert((dataset, at), State::Queued(vec![waiting]));
+                self.states.insert((dataset, at), BlockState::Queued(vec![waiting]));
                 self.queue.push_back((dataset, at));
             }
-            Some(State::Queued(others)) => others.push(waiting),
-            Some(State::Reading { samples, .. }) => match samples.get_mut(&waiting.key) {
+            Some(BlockState::Queued(uses)) => uses.push(waiting),
+            Some(BlockState::Reading { samples, .. }) => match samples.get_mut(&waiting.key) {
                 Some(free @ None) => *free = Some(waiting),
                 _ => return Err(waiting),
             },
-            Some(State::Done) => return Err(waiting),
+            Some(BlockState::Done) => return Err(waiting),
         }
         Ok(())
     }
 
-    /// The block that is to be read next, with the use that needs it first; it stays where it is.
-    pub(crate) fn next(&self) -> Option<(BlockId, &Extent, Tick)> {
+    /// The next block to read, and the first use that needs it. The block stays in the queue.
+    pub(crate) fn next(&self) -> Option<(BlockId, &BlockExtent, Tick)> {
         let &id = self.queue.front()?;
-        let Some(State::Queued(waiting)) = self.states.get(&id) else { return None };
+        let Some(BlockState::Queued(waiting)) = self.states.get(&id) else { return None };
         let due = waiting.iter().map(|waiting| waiting.tick).min()?;
         Some((id, self.extent(id)?, due))
     }
 
-    /// Takes the next block out of the queue, with who waits for it. It has ended, unless it is [begun](Self::begin).
-    pub(crate) fn take_next(&mut self) -> Vec<Waiting> {
-        let state = self.queue.pop_front().and_then(|id| self.states.insert(id, State::Done));
+    /// Removes the next block from the queue and returns its waiting uses. The block is done unless
+    /// it is [begun](Self::begin).
+    pub(crate) fn take_next(&mut self) -> Vec<PendingRead> {
+        let state = self.queue.pop_front().and_then(|id| self.states.insert(id, BlockState::Done));
         match state {
-            Some(State::Queued(waiting)) => waiting,
+            Some(BlockState::Queued(waiting)) => waiting,
             _ => Vec::new(),
         }
     }
 
-    /// These samples of a block are being read, and `charge` is what they take. Uses that nobody reads for are given back.
+    /// Marks `samples` of a block as being read, under `charge`. Returns the uses whose samples are
+    /// not among them.
     pub(crate) fn begin(
         &mut self,
         id: BlockId,
         samples: &[SampleKey],
-        waiting: Vec<Waiting>,
+        waiting: Vec<PendingRead>,
         charge: Charge,
-    ) -> Vec<Waiting> {
+    ) -> Vec<PendingRead> {
         let samples = samples.iter().map(|key| (*key, None)).collect();
-        self.states.insert(id, State::Reading { samples, _charge: charge });
+        self.states.insert(id, BlockState::Reading { samples, _charge: charge });
         waiting.into_iter().filter_map(|waiting| self.wait(waiting).err()).collect()
     }
 
-    pub(crate) fn extent(&self, (dataset, at): BlockId) -> Option<&Extent> {
+    pub(crate) fn extent(&self, (dataset, at): BlockId) -> Option<&BlockExtent> {
         self.tables.get(dataset.0 as usize)?.blocks.get(at)
     }
 
-    /// A sample of a block has come, or will not: who waits for it. The last one ends the block.
-    pub(crate) fn came(&mut self, id: BlockId, key: SampleKey) -> Option<Waiting> {
-        let Some(State::Reading { samples, .. }) = self.states.get_mut(&id) else { return None };
+    /// Ends the read of one sample and returns the use that waits for it. The last sample ends the
+    /// block.
+    pub(crate) fn sample_done(&mut self, id: BlockId, key: SampleKey) -> Option<PendingRead> {
+        let Some(BlockState::Reading { samples, .. }) = self.states.get_mut(&id) else { return None };
         let waiting = samples.remove(&key).flatten();
         if samples.is_empty() {
-            self.states.insert(id, State::Done);
+            self.states.insert(id, BlockState::Done);
         }
         waiting
     }
@@ -238,14 +241,14 @@ mod tests {
 
     #[test]
     // semantics: CACHE-14
-    fn use_waits_for_its_own_sample_and_no_other() {
+    fn use_waits_only_for_its_own_sample() {
         let id = (DatasetId(0), 0);
         let budget = Budget::new(1000);
-        let table = BlockTable { blocks: vec![Extent { samples: 0..4, bytes: 0..400 }], waste: 0 };
+        let table = BlockTable { blocks: vec![BlockExtent { samples: 0..4, bytes: 0..400 }], waste: 0 };
         let mut blocks = Blocks::new(vec![table]);
         let key = |sample| SampleKey::new(DatasetId(0), SampleId(sample));
-        let waiting = |sample| Waiting { tick: Tick(sample), key: key(sample), charge: budget.charge(0) };
-        let ticks = |waiting: &[Waiting]| waiting.iter().map(|one| one.tick.0).collect::<Vec<_>>();
+        let waiting = |sample| PendingRead::new(Tick(sample), key(sample), 100, budget.charge(0));
+        let ticks = |waiting: &[PendingRead]| waiting.iter().map(|one| one.tick.0).collect::<Vec<_>>();
         for sample in [2, 1] {
             blocks.wait(waiting(sample)).unwrap();
         }
@@ -257,12 +260,12 @@ mod tests {
         assert_eq!((ticks(&given_back), blocks.next().is_none()), (vec![2], true));
         blocks.wait(waiting(3)).unwrap();
         assert!(blocks.wait(waiting(3)).is_err(), "one waits for it already");
-        assert_eq!(blocks.came(id, key(1)).unwrap().tick, Tick(1));
-        assert!(blocks.came(id, key(0)).is_none());
+        assert_eq!(blocks.sample_done(id, key(1)).unwrap().tick, Tick(1));
+        assert!(blocks.sample_done(id, key(0)).is_none());
         assert!(blocks.wait(waiting(0)).is_err(), "it has come");
         assert_eq!(budget.used(), 400);
-        assert_eq!(blocks.came(id, key(3)).unwrap().tick, Tick(3));
+        assert_eq!(blocks.sample_done(id, key(3)).unwrap().tick, Tick(3));
         assert_eq!(budget.used(), 0);
-        assert!(blocks.came(id, key(3)).is_none() && blocks.wait(waiting(2)).is_err(), "it has ended");
+        assert!(blocks.sample_done(id, key(3)).is_none() && blocks.wait(waiting(2)).is_err(), "it has ended");
     }
 }

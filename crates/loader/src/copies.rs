@@ -1,10 +1,10 @@
-//! Copies of samples on their way from a disk's blocks into a cache.
+//! Copies of samples on their way from disk reads into a cache.
 //!
-//! What a disk has read lies in whole blocks, and memory would keep those. A task copies the sample once per run, and its
-//! use does not wait for it. By the time of the copy the sample may no longer belong into the cache. So a removal
-//! cancels the copies that have not been stored, or a sample would stay there that no use is left to remove. Until the copy
-//! is stored, uses get what the disk has read: the disk may have removed it. The price is a lock, which is held only while a
-//! store begins.
+//! A disk reads whole file-system blocks, which a memory tier would then keep. So a task copies the
+//! sample once per run, and its use does not wait. A removal cancels the copies that have not been
+//! stored. Otherwise a sample would stay in a cache with no use left to remove it. Until the copy
+//! is stored, uses get the disk's buffer, because the disk may have removed the sample. The price
+//! is a lock, held only while a store begins.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,95 +13,93 @@ use foreread_tier::{CacheTier, Charge, Sample};
 use foreread_types::SampleKey;
 use futures::FutureExt;
 
-use crate::driver::{keep, own_copy, skipped};
+use crate::driver::{count_skip, own_copy, store_sample};
 
-/// A sample's copies into one cache have one of these.
-type Slot = (SampleKey, usize);
+/// The sample and the level of the cache.
+type CopyKey = (SampleKey, usize);
 
-/// The copies under way. Clones share them.
+/// The copies in flight. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Copies(Arc<Mutex<Open>>);
+pub(crate) struct PendingCopies(Arc<Mutex<CopyTable>>);
 
 #[derive(Debug, Default)]
-struct Open {
+struct CopyTable {
     /// The number of the latest copy.
     latest: u64,
-    /// Those that nothing has cancelled: the number, and what is copied.
-    wanted: HashMap<Slot, (u64, Sample)>,
+    /// Copies that are not cancelled: the number, and the sample.
+    pending: HashMap<CopyKey, (u64, Sample)>,
 }
 
-/// One copy under way.
+/// One copy in flight.
 #[derive(Debug)]
-struct Ticket {
-    copies: Copies,
-    slot: Slot,
+struct CopyGuard {
+    copies: PendingCopies,
+    copy: CopyKey,
     number: u64,
 }
 
-impl Copies {
-    /// No change is made in more than one step.
-    fn open(&self) -> MutexGuard<'_, Open> {
+impl PendingCopies {
+    /// Every change is made in one step, so a poisoned lock is usable.
+    fn table(&self) -> MutexGuard<'_, CopyTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies `sample` and stores it in the cache at `level`; `nothing` is what the copy is counted in until then. Within a
-    /// runtime.
+    /// Copies `sample` and stores it in the cache at `level`. Must be called within a runtime.
     pub(crate) fn begin(
         &self,
-        cache: (usize, Arc<dyn CacheTier>),
+        (level, cache): (usize, Arc<dyn CacheTier>),
         room: Charge,
         key: SampleKey,
         sample: Sample,
-        nothing: Charge,
     ) {
-        let (level, cache) = cache;
-        let ticket = self.ticket((key, level), sample.clone());
-        // It holds the blocks until then, and is charged for them.
+        let guard = self.guard((key, level), sample.clone());
+        // The sample holds the disk's buffer until then, and is charged for it.
         tokio::spawn(async move {
-            let Some(bytes) = own_copy(&sample) else { return skipped(&*cache) };
+            let Some(bytes) = own_copy(&sample) else { return count_skip(&*cache) };
             drop(sample);
-            let store = async move { keep(&*cache, room, key, Sample::new(bytes, nothing)).await };
-            ticket.carry_out(store).await;
+            let store = async move { store_sample(&*cache, room, key, Sample::uncharged(bytes)).await };
+            guard.store_unless_cancelled(store).await;
         });
     }
 
     /// Cancels the copy of a sample that is to be removed from the cache at `level`.
     pub(crate) fn cancel(&self, key: SampleKey, level: usize) {
-        let cancelled = self.open().wanted.remove(&(key, level));
-        drop(cancelled); // outside of the lock: who is told of a charge that is returned may call back
+        let cancelled = self.table().pending.remove(&(key, level));
+        drop(cancelled); // outside of the lock, because a released charge may call back
     }
 
     /// The sample that is being copied into the cache at `level`.
     pub(crate) fn get(&self, key: SampleKey, level: usize) -> Option<Sample> {
-        self.open().wanted.get(&(key, level)).map(|(_, sample)| sample.clone())
+        self.table().pending.get(&(key, level)).map(|(_, sample)| sample.clone())
     }
 
-    fn ticket(&self, slot: Slot, sample: Sample) -> Ticket {
-        let mut open = self.open();
-        open.latest += 1;
-        let number = open.latest;
-        let replaced = open.wanted.insert(slot, (number, sample));
-        drop(open);
+    fn guard(&self, copy: CopyKey, sample: Sample) -> CopyGuard {
+        let mut table = self.table();
+        table.latest += 1;
+        let number = table.latest;
+        let replaced = table.pending.insert(copy, (number, sample));
+        drop(table);
         drop(replaced); // outside of the lock
-        Ticket { copies: self.clone(), slot, number }
+        CopyGuard { copies: self.clone(), copy, number }
     }
 }
 
-impl Ticket {
-    /// Ends the copy unless it was cancelled, or another has taken its place.
-    fn end(&self, open: &mut Open) -> Option<(u64, Sample)> {
-        let number = open.wanted.get(&self.slot).map(|(number, _)| *number);
-        if number == Some(self.number) { open.wanted.remove(&self.slot) } else { None }
+impl CopyGuard {
+    /// Removes the copy, unless it was cancelled or replaced.
+    fn end(&self, table: &mut CopyTable) -> Option<(u64, Sample)> {
+        let number = table.pending.get(&self.copy).map(|(number, _)| *number);
+        if number == Some(self.number) { table.pending.remove(&self.copy) } else { None }
     }
 
-    /// Carries out `store` unless the copy was cancelled. It begins at once or not at all: a removal finds it begun.
-    async fn carry_out(self, store: impl Future<Output = ()> + Send) {
+    /// Runs `store` unless the copy was cancelled. It begins under the lock, so that a removal
+    /// comes after it or cancels it.
+    async fn store_unless_cancelled(self, store: impl Future<Output = ()> + Send) {
         let mut store = Box::pin(store);
         let _original = {
-            let mut open = self.copies.open();
-            let Some((_, original)) = self.end(&mut open) else { return };
+            let mut table = self.copies.table();
+            let Some((_, original)) = self.end(&mut table) else { return };
             if store.as_mut().now_or_never().is_some() {
-                drop(open);
+                drop(table);
                 return;
             }
             original
@@ -110,9 +108,9 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for CopyGuard {
     fn drop(&mut self) {
-        let ended = self.end(&mut self.copies.open());
+        let ended = self.end(&mut self.copies.table());
         drop(ended); // outside of the lock
     }
 }
@@ -125,25 +123,25 @@ mod tests {
 
     use super::*;
 
-    /// The copy was stored after the removal, and stayed in the cache for the rest of the run.
+    /// The copy was stored after the removal and stayed in the cache for the rest of the run.
     #[tokio::test]
     async fn copy_of_a_removed_sample_is_not_stored() {
         let memory = Arc::new(MemoryTier::new(10_000));
         let cache = || (0, Arc::clone(&memory) as Arc<dyn CacheTier>);
-        let (copies, staging) = (Copies::default(), Budget::new(10_000));
+        let (copies, staging) = (PendingCopies::default(), Budget::new(10_000));
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
         let begin = |id| {
             let room = memory.reserve(memory.footprint().of(100)).unwrap();
             let sample = Sample::new(vec![id as u8; 100].into(), staging.charge(512));
-            copies.begin(cache(), room, key(id), sample, staging.charge(0));
+            copies.begin(cache(), room, key(id), sample);
         };
         (0..4).for_each(begin);
         copies.cancel(key(1), 0);
         copies.cancel(key(2), 1);
         copies.cancel(key(3), 0);
-        // It is wanted after all.
+        // A later use wants it again.
         begin(3);
-        while staging.used() > 0 || !copies.open().wanted.is_empty() {
+        while staging.used() > 0 || !copies.table().pending.is_empty() {
             tokio::task::yield_now().await;
         }
         let kept: Vec<u64> =
@@ -151,16 +149,17 @@ mod tests {
         assert_eq!(kept, [0, 2, 3]);
     }
 
-    /// The disk had removed it, the memory tier did not have it yet, and a use of the next epoch read it from the origin.
+    /// The disk had removed it, and memory did not hold it yet. A use of the next epoch read it
+    /// from the origin.
     #[tokio::test]
     // semantics: DISK-7
-    async fn sample_is_at_hand_until_its_copy_is_stored() {
+    async fn sample_is_available_until_its_copy_is_stored() {
         let memory = Arc::new(MemoryTier::new(10_000));
-        let (copies, staging) = (Copies::default(), Budget::new(10_000));
+        let (copies, staging) = (PendingCopies::default(), Budget::new(10_000));
         let key = SampleKey::new(DatasetId(0), SampleId(7));
         let room = memory.reserve(memory.footprint().of(100)).unwrap();
         let sample = Sample::new(vec![7; 100].into(), staging.charge(512));
-        copies.begin((0, Arc::clone(&memory) as Arc<dyn CacheTier>), room, key, sample, staging.charge(0));
+        copies.begin((0, Arc::clone(&memory) as Arc<dyn CacheTier>), room, key, sample);
         while matches!(memory.lookup(key), Lookup::Absent) {
             assert_eq!(copies.get(key, 0).as_deref(), Some(&[7; 100][..]));
             assert!(copies.get(key, 1).is_none());

@@ -1,4 +1,4 @@
-//! One dataset of a run: what its samples are and where they are read.
+//! One dataset of a run: its catalog and its origin.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use foreread_tier::{ErrorKind, ReadRequest, Span, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
 use tokio::time::timeout;
 
-use crate::answers::{Check, answer_of};
 use crate::blocks::BlockTable;
-use crate::locate::{Locator, Place};
+use crate::locate::{Location, Locator};
+use crate::read_results::{Checksum, read_alone};
 
-/// How long an error waits for the name of its sample.
-const NAMING: Duration = Duration::from_secs(1);
+/// How long an error waits for the path of its sample.
+const NAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// One dataset of the run. Cheap to clone; clones share their threads for look-ups in the catalog's file.
+/// One dataset of the run. Cheap to clone. Clones share their threads for look-ups in the catalog's
+/// file.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     pub(crate) catalog: Catalog,
@@ -28,26 +29,32 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// The samples of `catalog`, read from `origin` with whatever layers it needs.
+    /// The samples of `catalog`, read from `origin` with its layers.
     pub fn new(catalog: Catalog, origin: Arc<dyn Tier>) -> Self {
         let locator = Locator::new(catalog.clone());
         Self { catalog, origin, blocks: BlockTable::default(), locator }
     }
 
-    /// The same, of which the first epoch reads these blocks together; without, each sample is read by itself.
+    /// Sets the blocks that the first epoch reads. Without them each sample is read alone.
     #[must_use]
     pub fn with_blocks(self, blocks: BlockTable) -> Self {
         Self { blocks, ..self }
     }
 
-    /// The same, where reads of the catalog's file that fail by an I/O error are repeated by this policy.
+    /// Sets the policy that repeats reads of the catalog's file after an I/O error.
     #[must_use]
     pub fn with_retry(self, retry: RetryPolicy) -> Self {
         Self { locator: self.locator.with_retry(retry), ..self }
     }
 
-    /// Bytes that are as long as the catalog says, and add up where it says to what: for what no
-    /// [`Answers`](crate::answers::Answers) has checked.
+    /// The dataset of a sample, and the sample's length. `None` if there is no such sample.
+    pub(crate) fn find(datasets: &[Self], key: SampleKey) -> Option<(&Self, u64)> {
+        let dataset = datasets.get(key.dataset.0 as usize)?;
+        (key.id.0 < dataset.catalog.len()).then(|| (dataset, dataset.catalog.sizes().bytes(key.id)))
+    }
+
+    /// Checks length and checksum of bytes that did not pass through
+    /// [`ReadsInFlight`](crate::read_results::ReadsInFlight).
     pub(crate) fn checked(&self, key: SampleKey, bytes: Bytes) -> Result<Bytes, TierError> {
         let expected = self.catalog.sizes().bytes(key.id);
         if bytes.len() as u64 != expected {
@@ -55,37 +62,38 @@ impl Dataset {
                 .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
         }
         if let Some(crc32c) = self.catalog.crc32c(key.id) {
-            Check { crc32c, at: 0 }.passed(self.origin.name(), &bytes)?;
+            Checksum { crc32c, at: 0 }.passed(self.origin.name(), &bytes)?;
         }
         Ok(bytes)
     }
 
-    /// Where a sample lies in the origin. Does not block the thread.
-    pub(crate) async fn located(&self, key: SampleKey) -> Result<Place, TierError> {
+    /// The location of a sample in the origin. Does not block the thread.
+    pub(crate) async fn located(&self, key: SampleKey) -> Result<Location, TierError> {
         let missing = || TierError::new(ErrorKind::Closed, "catalog");
         self.locator.locate_all(vec![key.id]).await.pop().unwrap_or_else(|| Err(missing()))
     }
 
-    /// Reads a sample from the origin, by itself. What comes is not [checked](Self::checked).
+    /// Reads a sample from the origin, without its block. The bytes are not
+    /// [checked](Self::checked).
     pub(crate) async fn read(&self, key: SampleKey, due: Tick) -> Result<Bytes, TierError> {
         let (object, span) = self.located(key).await?;
         let request = ReadRequest::new(key, object, span, due);
         match request.span {
-            // Nothing lies between two bytes of an object, and nobody is asked for it.
+            // An empty range needs no request.
             Span::Range(_) if request.is_empty() => Ok(Bytes::new()),
-            _ => answer_of(&*self.origin, request).await,
+            _ => read_alone(&*self.origin, request).await,
         }
     }
 
-    /// `error`, with the path of the sample that it is of, unless it names an object. Does not block the thread, and
-    /// waits [`NAMING`] at most.
+    /// Adds the sample's path to `error`, unless it names an object. Does not block the thread.
+    /// Waits at most [`NAME_TIMEOUT`].
     pub(crate) async fn named(&self, key: SampleKey, error: TierError) -> TierError {
         if error.object().is_some() {
             return error;
         }
         let catalog = self.catalog.clone();
         let path = self.locator.run(move || catalog.path(key.id).ok().map(Cow::into_owned));
-        match timeout(NAMING, path).await {
+        match timeout(NAME_TIMEOUT, path).await {
             Ok(Ok(Some(path))) => error.with_object(path),
             _ => error,
         }
@@ -99,14 +107,14 @@ mod tests {
 
     use super::*;
     use crate::locate::THREADS;
-    use crate::locate::tests::Server;
+    use crate::locate::tests::FakeServer;
 
-    /// A file server that hung kept a failed run from ending.
+    /// A hanging file server kept a failed run from ending.
     #[tokio::test]
     // semantics: FAIL-21
-    async fn error_waits_a_second_at_most_for_its_samples_name() {
+    async fn error_waits_at_most_a_second_for_its_path() {
         let fake = FakeOrigin::uniform(10, 100);
-        let server = Server::new(fake.clone());
+        let server = FakeServer::new(fake.clone());
         let objects = (0..10).map(|id| fake.object(SampleId(id)));
         let catalog = Catalog::from_objects("fake://", objects).unwrap();
         let dataset = Dataset {

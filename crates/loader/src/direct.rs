@@ -1,21 +1,21 @@
-//! Reads outside of the order: for whoever asks for a sample that no plan foresaw.
+//! Reads outside of the announced order.
 //!
-//! From whichever cache has it, else from the origin, at once and on its own account: such a read waits for nobody, and
-//! nobody waits for it. The price is that two who ask for the same sample at the same time read it twice.
+//! A sample comes from the fastest cache that has it, else from the origin. Such a read is
+//! independent of all others. The price is that two simultaneous requests for one sample read it
+//! twice.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use foreread_tier::{CacheTier, ErrorKind, Lookup, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 
-use crate::answers::caught;
 use crate::dataset::Dataset;
-use crate::driver::not_kept;
+use crate::driver::log_store_error;
+use crate::read_results::catch_panic;
 use crate::report::Source;
-use crate::serving::fetch;
+use crate::sample_server::fetch;
 
-/// Reads single samples; cheap to clone.
+/// Reads single samples. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Direct {
     datasets: Arc<[Dataset]>,
@@ -23,33 +23,29 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Reads from these datasets, as the schedule numbers them, by way of these caches.
+    /// Reads from these datasets, numbered as in the schedule, through these caches.
     pub fn new(datasets: Vec<Dataset>, caches: Vec<(Source, Arc<dyn CacheTier>)>) -> Self {
         Self { datasets: datasets.into(), caches: caches.into() }
     }
 
-    /// A sample, and where it came from. With `keep`, what came from the origin stays in the fastest cache that has room:
-    /// for a future that nobody knows, the first come are as good to keep as any.
+    /// Reads a sample and returns its source. With `keep`, a sample from the origin is stored in
+    /// the fastest cache with room. Without a plan, the first samples are as good to keep as any.
     ///
     /// # Errors
-    /// If there is no such sample, or it cannot be read, is not as long as the catalog says or does not add up; if a tier
+    /// If there is no such sample, it cannot be read, its length or checksum is wrong, or a tier
     /// panics.
     ///
     /// # Cancel safety
-    /// Dropping the future reads nothing, or reads and keeps nothing.
+    /// Dropping the future reads nothing, or reads and stores nothing.
     pub async fn read(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
-        // Whoever asked may wait for an answer without an end.
-        caught("engine", self.find(key, keep)).await
+        // A panic must not leave the caller without a result.
+        catch_panic("engine", self.find(key, keep)).await
     }
 
     async fn find(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
         let unknown =
             || TierError::new(ErrorKind::Invalid, "catalog").with_detail(format!("there is no sample {key}"));
-        let of = self.datasets.get(key.dataset.0 as usize).ok_or_else(unknown)?;
-        if key.id.0 >= of.catalog.len() {
-            return Err(unknown());
-        }
-        let bytes = of.catalog.sizes().bytes(key.id);
+        let (of, bytes) = Dataset::find(&self.datasets, key).ok_or_else(unknown)?;
         for (source, cache) in &*self.caches {
             match cache.lookup(key) {
                 Lookup::Ready(sample) => return Ok((sample, *source)),
@@ -57,32 +53,31 @@ impl Direct {
                 Lookup::Stored => match fetch(&**cache, key, bytes, Tick(0)).await {
                     Ok(bytes) => return Ok((Sample::uncharged(bytes), *source)),
                     // The origin has it.
-                    Err(error) => not_kept(&**cache, key, &error),
+                    Err(error) => log_store_error(&**cache, key, &error),
                 },
             }
         }
-        let came = of.read(key, Tick(0)).await;
-        let bytes = match came.and_then(|bytes| of.checked(key, bytes)) {
+        let received = of.read(key, Tick(0)).await;
+        let bytes = match received.and_then(|bytes| of.checked(key, bytes)) {
             Ok(bytes) => bytes,
             Err(error) => return Err(of.named(key, error).await),
         };
-        let kept = if keep { self.keep(key, &bytes).await } else { None };
-        Ok((kept.unwrap_or_else(|| Sample::uncharged(bytes)), Source::Origin))
+        let sample = Sample::uncharged(bytes);
+        if keep {
+            self.keep(key, &sample).await;
+        }
+        Ok((sample, Source::Origin))
     }
 
-    /// Keeps a sample in the fastest cache that has room, and returns it as that counts it.
-    async fn keep(&self, key: SampleKey, bytes: &Bytes) -> Option<Sample> {
+    /// Stores a sample in the fastest cache with room, whose budget then counts it.
+    async fn keep(&self, key: SampleKey, sample: &Sample) {
         for (_, cache) in &*self.caches {
-            let room = cache.reserve(cache.footprint().of(bytes.len() as u64));
-            // A charge of nothing, which the cache replaces by the room's.
-            let Some((room, nothing)) = room.zip(cache.reserve(0)) else { continue };
-            let sample = Sample::new(bytes.clone(), nothing);
+            let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else { continue };
             match cache.store(room, key, sample.clone()).await {
-                Ok(()) => return Some(sample),
-                Err(error) => not_kept(&**cache, key, &error),
+                Ok(()) => return,
+                Err(error) => log_store_error(&**cache, key, &error),
             }
         }
-        None
     }
 }
 
@@ -95,14 +90,14 @@ mod tests {
 
     use super::*;
     use crate::locate::Locator;
-    use crate::locate::tests::Server;
+    use crate::locate::tests::FakeServer;
 
-    /// It waited for the catalog's file server, of which only the origin needs anything.
+    /// A cached sample waited for the catalog's file server, which only the origin needs.
     #[tokio::test]
     // semantics: SAMPLE-20
-    async fn kept_sample_waits_for_no_name() {
+    async fn cached_sample_needs_no_catalog_look_up() {
         let fake = FakeOrigin::uniform(4, 100);
-        let server = Server::new(fake.clone());
+        let server = FakeServer::new(fake.clone());
         server.hang(0..4);
         let objects = (0..4).map(|id| fake.object(SampleId(id)));
         let catalog = Catalog::from_objects("fake://", objects).unwrap();

@@ -1,13 +1,15 @@
-//! Carries out what the core decides: the only part of the engine that touches tiers, tasks and time.
+//! Carries out the core's decisions. This is the only part of the engine that uses tiers, tasks and
+//! time.
 //!
-//! One task a run decides. It computes no checksum, copies no sample and waits for no file: [other tasks](crate::reading)
-//! and blocking threads do.
+//! One task per run decides. It computes no checksum, copies no sample and waits for no file:
+//! [other tasks](crate::active_reads) and blocking threads do.
 //!
-//! The task gathers everything that has happened (answers, what the trainer did, streams that were dealt),
-//! tells the core, and then lets it proceed once, so that reads leave in batches and a busy trainer costs one wake-up
-//! a batch instead of one a sample. Epochs are dealt on the runtime's blocking threads, one ahead.
+//! In each turn the task collects all events (read results, the trainer's actions, computed
+//! orders), passes them to the core, and lets it proceed once. So reads leave in batches, and a
+//! busy trainer costs one wake-up per batch instead of one per sample. The order of the next epoch
+//! is computed on a blocking thread.
 //!
-//! Dropping the task drops the streams of answers, which cancels what has not started; nothing outlives the run.
+//! Dropping the task cancels the reads that have not started. Only stores that have begun complete.
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -24,32 +26,32 @@ use foreread_types::{DatasetId, SampleKey, Tick};
 use futures::{FutureExt, StreamExt};
 use tokio::task::JoinHandle;
 
-use crate::answers::{Answer, Pending, panic_message};
+use crate::active_reads::{ActiveReads, Executor};
 use crate::batch::Batch;
-use crate::blocks::{Blocks, Waiting};
-use crate::copies::Copies;
+use crate::blocks::Blocks;
+use crate::copies::PendingCopies;
 use crate::core::{Action, Core, Event};
 use crate::dataset::Dataset;
 use crate::error::LoadError;
 use crate::handover::Handover;
-use crate::hedges::{Hedged, Hedges};
-use crate::held::Held;
-use crate::locate::fault;
-use crate::others::Others;
-use crate::patience::Patience;
-use crate::reading::{Reads, Where};
-use crate::report::Taking;
+use crate::hedges::{HedgeResult, Hedges};
+use crate::locate::catalog_error;
+use crate::peer_group::Others;
+use crate::read_results::{PendingRead, ReadResult, panic_message};
+use crate::ready::ReadySamples;
+use crate::report::BatchCounts;
+use crate::wait_timer::WaitTimer;
 
-/// How many answers are taken in before the core may proceed.
-const GATHER: usize = 256;
+/// Results that are collected before the core proceeds.
+const RESULTS_PER_TURN: usize = 256;
 
-/// For how many actions and reads of a turn memory is kept.
-const MOST_KEPT: usize = 4096;
+/// Capacity that a turn's vectors retain.
+const MAX_RETAINED: usize = 4096;
 
 /// Errors of earlier batches that are remembered, at most.
-const ERRORS: usize = 1024;
+const MAX_ERRORS: usize = 1024;
 
-type Dealing = (usize, JoinHandle<Result<AccessStream, OracleError>>);
+type DealTask = (usize, JoinHandle<Result<AccessStream, OracleError>>);
 
 pub(crate) struct Driver {
     pub(crate) core: Core,
@@ -57,81 +59,82 @@ pub(crate) struct Driver {
     pub(crate) plan: LocalPlan,
     pub(crate) datasets: Arc<[Dataset]>,
     pub(crate) caches: Vec<Arc<dyn CacheTier>>,
-    pub(crate) others: Option<Others>,
+    pub(crate) peer_group: Option<Others>,
     pub(crate) staging: Budget,
     pub(crate) handover: Arc<Handover>,
-    pub(crate) held: Held,
-    /// Why samples could not be read, and at which use, for the error that ends the run; `None` where no sample ends it.
+    pub(crate) ready: ReadySamples,
+    /// Why samples could not be read, and at which use. Used for the error that ends the run.
+    /// `None` where no sample ends it.
     pub(crate) errors: Option<HashMap<SampleKey, (Tick, TierError)>>,
-    /// Why the catalog could not be read, the first time that it could not.
-    pub(crate) catalog_fault: Option<DatasetError>,
-    /// Why the order of a pass could not be computed; said when all before it has been handed out.
-    pub(crate) disorder: Option<LoadError>,
-    pub(crate) reads: Reads,
-    pub(crate) dealing: Option<Dealing>,
-    /// What is read in blocks, what blocks under way hold, what samples hold that nobody has asked for on their way into
-    /// caches, and uses whose block failed or whose bytes were wrong.
+    /// The first error of the catalog.
+    pub(crate) catalog_error: Option<DatasetError>,
+    /// Why the order of a pass could not be computed. Reported after all batches before it.
+    pub(crate) order_error: Option<LoadError>,
+    pub(crate) reads: ActiveReads,
+    pub(crate) dealing: Option<DealTask>,
+    /// The blocks, the budget of blocks in flight, and the budget of their samples on the way into
+    /// caches.
     pub(crate) blocks: Blocks,
     pub(crate) block_budget: Budget,
-    pub(crate) unasked_budget: Budget,
-    /// Copies of what disks have read, on their way into caches.
-    pub(crate) copies: Copies,
-    pub(crate) singly: Vec<Waiting>,
-    /// How long the trainer has been waiting, where other ranks may be the reason.
-    pub(crate) patience: Patience,
-    /// The sample that ends the run, its epoch, and why.
+    pub(crate) store_budget: Budget,
+    /// Copies of disk reads on their way into caches.
+    pub(crate) copies: PendingCopies,
+    pub(crate) retry_single: Vec<PendingRead>,
+    /// The time that the trainer has waited, where other ranks may be the reason.
+    pub(crate) wait_timer: WaitTimer,
+    /// The sample that ends the run, its epoch, and the error.
     pub(crate) failure: Option<(SampleKey, u64, TierError)>,
-    /// Reads of the origin for samples whose owners are slow.
+    /// Reads of the origin for samples of slow owners.
     pub(crate) hedges: Hedges,
     pub(crate) ended: bool,
 }
 
-/// One turn's reads, to be sent at its end, and what it has to do; empty between turns, whose memory is used again.
+/// The actions and reads of one turn. Empty between turns. Its memory is reused.
 pub(crate) struct Turn {
     actions: Vec<Action>,
-    pub(crate) origins: Vec<Vec<Pending>>,
+    pub(crate) origins: Vec<Vec<PendingRead>>,
     /// Reads of one block each.
-    pub(crate) blocks: Vec<Vec<Pending>>,
-    caches: Vec<Vec<Pending>>,
-    /// By store; most are asked for nothing in most turns.
-    others: BTreeMap<usize, Vec<Pending>>,
+    pub(crate) blocks: Vec<Vec<PendingRead>>,
+    caches: Vec<Vec<PendingRead>>,
+    /// By store. Most stores get no request in most turns.
+    peers: BTreeMap<usize, Vec<PendingRead>>,
 }
 
 impl Turn {
     fn new(origins: usize, caches: usize) -> Self {
         let none = |tiers| std::iter::repeat_with(Vec::new).take(tiers).collect();
         let (origins, caches) = (none(origins), none(caches));
-        Self { actions: Vec::new(), origins, blocks: Vec::new(), caches, others: BTreeMap::new() }
+        Self { actions: Vec::new(), origins, blocks: Vec::new(), caches, peers: BTreeMap::new() }
     }
 }
 
-/// Gives back what an unusually long turn has taken.
+/// Releases the memory of an unusually long turn.
 fn shrink<T>(used: &mut Vec<T>) {
-    used.shrink_to(MOST_KEPT);
+    used.shrink_to(MAX_RETAINED);
 }
 
 /// Ends the run when dropped, unless it has ended.
-struct EndOfRun(Arc<Handover>);
+struct FinishOnDrop(Arc<Handover>);
 
-impl Drop for EndOfRun {
+impl Drop for FinishOnDrop {
     fn drop(&mut self) {
         self.0.finish(Err(LoadError::stopped()));
     }
 }
 
 impl Driver {
-    /// Runs until the last batch has been handed out, the run has failed, or the task is dropped. However the task ends,
-    /// nobody waits for it any longer.
+    /// Runs until the last batch was handed out, the run has failed, or the task is dropped. The
+    /// handover is finished in every case.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
-        let end = EndOfRun(Arc::clone(&self.handover));
+        let end = FinishOnDrop(Arc::clone(&self.handover));
         async move {
-            if let Err(panic) = AssertUnwindSafe(self.carry_out()).catch_unwind().await {
+            if let Err(panic) = AssertUnwindSafe(self.drive()).catch_unwind().await {
                 end.0.finish(Err(LoadError::panicked(&*panic)));
             }
         }
     }
 
-    async fn carry_out(mut self) {
+    async fn drive(mut self) {
         let mut events = Vec::new();
         let mut turn = Turn::new(self.datasets.len(), self.caches.len());
         loop {
@@ -142,93 +145,93 @@ impl Driver {
             }
             tokio::select! {
                 biased;
-                // First: where answers never cease, the next epoch's order must not wait for a lull.
+                // First, or a constant stream of results would delay the next epoch's order.
                 (pass, stream) = dealt(&mut self.dealing) => events.push(match stream {
                     Ok(stream) => Event::Dealt { pass, stream },
                     Err(error) => {
-                        self.disorder = Some(error);
-                        Event::NotDealt { pass }
+                        self.order_error = Some(error);
+                        Event::DealFailed { pass }
                     }
                 }),
                 answer = self.reads.next(), if !self.reads.is_empty() => {
                     if let Some(answer) = answer {
-                        self.answered(answer, &mut events);
+                        self.on_result(answer, &mut events);
                     }
                 }
                 () = self.handover.changed() => {}
-                hedged = self.hedges.next(), if !self.hedges.is_empty() => self.hedged(hedged, &mut events),
-                () = self.patience.late() => {
-                    let (waited, origin) = (self.patience.waited(), self.hedges.origin_pace());
-                    events.push(Event::Late { waited, origin });
+                hedged = self.hedges.next(), if !self.hedges.is_empty() => self.on_hedge(hedged, &mut events),
+                () = self.wait_timer.fired() => {
+                    let (waited, origin) = (self.wait_timer.waited(), self.hedges.origin_pace());
+                    events.push(Event::WaitedLong { waited, origin });
                 }
             }
         }
     }
 
-    /// Everything that has happened by now.
+    /// Collects everything that has happened so far.
     fn gather(&mut self, events: &mut Vec<Event>) {
-        let told = self.handover.told();
-        if told.released > 0 {
-            events.push(Event::Released { bytes: told.released });
+        let trainer = self.handover.drain_events();
+        if trainer.released > 0 {
+            events.push(Event::Released { bytes: trainer.released });
         }
-        events.extend((0..told.taken).map(|_| Event::Taken));
-        events.extend(told.reach.map(|bytes| Event::Reach { bytes }));
-        if told.taken > 0 {
-            self.patience.end();
+        events.extend((0..trainer.batches_taken).map(|_| Event::Taken));
+        events.extend(trainer.look_ahead.map(|bytes| Event::LookAhead { bytes }));
+        if trainer.batches_taken > 0 {
+            self.wait_timer.end();
         }
-        if told.asked {
-            events.push(Event::Asked);
-            if self.others.is_some() {
-                self.patience.begin();
+        if trainer.waiting {
+            events.push(Event::Waiting);
+            if self.peer_group.is_some() {
+                self.wait_timer.begin();
             }
         }
-        // Tiers without tasks of their own may owe the wake-ups of answers that are there.
-        let here = self.datasets.iter().map(|dataset| &*dataset.origin);
-        here.filter(|origin| Where::of_origin(*origin) == Where::Here).for_each(Tier::submit);
+        // A tier without its own tasks may owe wake-ups for completed reads.
+        let origins = self.datasets.iter().map(|dataset| &*dataset.origin);
+        origins.filter(|origin| Executor::of_origin(*origin) == Executor::Driver).for_each(Tier::submit);
         self.caches.iter().for_each(|cache| cache.submit());
-        for _ in 0..GATHER {
+        for _ in 0..RESULTS_PER_TURN {
             let Some(answer) = self.reads.next().now_or_never().flatten() else { break };
-            self.answered(answer, events);
+            self.on_result(answer, events);
         }
     }
 
-    pub(crate) fn answered(&mut self, answer: Answer, events: &mut Vec<Event>) {
-        let Answer { tick, key, block, result, again } = answer;
+    pub(crate) fn on_result(&mut self, answer: ReadResult, events: &mut Vec<Event>) {
+        let ReadResult { tick, key, block, result, retry_charge } = answer;
         if let Some(block) = block {
-            return self.block_answered(block, key, result, events);
+            return self.on_block_result(block, key, result, events);
         }
-        if self.held.is_settled(tick) {
-            return; // by a hedge
+        if self.ready.is_settled(tick) {
+            return; // a hedge has won
         }
-        if let (Err(error), Some(charge)) = (&result, again) {
-            tracing::debug!(%key, %error, "a sample is not what was written; it is read once more");
-            return self.singly.push(Waiting { tick, key, charge });
+        if let (Err(error), Some(charge)) = (&result, retry_charge) {
+            tracing::debug!(%key, %error, "the checksum of a sample is wrong, reading it once more");
+            return self.retry_single.push(self.pending(tick, key, charge));
         }
         match result {
             Ok(sample) => {
                 if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
-                    errors.remove(&key); // a cache's
+                    errors.remove(&key); // the error of a cache
                 }
-                self.held.put(tick, key.id, sample);
+                self.ready.put(tick, key.id, sample);
                 events.push(Event::Arrived(tick));
             }
             Err(error) => self.failed(tick, key, error, events),
         }
     }
 
-    fn hedged(&mut self, hedged: Option<Hedged>, events: &mut Vec<Event>) {
+    fn on_hedge(&mut self, hedged: Option<HedgeResult>, events: &mut Vec<Event>) {
         let Some((tick, key, result)) = hedged else { return };
         match result {
             Ok(sample) => {
                 if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
-                    errors.remove(&key); // the owner's
+                    errors.remove(&key); // the error of the owner
                 }
-                self.held.put(tick, key.id, sample);
-                events.push(Event::Hedged(tick));
+                self.ready.put(tick, key.id, sample);
+                events.push(Event::HedgeArrived(tick));
             }
             Err(error) => {
                 tracing::debug!(%key, %error, "a hedge failed");
-                if self.is_catalog_fault(key, &error) {
+                if self.note_catalog_error(key, &error) {
                     return events.push(Event::HedgeUnlocated(tick));
                 }
                 if let Some(errors) = &mut self.errors {
@@ -239,11 +242,11 @@ impl Driver {
         }
     }
 
-    /// Whether a read of the origin failed because the catalog could not be read. That is remembered instead of why a cache
-    /// or another rank did not deliver the sample.
-    fn is_catalog_fault(&mut self, key: SampleKey, error: &TierError) -> bool {
-        let Some(fault) = fault(error) else { return false };
-        self.catalog_fault.get_or_insert_with(|| fault.clone());
+    /// Whether the catalog caused a failed read of the origin. If so, its error replaces those of
+    /// caches and other ranks.
+    fn note_catalog_error(&mut self, key: SampleKey, error: &TierError) -> bool {
+        let Some(fault) = catalog_error(error) else { return false };
+        self.catalog_error.get_or_insert_with(|| fault.clone());
         if let Some(errors) = &mut self.errors {
             errors.remove(&key);
         }
@@ -251,7 +254,7 @@ impl Driver {
     }
 
     pub(crate) fn failed(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
-        if self.is_catalog_fault(key, &error) {
+        if self.note_catalog_error(key, &error) {
             return events.push(Event::Unlocated(tick));
         }
         let lost = error.kind().is_loss();
@@ -259,10 +262,10 @@ impl Driver {
         if let Some(errors) = &mut self.errors {
             errors.insert(key, (tick, error));
         }
-        events.push(if lost { Event::Lost(tick) } else { Event::Failed(tick) });
+        events.push(if lost { Event::Invalid(tick) } else { Event::Failed(tick) });
     }
 
-    /// Ends the run with what the failed sample is called, which is read from a file.
+    /// Ends the run with the failed sample's name, which is read from a file.
     async fn report_failure(&mut self) {
         let Some((key, epoch, error)) = self.failure.take() else { return };
         let error = self.datasets[key.dataset.0 as usize].named(key, error).await;
@@ -274,17 +277,17 @@ impl Driver {
         self.handover.finish(end);
     }
 
-    /// Tells the core `events` and lets it proceed, again as long as something has come of it at once (lookups that
-    /// were answered may have completed batches and made room), then sends the reads that it asked for.
+    /// Passes `events` to the core and carries out its actions. Repeats while actions cause new
+    /// events at once: look-ups may complete batches and make room. Then sends the reads.
     fn turn(&mut self, events: &mut Vec<Event>, turn: &mut Turn) {
-        for waiting in std::mem::take(&mut self.singly) {
-            self.read_singly(waiting, turn);
+        for pending in self.retry_single.drain(..) {
+            turn.origins[pending.key.dataset.0 as usize].push(pending);
         }
         let mut actions = std::mem::take(&mut turn.actions);
         loop {
             for event in events.drain(..).chain([Event::Proceed]) {
-                if self.others.is_some() {
-                    self.hedges.note(&event, &self.held);
+                if self.peer_group.is_some() {
+                    self.hedges.note(&event, &self.ready);
                 }
                 self.core.on(event, &mut actions);
             }
@@ -305,7 +308,7 @@ impl Driver {
     fn send(&mut self, turn: &mut Turn) {
         for (dataset, pending) in (0..).map(DatasetId).zip(self.datasets.iter()).zip(&mut turn.origins) {
             if !pending.is_empty() {
-                self.reads.begin_of_origin(dataset, pending, Where::of_origin(&*dataset.1.origin));
+                self.reads.begin_of_origin(dataset, pending, Executor::of_origin(&*dataset.1.origin));
                 shrink(pending);
             }
         }
@@ -321,44 +324,44 @@ impl Driver {
                 shrink(pending);
             }
         }
-        while let Some((store, mut pending)) = turn.others.pop_first() {
-            if let Some(tier) = self.others.as_ref().and_then(|others| others.tier(store)) {
+        while let Some((store, mut pending)) = turn.peers.pop_first() {
+            if let Some(tier) = self.peer_group.as_ref().and_then(|peers| peers.tier(store)) {
                 self.reads.begin_by_key(&tier, &mut pending);
             }
         }
     }
 
-    /// Carries out one action; what comes of it at once is added to `events`.
+    /// Carries out one action. Events that it causes at once are added to `events`.
     fn act(&mut self, action: Action, turn: &mut Turn, events: &mut Vec<Event>) {
         match action {
             Action::Deal { pass } => self.deal(pass),
             Action::Find { tick, key, level } => events.push(match self.find(key, level) {
                 Lookup::Ready(sample) => {
-                    self.held.put(tick, key.id, sample);
+                    self.ready.put(tick, key.id, sample);
                     Event::Found(tick)
                 }
-                Lookup::Stored => Event::Kept(tick),
+                Lookup::Stored => Event::Stored(tick),
                 Lookup::Absent => Event::Absent(tick),
             }),
-            Action::Fetch { tick, key, level, takes } => {
-                let pending = Pending::new(tick, key, self.bytes(key), self.staging.charge(takes));
+            Action::Fetch { tick, key, level, read_cost } => {
+                let pending = PendingRead::new(tick, key, self.bytes(key), self.staging.charge(read_cost));
                 turn.caches[level].push(pending);
             }
-            Action::Ask { tick, key, store } => self.ask(tick, key, store, turn, events),
+            Action::RequestPeer { tick, key, store } => self.ask(tick, key, store, turn, events),
             Action::Hedge { tick, key } => self.hedge(tick, key),
             Action::CancelHedge { tick } => self.hedges.cancel(tick),
-            Action::CancelAsk { key, store } => {
-                if let Some(others) = &self.others {
+            Action::CancelPeerRequest { key, store } => {
+                if let Some(others) = &self.peer_group {
                     others.cancel(store, key);
                 }
             }
-            // Nothing lies between two bytes of an object, and nobody is asked for it.
+            // An empty range needs no request.
             Action::Read { tick, key } if self.bytes(key) == 0 && self.is_packed(key) => {
-                self.held.put(tick, key.id, Sample::uncharged(Bytes::new()));
+                self.ready.put(tick, key.id, Sample::uncharged(Bytes::new()));
                 events.push(Event::Arrived(tick));
             }
             Action::Read { tick, key } => {
-                if self.others.is_some() {
+                if self.peer_group.is_some() {
                     self.hedges.read_begins(tick);
                 }
                 self.read(tick, key, turn);
@@ -367,24 +370,24 @@ impl Driver {
             Action::Remove { key, level } => {
                 self.copies.cancel(key, level);
                 let cache = Arc::clone(&self.caches[level]);
-                in_passing(async move { cache.remove(vec![key]).await });
+                spawn_store(async move { cache.remove(vec![key]).await });
             }
             Action::Share { from, to } => {
-                if let Some((id, sample)) = self.held.get(from).cloned() {
-                    self.held.put(to, id, sample);
+                if let Some((id, sample)) = self.ready.get(from).cloned() {
+                    self.ready.put(to, id, sample);
                 }
             }
-            Action::Hand { pass, index, first, ticks, taking } => {
-                // A run that goes on behind them, with other samples in their place, needs no more than the latest.
-                if let Some(errors) = self.errors.as_mut().filter(|errors| errors.len() > ERRORS) {
+            Action::Hand { pass, index, first, ticks, counts } => {
+                // A run that substitutes samples needs only the latest errors.
+                if let Some(errors) = self.errors.as_mut().filter(|errors| errors.len() > MAX_ERRORS) {
                     errors.retain(|_, (tick, _)| *tick >= first);
                 }
-                self.hand(pass, index, ticks, taking);
+                self.hand(pass, index, ticks, counts);
             }
             Action::Fail { tick, key } => {
                 let epoch = self.run.pass_of(tick).map_or(0, |pass| pass.epoch);
                 let error = self.errors.as_mut().and_then(|errors| errors.remove(&key));
-                let fault = self.catalog_fault.take();
+                let fault = self.catalog_error.take();
                 let error = match (error, fault) {
                     (Some((at, error)), fault) if at == tick || fault.is_none() => error,
                     (_, Some(fault)) => return self.finish(Err(LoadError::catalog(fault))),
@@ -394,42 +397,40 @@ impl Driver {
                 self.ended = true;
             }
             Action::End => {
-                let end = self.disorder.take().map_or(Ok(()), Err);
+                let end = self.order_error.take().map_or(Ok(()), Err);
                 self.finish(end);
             }
         }
     }
 
-    /// Looks for a sample in a cache, and on its way into it.
+    /// Looks for a sample in a cache, and among the copies on their way into it.
     fn find(&self, key: SampleKey, level: usize) -> Lookup {
         let cache = &self.caches[level];
         match cache.lookup(key) {
-            // What is stored between the two is found by the second look.
+            // The second look-up finds a copy that was stored in between.
             Lookup::Absent => self.copies.get(key, level).map_or_else(|| cache.lookup(key), Lookup::Ready),
             found => found,
         }
     }
 
-    /// Asks the owner of a sample for it; where nobody stands for the owner, the read fails at once.
+    /// Requests a sample from its owner. Fails at once where no tier stands for the owner.
     fn ask(&mut self, tick: Tick, key: SampleKey, store: usize, turn: &mut Turn, events: &mut Vec<Event>) {
-        if self.others.as_ref().is_none_or(|others| others.tier(store).is_none()) {
-            // The core has counted its bytes, and there is no charge to give them back.
+        if self.peer_group.as_ref().is_none_or(|peers| peers.tier(store).is_none()) {
+            // The core has counted its bytes, and no charge gives them back.
             self.handover.release(self.bytes(key));
             return self.failed(tick, key, TierError::new(ErrorKind::Absent, "peer"), events);
         }
-        let bytes = self.bytes(key);
-        let pending = Pending::new(tick, key, bytes, self.staging.charge(bytes));
-        // What a peer gets wrong is read from the origin.
-        let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
-        turn.others.entry(store).or_default().push(pending.checked(crc32c));
+        // A checksum mismatch of a peer's bytes leads to a read of the origin.
+        let pending = self.pending(tick, key, self.staging.charge(self.bytes(key)));
+        turn.peers.entry(store).or_default().push(pending);
     }
 
-    /// A sample's length.
+    /// The length of a sample.
     pub(crate) fn bytes(&self, key: SampleKey) -> u64 {
         self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id)
     }
 
-    /// Reads a sample from the origin although its owner was asked for it.
+    /// Reads a sample from the origin although its owner has a request for it.
     fn hedge(&mut self, tick: Tick, key: SampleKey) {
         let charge = self.staging.charge(self.bytes(key));
         self.hedges.begin(self.datasets[key.dataset.0 as usize].clone(), tick, key, charge);
@@ -444,14 +445,14 @@ impl Driver {
         tracing::debug!(epoch = pass.epoch, phase = %pass.kind, batches = pass.batches, "dealing");
         let run = self.run.clone();
         let inverse = matches!(self.plan.retention(), Retention::Threshold { .. });
-        let locality = self.others.as_ref().and_then(|others| others.locality.clone());
+        let locality = self.peer_group.as_ref().and_then(|peers| peers.locality.clone());
         let task = tokio::task::spawn_blocking(move || {
             let stream = match locality {
                 Some(locality) => locality.stream(&run, &pass)?,
                 None => run.stream(&pass)?,
             };
             if inverse {
-                stream.uses(); // built here, or the runtime's thread would build it at the first question
+                stream.uses(); // built here, because the driver's thread would build it otherwise
             }
             Ok(stream)
         });
@@ -459,63 +460,63 @@ impl Driver {
     }
 
     fn store(&mut self, tick: Tick, key: SampleKey, level: usize) {
-        // What this rank owns was kept when it came.
+        // An owned sample was stored when it arrived.
         if self.plan.owned(key).is_some() {
             return;
         }
-        let Some((_, sample)) = self.held.get(tick).cloned() else { return };
+        let Some((_, sample)) = self.ready.get(tick).cloned() else { return };
         let cache = Arc::clone(&self.caches[level]);
         let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {
-            return skipped(&*cache);
+            return count_skip(&*cache);
         };
         if sample.charged() > sample.len() as u64 {
-            return self.copies.begin((level, cache), room, key, sample, self.staging.charge(0));
+            return self.copies.begin((level, cache), room, key, sample);
         }
-        in_passing(async move { keep(&*cache, room, key, sample).await });
+        spawn_store(async move { store_sample(&*cache, room, key, sample).await });
     }
 
-    fn hand(&mut self, pass: usize, index: u64, ticks: u64, taking: Taking) {
-        let samples = self.held.take(ticks);
+    fn hand(&mut self, pass: usize, index: u64, ticks: u64, counts: BatchCounts) {
+        let samples = self.ready.take(ticks);
         let Some(of) = self.run.pass(pass) else { return };
         let (epoch, phase, dataset) = (of.epoch, of.kind, of.dataset);
         let catalog = self.datasets[dataset.0 as usize].catalog.clone();
-        self.handover.push(Batch { pass, epoch, phase, dataset, catalog, index, samples, taking });
+        self.handover.push(Batch { pass, epoch, phase, dataset, catalog, index, samples, counts });
     }
 }
 
-/// The same bytes in memory of just their length; `None` if there is none.
+/// Copies bytes into an allocation of exactly their length. `None` if there is no memory.
 pub(crate) fn own_copy(bytes: &[u8]) -> Option<Bytes> {
     let mut own = HeapBuffers.allocate(bytes.len(), 1)?;
     own.extend(bytes);
     Some(own.freeze())
 }
 
-/// Stores a sample in a cache that has `room` for it.
-pub(crate) async fn keep(cache: &dyn CacheTier, room: Charge, key: SampleKey, sample: Sample) {
+/// Stores a sample in a cache, using its reserved `room`.
+pub(crate) async fn store_sample(cache: &dyn CacheTier, room: Charge, key: SampleKey, sample: Sample) {
     match cache.store(room, key, sample).await {
         Ok(()) => {}
-        // Too much is on its way already: the next use will store it.
-        Err(error) if error.kind() == ErrorKind::Full => skipped(cache),
-        Err(error) => not_kept(cache, key, &error),
+        // Too much is on its way already. The next use will store it.
+        Err(error) if error.kind() == ErrorKind::Full => count_skip(cache),
+        Err(error) => log_store_error(cache, key, &error),
     }
 }
 
-/// Notes that a cache had no room, or too much on its way into it.
-pub(crate) fn skipped(cache: &dyn CacheTier) {
+/// Counts a store that was skipped because the cache had no room or too much on its way.
+pub(crate) fn count_skip(cache: &dyn CacheTier) {
     metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned()).increment(1);
 }
 
-/// The tier has said so itself, once and not for each sample.
-pub(crate) fn not_kept(cache: &dyn CacheTier, key: SampleKey, error: &TierError) {
-    tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be kept");
+/// The tier itself logs a warning once, not for each sample.
+pub(crate) fn log_store_error(cache: &dyn CacheTier, key: SampleKey, error: &TierError) {
+    tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be cached");
 }
 
-/// Drives what a cache is to do as far as it goes at once (all the way, for a memory tier), and the rest as a task of its own.
-/// If the cache panics, it has not done it, and the caller goes on.
-pub(crate) fn in_passing(work: impl Future<Output = ()> + Send + 'static) {
+/// Polls a cache's work once, which completes a store in memory. The rest runs as a task. A panic
+/// of the cache is logged and does not reach the caller.
+pub(crate) fn spawn_store(work: impl Future<Output = ()> + Send + 'static) {
     let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind().map(|done| {
         if let Err(panic) = done {
-            tracing::error!("a cache has panicked: {}", panic_message(&*panic));
+            tracing::error!("a cache panicked: {}", panic_message(&*panic));
         }
     }));
     if work.as_mut().now_or_never().is_none() {
@@ -523,8 +524,8 @@ pub(crate) fn in_passing(work: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-/// The stream that is being dealt, when it is there; never, when none is.
-async fn dealt(dealing: &mut Option<Dealing>) -> (usize, Result<AccessStream, LoadError>) {
+/// Waits for the order that is being computed. Pending for ever while there is none.
+async fn dealt(dealing: &mut Option<DealTask>) -> (usize, Result<AccessStream, LoadError>) {
     let Some((pass, task)) = dealing else { return std::future::pending().await };
     let (pass, done) = (*pass, task.await);
     *dealing = None;

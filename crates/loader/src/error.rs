@@ -9,29 +9,30 @@ use foreread_oracle::OracleError;
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleKey;
 
-use crate::answers::panic_message;
+use crate::read_results::panic_message;
 
-/// The kinds of failure that a trainer can tell apart.
+/// The kinds of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LoadErrorKind {
-    /// A sample could not be read; the tier's own kind says why.
+    /// A sample could not be read, with the kind of the tier's error.
     Sample(ErrorKind),
-    /// The catalog file was changed, truncated or cannot be read any more: no sample is to blame, and none is skipped.
+    /// The catalog file was changed or truncated, or can no longer be read. No sample is at fault,
+    /// and none is skipped.
     Catalog,
     /// The order of a pass could not be computed.
     Order,
-    /// Code that the engine calls has panicked: a cache of the program's own, or the engine itself.
+    /// Code called by the engine has panicked: a custom cache, or the engine itself.
     Panic,
-    /// The engine has stopped without finishing: the runtime was shut down under it.
+    /// The engine stopped before the end because its runtime was shut down.
     Stopped,
-    /// The call would have blocked the runtime that the engine works on. The run is not over.
+    /// The call would have blocked the engine's own runtime. The run is not over.
     Blocking,
-    /// No batch came within the time that the caller allowed. The run is not over.
+    /// No batch arrived within the caller's timeout. The run is not over.
     Timeout,
 }
 
-/// Why a run ended early. Opaque; cheap to clone.
+/// Why a run ended early. Opaque and cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LoadError(Cause);
 
@@ -59,7 +60,7 @@ impl LoadError {
         Self(Cause::Order(Arc::new(error)))
     }
 
-    /// What a panic in the engine's task was for.
+    /// A panic in the engine's task.
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
         Self(Cause::Panic(panic_message(panic).into()))
     }
@@ -68,7 +69,7 @@ impl LoadError {
         Self(Cause::Stopped)
     }
 
-    /// A call that is refused because its thread is the engine's runtime's.
+    /// A call on a thread of the engine's own runtime.
     pub fn blocking() -> Self {
         Self(Cause::Blocking)
     }
@@ -77,7 +78,7 @@ impl LoadError {
         Self(Cause::Timeout)
     }
 
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub fn kind(&self) -> LoadErrorKind {
         match &self.0 {
             Cause::Sample { source, .. } => LoadErrorKind::Sample(source.kind()),
@@ -90,7 +91,7 @@ impl LoadError {
         }
     }
 
-    /// What is wrong with the catalog, where that is the cause.
+    /// The kind of the catalog's error, if the catalog is the cause.
     pub fn dataset_kind(&self) -> Option<DatasetErrorKind> {
         match &self.0 {
             Cause::Catalog(error) => Some(error.kind()),
@@ -114,26 +115,27 @@ impl fmt::Display for LoadError {
                 write!(f, "{key} (epoch {epoch}) cannot be read: {source}")?;
                 match source.kind() {
                     ErrorKind::NotFound | ErrorKind::Changed => {
-                        f.write_str("; index the dataset again if it was changed on purpose")
+                        f.write_str("; index the dataset again if the change is intended")
                     }
                     ErrorKind::Denied => f.write_str("; give this user permission to read it"),
                     ErrorKind::Expired => f.write_str("; renew the credentials"),
                     _ => f.write_str(
-                        "; resume when that is mended, or have unreadable samples skipped or substituted",
+                        "; resume after fixing the cause, or have unreadable samples skipped or substituted",
                     ),
                 }
             }
             Cause::Catalog(error) => error.fmt(f),
             Cause::Order(error) => write!(f, "the order of an epoch cannot be computed: {error}"),
             Cause::Panic(message) => {
-                write!(f, "code that the engine calls has panicked (a cache, or the engine itself): {message}")
+                write!(f, "a panic in a cache or in the engine: {message}")
             }
             Cause::Stopped => {
-                f.write_str("the engine stopped before the run was over; was its runtime shut down?")
+                f.write_str("the engine stopped before the end of the run: was its runtime shut down?")
             }
-            Cause::Timeout => f.write_str("no batch came within the time allowed; the run goes on"),
+            Cause::Timeout => f.write_str("no batch arrived within the timeout; the run continues"),
             Cause::Blocking => f.write_str(
-                "waiting for a batch would block the runtime that reads it: take batches as a stream, or leave out `runtime(..)`",
+                "waiting for a batch would block the runtime that reads it: take batches as a stream, or do \
+                 not set `runtime(..)`",
             ),
         }
     }

@@ -1,9 +1,9 @@
-//! Where the driver leaves complete batches and the trainer takes them.
+//! Hands complete batches from the driver to the trainer.
 //!
-//! One lock, held for a push or a pop. The trainer's side works from async code (a waker) and from plain threads (a
-//! condition variable with a time-out, never `block_on`, so that a caller can look for signals in between). The account
-//! is kept here because this is where batches change hands: what the trainer has seen and what the report says can
-//! then never differ.
+//! One lock is held for a push or a pop. The trainer's side works from async code (a waker) and
+//! from plain threads (a condition variable with a timeout, never `block_on`, so that a caller can
+//! check for signals). The report is kept here too, so that it always agrees with the batches
+//! taken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,67 +16,68 @@ use futures::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::account::Account;
+use crate::account::RunAccount;
 use crate::batch::Batch;
-use crate::core::TURN;
+use crate::core::BATCHING_FRACTION;
 use crate::error::LoadError;
 use crate::instruments::Instruments;
-use crate::pace::{LookAhead, Pace};
+use crate::look_ahead::{LookAhead, LookAheadTuner};
 use crate::report::RunReport;
 
-/// What the trainer has done since the driver looked last.
+/// What the trainer has done since the last call of [`Handover::drain_events`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
-    pub(crate) asked: bool,
-    pub(crate) taken: u64,
+pub(crate) struct TrainerEvents {
+    pub(crate) waiting: bool,
+    pub(crate) batches_taken: u64,
     pub(crate) released: u64,
-    /// The look-ahead from now on, where it has changed.
-    pub(crate) reach: Option<u64>,
+    /// The new look-ahead, where it has changed.
+    pub(crate) look_ahead: Option<u64>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Handover {
-    state: Mutex<State>,
+    state: Mutex<HandoverState>,
     trainer: AtomicWaker,
     arrived: Condvar,
     driver: Notify,
     released: AtomicU64,
-    /// The driver is woken when this many bytes have been given back; fewer wait for the next batch to be asked for.
+    /// The driver is woken when this many bytes were released. Fewer wait for the next request of a
+    /// batch.
     wake_at: u64,
     began: Instant,
 }
 
 #[derive(Debug)]
-struct State {
+struct HandoverState {
     run: Run,
     queue: VecDeque<Batch>,
     end: Option<Result<(), LoadError>>,
     waiting_since: Option<Duration>,
-    /// Threads that sleep until there is a batch.
+    /// Threads that wait for a batch.
     sleepers: usize,
-    asked: bool,
-    taken: u64,
+    waiting: bool,
+    batches_taken: u64,
     last: Option<(usize, u64)>,
-    account: Account,
-    pace: Pace,
-    reach: Option<u64>,
+    account: RunAccount,
+    tuner: LookAheadTuner,
+    new_look_ahead: Option<u64>,
     instruments: Instruments,
 }
 
 impl Handover {
     pub(crate) fn new(run: Run, look_ahead: u64) -> Self {
-        let state = State {
+        let state = HandoverState {
             run,
             queue: VecDeque::new(),
             end: None,
             waiting_since: None,
             sleepers: 0,
-            asked: false,
-            taken: 0,
+            waiting: false,
+            batches_taken: 0,
             last: None,
-            account: Account::default(),
-            pace: Pace::new(look_ahead),
-            reach: None,
+            account: RunAccount::default(),
+            tuner: LookAheadTuner::new(look_ahead),
+            new_look_ahead: None,
             instruments: Instruments::new(look_ahead),
         };
         Self {
@@ -85,13 +86,13 @@ impl Handover {
             arrived: Condvar::new(),
             driver: Notify::new(),
             released: AtomicU64::new(0),
-            wake_at: (look_ahead / TURN).max(1),
+            wake_at: (look_ahead / BATCHING_FRACTION).max(1),
             began: Instant::now(),
         }
     }
 
-    /// A panic elsewhere cannot leave the state half changed: every change is a few assignments.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// Every change is a few assignments, so a panic elsewhere leaves the state consistent.
+    fn lock(&self) -> MutexGuard<'_, HandoverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,7 +103,7 @@ impl Handover {
         self.wake_trainer();
     }
 
-    /// Ends the run after the batches that are there; only the first end counts.
+    /// Ends the run after the queued batches. Only the first end counts.
     pub(crate) fn finish(&self, end: Result<(), LoadError>) {
         self.lock().end.get_or_insert(end);
         self.wake_trainer();
@@ -113,22 +114,30 @@ impl Handover {
         self.arrived.notify_all();
     }
 
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn drain_events(&self) -> TrainerEvents {
         let released = self.released.swap(0, Ordering::AcqRel);
         let mut state = self.lock();
-        let reach = state.reach.take();
-        let told = Told { asked: state.asked, taken: state.taken, released, reach };
-        (state.asked, state.taken) = (false, 0);
-        told
+        let look_ahead = state.new_look_ahead.take();
+        let events = TrainerEvents {
+            waiting: state.waiting,
+            batches_taken: state.batches_taken,
+            released,
+            look_ahead,
+        };
+        (state.waiting, state.batches_taken) = (false, 0);
+        events
     }
 
-    /// Until the trainer has done something. Cancel safe: what it did is kept.
+    /// Waits for an action of the trainer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no action.
     pub(crate) async fn changed(&self) {
         self.driver.notified().await;
     }
 
-    /// Wakes the driver: something that it waits for has room.
-    pub(crate) fn nudge(&self) {
+    /// Wakes the driver because a budget has room.
+    pub(crate) fn wake_driver(&self) {
         self.driver.notify_one();
     }
 
@@ -142,39 +151,39 @@ impl Handover {
 
     // ---- the trainer's side ----
 
-    /// The next batch, the end (`Some(None)`), or `None`: not yet.
+    /// The next batch, the end (`Some(None)`), or `None` if there is neither yet.
     fn take(&self) -> Option<Option<Result<Batch, LoadError>>> {
-        let (item, is_news) = self.take_from(&mut self.lock());
-        if is_news {
+        let (item, wakes_driver) = self.take_from(&mut self.lock());
+        if wakes_driver {
             self.driver.notify_one();
         }
         item
     }
 
-    /// The same of a state that is locked, and whether the driver is to be notified of it.
-    fn take_from(&self, state: &mut State) -> (Option<Option<Result<Batch, LoadError>>>, bool) {
+    /// The same with the lock held. Also returns whether the driver is to be woken.
+    fn take_from(&self, state: &mut HandoverState) -> (Option<Option<Result<Batch, LoadError>>>, bool) {
         let now = self.began.elapsed();
         if let Some(batch) = state.queue.pop_front() {
-            let asked = state.waiting_since.take().unwrap_or(now);
-            // What was asked for is this, unless another thread waits for the next.
-            state.asked = state.sleepers > 0 && state.queue.is_empty();
-            state.waiting_since = state.asked.then_some(now);
-            state.taken += 1;
+            let requested = state.waiting_since.take().unwrap_or(now);
+            // This batch answers the request, unless another thread waits for the next one.
+            state.waiting = state.sleepers > 0 && state.queue.is_empty();
+            state.waiting_since = state.waiting.then_some(now);
+            state.batches_taken += 1;
             state.last = Some((batch.pass, batch.index));
             if let Some(pass) = state.run.pass(batch.pass) {
-                state.account.take(&pass, &batch.taking, asked, now);
+                state.account.take(&pass, &batch.counts, requested, now);
             }
-            state.instruments.batch(&batch.taking, now.saturating_sub(asked));
-            if let Some(reach) = state.pace.taken(batch.taking.reads.total().bytes, asked, now) {
+            state.instruments.batch(&batch.counts, now.saturating_sub(requested));
+            if let Some(reach) = state.tuner.taken(batch.counts.reads.total().bytes, requested, now) {
                 state.instruments.look_ahead(reach);
-                state.reach = Some(reach);
+                state.new_look_ahead = Some(reach);
             }
             return (Some(Some(Ok(batch))), true);
         }
         match &mut state.end {
             Some(Ok(())) => (Some(None), false),
             Some(end) => {
-                // Said once; after that the run is over.
+                // The error is returned once. After that the run is over.
                 let error = std::mem::replace(end, Ok(()));
                 (Some(error.err().map(Err)), false)
             }
@@ -182,7 +191,7 @@ impl Handover {
                 let is_first = state.waiting_since.is_none();
                 if is_first {
                     state.waiting_since = Some(now);
-                    state.asked = true;
+                    state.waiting = true;
                 }
                 (None, is_first)
             }
@@ -194,28 +203,28 @@ impl Handover {
             return Poll::Ready(item);
         }
         self.trainer.register(context.waker());
-        // Once more, or a batch that came before the waker was there would be slept through.
+        // Again, because a batch may have arrived before the waker was registered.
         self.take().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Waits at most `timeout` for the next batch or the end; `None` when neither came.
+    /// Waits at most `timeout` for the next batch or the end. `None` after the timeout.
     pub(crate) fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
-        // None: for ever.
+        // `None` is no limit.
         let until = Instant::now().checked_add(timeout);
         let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
         let mut state = self.lock();
         loop {
-            let (item, is_news) = self.take_from(&mut state);
+            let (item, wakes_driver) = self.take_from(&mut state);
             if item.is_some() || left() == Some(Duration::ZERO) {
                 drop(state);
-                if is_news {
+                if wakes_driver {
                     self.driver.notify_one();
                 }
                 return item;
             }
-            // Counted before the lock is let go: another thread that takes what comes meanwhile must know of this wait.
+            // Counted under the lock: a thread that takes the next batch must know of this wait.
             state.sleepers += 1;
-            if is_news {
+            if wakes_driver {
                 drop(state);
                 self.driver.notify_one();
                 state = self.lock();
@@ -237,10 +246,10 @@ impl Handover {
     }
 
     pub(crate) fn look_ahead(&self) -> LookAhead {
-        self.lock().pace.look_ahead()
+        self.lock().tuner.look_ahead()
     }
 
-    /// The pass and the number of the batch that was taken last.
+    /// The pass and the index of the last batch taken.
     pub(crate) fn last_taken(&self) -> Option<(usize, u64)> {
         self.lock().last
     }

@@ -1,7 +1,8 @@
-//! Hedges: reads of the origin for samples that another rank was asked for.
+//! Hedged reads: reads of the origin for samples whose owner is slow to answer.
 //!
-//! The core decides which ([`Action::Hedge`](crate::core::Action::Hedge)); this carries them out, cancels those that lost,
-//! and measures what reads of the origin take. Hedges are few, so each is a future of its own.
+//! The core decides which samples are hedged ([`Action::Hedge`](crate::core::Action::Hedge)). This
+//! module runs the reads, cancels the losers and measures the origin. Hedges are few, so each is a
+//! boxed future.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +15,33 @@ use tokio::time::Instant;
 
 use crate::core::{Event, OriginPace};
 use crate::dataset::Dataset;
-use crate::held::Held;
-use crate::origin_pace::OriginReads;
+use crate::origin_stats::OriginStats;
+use crate::ready::ReadySamples;
 
-/// How a hedge ended.
-pub(crate) type Hedged = (Tick, SampleKey, Result<Sample, TierError>);
+/// The result of a hedge.
+pub(crate) type HedgeResult = (Tick, SampleKey, Result<Sample, TierError>);
 
-/// The hedges under way, and the pace of the origin. Dropping it cancels them.
+/// The hedges in flight, and the origin's pace. Dropping it cancels them.
 pub(crate) struct Hedges {
     began: Instant,
-    origin: OriginReads,
-    reads: FuturesUnordered<BoxFuture<'static, Option<Hedged>>>,
+    origin: OriginStats,
+    reads: FuturesUnordered<BoxFuture<'static, Option<HedgeResult>>>,
     open: BTreeMap<Tick, AbortHandle>,
 }
 
 impl Hedges {
     pub(crate) fn new() -> Self {
-        let (origin, reads) = (OriginReads::default(), FuturesUnordered::new());
+        let (origin, reads) = (OriginStats::default(), FuturesUnordered::new());
         Self { began: Instant::now(), origin, reads, open: BTreeMap::new() }
     }
 
-    /// Begins a hedge; `charge` is what its bytes are counted in.
+    /// Starts a hedge, whose bytes are counted by `charge`.
     pub(crate) fn begin(&mut self, dataset: Dataset, tick: Tick, key: SampleKey, charge: Charge) {
         self.read_begins(tick);
         let (abort, aborted) = AbortHandle::new_pair();
         let read = async move {
-            let came = dataset.read(key, tick).await.and_then(|bytes| dataset.checked(key, bytes));
-            (tick, key, came.map(|bytes| Sample::new(bytes, charge)))
+            let received = dataset.read(key, tick).await.and_then(|bytes| dataset.checked(key, bytes));
+            (tick, key, received.map(|bytes| Sample::new(bytes, charge)))
         };
         let read = Abortable::new(read, aborted);
         self.reads.push(Box::pin(async move { read.await.ok() }));
@@ -55,34 +56,34 @@ impl Hedges {
         }
     }
 
-    /// Whether none is under way.
+    /// Whether no hedge is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.reads.is_empty()
     }
 
-    /// The next hedge that ends; `None` if it was cancelled.
+    /// The next hedge that ends. `None` if it was cancelled.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self) -> Option<Hedged> {
+    pub(crate) async fn next(&mut self) -> Option<HedgeResult> {
         let hedged = self.reads.next().await.flatten()?;
         self.open.remove(&hedged.0).map(|_| hedged)
     }
 
-    /// A read of the origin begins.
+    /// Records the start of a read of the origin.
     pub(crate) fn read_begins(&mut self, tick: Tick) {
         self.origin.begin(tick, self.began.elapsed());
     }
 
-    /// Takes note of what the core is about to be told.
-    pub(crate) fn note(&mut self, event: &Event, held: &Held) {
+    /// Records the ends of reads from the core's events.
+    pub(crate) fn note(&mut self, event: &Event, ready: &ReadySamples) {
         match event {
-            Event::Arrived(tick) | Event::Hedged(tick) => {
-                let bytes = held.get(*tick).map_or(0, |(_, sample)| sample.len() as u64);
+            Event::Arrived(tick) | Event::HedgeArrived(tick) => {
+                let bytes = ready.get(*tick).map_or(0, |(_, sample)| sample.len() as u64);
                 self.origin.end(*tick, bytes, self.began.elapsed());
             }
             Event::Failed(tick)
-            | Event::Lost(tick)
+            | Event::Invalid(tick)
             | Event::Unlocated(tick)
             | Event::HedgeFailed(tick)
             | Event::HedgeUnlocated(tick) => self.origin.forget(*tick),
@@ -90,7 +91,7 @@ impl Hedges {
         }
     }
 
-    /// What reads of the origin take now.
+    /// The current pace of the origin.
     pub(crate) fn origin_pace(&self) -> OriginPace {
         self.origin.pace(self.began.elapsed())
     }

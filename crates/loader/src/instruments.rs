@@ -1,12 +1,13 @@
-//! The engine's metrics, through the `metrics` facade: free where no recorder is installed.
+//! The engine's metrics, through the `metrics` facade. They are free where no recorder is
+//! installed.
 //!
-//! Handles are looked up once a run; a batch then costs a few atomic additions.
+//! Handles are looked up once per run. A batch then costs a few atomic additions.
 
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-use crate::report::{Source, Taking};
+use crate::report::{BatchCounts, Source};
 
 pub(crate) struct Instruments {
     samples: [Counter; 4],
@@ -45,17 +46,17 @@ impl Instruments {
         self.look_ahead.set(bytes as f64);
     }
 
-    pub(crate) fn batch(&self, taking: &Taking, waited: Duration) {
+    pub(crate) fn batch(&self, counts: &BatchCounts, waited: Duration) {
         for source in Source::ALL {
-            let count = taking.reads.from(source);
+            let count = counts.reads.from(source);
             if count.samples > 0 {
                 self.samples[source as usize].increment(count.samples);
                 self.bytes[source as usize].increment(count.bytes);
             }
         }
         self.batches.increment(1);
-        self.skipped.increment(taking.skipped);
-        self.substituted.increment(taking.substituted);
+        self.skipped.increment(counts.skipped);
+        self.substituted.increment(counts.substituted);
         self.wait.record(waited);
     }
 }

@@ -1,18 +1,21 @@
-//! The engine: brings every sample into memory before the trainer asks, in the order that the seed says.
+//! The engine: brings every sample into memory before the trainer requests it, in the order given
+//! by the seed.
 //!
-//! [`core`] decides, without I/O, runtime or clock; the driver carries out what it decides on tokio; [`Loader`] is what
-//! the trainer holds. The engine knows tiers only by their traits, so any origin and any cache will do.
+//! [`core`] decides, without I/O, runtime or clock. The driver carries out its decisions on tokio.
+//! [`Loader`] is the trainer's handle. The engine knows tiers only by their traits, so any origin
+//! and any cache will do.
 //!
-//! Nothing here may hang or lie: every read that is issued is answered, by the tier or by an error in its name; the
-//! batch that is needed next is always admitted; a cache that has lost a sample costs one read from the origin.
+//! The engine never hangs and never returns wrong data. Every issued read gets a result, from the
+//! tier or as an error in its name. The next batch is always admitted. A sample that a cache has
+//! lost costs one read from the origin.
 
 pub mod core;
 
 mod account;
-mod answers;
+mod active_reads;
 mod batch;
+mod block_reads;
 mod blocks;
-mod cold_start;
 mod copies;
 mod dataset;
 mod direct;
@@ -20,19 +23,19 @@ mod driver;
 mod error;
 mod handover;
 mod hedges;
-mod held;
 mod instruments;
-mod keeper;
 mod loader;
 mod locate;
-mod origin_pace;
-mod others;
-mod pace;
-mod patience;
-mod queue;
-mod reading;
+mod look_ahead;
+mod origin_stats;
+mod peer_group;
+mod read_queue;
+mod read_results;
+mod ready;
 mod report;
-mod serving;
+mod sample_server;
+mod single_flight;
+mod wait_timer;
 
 pub use crate::batch::{Batch, BatchSample};
 pub use crate::blocks::BlockTable;
@@ -41,6 +44,6 @@ pub use crate::dataset::Dataset;
 pub use crate::direct::Direct;
 pub use crate::error::{LoadError, LoadErrorKind};
 pub use crate::loader::{Batches, Loader, Parts};
-pub use crate::others::{LocalDeal, Others};
-pub use crate::pace::LookAhead;
-pub use crate::report::{Count, PassReport, Reads, RunReport, Source, Taking};
+pub use crate::look_ahead::LookAhead;
+pub use crate::peer_group::{LocalDeal, Others};
+pub use crate::report::{BatchCounts, Count, PassReport, RunReport, Source, SourceCounts};

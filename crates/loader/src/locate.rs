@@ -1,12 +1,13 @@
-//! Looks up where the samples of a dataset lie.
+//! Looks up the locations of a dataset's samples.
 //!
-//! A catalog file has the names of files, and a file server may take long to answer, may fail, or may never answer. Only
-//! reads of the origin need them. Such look-ups run on blocking threads, [`THREADS`] per dataset at most, whichever part
-//! of the engine requests them. A look-up that hangs keeps its thread and no other dataset's. It holds the catalog alone:
-//! no origin, cache or budget.
+//! A catalog file has the names of files, and a file server may be slow, fail, or never answer.
+//! Only reads of the origin need locations. Look-ups run on blocking threads, at most [`THREADS`]
+//! per dataset for the whole engine. A look-up that hangs blocks one thread of its own dataset. It
+//! holds only the catalog: no origin, cache or budget.
 //!
-//! A look-up that fails by an I/O error is repeated by the run's retry policy. Only then is it a fault of the catalog,
-//! which ends the run. The price is that the other look-ups of its batch wait with it.
+//! A look-up that fails by an I/O error is repeated by the run's retry policy. After that it is an
+//! error of the catalog, which ends the run. The price is that the other look-ups of its batch wait
+//! with it.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,24 +21,26 @@ use foreread_types::SampleId;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
-use crate::answers::panic_message;
+use crate::read_results::panic_message;
 
-/// How many threads look up samples of one dataset, at most. More would not help a server that hangs.
+/// Threads that look up samples of one dataset, at most. More would not help against a server that
+/// hangs.
 pub(crate) const THREADS: usize = 4;
 
 /// The shortest wait before a look-up is repeated, whatever the policy allows.
-const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+const MIN_RETRY_WAIT: Duration = Duration::from_millis(1);
 
 /// Where a sample lies in the origin.
-pub(crate) type Place = (Object, Span);
+pub(crate) type Location = (Object, Span);
 
-/// What a tier is asked for that knows samples by their keys: a cache, or another rank. It takes no look-up.
-pub(crate) fn by_key(bytes: u64) -> Place {
+/// The location for a tier that knows samples by their keys: a cache, or another rank. It needs no
+/// look-up.
+pub(crate) fn location_by_key(bytes: u64) -> Location {
     (Object { path: Arc::default(), size: bytes, version: None }, Span::Whole)
 }
 
-/// What has the entries of a dataset.
-pub(crate) trait Entries: fmt::Debug + Send + Sync + 'static {
+/// A source of catalog entries.
+pub(crate) trait EntrySource: fmt::Debug + Send + Sync + 'static {
     /// Where a sample's bytes are.
     fn entry(&self, id: SampleId) -> Result<Entry, DatasetError>;
 
@@ -45,7 +48,7 @@ pub(crate) trait Entries: fmt::Debug + Send + Sync + 'static {
     fn may_block(&self) -> bool;
 }
 
-impl Entries for Catalog {
+impl EntrySource for Catalog {
     fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
         Self::entry(self, id)
     }
@@ -58,18 +61,18 @@ impl Entries for Catalog {
 /// Looks up the samples of one dataset. Clones share their threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Locator {
-    entries: Arc<dyn Entries>,
+    entries: Arc<dyn EntrySource>,
     threads: Arc<Semaphore>,
     retry: RetryPolicy,
 }
 
 impl Locator {
-    pub(crate) fn new(entries: impl Entries) -> Self {
+    pub(crate) fn new(entries: impl EntrySource) -> Self {
         let threads = Arc::new(Semaphore::new(THREADS));
         Self { entries: Arc::new(entries), threads, retry: RetryPolicy::default() }
     }
 
-    /// The same, whose failed look-ups are repeated by this policy.
+    /// Sets the policy that repeats failed look-ups.
     pub(crate) fn with_retry(self, retry: RetryPolicy) -> Self {
         Self { retry, ..self }
     }
@@ -80,15 +83,15 @@ impl Locator {
     }
 
     /// Looks up one sample on this thread, once.
-    pub(crate) fn locate(&self, id: SampleId) -> Result<Place, TierError> {
-        place(&*self.entries, id)
+    pub(crate) fn locate(&self, id: SampleId) -> Result<Location, TierError> {
+        locate_entry(&*self.entries, id)
     }
 
     /// Looks up samples without blocking the thread, in their order.
     ///
     /// # Cancel safety
     /// A look-up that has begun keeps its thread until it ends, and nothing else.
-    pub(crate) async fn locate_all(&self, ids: Vec<SampleId>) -> Vec<Result<Place, TierError>> {
+    pub(crate) async fn locate_all(&self, ids: Vec<SampleId>) -> Vec<Result<Location, TierError>> {
         if !self.may_block() {
             return ids.into_iter().map(|id| self.locate(id)).collect();
         }
@@ -96,12 +99,12 @@ impl Locator {
         let began = Instant::now();
         for failures in 1..self.retry.attempts.get() {
             let failed = || places.iter().enumerate().filter(|(_, place)| is_io(place)).map(|(at, _)| at);
-            let wait = self.retry.longest_wait_after(failures).max(SHORTEST_WAIT);
+            let wait = self.retry.longest_wait_after(failures).max(MIN_RETRY_WAIT);
             if failed().next().is_none() || began.elapsed().saturating_add(wait) > self.retry.patience {
                 break;
             }
             let again: Vec<usize> = failed().collect();
-            tracing::debug!(samples = again.len(), ?wait, "the catalog cannot be read; it is read again");
+            tracing::debug!(samples = again.len(), ?wait, "the catalog cannot be read, trying again");
             sleep(wait).await;
             let repeated = self.attempt(again.iter().map(|&at| ids[at]).collect()).await;
             for (at, place) in again.into_iter().zip(repeated) {
@@ -111,9 +114,9 @@ impl Locator {
         places
     }
 
-    async fn attempt(&self, ids: Vec<SampleId>) -> Vec<Result<Place, TierError>> {
+    async fn attempt(&self, ids: Vec<SampleId>) -> Vec<Result<Location, TierError>> {
         let (entries, count) = (Arc::clone(&self.entries), ids.len());
-        let look_up = move || ids.into_iter().map(|id| place(&*entries, id)).collect();
+        let look_up = move || ids.into_iter().map(|id| locate_entry(&*entries, id)).collect();
         match self.run(look_up).await {
             Ok(places) => places,
             Err(error) => vec![Err(error); count],
@@ -125,10 +128,10 @@ impl Locator {
         &self,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, TierError> {
-        // Never closed.
+        // The semaphore is never closed.
         let thread = Arc::clone(&self.threads).acquire_owned().await;
         let work = move || {
-            // Held by the thread: who waits for it may be gone before it ends.
+            // Held by the thread, because the caller may be dropped before it ends.
             let _thread = thread;
             work()
         };
@@ -138,7 +141,7 @@ impl Locator {
     }
 }
 
-fn place(entries: &dyn Entries, id: SampleId) -> Result<Place, TierError> {
+fn locate_entry(entries: &dyn EntrySource, id: SampleId) -> Result<Location, TierError> {
     match catch_unwind(AssertUnwindSafe(|| entries.entry(id))) {
         Ok(Ok(entry)) => Ok((entry.object, entry.span)),
         Ok(Err(error)) => Err(TierError::new(ErrorKind::Invalid, "catalog")
@@ -151,13 +154,13 @@ fn place(entries: &dyn Entries, id: SampleId) -> Result<Place, TierError> {
     }
 }
 
-/// The catalog's error, where it is why a sample could not be looked up.
-pub(crate) fn fault(error: &TierError) -> Option<&DatasetError> {
+/// The catalog's error, if it caused a failed look-up.
+pub(crate) fn catalog_error(error: &TierError) -> Option<&DatasetError> {
     std::error::Error::source(error)?.downcast_ref()
 }
 
-fn is_io(place: &Result<Place, TierError>) -> bool {
-    let fault = place.as_ref().err().and_then(fault);
+fn is_io(place: &Result<Location, TierError>) -> bool {
+    let fault = place.as_ref().err().and_then(catalog_error);
     fault.is_some_and(|fault| fault.kind() == DatasetErrorKind::Io)
 }
 
@@ -174,25 +177,25 @@ pub(crate) mod tests {
 
     /// Entries on a file server that can hang and fail.
     #[derive(Clone, Debug)]
-    pub(crate) struct Server(Arc<(FakeOrigin, Mutex<Faults>, Condvar)>);
+    pub(crate) struct FakeServer(Arc<(FakeOrigin, Mutex<ServerFaults>, Condvar)>);
 
     #[derive(Debug, Default)]
-    struct Faults {
+    struct ServerFaults {
         /// Samples whose look-ups hang.
         stuck: Vec<u64>,
-        /// How often look-ups of a sample fail from now on.
+        /// How many further look-ups of a sample fail.
         failures: HashMap<u64, u32>,
         /// Look-ups so far, and those that hang now.
         looked_up: u32,
         hanging: usize,
     }
 
-    impl Server {
+    impl FakeServer {
         pub(crate) fn new(fake: FakeOrigin) -> Self {
             Self(Arc::new((fake, Mutex::default(), Condvar::new())))
         }
 
-        /// These look-ups hang until the server is released.
+        /// Makes these look-ups hang until the server is released.
         pub(crate) fn hang(&self, ids: impl IntoIterator<Item = u64>) {
             self.0.1.lock().unwrap().stuck.extend(ids);
         }
@@ -210,20 +213,20 @@ pub(crate) mod tests {
             self.0.1.lock().unwrap().failures.insert(id, times);
         }
 
-        /// How many look-ups there were since the last time.
+        /// The number of look-ups since the last call.
         fn looked_up(&self) -> u32 {
             std::mem::take(&mut self.0.1.lock().unwrap().looked_up)
         }
     }
 
-    impl Entries for Server {
+    impl EntrySource for FakeServer {
         fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
             let (fake, faults, released) = &*self.0;
             let mut now = faults.lock().unwrap();
             now.looked_up += 1;
             if let Some(times) = now.failures.get_mut(&id.0).filter(|times| **times > 0) {
                 *times -= 1;
-                // An I/O error: there is no such file.
+                // An I/O error, because there is no such file.
                 return Catalog::open("/nowhere/at.foreread").map(|_| unreachable!());
             }
             now.hanging += 1;
@@ -247,7 +250,7 @@ pub(crate) mod tests {
     #[tokio::test(start_paused = true)]
     // semantics: SAMPLE-20
     async fn catalogs_io_error_is_repeated_for_the_sample_alone() {
-        let server = Server::new(FakeOrigin::uniform(10, 100));
+        let server = FakeServer::new(FakeOrigin::uniform(10, 100));
         server.fail(3, 2);
         let places = Locator::new(server.clone()).locate_all(ids(0..10)).await;
         let paths: Vec<_> = places.into_iter().map(|place| place.unwrap().0.path).collect();
@@ -257,8 +260,8 @@ pub(crate) mod tests {
 
     #[tokio::test(start_paused = true)]
     // semantics: SAMPLE-20
-    async fn catalog_that_fails_for_ever_ends_with_the_policy() {
-        let server = Server::new(FakeOrigin::uniform(10, 100));
+    async fn catalog_failing_for_ever_ends_with_the_retry_policy() {
+        let server = FakeServer::new(FakeOrigin::uniform(10, 100));
         server.fail(3, u32::MAX);
         let default = RetryPolicy::default();
         let patient = default.with_attempts(NonZeroU32::MAX).with_patience(Duration::from_secs(5));
@@ -272,18 +275,18 @@ pub(crate) mod tests {
             let places = Locator::new(server.clone()).with_retry(policy).locate_all(ids(2..5)).await;
             assert_eq!(places.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
             let error = places[1].as_ref().unwrap_err();
-            assert_eq!(fault(error).unwrap().kind(), DatasetErrorKind::Io);
+            assert_eq!(catalog_error(error).unwrap().kind(), DatasetErrorKind::Io);
             assert_eq!((server.looked_up(), began.elapsed()), (2 + attempts, waited));
         }
     }
 
     #[tokio::test]
     // semantics: FAIL-21
-    async fn stuck_look_ups_take_four_threads_however_many_wait() {
-        let server = Server::new(FakeOrigin::uniform(100, 100));
+    async fn stuck_look_ups_take_four_threads_for_any_number_of_waiters() {
+        let server = FakeServer::new(FakeOrigin::uniform(100, 100));
         server.hang(0..100);
         let locator = Locator::new(server.clone());
-        // Callers that are gone leave their threads to look-ups that hang.
+        // Dropped callers leave their threads to look-ups that hang.
         for _ in 0..3 {
             let waiting = join_all((0..20).map(|id| locator.locate_all(ids([id]))));
             let hang = async {
@@ -304,10 +307,10 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn catalog_that_panics_fails_its_sample_alone() {
+    async fn panicking_catalog_fails_one_sample() {
         #[derive(Debug)]
         struct Panics(FakeOrigin);
-        impl Entries for Panics {
+        impl EntrySource for Panics {
             fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
                 assert!(id.0 != 1, "of a catalog");
                 Ok(Entry { object: self.0.object(id), span: Span::Whole })

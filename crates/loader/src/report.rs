@@ -1,4 +1,4 @@
-//! What a run has done so far: where its samples came from, how long it took, how long the trainer waited.
+//! The report of a run: the sources of its samples, its time, and the trainer's waits.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// All of them, in the order of the report.
+    /// All sources, in the order of the report.
     pub const ALL: [Self; 4] = [Self::Origin, Self::Memory, Self::Disk, Self::Peer];
 
     /// The name in reports and metrics.
@@ -48,17 +48,17 @@ impl Count {
     }
 }
 
-/// Delivered samples by where they came from.
+/// Delivered samples by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reads([Count; 4]);
+pub struct SourceCounts([Count; 4]);
 
-impl Reads {
-    /// Those from `source`.
+impl SourceCounts {
+    /// The samples from `source`.
     pub fn from(&self, source: Source) -> Count {
         self.0[source as usize]
     }
 
-    /// All of them.
+    /// The sum over all sources.
     pub fn total(&self) -> Count {
         let mut sum = Count::default();
         self.0.iter().for_each(|count| sum.add(count.samples, count.bytes));
@@ -76,39 +76,40 @@ impl Reads {
     }
 }
 
-/// What one batch adds to the account when it is taken.
+/// What one batch adds to the report when it is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taking {
-    /// Its samples, by where they came from.
-    pub reads: Reads,
+pub struct BatchCounts {
+    /// Its samples, by source.
+    pub reads: SourceCounts,
     /// Uses without a sample.
     pub skipped: u64,
-    /// Uses that got a neighbour's sample.
+    /// Uses that got a neighbouring sample.
     pub substituted: u64,
-    /// Uses that were read from the origin as well, because their owners were slow.
+    /// Uses that were hedged by a read of the origin, because their owners were slow.
     pub hedged: u64,
 }
 
-/// One pass (a phase of an epoch), as far as the trainer has taken it; or the sum of [several](RunReport::passes).
+/// One pass (a phase of an epoch), as far as the trainer has taken it, or the sum of
+/// [several](RunReport::passes).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassReport {
-    /// The pass's index in the run; of several, the first one's.
+    /// The pass's index in the run. For several, that of the first.
     pub pass: usize,
-    /// How many passes are summed up here: 1, except in the middle of a long run.
+    /// How many passes are summed up: 1, except in the middle of a long run.
     pub passes: u64,
-    /// The epoch that it belongs to; of several, the first one's.
+    /// Its epoch. For several, that of the first.
     pub epoch: u64,
     /// Training or validation.
     pub phase: PhaseKind,
     /// Batches taken.
     pub batches: u64,
-    /// Samples delivered, by where they came from.
-    pub reads: Reads,
-    /// From the moment its first batch was asked for to the delivery of its last.
+    /// Samples delivered, by source.
+    pub reads: SourceCounts,
+    /// From the request of its first batch to the delivery of its last.
     pub time: Duration,
     /// The part of `time` in which the trainer waited for a batch.
     pub stall: Duration,
-    /// How long its first batch was waited for.
+    /// The wait for its first batch.
     pub first_batch: Duration,
 }
 
@@ -127,23 +128,25 @@ impl PassReport {
 /// The whole run so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunReport {
-    /// The passes that have begun, in order: 1,024 entries at most. Each pass has its own, until there are more. Then the
-    /// first 256 passes keep theirs, and the last 256 at least; those between are summed up in one entry per phase.
+    /// The passes that have begun, in order, in at most 1,024 entries. Up to that number each pass
+    /// has its own entry. Beyond it, the first 256 and at least the last 256 passes keep theirs.
+    /// The others are summed up in one entry per phase.
     pub passes: Vec<PassReport>,
     /// Uses that were left out because their sample could not be read.
     pub skipped: u64,
-    /// Uses that got a neighbour's sample instead of their own.
+    /// Uses that got a neighbouring sample instead of their own.
     pub substituted: u64,
-    /// Uses that were read from the origin as well, because the ranks that own their samples were slow.
+    /// Uses that were hedged by a read of the origin, because the owners of their samples were
+    /// slow.
     pub hedged: u64,
 }
 
 impl RunReport {
-    /// Entries of passes, at most.
+    /// The maximum number of entries in `passes`.
     pub const MOST_PASSES: usize = 1024;
 
-    /// Passes at the beginning, and at least at the end, that are not summed up.
-    const KEPT: usize = 256;
+    /// Passes at the start, and at least at the end, that are not summed up.
+    const UNSUMMED: usize = 256;
 
     /// Adds the entry of a pass that has begun.
     pub(crate) fn begin(&mut self, pass: PassReport) {
@@ -151,14 +154,14 @@ impl RunReport {
         self.sum_up();
     }
 
-    /// Sums up the passes of the middle, if there are too many.
+    /// Sums up the passes in the middle if there are too many.
     fn sum_up(&mut self) {
         if self.passes.len() <= Self::MOST_PASSES {
             return;
         }
-        let last = self.passes.split_off(self.passes.len() - Self::KEPT);
+        let last = self.passes.split_off(self.passes.len() - Self::UNSUMMED);
         let mut sums: Vec<PassReport> = Vec::new();
-        for pass in self.passes.split_off(Self::KEPT) {
+        for pass in self.passes.split_off(Self::UNSUMMED) {
             match sums.iter_mut().find(|sum| sum.phase == pass.phase) {
                 Some(sum) => sum.add(&pass),
                 None => sums.push(pass),
@@ -167,7 +170,7 @@ impl RunReport {
         self.passes.extend(sums.into_iter().chain(last));
     }
 
-    /// The account of this run and of one that came after it.
+    /// The report of this run and a later one.
     #[must_use]
     pub fn followed_by(mut self, later: Self) -> Self {
         self.passes.extend(later.passes);

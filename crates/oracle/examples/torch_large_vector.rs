@@ -1,7 +1,9 @@
-//! Checks PyTorch's large shuffle at its real size: `cargo run --release -p foreread-oracle --example torch_large_vector`.
+//! Checks PyTorch's large shuffle at its real size: `cargo run --release -p foreread-oracle
+//! --example torch_large_vector`.
 //!
-//! From 214,748,364 samples on PyTorch shuffles with another algorithm. The unit tests check its code at small sizes;
-//! this takes a gigabyte and some seconds and compares with what PyTorch 2.15 gives for seed 7.
+//! From 214,748,364 samples on, PyTorch shuffles with another algorithm. The unit tests check its
+//! code at small sizes. This example takes 1 GB and some seconds, and compares with the output of
+//! PyTorch 2.15 for seed 7.
 
 use std::time::Instant;
 

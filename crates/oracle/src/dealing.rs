@@ -1,16 +1,19 @@
 //! How a global order is split among the ranks.
 //!
-//! The positions of the order from `consumed` (what was read before a resume; 0 at first) to its end form a list. Every
-//! rank gets a share of it, and all shares are equally long:
+//! The positions of the order from `consumed` to its end form a list. `consumed` counts the
+//! positions read before a resume, and is 0 at first. Every rank gets a share of the list. All
+//! shares have the same length:
 //!
-//! * without `drop_last`, `ceil(list / W)` for a world size of W; the list is padded with the *epoch's own beginning*,
-//!   repeated as often as needed. Padding from the beginning of what is left would, after a resume, repeat other samples
-//!   than the uninterrupted run repeats; this way a resumed epoch pads as a whole one does;
-//! * with `drop_last`, `floor(list / W)`: the list is cut. Where there is a batch size, a rank's short last batch is
-//!   dropped as well, as `DataLoader(drop_last=True)` does.
+//! * Without `drop_last` a share has `ceil(list / W)` samples for a world size of W. The list is
+//!   padded with the *beginning of the epoch*, repeated as often as needed. Padding from the
+//!   beginning of the remaining list would repeat other samples after a resume than the
+//!   uninterrupted run repeats.
+//! * With `drop_last` a share has `floor(list / W)` samples and the list is cut. With a batch size,
+//!   the short last batch of a rank is dropped as well, as `DataLoader(drop_last=True)` does.
 //!
-//! Who gets what is the [`Deal`]. Either way, the first `t` batches of all ranks together are the first `t * W * B`
-//! positions of the list, so that one number, `consumed`, says what a run has read, whatever its world size is next.
+//! The [`Deal`] selects the rank of each position. With either deal, the first `t` batches of all
+//! ranks together are the first `t * W * B` positions of the list. So the number `consumed`
+//! describes the progress of a run, whatever its next world size is.
 //!
 //! Everything is arithmetic on positions: no table, and O(1) in both directions.
 
@@ -19,16 +22,17 @@ use std::str::FromStr;
 
 use foreread_types::Rank;
 
-use crate::error::{OracleError, Reason};
+use crate::error::{OracleError, OracleReason};
 
-/// Which rank gets which position.
+/// How positions map to ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Deal {
     /// As PyTorch's `DistributedSampler`: rank r gets positions r, r + W, r + 2W, ...
     #[default]
     Torch,
-    /// Step t's global batch is the next `W * B` positions and rank r gets the r-th block of B of them. In the short
-    /// last step each rank gets its block of what remains. Without a batch size the pass is one step.
+    /// The global batch of step t is the next `W * B` positions, and rank r gets the r-th block of
+    /// B of them. In the short last step each rank gets its block of the rest. Without a batch size
+    /// the pass is one step.
     Blocks,
 }
 
@@ -48,15 +52,16 @@ impl FromStr for Deal {
         match text {
             "torch" => Ok(Self::Torch),
             "blocks" => Ok(Self::Blocks),
-            _ => Err(Reason::Deal(text.to_owned()).into()),
+            _ => Err(OracleReason::Deal(text.to_owned()).into()),
         }
     }
 }
 
-/// How a pass is split: the [`Deal`], the world size, the batch size and whether what is left over is dropped.
+/// How a pass is split: the [`Deal`], the world size, the batch size and whether the remainder is
+/// dropped.
 ///
-/// Methods take `len`, the global order's length, and `consumed`, how many of its positions were read before; both in
-/// samples. `len` is at most 2^63 and `consumed` at most `len`.
+/// Methods take `len`, the length of the global order, and `consumed`, the number of its positions
+/// read before. Both count samples. `len` is at most 2^63 and `consumed` at most `len`.
 ///
 /// ```
 /// use foreread_oracle::{Deal, Dealing};
@@ -64,7 +69,7 @@ impl FromStr for Deal {
 /// # fn main() -> Result<(), foreread_oracle::OracleError> {
 /// let dealing = Dealing::new(Deal::Torch, 4, None, false)?;
 /// assert_eq!(dealing.share(10, 0), 3);
-/// // Rank 3 reads positions 3 and 7; 11 lies behind the end, so it is padded with position 1.
+/// // Rank 3 reads positions 3 and 7. Place 11 is after the end, so it is padded with position 1.
 /// let positions: Vec<u64> = (0..3).map(|index| dealing.position(10, 0, Rank(3), index)).collect();
 /// assert_eq!(positions, [3, 7, 1]);
 /// # Ok(())
@@ -79,7 +84,8 @@ pub struct Dealing {
 }
 
 impl Dealing {
-    /// Deals to `world_size` ranks in batches of `batch_size` samples a rank; no batch size is one batch a pass.
+    /// Deals to `world_size` ranks in batches of `batch_size` samples per rank. `None` makes one
+    /// batch per pass.
     ///
     /// # Errors
     /// A world size or a batch size of 0.
@@ -90,35 +96,35 @@ impl Dealing {
         drop_last: bool,
     ) -> Result<Self, OracleError> {
         if world_size == 0 {
-            return Err(Reason::WorldSize.into());
+            return Err(OracleReason::WorldSize.into());
         }
         if batch_size == Some(0) {
-            return Err(Reason::BatchSize.into());
+            return Err(OracleReason::BatchSize.into());
         }
         Ok(Self { deal, world_size, batch_size, drop_last })
     }
 
-    /// Which rank gets which position.
+    /// How positions map to ranks.
     pub fn deal(&self) -> Deal {
         self.deal
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world_size(&self) -> u32 {
         self.world_size
     }
 
-    /// How many samples a rank's batch has; `None` for one batch a pass.
+    /// The number of samples in a rank's batch. `None` means one batch per pass.
     pub fn batch_size(&self) -> Option<u64> {
         self.batch_size
     }
 
-    /// Whether what is left over is dropped, and not padded.
+    /// Whether the remainder is dropped. Otherwise the last share is padded.
     pub fn drop_last(&self) -> bool {
         self.drop_last
     }
 
-    /// How many samples each rank gets.
+    /// The number of samples of each rank.
     pub fn share(&self, len: u64, consumed: u64) -> u64 {
         let list = len.saturating_sub(consumed);
         let ranks = u64::from(self.world_size);
@@ -129,7 +135,7 @@ impl Dealing {
         }
     }
 
-    /// How many batches each rank gets, the short last one included.
+    /// The number of batches of each rank, including a short last one.
     pub fn batches(&self, len: u64, consumed: u64) -> u64 {
         let share = self.share(len, consumed);
         match self.batch_size {
@@ -146,23 +152,24 @@ impl Dealing {
         let share = self.share(len, consumed);
         assert!(index < share, "sample {index} of a share of {share}");
         assert!(rank.0 < self.world_size, "rank {rank} of {}", self.world_size);
-        wrap(len, consumed, self.listed(share, rank, index))
+        order_position(len, consumed, self.list_index(share, rank, index))
     }
 
-    /// Which rank reads a position of the global order, and as which of its samples; `None` where no rank does, because
-    /// it was consumed before or is dropped. Where padding repeats the position, this is the first use.
+    /// The rank that reads a position of the global order, and the index of the sample on that
+    /// rank. `None` if no rank reads it, because it was consumed before or is dropped. If padding
+    /// repeats the position, this is the first use.
     pub fn locate(&self, len: u64, consumed: u64, position: u64) -> Option<(Rank, u64)> {
         let share = self.share(len, consumed);
         match position.checked_sub(consumed) {
-            Some(listed) if position < len => self.owner(share, listed),
-            // Consumed before: only padding reads it again, if that reaches so far.
-            _ => self.owner(share, (len - consumed).checked_add(position).filter(|_| position < len)?),
+            Some(list_index) if position < len => self.reader(share, list_index),
+            // A consumed position is only read again by padding.
+            _ => self.reader(share, (len - consumed).checked_add(position).filter(|_| position < len)?),
         }
     }
 
-    /// Writes which ranks get the places `from`, `from + 1`, ... of the padded list: of the positions from `consumed` on,
-    /// with the padding behind them, `share * world_size` in all. The other side of
-    /// [`AccessStream::fill_list`](crate::AccessStream::fill_list).
+    /// Writes the ranks of the places `from`, `from + 1`, ... of the padded list. The padded list
+    /// has the positions from `consumed` on and then the padding, `share * world_size` places in
+    /// all. The counterpart of [`AccessStream::fill_list`](crate::AccessStream::fill_list).
     ///
     /// ```
     /// use foreread_oracle::{Deal, Dealing};
@@ -191,22 +198,22 @@ impl Dealing {
                 }
             }
             Deal::Blocks => {
-                let (mut listed, mut out) = (from, out);
+                let (mut list_index, mut out) = (from, out);
                 while !out.is_empty() {
-                    let block = self.block(share, listed / ranks);
-                    let within = listed - block.start * ranks;
+                    let block = self.block(share, list_index / ranks);
+                    let within = list_index - block.start * ranks;
                     let here = (block.size - within % block.size).min(out.len() as u64);
                     let (now, later) = out.split_at_mut(here as usize);
                     now.fill(Rank((within / block.size) as u32));
-                    (listed, out) = (listed + here, later);
+                    (list_index, out) = (list_index + here, later);
                 }
             }
         }
     }
 
-    /// The place in the padded list of a rank's `index`-th sample, with `share` samples for each rank.
+    /// The place in the padded list of a rank's `index`-th sample, with `share` samples per rank.
     #[inline]
-    pub(crate) fn listed(&self, share: u64, rank: Rank, index: u64) -> u64 {
+    pub(crate) fn list_index(&self, share: u64, rank: Rank, index: u64) -> u64 {
         let ranks = u64::from(self.world_size);
         match self.deal {
             Deal::Torch => index * ranks + u64::from(rank.0),
@@ -217,43 +224,44 @@ impl Dealing {
         }
     }
 
-    /// The rank that gets a place in the padded list, and its index there.
-    pub(crate) fn owner(&self, share: u64, listed: u64) -> Option<(Rank, u64)> {
+    /// The rank that reads a place of the padded list, and the index of the sample on that rank.
+    pub(crate) fn reader(&self, share: u64, list_index: u64) -> Option<(Rank, u64)> {
         let ranks = u64::from(self.world_size);
-        // One step's first index is below `share`, so the products stay below list + W.
-        if listed / ranks >= share {
+        // The first index of a step is below `share`, so the products stay below list + W.
+        if list_index / ranks >= share {
             return None;
         }
         Some(match self.deal {
-            Deal::Torch => (Rank((listed % ranks) as u32), listed / ranks),
+            Deal::Torch => (Rank((list_index % ranks) as u32), list_index / ranks),
             Deal::Blocks => {
-                // All ranks' samples of the steps before come before; listed / ranks is within the same step.
-                let block = self.block(share, listed / ranks);
-                let within = listed - block.start * ranks;
+                // The samples of earlier steps come first, for all ranks. `list_index / ranks` is
+                // within the same step.
+                let block = self.block(share, list_index / ranks);
+                let within = list_index - block.start * ranks;
                 (Rank((within / block.size) as u32), block.start + within % block.size)
             }
         })
     }
 
-    /// The step that a rank's `index` lies in: its first index, and how many samples each rank has in it.
+    /// The step of a rank's `index`: its first index and the number of samples per rank.
     #[inline]
-    pub(crate) fn block(&self, share: u64, index: u64) -> Block {
+    pub(crate) fn block(&self, share: u64, index: u64) -> StepBlock {
         let batch = self.batch_size.unwrap_or(share).max(1);
         let start = index / batch * batch;
-        Block { start, size: batch.min(share - start) }
+        StepBlock { start, size: batch.min(share - start) }
     }
 }
 
 /// One step of a rank: its samples `start..start + size`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Block {
+pub(crate) struct StepBlock {
     pub(crate) start: u64,
     pub(crate) size: u64,
 }
 
-/// From a place in the padded list to a position of the global order.
+/// Maps a place in the padded list to a position of the global order.
 #[inline]
-pub(crate) fn wrap(len: u64, consumed: u64, listed: u64) -> u64 {
+pub(crate) fn order_position(len: u64, consumed: u64, list_index: u64) -> u64 {
     let list = len - consumed;
-    if listed < list { consumed + listed } else { (listed - list) % len }
+    if list_index < list { consumed + list_index } else { (list_index - list) % len }
 }

@@ -1,134 +1,130 @@
-//! What can be wrong with a question to the oracle.
+//! Errors of the oracle.
 //!
-//! The error is opaque: callers match on [`OracleError::kind`] and print the message, which names the thing, the cause
-//! and the remedy in one line. The texts may change; the kinds are the contract.
+//! The error is opaque. Callers match on [`OracleError::kind`] and print the message. The message
+//! names the value, the cause and the remedy in one line. Texts may change. The kinds are the
+//! contract.
 
 use foreread_types::{DatasetId, Fingerprint, Rank};
 
-/// An argument, a schedule or a saved position that the oracle cannot work with.
+/// An invalid argument, schedule or saved position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct OracleError(#[from] Reason);
+pub struct OracleError(#[from] OracleReason);
 
-/// What kind of thing was wrong.
+/// The category of an [`OracleError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum ErrorKind {
-    /// An argument makes no sense by itself: a world size of 0, a negative weight, an unknown name.
+pub enum OracleErrorKind {
+    /// An argument is invalid on its own: a world size of 0, a negative weight, an unknown name.
     Invalid,
-    /// A sample id, rank, phase or count lies outside what it indexes.
+    /// A sample id, rank, phase or count is out of range.
     OutOfRange,
     /// The sampler has no order for that epoch.
     NoSuchEpoch,
-    /// The numbers do not fit this machine or 64 bits.
+    /// The numbers exceed this machine's memory or 64 bits.
     TooLarge,
     /// A saved position belongs to another schedule.
     Mismatch,
-    /// A sampler of the user's own failed or broke its contract.
+    /// A custom sampler failed or broke its contract.
     Custom,
 }
 
 impl OracleError {
-    /// What kind of thing was wrong; match on this, not on the text.
-    pub fn kind(&self) -> ErrorKind {
+    /// The category. Match on this, not on the text.
+    pub fn kind(&self) -> OracleErrorKind {
         match self.0 {
-            Reason::WorldSize
-            | Reason::BatchSize
-            | Reason::Deal(_)
-            | Reason::NoPhases
-            | Reason::Weight { .. }
-            | Reason::NoWeight
-            | Reason::NothingToDraw { .. }
-            | Reason::Lengths { .. }
-            | Reason::NoOrders
-            | Reason::Dealt { .. }
-            | Reason::Populations { .. } => ErrorKind::Invalid,
-            Reason::Rank { .. } | Reason::Id { .. } | Reason::Consumed { .. } | Reason::PhaseIndex { .. } => {
-                ErrorKind::OutOfRange
+            OracleReason::WorldSize
+            | OracleReason::BatchSize
+            | OracleReason::Deal(_)
+            | OracleReason::NoPhases
+            | OracleReason::Weight { .. }
+            | OracleReason::NoWeight
+            | OracleReason::NothingToDraw { .. }
+            | OracleReason::Lengths { .. }
+            | OracleReason::NoOrders
+            | OracleReason::Dealt { .. }
+            | OracleReason::Populations { .. } => OracleErrorKind::Invalid,
+            OracleReason::Rank { .. }
+            | OracleReason::Id { .. }
+            | OracleReason::Consumed { .. }
+            | OracleReason::PhaseIndex { .. } => OracleErrorKind::OutOfRange,
+            OracleReason::Epoch { .. } | OracleReason::Epochs { .. } => OracleErrorKind::NoSuchEpoch,
+            OracleReason::Samples { .. } | OracleReason::Memory { .. } | OracleReason::RunLength => {
+                OracleErrorKind::TooLarge
             }
-            Reason::Epoch { .. } | Reason::Epochs { .. } => ErrorKind::NoSuchEpoch,
-            Reason::Samples { .. } | Reason::Memory { .. } | Reason::RunLength => ErrorKind::TooLarge,
-            Reason::Schedule { .. } => ErrorKind::Mismatch,
-            Reason::Custom(_) | Reason::OrderLength { .. } => ErrorKind::Custom,
+            OracleReason::Schedule { .. } => OracleErrorKind::Mismatch,
+            OracleReason::Custom(_) | OracleReason::OrderLength { .. } => OracleErrorKind::Custom,
         }
     }
 
-    /// The error of a sampler that is not one of this crate's: `message` says what went wrong, in one line.
+    /// An error of a custom sampler. `message` describes the failure in one line.
     pub fn custom(message: impl Into<String>) -> Self {
-        Self(Reason::Custom(message.into()))
+        Self(OracleReason::Custom(message.into()))
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Reason {
-    #[error("world size 0: there must be at least one rank; give the number of training processes")]
+pub(crate) enum OracleReason {
+    #[error("world size 0: must be at least 1, the number of training processes")]
     WorldSize,
-    #[error(
-        "batch size 0: a batch holds at least one sample; give a larger one, or none for one batch a pass"
-    )]
+    #[error("batch size 0: must be at least 1, or none for one batch per pass")]
     BatchSize,
-    #[error("deal {0:?}: not a way to deal samples; use \"torch\" or \"blocks\"")]
+    #[error("invalid deal {0:?}: expected \"torch\" or \"blocks\"")]
     Deal(String),
-    #[error("schedule without phases: nothing would be read; give at least a train phase")]
+    #[error("schedule without phases: expected at least a train phase")]
     NoPhases,
-    #[error("weight {weight} of sample {id}: weights are finite and not negative; correct it")]
+    #[error("weight {weight} of sample {id}: must be finite and not negative")]
     Weight { id: u64, weight: String },
-    #[error("all weights are zero: no sample could be drawn; give at least one a positive weight")]
+    #[error("all weights are zero: at least one weight must be positive")]
     NoWeight,
-    #[error("cannot draw {len} samples from an empty dataset; draw none, or give weights")]
+    #[error("cannot draw {len} samples from an empty dataset")]
     NothingToDraw { len: u64 },
-    #[error(
-        "explicit order of epoch {epoch} has {found} samples and epoch 0 has {expected}: all epochs are equally long; pad or cut it"
-    )]
+    #[error("explicit order of epoch {epoch} has {found} samples, expected {expected} as in epoch 0")]
     Lengths { epoch: usize, found: u64, expected: u64 },
-    #[error(
-        "{found} samples were dealt to a rank that reads {share}: every rank reads equally many; correct the dealing"
-    )]
+    #[error("{found} samples were dealt to a rank that reads {share}: every rank must read the same number")]
     Dealt { found: u64, share: u64 },
-    #[error("no explicit orders: there is no epoch to read; give one order for each epoch")]
+    #[error("no explicit orders: expected one order per epoch")]
     NoOrders,
     #[error(
-        "dataset {dataset} has {found} samples in phase {phase} and {expected} before: samplers of one dataset draw from the same samples; correct one of them"
+        "dataset {dataset} has {found} samples in phase {phase} and {expected} before: samplers of one \
+         dataset must have the same number of samples"
     )]
     Populations { dataset: DatasetId, phase: usize, found: u64, expected: u64 },
-    #[error("rank {rank} of {world_size}: ranks are numbered from 0; give one below the world size")]
+    #[error("rank {rank} of {world_size}: must be below the world size")]
     Rank { rank: Rank, world_size: u32 },
-    #[error(
-        "sample {id} in {place}: the dataset has samples 0 to {population} exclusive; correct the order or the dataset"
-    )]
+    #[error("sample {id} in {place}: the dataset has samples 0 to {population} exclusive")]
     Id { id: u64, place: String, population: u64 },
-    #[error(
-        "position has consumed {consumed} of a pass of {len} samples: the saved state is damaged; start from another one"
-    )]
+    #[error("position has consumed {consumed} of a pass of {len} samples: the saved state is damaged")]
     Consumed { consumed: u64, len: u64 },
-    #[error(
-        "position lies in phase {phase} and the schedule has {phases}: the saved state is damaged; start from another one"
-    )]
+    #[error("position lies in phase {phase} and the schedule has {phases}: the saved state is damaged")]
     PhaseIndex { phase: u32, phases: usize },
     #[error(
-        "epoch {epoch}: explicit orders were given for {epochs} epochs; give more orders or run fewer epochs"
+        "epoch {epoch}: explicit orders were given for {epochs} epochs. Give more orders or run fewer epochs"
     )]
     Epoch { epoch: u64, epochs: u64 },
     #[error(
-        "phase {phase} knows its order for {known} epochs and the schedule has {epochs}: give more orders or run fewer epochs"
+        "phase {phase} knows its order for {known} epochs and the schedule has {epochs}: \
+         give more orders or run fewer epochs"
     )]
     Epochs { phase: usize, known: u64, epochs: u64 },
-    #[error("{samples} samples: an order has at most 2^63; split the dataset")]
+    #[error("{samples} samples: an order has at most 2^63")]
     Samples { samples: u64 },
     #[error(
-        "order of {samples} samples: its table does not fit in memory; use the feistel sampler, which needs none"
+        "order of {samples} samples: its table does not fit in memory. The feistel sampler needs no table"
     )]
     Memory { samples: u64 },
-    #[error("run too long: its samples do not fit in 64 bits; run fewer epochs")]
+    #[error("run too long: its samples do not fit in 64 bits. Run fewer epochs")]
     RunLength,
     #[error(
-        "saved position belongs to schedule {found}, and this run's is {expected}: the phases, their datasets' sizes, samplers or seeds differ; run with those of the saved state, or without it"
+        "saved position belongs to schedule {found}, this run has {expected}: the phases, their \
+         datasets' sizes, samplers or seeds differ. Run with those of the saved state, or without it"
     )]
     Schedule { found: Fingerprint, expected: Fingerprint },
     #[error("{0}")]
     Custom(String),
     #[error(
-        "order of epoch {epoch} in phase {phase} has {found} samples and its sampler says {expected}: the sampler breaks its contract; correct it"
+        "order of epoch {epoch} in phase {phase} has {found} samples, its sampler's `len` is {expected}: \
+         the sampler breaks its contract"
     )]
     OrderLength { phase: u32, epoch: u64, found: u64, expected: u64 },
 }

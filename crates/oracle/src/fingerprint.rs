@@ -1,12 +1,13 @@
-//! How samplers and schedules get their short names.
+//! Fingerprints of samplers and schedules.
 
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Gathers the fields of a value into a [`Fingerprint`].
+/// Hashes the fields of a value into a [`Fingerprint`].
 ///
-/// Each field is written with a fixed width or with its length before it, so that no two different field lists write
-/// the same bytes. The digest is XXH3 of 128 bits: the same on every platform and in every release.
+/// Each field is written with a fixed width or with its length before it. So two different field
+/// lists never write the same bytes. The digest is XXH3 with 128 bits, the same on every platform
+/// and in every release.
 ///
 /// ```
 /// use foreread_oracle::Fingerprinter;
@@ -20,7 +21,8 @@ pub struct Fingerprinter {
 }
 
 impl Fingerprinter {
-    /// Starts a fingerprint; `name` keeps different types apart and ends in a version, raised with any change of meaning.
+    /// Starts a fingerprint. `name` separates types and ends in a version, which is raised with any
+    /// change of meaning.
     pub fn new(name: &str) -> Self {
         Self { state: Xxh3::new() }.text(name)
     }
@@ -57,7 +59,7 @@ impl Fingerprinter {
         self
     }
 
-    /// The fingerprint of all that was added.
+    /// The fingerprint of all added fields.
     pub fn finish(&self) -> Fingerprint {
         Fingerprint(self.state.digest128())
     }

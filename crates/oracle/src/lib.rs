@@ -1,21 +1,24 @@
-//! The oracle: who reads what, when.
+//! The oracle: the order in which each rank reads its samples.
 //!
-//! A training run draws the order of its reads from a seed, so the order is known before the run starts. This crate
-//! computes it, in four steps that are values of their own:
+//! A training run draws its read order from a seed, so the order is known before the run starts.
+//! This crate computes it in four steps. Each step is a value of its own:
 //!
-//! 1. a [`Sampler`] gives the global [`Order`] of an epoch: [`Shuffle`], [`Torch`], [`Feistel`], [`Sequential`],
-//!    [`Weighted`], [`Explicit`], or a user's own;
-//! 2. a [`Dealing`] splits that order among the ranks, as PyTorch's `DistributedSampler` does or in blocks;
-//! 3. an [`AccessStream`] is what one rank reads in one pass, forwards (`at`, `fill`) and backwards (`next_use`);
-//! 4. a [`Schedule`] names the passes of a run and a [`Run`] lays them end to end: one rank's whole future, from the
-//!    beginning or from a saved [`Position`].
+//! 1. A [`Sampler`] gives the global [`Order`] of an epoch: [`Shuffle`], [`Torch`], [`Feistel`],
+//!    [`Sequential`], [`Weighted`], [`Explicit`] or a custom sampler.
+//! 2. A [`Dealing`] splits that order among the ranks, as PyTorch's `DistributedSampler` does or in
+//!    blocks.
+//! 3. An [`AccessStream`] is the sequence that one rank reads in one pass. It is read forwards
+//!    (`at`, `fill`) and backwards (`next_use`).
+//! 4. A [`Schedule`] names the passes of a run. A [`Run`] concatenates them: all accesses of one
+//!    rank, from the beginning or from a saved [`Position`].
 //!
 //! # The decision, and its price
 //!
-//! Everything here is a function of its arguments: no I/O, no clock, no global state, no hash order, no floating-point
-//! ties. Two ranks, or the same rank after a restart on another machine, compute the same future without talking. The
-//! price is that the generators and the shuffles are our own, pinned by golden vectors, and can never be changed in
-//! place: a better one is a new sampler.
+//! Every result is a function of its arguments. There is no I/O, clock, global state, hash order or
+//! floating-point tie. Two ranks compute the same orders without communication, and so does one
+//! rank after a restart on another machine. The price: the generators and shuffles are implemented
+//! here and pinned by golden vectors. They can never be changed in place. A better one is a new
+//! sampler.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -55,13 +58,13 @@ mod stream;
 mod uses;
 
 pub use dealing::{Deal, Dealing};
-pub use error::{ErrorKind, OracleError};
+pub use error::{OracleError, OracleErrorKind};
 pub use fingerprint::Fingerprinter;
-pub use order::{Computed, Order};
+pub use order::{ComputedOrder, Order};
 pub use position::Position;
 pub use run::{Pass, Passes, Run};
 pub use sampler::Sampler;
 pub use samplers::{Explicit, Feistel, Sequential, Shuffle, Torch, Weighted};
 pub use schedule::{Phase, PhaseKind, Schedule};
 pub use stream::AccessStream;
-pub use uses::Uses;
+pub use uses::OrderInverse;

@@ -1,20 +1,20 @@
 //! The global order of one pass, before it is dealt to ranks.
 //!
-//! An order is a value: cheap to clone, readable at any position, and invertible. Inside it is one enum, matched once
-//! for each chunk of positions and not once for each sample; only orders of a user's own pay for a virtual call, and
-//! that once for each chunk too. Tables hold 4 bytes a sample where the ids fit, 8 where not; the identity and Feistel
-//! orders hold none.
+//! An order is a value: cheap to clone, readable at any position, and invertible. It holds one enum
+//! that is matched once per chunk of positions. Only custom orders pay for a virtual call, also
+//! once per chunk. Tables hold 4 bytes per sample if the ids fit, otherwise 8. Identity and Feistel
+//! orders hold no table.
 
 use std::fmt;
 use std::sync::Arc;
 
 use foreread_types::SampleId;
 
-use crate::error::{OracleError, Reason};
+use crate::error::{OracleError, OracleReason};
 use crate::samplers::Permutation;
-use crate::uses::Uses;
+use crate::uses::OrderInverse;
 
-/// The most samples that an order may have: 2^63.
+/// The maximum number of samples in an order.
 pub(crate) const MAX_SAMPLES: u64 = 1 << 63;
 
 /// The sample ids of one pass over a dataset, by position `0..len`, as all ranks together read them.
@@ -36,27 +36,28 @@ pub struct Order {
     population: u64,
     len: u64,
     distinct: bool,
-    kind: Kind,
+    kind: OrderKind,
 }
 
 #[derive(Clone)]
-pub(crate) enum Kind {
+pub(crate) enum OrderKind {
     Identity,
-    // A vector in an `Arc`, not a slice in one: filled in place, allocated fallibly, never copied.
+    // A vector in an `Arc`, not a slice: filled in place, allocated fallibly, never copied.
     Small(Arc<Vec<u32>>),
     Large(Arc<Vec<u64>>),
     Feistel(Permutation),
-    Custom(Arc<dyn Computed>),
+    Custom(Arc<dyn ComputedOrder>),
 }
 
-/// An order that a user's own sampler computes, where a table of ids would not do.
+/// An order that a custom sampler computes position by position, if a table of ids would not do.
 ///
-/// It must be a pure function of the position, and [`next`](Self::next) must agree with [`fill`](Self::fill).
-pub trait Computed: fmt::Debug + Send + Sync {
-    /// How many samples the dataset has; ids lie below it.
+/// It must be a pure function of the position. [`next`](Self::next) must agree with
+/// [`fill`](Self::fill).
+pub trait ComputedOrder: fmt::Debug + Send + Sync {
+    /// The number of samples in the dataset. All ids lie below it.
     fn population(&self) -> u64;
 
-    /// How many positions the order has.
+    /// The number of positions.
     fn len(&self) -> u64;
 
     /// Whether there are no positions.
@@ -67,7 +68,8 @@ pub trait Computed: fmt::Debug + Send + Sync {
     /// Whether no id occurs twice.
     fn is_distinct(&self) -> bool;
 
-    /// Writes the ids at positions `from`, `from + step`, ... into `out`; all of them lie below `len`.
+    /// Writes the ids at positions `from`, `from + step`, ... into `out`. All positions lie below
+    /// `len`.
     fn fill(&self, from: u64, step: u64, out: &mut [SampleId]);
 
     /// The first position at or after `from` that reads `id`.
@@ -75,16 +77,13 @@ pub trait Computed: fmt::Debug + Send + Sync {
 }
 
 impl Order {
-    /// The order `0, 1, .., samples - 1`; needs no memory.
-    ///
-    /// # Errors
-    /// More than 2^63 samples.
+    /// The order `0, 1, .., samples - 1`. Needs no memory.
     pub fn identity(samples: u64) -> Result<Self, OracleError> {
         check_samples(samples)?;
-        Ok(Self { population: samples, len: samples, distinct: true, kind: Kind::Identity })
+        Ok(Self { population: samples, len: samples, distinct: true, kind: OrderKind::Identity })
     }
 
-    /// An order given as a table of ids below `population`; ids may repeat or be left out.
+    /// An order given as a table of ids below `population`. Ids may repeat or be missing.
     ///
     /// # Errors
     /// An id that is not below `population`, or a population of more than 2^63.
@@ -92,7 +91,7 @@ impl Order {
         check_samples(population)?;
         if let Some(at) = ids.iter().position(|&id| id >= population) {
             let place = format!("position {at} of the order");
-            return Err(Reason::Id { id: ids[at], place, population }.into());
+            return Err(OracleReason::Id { id: ids[at], place, population }.into());
         }
         let distinct = is_distinct(population, &ids);
         Ok(if population <= 1 << 32 {
@@ -106,35 +105,35 @@ impl Order {
     ///
     /// # Errors
     /// A population or length of more than 2^63.
-    pub fn custom(computed: Arc<dyn Computed>) -> Result<Self, OracleError> {
+    pub fn custom(computed: Arc<dyn ComputedOrder>) -> Result<Self, OracleError> {
         check_samples(computed.population())?;
         check_samples(computed.len())?;
         Ok(Self {
             population: computed.population(),
             len: computed.len(),
             distinct: computed.is_distinct(),
-            kind: Kind::Custom(computed),
+            kind: OrderKind::Custom(computed),
         })
     }
 
     pub(crate) fn small(population: u64, ids: Vec<u32>, distinct: bool) -> Self {
-        Self { population, len: ids.len() as u64, distinct, kind: Kind::Small(Arc::new(ids)) }
+        Self { population, len: ids.len() as u64, distinct, kind: OrderKind::Small(Arc::new(ids)) }
     }
 
     pub(crate) fn large(population: u64, ids: Vec<u64>, distinct: bool) -> Self {
-        Self { population, len: ids.len() as u64, distinct, kind: Kind::Large(Arc::new(ids)) }
+        Self { population, len: ids.len() as u64, distinct, kind: OrderKind::Large(Arc::new(ids)) }
     }
 
     pub(crate) fn feistel(permutation: Permutation) -> Self {
         let samples = permutation.len();
-        Self { population: samples, len: samples, distinct: true, kind: Kind::Feistel(permutation) }
+        Self { population: samples, len: samples, distinct: true, kind: OrderKind::Feistel(permutation) }
     }
 
-    pub(crate) fn kind(&self) -> &Kind {
+    pub(crate) fn kind(&self) -> &OrderKind {
         &self.kind
     }
 
-    /// How many positions the order has.
+    /// The number of positions.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -144,7 +143,7 @@ impl Order {
         self.len == 0
     }
 
-    /// How many samples the dataset has; all ids lie below it.
+    /// The number of samples in the dataset. All ids lie below it.
     pub fn population(&self) -> u64 {
         self.population
     }
@@ -161,11 +160,11 @@ impl Order {
     pub fn at(&self, position: u64) -> SampleId {
         assert!(position < self.len, "position {position} of an order of {}", self.len);
         match &self.kind {
-            Kind::Identity => SampleId(position),
-            Kind::Small(ids) => SampleId(u64::from(ids[position as usize])),
-            Kind::Large(ids) => SampleId(ids[position as usize]),
-            Kind::Feistel(permutation) => SampleId(permutation.forward(position)),
-            Kind::Custom(computed) => {
+            OrderKind::Identity => SampleId(position),
+            OrderKind::Small(ids) => SampleId(u64::from(ids[position as usize])),
+            OrderKind::Large(ids) => SampleId(ids[position as usize]),
+            OrderKind::Feistel(permutation) => SampleId(permutation.forward(position)),
+            OrderKind::Custom(computed) => {
                 let mut out = [SampleId(0)];
                 computed.fill(position, 1, &mut out);
                 out[0]
@@ -173,7 +172,8 @@ impl Order {
         }
     }
 
-    /// Writes the samples at positions `from`, `from + step`, `from + 2 * step`, ... into `out`, which may be empty.
+    /// Writes the samples at positions `from`, `from + step`, `from + 2 * step`, ... into `out`,
+    /// which may be empty.
     ///
     /// # Panics
     /// If one of the positions is not below `len`.
@@ -187,28 +187,28 @@ impl Order {
             self.len
         );
         match &self.kind {
-            Kind::Identity => positions(from, step, out, |position| position),
-            Kind::Small(ids) if step == 1 => {
+            OrderKind::Identity => positions(from, step, out, |position| position),
+            OrderKind::Small(ids) if step == 1 => {
                 let ids = &ids[from as usize..];
                 out.iter_mut().zip(ids).for_each(|(slot, &id)| *slot = SampleId(u64::from(id)));
             }
-            Kind::Small(ids) => positions(from, step, out, |position| u64::from(ids[position as usize])),
-            Kind::Large(ids) => positions(from, step, out, |position| ids[position as usize]),
-            Kind::Feistel(permutation) => {
+            OrderKind::Small(ids) => positions(from, step, out, |position| u64::from(ids[position as usize])),
+            OrderKind::Large(ids) => positions(from, step, out, |position| ids[position as usize]),
+            OrderKind::Feistel(permutation) => {
                 positions(from, step, out, |position| permutation.forward(position))
             }
-            Kind::Custom(computed) => computed.fill(from, step, out),
+            OrderKind::Custom(computed) => computed.fill(from, step, out),
         }
     }
 
-    /// Checks that all ids lie below `population`. Tables and permutations were checked when they were made, so only an
-    /// order of a user's own is read through, once a pass.
+    /// Checks that all ids lie below `population`. Tables and permutations were checked on
+    /// construction. Only a custom order is read through, once per pass.
     ///
     /// # Errors
-    /// The first id that does not.
+    /// The first id that is out of range.
     pub(crate) fn check_ids(&self, population: u64) -> Result<(), OracleError> {
         const CHUNK: u64 = 1024;
-        if self.population <= population && !matches!(self.kind, Kind::Custom(_)) {
+        if self.population <= population && !matches!(self.kind, OrderKind::Custom(_)) {
             return Ok(());
         }
         let mut chunk = Vec::new();
@@ -217,15 +217,16 @@ impl Order {
             self.fill(from, 1, &mut chunk);
             if let Some(at) = chunk.iter().position(|id| id.0 >= population) {
                 let place = format!("position {} of the order", from + at as u64);
-                return Err(Reason::Id { id: chunk[at].0, place, population }.into());
+                return Err(OracleReason::Id { id: chunk[at].0, place, population }.into());
             }
         }
         Ok(())
     }
 
-    /// Where each sample is used. Takes O(len) time and 4 bytes a sample for tables, nothing for the others.
-    pub fn inverse(&self) -> Uses {
-        Uses::of(self)
+    /// The positions of each sample. Takes O(len) time and 4 bytes per sample for tables, nothing
+    /// for the others.
+    pub fn inverse(&self) -> OrderInverse {
+        OrderInverse::of(self)
     }
 }
 
@@ -234,7 +235,7 @@ fn positions(from: u64, step: u64, out: &mut [SampleId], id: impl Fn(u64) -> u64
     let mut position = from;
     for slot in out {
         *slot = SampleId(id(position));
-        // The step behind the last position may leave the range of numbers, and is not used.
+        // The step after the last position may overflow. Its value is not used.
         position = position.wrapping_add(step);
     }
 }
@@ -243,10 +244,10 @@ impl fmt::Debug for Order {
     /// The kind and the numbers, not the table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.kind {
-            Kind::Identity => "identity",
-            Kind::Small(_) | Kind::Large(_) => "table",
-            Kind::Feistel(_) => "feistel",
-            Kind::Custom(_) => "custom",
+            OrderKind::Identity => "identity",
+            OrderKind::Small(_) | OrderKind::Large(_) => "table",
+            OrderKind::Feistel(_) => "feistel",
+            OrderKind::Custom(_) => "custom",
         };
         f.debug_struct("Order")
             .field("kind", &kind)
@@ -257,20 +258,21 @@ impl fmt::Debug for Order {
     }
 }
 
-/// Refuses more samples than an order may have.
+/// Rejects more samples than [`MAX_SAMPLES`].
 pub(crate) fn check_samples(samples: u64) -> Result<(), OracleError> {
-    if samples > MAX_SAMPLES { Err(Reason::Samples { samples }.into()) } else { Ok(()) }
+    if samples > MAX_SAMPLES { Err(OracleReason::Samples { samples }.into()) } else { Ok(()) }
 }
 
-/// An empty table with room for `samples` entries, or an error where there is none.
-pub(crate) fn room<T>(samples: u64) -> Result<Vec<T>, OracleError> {
+/// An empty table with capacity for `samples` entries, or an error if memory does not suffice.
+pub(crate) fn try_with_capacity<T>(samples: u64) -> Result<Vec<T>, OracleError> {
     let mut table = Vec::new();
-    let entries = usize::try_from(samples).map_err(|_| Reason::Memory { samples })?;
-    table.try_reserve_exact(entries).map_err(|_| Reason::Memory { samples })?;
+    let entries = usize::try_from(samples).map_err(|_| OracleReason::Memory { samples })?;
+    table.try_reserve_exact(entries).map_err(|_| OracleReason::Memory { samples })?;
     Ok(table)
 }
 
-/// Whether no id occurs twice: by a bitmap where the population is not much larger than the order, else by sorting.
+/// Whether no id occurs twice. Uses a bitmap if the population is not much larger than the order,
+/// otherwise sorting.
 fn is_distinct(population: u64, ids: &[u64]) -> bool {
     if ids.len() as u64 > population {
         return false;

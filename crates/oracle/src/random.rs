@@ -1,21 +1,23 @@
-//! The crate's own random numbers: ChaCha8 behind a newtype, and unbiased reduction to a range.
+//! Random numbers: ChaCha8 behind a newtype, and unbiased reduction to a range.
 //!
-//! `rand`'s shuffles and ranges promise no stability between releases, so the generator is used for its raw words alone
-//! (a stream that is specified, RFC 8439's with 8 rounds) and everything above it is written here and pinned by golden
-//! vectors. Each (purpose, seed, epoch) has a stream of its own, so that any epoch is reached directly.
+//! `rand` promises no stability of shuffles and ranges between releases. So the generator is used
+//! for its raw words alone, a specified stream (RFC 8439 with 8 rounds). Everything above it is
+//! implemented here and pinned by golden vectors. Each (purpose, seed, epoch) has its own stream,
+//! so any epoch is reached directly.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
-/// What a stream is for; part of the key, so that one seed serves several samplers without correlating them.
+/// The purpose of a stream. It is part of the key, so one seed serves several samplers without
+/// correlation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Purpose {
+pub(crate) enum RandomPurpose {
     Shuffle,
     Feistel,
     Weighted,
 }
 
-impl Purpose {
+impl RandomPurpose {
     const fn label(self) -> &'static [u8; 24] {
         match self {
             Self::Shuffle => b"foreread/order/shuffle/1",
@@ -27,11 +29,12 @@ impl Purpose {
 
 /// A reproducible stream of words.
 #[derive(Debug)]
-pub(crate) struct Stream(ChaCha8Rng);
+pub(crate) struct RandomStream(ChaCha8Rng);
 
-impl Stream {
-    /// The stream of one epoch. Key: the seed in little endian, then the purpose's label. Stream number: the epoch.
-    pub(crate) fn new(purpose: Purpose, seed: u64, epoch: u64) -> Self {
+impl RandomStream {
+    /// The stream of one epoch. Key: the seed in little endian, then the label of the purpose.
+    /// Stream number: the epoch.
+    pub(crate) fn new(purpose: RandomPurpose, seed: u64, epoch: u64) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[8..].copy_from_slice(purpose.label());
@@ -45,8 +48,9 @@ impl Stream {
         self.0.next_u64()
     }
 
-    /// A number below `bound`, all equally likely, from 32-bit words (Lemire, "Fast Random Integer Generation in an
-    /// Interval", 2019: multiply, keep the high half, reject the few low halves that would favour some numbers).
+    /// A uniform number below `bound`, from 32-bit words (Lemire, "Fast Random Integer Generation
+    /// in an Interval", 2019). It multiplies, keeps the high half, and rejects the few low halves
+    /// that would favour some numbers.
     #[inline]
     pub(crate) fn below_u32(&mut self, bound: u32) -> u32 {
         debug_assert!(bound > 0);
@@ -60,7 +64,7 @@ impl Stream {
         (product >> 32) as u32
     }
 
-    /// The same from 64-bit words.
+    /// A uniform number below `bound`, from 64-bit words.
     #[inline]
     pub(crate) fn below_u64(&mut self, bound: u64) -> u64 {
         debug_assert!(bound > 0);
@@ -81,13 +85,13 @@ mod tests {
 
     #[test]
     fn streams_differ_by_purpose_seed_and_epoch() {
-        let first = |purpose, seed, epoch| Stream::new(purpose, seed, epoch).next_u64();
+        let first = |purpose, seed, epoch| RandomStream::new(purpose, seed, epoch).next_u64();
         let words = [
-            first(Purpose::Shuffle, 1, 0),
-            first(Purpose::Shuffle, 1, 1),
-            first(Purpose::Shuffle, 2, 0),
-            first(Purpose::Feistel, 1, 0),
-            first(Purpose::Weighted, 1, 0),
+            first(RandomPurpose::Shuffle, 1, 0),
+            first(RandomPurpose::Shuffle, 1, 1),
+            first(RandomPurpose::Shuffle, 2, 0),
+            first(RandomPurpose::Feistel, 1, 0),
+            first(RandomPurpose::Weighted, 1, 0),
         ];
         for (i, a) in words.iter().enumerate() {
             assert!(words[i + 1..].iter().all(|b| a != b));
@@ -95,8 +99,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_below_a_bound_are_uniform() {
-        let mut stream = Stream::new(Purpose::Shuffle, 3, 0);
+    fn bounded_numbers_are_uniform() {
+        let mut stream = RandomStream::new(RandomPurpose::Shuffle, 3, 0);
         for bound in [1u32, 3, 6, 10] {
             let mut counts = vec![0i64; bound as usize];
             for _ in 0..60_000 {
@@ -109,8 +113,8 @@ mod tests {
     }
 
     #[test]
-    fn bounds_close_to_the_words_size_reject_and_end() {
-        let mut stream = Stream::new(Purpose::Shuffle, 4, 0);
+    fn bounds_near_the_word_size_terminate() {
+        let mut stream = RandomStream::new(RandomPurpose::Shuffle, 4, 0);
         for _ in 0..1000 {
             assert!(stream.below_u32((1 << 31) + 1) <= 1 << 31);
             assert!(stream.below_u64((1 << 63) + 1) <= 1 << 63);

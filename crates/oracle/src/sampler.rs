@@ -8,15 +8,17 @@ use crate::{OracleError, Order};
 
 /// Draws the global order of each epoch from a seed, or knows it otherwise.
 ///
-/// Implementations are pure: the same sampler gives the same order for the same epoch, on every rank and platform, and
-/// reaches any epoch directly, without computing those before it. Constructors validate, so that asking later does
-/// not fail where it can be known.
+/// Implementations are pure. The same sampler gives the same order for the same epoch, on every
+/// rank and platform. It reaches any epoch directly, without computing earlier ones. Constructors
+/// validate their arguments, so later calls only fail if the failure could not be known before.
 pub trait Sampler: fmt::Debug + Send + Sync {
-    /// How many samples the dataset has; all ids lie below it.
+    /// The number of samples in the dataset. All ids lie below it.
     fn population(&self) -> u64;
 
-    /// How many samples an epoch has, the same in every epoch.
-    fn len(&self) -> u64;
+    /// The number of samples in every epoch: by default, all samples of the dataset.
+    fn len(&self) -> u64 {
+        self.population()
+    }
 
     /// Whether an epoch has no samples.
     fn is_empty(&self) -> bool {
@@ -26,23 +28,25 @@ pub trait Sampler: fmt::Debug + Send + Sync {
     /// Whether no sample occurs twice in an epoch.
     fn is_distinct(&self) -> bool;
 
-    /// Whether orders are computed position by position, forwards and backwards, without a table; `false` by default.
-    /// Of such orders even runs over 10^9 samples are planned in constant memory.
+    /// Whether orders are computed position by position, forwards and backwards, without a table.
+    /// `false` by default. With such orders even runs over 10^9 samples are planned in constant
+    /// memory.
     fn is_computed(&self) -> bool {
         false
     }
 
-    /// For how many epochs the order is known; `None`, the default, where it is known for all.
+    /// The number of epochs with a known order. `None`, the default, means all epochs.
     fn epochs(&self) -> Option<u64> {
         None
     }
 
-    /// The order of one epoch, counted from 0; its length is [`len`](Self::len).
+    /// The order of one epoch, counted from 0. Its length is [`len`](Self::len).
     ///
     /// # Errors
-    /// An epoch that the sampler does not know, or an order that does not fit in memory.
+    /// An epoch without a known order, or an order that does not fit in memory.
     fn order(&self, epoch: u64) -> Result<Order, OracleError>;
 
-    /// Names everything that the orders depend on: the kind of sampler, its sizes, its seed, its tables.
+    /// The fingerprint of everything that the orders depend on: the kind of sampler, its sizes, its
+    /// seed, its tables.
     fn fingerprint(&self) -> Fingerprint;
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use foreread_types::{DatasetId, Fingerprint};
 
-use crate::error::{OracleError, Reason};
+use crate::error::{OracleError, OracleReason};
 use crate::order::check_samples;
 use crate::{Fingerprinter, Order, Sampler};
 
-/// What a phase is for.
+/// The purpose of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PhaseKind {
-    /// The model learns from these samples.
+    /// The model is trained on these samples.
     Train,
-    /// The model is measured on these samples.
+    /// The model is evaluated on these samples.
     Validation,
 }
 
@@ -30,23 +30,25 @@ impl fmt::Display for PhaseKind {
 /// One pass that every epoch makes over a dataset.
 #[derive(Clone, Debug)]
 pub struct Phase {
-    /// What it is for.
+    /// The purpose.
     pub kind: PhaseKind,
-    /// The dataset that it reads.
+    /// The dataset.
     pub dataset: DatasetId,
-    /// Draws its order.
+    /// The sampler that draws the order.
     pub sampler: Arc<dyn Sampler>,
-    /// Samples in a rank's batch; `None` for one batch a pass.
+    /// Samples in a rank's batch. `None` means one batch per pass.
     pub batch_size: Option<u64>,
-    /// Whether what does not fill a batch on every rank is dropped, and not padded.
+    /// Whether the remainder that does not fill a batch on every rank is dropped. Otherwise it is
+    /// padded.
     pub drop_last: bool,
 }
 
 impl Phase {
-    /// The order of one of its passes, with ids of its dataset alone.
+    /// The order of one pass, with ids of its dataset alone.
     ///
     /// # Errors
-    /// What the sampler's [`order`](Sampler::order) returns; an id that the sampler's population does not have.
+    /// The errors of the sampler's [`order`](Sampler::order), and an id outside the sampler's
+    /// population.
     pub fn order(&self, epoch: u64) -> Result<Order, OracleError> {
         let order = self.sampler.order(epoch)?;
         order.check_ids(self.sampler.population())?;
@@ -57,18 +59,18 @@ impl Phase {
 /// A run: in each of `epochs` epochs, all phases in order.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// How often the phases run.
+    /// The number of epochs.
     pub epochs: u64,
-    /// What one epoch consists of.
+    /// The phases of one epoch, in order.
     pub phases: Vec<Phase>,
 }
 
 impl Schedule {
-    /// A schedule of `epochs` epochs, each of which runs `phases` in order.
+    /// A schedule of `epochs` epochs that each run `phases` in order.
     ///
     /// # Errors
-    /// No phase; a batch size of 0; a sampler that does not know so many epochs; samplers that disagree on how many
-    /// samples a dataset has; a phase of more than 2^63 samples.
+    /// No phase, a batch size of 0, or a phase of more than 2^63 samples. A sampler with fewer
+    /// known epochs, or samplers that disagree on the size of a dataset.
     pub fn new(epochs: u64, phases: Vec<Phase>) -> Result<Self, OracleError> {
         let schedule = Self { epochs, phases };
         schedule.check()?;
@@ -77,32 +79,32 @@ impl Schedule {
 
     pub(crate) fn check(&self) -> Result<(), OracleError> {
         if self.phases.is_empty() {
-            return Err(Reason::NoPhases.into());
+            return Err(OracleReason::NoPhases.into());
         }
         for (index, phase) in self.phases.iter().enumerate() {
             check_samples(phase.sampler.population())?;
             check_samples(phase.sampler.len())?;
             if phase.batch_size == Some(0) {
-                return Err(Reason::BatchSize.into());
+                return Err(OracleReason::BatchSize.into());
             }
             if let Some(known) = phase.sampler.epochs().filter(|&known| known < self.epochs) {
-                return Err(Reason::Epochs { phase: index, known, epochs: self.epochs }.into());
+                return Err(OracleReason::Epochs { phase: index, known, epochs: self.epochs }.into());
             }
             let dataset = phase.dataset;
             if let Some(other) = self.phases[..index].iter().find(|other| other.dataset == dataset) {
                 let (found, expected) = (phase.sampler.population(), other.sampler.population());
                 if found != expected {
-                    return Err(Reason::Populations { dataset, phase: index, found, expected }.into());
+                    return Err(OracleReason::Populations { dataset, phase: index, found, expected }.into());
                 }
             }
         }
         Ok(())
     }
 
-    /// Names the global orders: each phase's kind, dataset number and sampler.
+    /// The fingerprint of the global orders: each phase's kind, dataset number and sampler.
     ///
-    /// World size, dealing, batch size, `drop_last` and the number of epochs are left out: they say who reads when and
-    /// for how long, not in which order, so that a run can be extended, resized and resumed.
+    /// World size, deal, batch size, `drop_last` and the number of epochs are left out. They decide
+    /// which rank reads when, not the order. So a run can be extended, resized and resumed.
     pub fn fingerprint(&self) -> Fingerprint {
         self.phases
             .iter()

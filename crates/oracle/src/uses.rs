@@ -1,45 +1,48 @@
-//! The inverse of an order: when is a sample used next?
+//! The inverse of an order: the positions of each sample.
 //!
-//! Identity and Feistel orders are inverted by computing. Tables are inverted once into arrays of positions: one entry
-//! for each sample where no id repeats, lists in two arrays (starts and positions, as in a compressed sparse row matrix)
-//! where ids repeat, and sorted pairs where an order names few samples of a large dataset, so that memory follows the
-//! smaller of the two. Positions take 4 bytes where they fit.
+//! Identity and Feistel orders are inverted by computation. Tables are inverted once into arrays of
+//! positions. If no id repeats, there is one entry per sample. If ids repeat, there are two arrays,
+//! starts and positions, as in a compressed sparse row matrix. If an order names few samples of a
+//! large dataset, there are sorted pairs. So memory follows the smaller of the two. Positions take
+//! 4 bytes if they fit.
 
 use std::fmt;
 use std::sync::Arc;
 
 use foreread_types::SampleId;
 
-use crate::order::{Computed, Kind, Order};
+use crate::order::{ComputedOrder, Order, OrderKind};
 use crate::samplers::Permutation;
 
-/// The positions at which an order uses each sample; made by [`Order::inverse`], cheap to clone.
+/// The positions at which an order uses each sample. Made by [`Order::inverse`], cheap to clone.
 #[derive(Clone)]
-pub struct Uses(Inverse);
+pub struct OrderInverse(Inverse);
 
 #[derive(Clone)]
 enum Inverse {
     Identity { len: u64 },
-    Narrow(Arc<Lists<u32>>),
-    Wide(Arc<Lists<u64>>),
+    Narrow(Arc<PositionTable<u32>>),
+    Wide(Arc<PositionTable<u64>>),
     Feistel(Permutation),
-    Custom(Arc<dyn Computed>),
+    Custom(Arc<dyn ComputedOrder>),
 }
 
-impl Uses {
+impl OrderInverse {
     pub(crate) fn of(order: &Order) -> Self {
         Self(match order.kind() {
-            Kind::Identity => Inverse::Identity { len: order.len() },
-            Kind::Small(ids) => tables(order, ids),
-            Kind::Large(ids) => tables(order, ids),
-            Kind::Feistel(permutation) => Inverse::Feistel(permutation.clone()),
-            Kind::Custom(computed) => Inverse::Custom(computed.clone()),
+            OrderKind::Identity => Inverse::Identity { len: order.len() },
+            OrderKind::Small(ids) => invert_table(order, ids),
+            OrderKind::Large(ids) => invert_table(order, ids),
+            OrderKind::Feistel(permutation) => Inverse::Feistel(permutation.clone()),
+            OrderKind::Custom(computed) => Inverse::Custom(computed.clone()),
         })
     }
 
-    /// The first position at or after `from` at which `id` is used; `None` where there is no more, or no such sample.
+    /// The first position at or after `from` at which `id` is used. `None` if there is none, or no
+    /// such sample.
     ///
-    /// O(1) where no id repeats, O(log of the sample's uses) where ids repeat, O(log len) for sparse orders.
+    /// O(1) if no id repeats, O(log of the sample's uses) if ids repeat, O(log len) for sparse
+    /// orders.
     pub fn next(&self, id: SampleId, from: u64) -> Option<u64> {
         match &self.0 {
             Inverse::Identity { len } => (id.0 >= from && id.0 < *len).then_some(id.0),
@@ -53,7 +56,7 @@ impl Uses {
     }
 }
 
-impl fmt::Debug for Uses {
+impl fmt::Debug for OrderInverse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
             Inverse::Identity { .. } => "Uses(identity)",
@@ -64,16 +67,16 @@ impl fmt::Debug for Uses {
     }
 }
 
-/// A number of 4 or 8 bytes in a table.
-trait Word: Copy + Ord {
-    /// No position: tables of 4 bytes are only used where no position is this large.
-    const NONE: Self;
+/// An integer of 4 or 8 bytes in a table.
+trait TableWord: Copy + Ord {
+    /// No position. Tables of 4 bytes are only used if all positions are below this.
+    const NO_POSITION: Self;
     fn new(value: u64) -> Self;
     fn get(self) -> u64;
 }
 
-impl Word for u32 {
-    const NONE: Self = Self::MAX;
+impl TableWord for u32 {
+    const NO_POSITION: Self = Self::MAX;
     fn new(value: u64) -> Self {
         value as Self
     }
@@ -82,8 +85,8 @@ impl Word for u32 {
     }
 }
 
-impl Word for u64 {
-    const NONE: Self = Self::MAX;
+impl TableWord for u64 {
+    const NO_POSITION: Self = Self::MAX;
     fn new(value: u64) -> Self {
         value
     }
@@ -92,8 +95,8 @@ impl Word for u64 {
     }
 }
 
-enum Lists<P> {
-    /// By id: its only position, or `NONE`.
+enum PositionTable<P> {
+    /// By id: its only position, or `NO_POSITION`.
     Once(Vec<P>),
     /// The positions of `id` are `positions[starts[id]..starts[id + 1]]`, ascending.
     Many { starts: Vec<P>, positions: Vec<P> },
@@ -101,16 +104,16 @@ enum Lists<P> {
     Sparse(Vec<(u64, P)>),
 }
 
-fn tables<T: Word>(order: &Order, ids: &[T]) -> Inverse {
+fn invert_table<T: TableWord>(order: &Order, ids: &[T]) -> Inverse {
     if order.len() < u64::from(u32::MAX) {
-        Inverse::Narrow(Arc::new(Lists::new(order.population(), order.is_distinct(), ids)))
+        Inverse::Narrow(Arc::new(PositionTable::new(order.population(), order.is_distinct(), ids)))
     } else {
-        Inverse::Wide(Arc::new(Lists::new(order.population(), order.is_distinct(), ids)))
+        Inverse::Wide(Arc::new(PositionTable::new(order.population(), order.is_distinct(), ids)))
     }
 }
 
-impl<P: Word> Lists<P> {
-    fn new<T: Word>(population: u64, distinct: bool, ids: &[T]) -> Self {
+impl<P: TableWord> PositionTable<P> {
+    fn new<T: TableWord>(population: u64, distinct: bool, ids: &[T]) -> Self {
         if population / 8 > ids.len() as u64 {
             let mut pairs: Vec<_> =
                 ids.iter().enumerate().map(|(position, id)| (id.get(), P::new(position as u64))).collect();
@@ -118,13 +121,14 @@ impl<P: Word> Lists<P> {
             return Self::Sparse(pairs);
         }
         if distinct {
-            let mut table = vec![P::NONE; population as usize];
+            let mut table = vec![P::NO_POSITION; population as usize];
             for (position, id) in ids.iter().enumerate() {
                 table[id.get() as usize] = P::new(position as u64);
             }
             return Self::Once(table);
         }
-        // A counting sort: count, sum up, and place from the back, which leaves each start where it belongs.
+        // A counting sort: count, sum up, and place from the back. This leaves each start at its
+        // final value.
         let mut starts = vec![P::new(0); population as usize + 1];
         for id in ids {
             let count = &mut starts[id.get() as usize];
@@ -135,7 +139,7 @@ impl<P: Word> Lists<P> {
             end += start.get();
             *start = P::new(end);
         }
-        let mut positions = vec![P::NONE; ids.len()];
+        let mut positions = vec![P::NO_POSITION; ids.len()];
         for (position, id) in ids.iter().enumerate().rev() {
             let start = &mut starts[id.get() as usize];
             *start = P::new(start.get() - 1);
@@ -149,7 +153,7 @@ impl<P: Word> Lists<P> {
         match self {
             Self::Once(table) => {
                 let position = *table.get(index)?;
-                (position != P::NONE && position.get() >= from).then(|| position.get())
+                (position != P::NO_POSITION && position.get() >= from).then(|| position.get())
             }
             Self::Many { starts, positions } => {
                 let end = starts.get(index.checked_add(1)?)?.get() as usize;

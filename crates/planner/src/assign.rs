@@ -1,79 +1,86 @@
-//! Gives every sample that is worth keeping one owner, as long as there is room.
+//! Assigns one owner to every sample that is worth keeping, as long as capacity lasts.
 //!
 //! # The decision, and its price
 //!
-//! Which samples are kept is the knapsack of one store as large as all together: those that save the most origin
-//! nanoseconds for each byte of room. Samples that a store holds already stay there. Each other sample goes to the
-//! store that reads it first. Where that store is full, it goes to the store with the most room left, after all others
-//! have been placed: so a sample is moved away from its first reader only where the first reader has no room.
+//! The kept samples are the knapsack of one store with the capacity of all stores together: those
+//! that save the most origin nanoseconds per byte of capacity. Samples that a store already holds
+//! stay there. Each other sample goes to the store that reads it first. If that store is full, the
+//! sample goes to the store with the most free space, after all others have been placed. So a
+//! sample only leaves its first reader if the first reader is full.
 //!
-//! The worth of a sample is compared as a number of 32 bits with a mantissa of 26, so that the order of 14 million
-//! samples is a table of 8 bytes each. Samples whose worth differs by less than 2e-8 are ordered by id.
+//! The worth of a sample is compared as a number of 32 bits with a mantissa of 26. So the order of
+//! 14 million samples is a table of 8 bytes each. Samples whose worth differs by less than 2e-8 are
+//! ordered by id.
 
 use foreread_types::{DatasetId, Footprint, SampleId, Sizes};
 
 use crate::cluster::Cluster;
-use crate::demand::{Uses, table};
-use crate::error::Reason;
+use crate::demand::{UseCounts, table};
+use crate::error::PlanReason;
+use crate::free_space::FreeSpace;
 use crate::knapsack::worth;
-use crate::owners::{NOBODY, Packed, pack};
-use crate::rooms::Rooms;
+use crate::owners::{NO_OWNER, PackedOwner, pack};
 
 /// The samples of one dataset.
-pub(crate) struct Part<'a> {
+pub(crate) struct DatasetSamples<'a> {
     pub(crate) dataset: DatasetId,
     pub(crate) sizes: &'a Sizes,
-    pub(crate) uses: &'a Uses,
+    pub(crate) uses: &'a UseCounts,
     /// By sample: the store that reads it first.
     pub(crate) first: Vec<u16>,
 }
 
-impl Part<'_> {
-    pub(crate) fn too_large(&self) -> Reason {
-        Reason::Memory { dataset: self.dataset, samples: self.sizes.len() }
+impl DatasetSamples<'_> {
+    pub(crate) fn too_large(&self) -> PlanReason {
+        PlanReason::Memory { dataset: self.dataset, samples: self.sizes.len() }
     }
 }
 
-/// Assigns all samples of all parts and takes their room. By part, the owner of each sample.
+/// Assigns all samples of all datasets and takes their space. Returns the owner of each sample, by
+/// dataset.
 pub(crate) fn assign(
     cluster: &Cluster,
-    parts: &[Part<'_>],
-    rooms: &mut Rooms,
-) -> Result<Vec<Vec<Packed>>, Reason> {
+    datasets: &[DatasetSamples<'_>],
+    free: &mut FreeSpace,
+) -> Result<Vec<Vec<PackedOwner>>, PlanReason> {
     let mut owners = Vec::new();
-    for part in parts {
+    for part in datasets {
         owners.push(table(part.sizes.len()).ok_or(part.too_large())?);
     }
     if cluster.capacity() == 0 {
         return Ok(owners);
     }
-    for (part, owners) in parts.iter().zip(&mut owners) {
+    for (part, owners) in datasets.iter().zip(&mut owners) {
         for (id, store, level) in cluster.held.of(part.dataset.0 as usize) {
             let known = id < part.sizes.len() && part.uses.of(SampleId(id)) > 0;
-            if known && rooms.take_in(store, level, part.sizes.bytes(SampleId(id))) {
+            if known && free.take_in_level(store, level, part.sizes.bytes(SampleId(id))) {
                 owners[id as usize] = pack(store, level);
             }
         }
     }
-    let keys = keys(cluster, parts, &owners)?;
-    let mut greedy = Greedy::new(parts, rooms, &mut owners);
+    let keys = keys(cluster, datasets, &owners)?;
+    let mut greedy = Greedy::new(datasets, free, &mut owners);
     let mut moved = Vec::new();
     let kept = greedy.place_at_first_readers(&keys, &mut moved)?;
-    moved.iter().chain(&keys[kept..]).for_each(|&key| greedy.place_anywhere(key));
+    moved.iter().chain(&keys[kept..]).for_each(|&key| greedy.place_at_most_space(key));
     Ok(owners)
 }
 
-/// The samples that are worth keeping and have no owner yet, the best first: `rank << 32 | number`, where samples are
-/// numbered through all parts.
-fn keys(cluster: &Cluster, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> Result<Vec<u64>, Reason> {
-    // One footprint stands for all: that of the first level.
+/// The samples that are worth keeping and have no owner yet, best first: `rank << 32 | number`.
+/// Samples are numbered through all datasets.
+fn keys(
+    cluster: &Cluster,
+    datasets: &[DatasetSamples<'_>],
+    owners: &[Vec<PackedOwner>],
+) -> Result<Vec<u64>, PlanReason> {
+    // All samples are compared by the footprint of the first level.
     let first = cluster.stores.iter().find_map(|store| store.levels.first());
     let footprint = first.map_or(Footprint::EXACT, |level| level.footprint);
     let mut keys: Vec<u64> = Vec::new();
     let mut start = 0;
-    for (part, owners) in parts.iter().zip(owners) {
+    for (part, owners) in datasets.iter().zip(owners) {
         let samples = part.sizes.len();
-        let wanted = |id: u64| part.uses.of(SampleId(id)) > 1 && owners[id as usize] == NOBODY;
+        let wanted = |id: u64| part.uses.of(SampleId(id)) > 1 && owners[id as usize] == NO_OWNER;
         let count = (0..samples).filter(|&id| wanted(id)).count();
         keys.try_reserve_exact(count).map_err(|_| part.too_large())?;
         keys.extend((0..samples).filter(|&id| wanted(id)).map(|id| {
@@ -87,7 +94,7 @@ fn keys(cluster: &Cluster, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> Result
     Ok(keys)
 }
 
-/// A number as 6 bits of exponent and 26 of mantissa, rounded down; keeps the order.
+/// Compresses a number to 6 bits of exponent and 26 of mantissa, rounded down. Keeps the order.
 fn compress(value: u64) -> u32 {
     let zeros = value.leading_zeros();
     if zeros == 64 {
@@ -97,11 +104,12 @@ fn compress(value: u64) -> u32 {
     (63 - zeros) << 26 | ((value << zeros << 1) >> 38) as u32
 }
 
-/// Samples in order of worth lie anywhere in the tables: so many are looked up together, and their cache misses overlap.
+/// Samples in order of worth are scattered in the tables. A batch is looked up together, so cache
+/// misses overlap.
 const BATCH: usize = 64;
 
-/// A sample that is to be placed.
-struct Item {
+/// A sample to place.
+struct Candidate {
     key: u64,
     part: usize,
     id: usize,
@@ -111,57 +119,61 @@ struct Item {
 }
 
 struct Greedy<'a> {
-    parts: &'a [Part<'a>],
-    /// The number of each part's first sample, and of the one after the last.
+    datasets: &'a [DatasetSamples<'a>],
+    /// The number of each dataset's first sample, and of the one after the last.
     starts: Vec<u64>,
-    rooms: &'a mut Rooms,
-    owners: &'a mut [Vec<Packed>],
+    free: &'a mut FreeSpace,
+    owners: &'a mut [Vec<PackedOwner>],
 }
 
 impl<'a> Greedy<'a> {
-    fn new(parts: &'a [Part<'a>], rooms: &'a mut Rooms, owners: &'a mut [Vec<Packed>]) -> Self {
+    fn new(
+        datasets: &'a [DatasetSamples<'a>],
+        free: &'a mut FreeSpace,
+        owners: &'a mut [Vec<PackedOwner>],
+    ) -> Self {
         let mut starts = vec![0];
-        for part in parts {
+        for part in datasets {
             starts.push(starts.last().copied().unwrap_or(0) + part.sizes.len());
         }
-        Self { starts, parts, rooms, owners }
+        Self { starts, datasets, free, owners }
     }
 
-    fn item(&self, key: u64) -> Item {
+    fn item(&self, key: u64) -> Candidate {
         let number = key & u64::from(u32::MAX);
         let part = self.starts.partition_point(|&start| start <= number) - 1;
         let id = (number - self.starts[part]) as usize;
-        let of_part = &self.parts[part];
-        Item {
+        let samples = &self.datasets[part];
+        Candidate {
             key,
             part,
             id,
-            bytes: of_part.sizes.bytes(SampleId(id as u64)),
-            first: of_part.first[id].into(),
+            bytes: samples.sizes.bytes(SampleId(id as u64)),
+            first: samples.first[id].into(),
         }
     }
 
-    /// Places the samples that fit for certain, wherever they lie, and those that are worth as much as the last of them.
-    /// Reports how many they are, and which of them were `moved` because their first reader is full.
-    fn place_at_first_readers(&mut self, keys: &[u64], moved: &mut Vec<u64>) -> Result<usize, Reason> {
-        let mut left = self.rooms.all_left();
+    /// Places the samples that are certain to fit anywhere, and those of the same worth as the last
+    /// of them. Returns their number. `moved` receives those whose first reader is full.
+    fn place_at_first_readers(&mut self, keys: &[u64], moved: &mut Vec<u64>) -> Result<usize, PlanReason> {
+        let mut left = self.free.total_left();
         let (mut last, mut fits, mut kept) = (0, true, 0);
         let mut items = Vec::with_capacity(BATCH);
         for batch in keys.chunks(BATCH) {
             items.clear();
             items.extend(batch.iter().map(|&key| self.item(key)));
             for item in &items {
-                let most = u128::from(self.rooms.most(item.bytes));
+                let most = u128::from(self.free.most(item.bytes));
                 fits &= most <= left;
                 if !fits && item.key >> 32 != last {
                     return Ok(kept);
                 }
                 left = left.saturating_sub(most);
                 (last, kept) = (item.key >> 32, kept + 1);
-                match self.rooms.take(item.first, item.bytes) {
+                match self.free.take(item.first, item.bytes) {
                     Some(level) => self.owners[item.part][item.id] = pack(item.first, level),
                     None => {
-                        moved.try_reserve(1).map_err(|_| self.parts[item.part].too_large())?;
+                        moved.try_reserve(1).map_err(|_| self.datasets[item.part].too_large())?;
                         moved.push(item.key);
                     }
                 }
@@ -170,11 +182,12 @@ impl<'a> Greedy<'a> {
         Ok(kept)
     }
 
-    /// Places a sample at its first reader or, where that is full, in the store with the most room.
-    fn place_anywhere(&mut self, key: u64) {
+    /// Places a sample at its first reader, or in the store with the most free space if that is
+    /// full.
+    fn place_at_most_space(&mut self, key: u64) {
         let item = self.item(key);
-        let level = self.rooms.take(item.first, item.bytes).map(|level| (item.first, level));
-        if let Some((store, level)) = level.or_else(|| self.rooms.take_anywhere(item.bytes)) {
+        let level = self.free.take(item.first, item.bytes).map(|level| (item.first, level));
+        if let Some((store, level)) = level.or_else(|| self.free.take_most_free(item.bytes)) {
             self.owners[item.part][item.id] = pack(store, level);
         }
     }

@@ -1,9 +1,9 @@
-//! What there is to keep samples in, who uses it, and how fast everything is.
+//! The description of stores, ranks and speeds that a plan is computed from.
 //!
-//! These are descriptions: plain values that whoever starts a run fills in, and that are equal on every rank. Everything
-//! is counted in bytes, bytes a second and nanoseconds, in integers, so that plans are equal bit by bit on every
-//! machine. What is not known has a default that does not limit, so that a plan without figures is still the right
-//! placement, and only its prediction is too good.
+//! Descriptions are plain values that the caller fills in, equal on every rank. All figures are
+//! integers in bytes, bytes per second and nanoseconds, so plans are equal bit by bit on every
+//! machine. Unknown figures have a default that does not limit. A plan without figures still has
+//! the right placement, and only its prediction is too optimistic.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use std::sync::Arc;
 use foreread_types::{Footprint, Rank, StoreId};
 
 use crate::curve::Curve;
-use crate::error::{PlanError, Reason};
+use crate::error::PlanReason;
 use crate::held::Held;
 use crate::origin::Origin;
 
-/// The most levels that a store may have: what fits beside "nowhere" in two bits a sample.
+/// The maximum number of levels of a store: what fits next to "nowhere" in two bits per sample.
 pub const MAX_LEVELS: usize = 3;
 
-/// The most stores that a cluster may have.
-pub const MAX_STORES: usize = u16::MAX as usize;
+/// The maximum number of stores of a cluster.
+const MAX_STORES: usize = u16::MAX as usize;
 
-/// A level of a store, by its position in [`Store::levels`]; 0 is the fastest.
+/// A level of a store, by its position in [`Store::levels`]. 0 is the fastest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LevelIndex(pub u8);
 
@@ -31,20 +31,20 @@ impl fmt::Display for LevelIndex {
     }
 }
 
-/// One kind of room in a store: its memory, its disk.
+/// One cache level of a store: its memory or its disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// What reports call it; names nothing else.
+    /// The name in reports.
     pub name: String,
-    /// Bytes of room.
+    /// The capacity in bytes.
     pub capacity: u64,
-    /// What a sample takes of that room.
+    /// The bytes that a sample takes.
     pub footprint: Footprint,
-    /// Bytes a second that are read from it, over threads.
+    /// The read throughput in bytes per second, by number of threads.
     pub read: Curve,
-    /// Bytes a second that are written to it, over threads.
+    /// The write throughput in bytes per second, by number of threads.
     pub write: Curve,
-    /// How many threads read and write; not 0.
+    /// The number of threads that read and write. Not 0.
     pub threads: u32,
 }
 
@@ -56,33 +56,34 @@ impl Level {
     }
 }
 
-/// One process's or node's caches.
+/// The caches of one process or node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Store {
-    /// Its number in the cluster; no two stores share one.
+    /// The number in the cluster. No two stores share one.
     pub id: StoreId,
-    /// The node that it lies on. Stores of one node reach each other without the network.
+    /// The node. Stores of one node reach each other without the network.
     pub node: u32,
-    /// Fastest first; memory, then disk. At most [`MAX_LEVELS`], and none is a store that keeps nothing.
+    /// The levels, fastest first: memory, then disk. At most [`MAX_LEVELS`]. A store without levels
+    /// keeps nothing.
     pub levels: Vec<Level>,
 }
 
 impl Store {
-    /// A store on a node of its own, of the same number.
+    /// A store on a separate node of the same number.
     pub fn new(id: StoreId, levels: Vec<Level>) -> Self {
         Self { id, node: id.0, levels }
     }
 
-    /// Bytes of room in all levels; saturates at `u64::MAX`.
+    /// The capacity of all levels in bytes. Saturates at `u64::MAX`.
     pub fn capacity(&self) -> u64 {
         self.levels.iter().fold(0, |sum, level| sum.saturating_add(level.capacity))
     }
 }
 
-/// Which store each rank uses as its own.
+/// The store of each rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ranks {
-    /// Rank r uses `stores[r / n]`: n ranks a node, numbered node after node.
+    /// Rank r uses `stores[r / n]`: n ranks per node, numbered node after node.
     PerStore(u32),
     /// Rank r uses `stores[table[r]]`.
     Table(Arc<[u32]>),
@@ -95,14 +96,14 @@ impl Default for Ranks {
     }
 }
 
-/// How samples travel between nodes.
+/// The speed of the network between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// Bytes a second that one node sends, and that it receives; not 0.
+    /// Bytes per second that one node sends, and that it receives. Not 0.
     pub bytes_per_second: u64,
     /// Nanoseconds from a request to its first byte.
     pub latency_ns: u64,
-    /// Requests that one rank has in flight; not 0.
+    /// The number of requests that one rank has in flight. Not 0.
     pub in_flight: u32,
 }
 
@@ -113,27 +114,27 @@ impl Default for Network {
     }
 }
 
-/// What one rank does with its samples.
+/// The processing speed of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trainer {
-    /// Bytes a second that it decodes and augments; not 0.
+    /// Bytes per second that it decodes and augments. Not 0.
     pub preprocess: u64,
-    /// Bytes a second that it computes on; not 0.
+    /// Bytes per second that it trains on. Not 0.
     pub compute: u64,
-    /// Bytes a second that go into the staging buffer, over threads.
+    /// The throughput into the staging buffer in bytes per second, by number of threads.
     pub staging: Curve,
-    /// How many threads fill it; not 0.
+    /// The number of threads that fill it. Not 0.
     pub staging_threads: u32,
 }
 
 impl Default for Trainer {
-    /// A trainer that waits for nothing but samples.
+    /// A trainer that only waits for samples.
     fn default() -> Self {
         Self { preprocess: u64::MAX, compute: u64::MAX, staging: Curve::unlimited(), staging_threads: 1 }
     }
 }
 
-/// Everything that a plan needs to know about the machines.
+/// The description of the machines that a plan needs.
 ///
 /// ```
 /// use foreread_planner::{Cluster, Level, Ranks, Store};
@@ -152,24 +153,25 @@ impl Default for Trainer {
 pub struct Cluster {
     /// The caches.
     pub stores: Vec<Store>,
-    /// Who uses which.
+    /// The store of each rank.
     pub ranks: Ranks,
-    /// Bytes of samples that each rank reads ahead of its trainer and that lie outside every level. They count in the
-    /// floor only: what is in them at an epoch's boundary need not be read again.
+    /// Bytes of samples that each rank reads ahead of its trainer, outside of every level. They
+    /// count in the lower bound only: a sample in the look-ahead at an epoch boundary need not be
+    /// read again.
     pub look_ahead: u64,
-    /// What reads from the origin cost.
+    /// The cost of reads from the origin.
     pub origin: Origin,
-    /// What reads from another node cost.
+    /// The cost of reads from another node.
     pub network: Network,
-    /// What each rank does with samples.
+    /// The processing speed of each rank.
     pub trainer: Trainer,
-    /// What the caches hold already. [`plan_cluster`](crate::plan_cluster) leaves it where it is; a rule without tables,
-    /// and a plan of one rank alone, do not look at it.
+    /// The samples that the caches already hold. [`plan_cluster`](crate::plan_cluster) leaves them
+    /// in place. A rule without tables and a plan of a single rank ignore them.
     pub held: Held,
 }
 
 impl Default for Cluster {
-    /// One store without room.
+    /// One store without capacity.
     fn default() -> Self {
         Self {
             stores: vec![Store::default()],
@@ -189,7 +191,7 @@ impl Cluster {
         Self { stores: vec![store], ..Self::default() }
     }
 
-    /// The store that a rank uses as its own; none where the description has none for it.
+    /// The store of a rank, or `None` if the description has none for it.
     pub fn store_of(&self, rank: Rank) -> Option<&Store> {
         self.stores.get(self.store_index(rank)?)
     }
@@ -202,29 +204,30 @@ impl Cluster {
         })
     }
 
-    /// For each rank, the position of its store; the description has been checked.
+    /// The position of each rank's store. The description must have been checked.
     pub(crate) fn stores_of_ranks(&self, world_size: u32) -> Vec<u16> {
         (0..world_size).map(|rank| self.store_index(Rank(rank)).unwrap_or(0) as u16).collect()
     }
 
-    /// Bytes of room in all levels of all stores; saturates at `u64::MAX`.
+    /// The number of these ranks that use each store.
+    pub(crate) fn ranks_of(&self, stores: &[u16]) -> Vec<u32> {
+        let mut ranks = vec![0; self.stores.len()];
+        stores.iter().for_each(|&store| ranks[usize::from(store)] += 1);
+        ranks
+    }
+
+    /// The capacity of all levels of all stores in bytes. Saturates at `u64::MAX`.
     pub fn capacity(&self) -> u64 {
         self.stores.iter().fold(0, |sum, store| sum.saturating_add(store.capacity()))
     }
 
-    /// Whether the description makes sense for a run of `world_size` ranks.
-    ///
-    /// # Errors
-    /// Whatever a field cannot be, by its name: a rank without a store, too many stores or levels, two stores of one
-    /// number, a rate of 0, a curve without points.
-    pub fn validate(&self, world_size: u32) -> Result<(), PlanError> {
-        Ok(self.check(world_size)?)
-    }
-
-    pub(crate) fn check(&self, world_size: u32) -> Result<(), Reason> {
+    /// Validates the description for a run of `world_size` ranks. Errors name the field: a rank
+    /// without a store, too many stores or levels, two stores with one number, a rate of 0, a curve
+    /// without points.
+    pub(crate) fn check(&self, world_size: u32) -> Result<(), PlanReason> {
         let found = self.stores.len();
         if found > MAX_STORES {
-            return Err(Reason::Stores { found, most: MAX_STORES });
+            return Err(PlanReason::Stores { found, most: MAX_STORES });
         }
         for (at, store) in self.stores.iter().enumerate() {
             store.check(at)?;
@@ -232,17 +235,17 @@ impl Cluster {
         let mut ids: Vec<StoreId> = self.stores.iter().map(|store| store.id).collect();
         ids.sort_unstable();
         if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Reason::StoreTwice { id: pair[0] });
+            return Err(PlanReason::StoreTwice { id: pair[0] });
         }
         match &self.ranks {
-            Ranks::PerStore(0) => return Err(Reason::Zero { field: "ranks.per_store" }),
+            Ranks::PerStore(0) => return Err(PlanReason::Zero { field: "ranks.per_store" }),
             Ranks::Table(table) if table.len() as u64 != u64::from(world_size) => {
-                return Err(Reason::RankTable { found: table.len(), world_size });
+                return Err(PlanReason::RankTable { found: table.len(), world_size });
             }
             _ => {}
         }
         if let Some(rank) = (0..world_size).find(|&rank| self.store_of(Rank(rank)).is_none()) {
-            return Err(Reason::NoStore { rank: Rank(rank), found });
+            return Err(PlanReason::NoStore { rank: Rank(rank), found });
         }
         self.origin.check()?;
         let (network, trainer) = (&self.network, &self.trainer);
@@ -254,7 +257,7 @@ impl Cluster {
             ("trainer.staging_threads", trainer.staging_threads.into()),
         ] {
             if value == 0 {
-                return Err(Reason::Zero { field });
+                return Err(PlanReason::Zero { field });
             }
         }
         trainer.staging.check("trainer.staging")
@@ -262,16 +265,16 @@ impl Cluster {
 }
 
 impl Store {
-    fn check(&self, at: usize) -> Result<(), Reason> {
+    fn check(&self, at: usize) -> Result<(), PlanReason> {
         let found = self.levels.len();
         if found > MAX_LEVELS {
-            return Err(Reason::Levels { store: at, found, most: MAX_LEVELS });
+            return Err(PlanReason::Levels { store: at, found, most: MAX_LEVELS });
         }
         for (index, level) in self.levels.iter().enumerate() {
             level.read.check(&format!("stores[{at}].levels[{index}].read"))?;
             level.write.check(&format!("stores[{at}].levels[{index}].write"))?;
             if level.threads == 0 {
-                return Err(Reason::Threads { store: at, level: index });
+                return Err(PlanReason::Threads { store: at, level: index });
             }
         }
         Ok(())

@@ -1,17 +1,18 @@
-//! One plan for all ranks: who keeps what, and what the run will read from where.
+//! The plan for all ranks: the owner of each sample, and the expected source of each read.
 //!
 //! # The decision, and its price
 //!
-//! The cluster's caches are one cache: every sample has at most one owner until all have one, and only the room that is
-//! left then takes second copies. So the origin is read as seldom as one cache of all bytes together allows, which is
-//! the floor.
+//! The cluster's caches are one cache. Every sample has at most one owner until all have one. Only
+//! the space that is then left takes second copies. So the origin is read as seldom as one cache
+//! with all the bytes allows, which is the lower bound.
 //!
-//! The rank that reads a sample first owns it. So nothing moves between ranks in the first epoch, and a plan costs one
-//! order however long the run is. The price is at [`readers`](crate::readers).
+//! The rank that reads a sample first owns it. So no sample moves between ranks in the first epoch,
+//! and a plan costs one order, whatever the length of the run. The price is described at
+//! [`readers`](crate::readers).
 //!
-//! Everything follows from the run's orders, the sizes and the cluster's description, in integers, so all ranks compute
-//! the same plan without talking; [`ClusterPlan::fingerprint`] is what they compare when they meet. Of second copies a
-//! rank keeps its own store's.
+//! A plan follows from the run's orders, the sizes and the cluster's description, in integers. So
+//! all ranks compute the same plan without communication. They compare [`ClusterPlan::fingerprint`]
+//! when they meet. A rank keeps the second copies of its own store only.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -19,37 +20,39 @@ use std::sync::Arc;
 use foreread_oracle::{Fingerprinter, Run};
 use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Sizes, StoreId};
 
-use crate::assign::{Part, assign};
+use crate::assign::{DatasetSamples, assign};
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
-use crate::copies::{Choice, Copies, SecondCopy};
-use crate::demand::{Demand, Epoch, Scope, Uses, check};
-use crate::error::{PlanError, Reason};
+use crate::cluster_traffic::{ClusterTraffic, StoreHolding, expect_copies};
+use crate::copies::{CopyChooser, SecondCopy, StoreCopies};
+use crate::demand::{Demand, EpochDemand, Scope, UseCounts, check};
+use crate::error::{PlanError, PlanReason};
 use crate::floor::Floor;
 use crate::forecast::{Amount, EpochForecast, narrow};
-use crate::holding::{Holding, Traffic, expect_copies};
-use crate::knapsack::{Filled, worth};
-use crate::owners::{NOBODY, Of, Owner, Owners, Packed, pack, unpack};
-use crate::placement::{Placement, Table};
+use crate::free_space::FreeSpace;
+use crate::knapsack::{LevelFill, worth};
+use crate::owners::{DatasetOwners, NO_OWNER, Owners, PackedOwner, SampleOwner, pack, unpack};
+use crate::placement::{LevelTable, Placement};
 use crate::plan::LevelPlan;
-use crate::readers::{dealing, first, repeated};
-use crate::rooms::Rooms;
-use crate::rule::Rule;
-use crate::slower::{self, Slower};
+use crate::readers::{first, repeated};
+use crate::rule::OwnerRule;
+use crate::slow_levels::{self, SlowLevels};
 
-/// Changes where equal inputs give another plan than before: ranks of different releases compare it before they
-/// compare plans.
+/// Changes whenever equal inputs give another plan than before. Ranks of different releases compare
+/// it before they compare plans.
 pub const PLANNER_VERSION: u64 = 2;
 
-/// Above so many samples a rule takes the place of tables, where one does.
-const TABLE_MOST: u64 = 1 << 20;
+/// Above this number of samples a rule replaces the tables if possible.
+const MAX_TABLE_SAMPLES: u64 = 1 << 20;
 
-/// Above so many samples a rule does so even where caches hold samples at the start, which it does not look at.
-const HELD_MOST: u64 = 1 << 26;
+/// Above this number of samples a rule is used even if caches hold samples at the start, which the
+/// rule ignores.
+const MAX_HELD_SAMPLES: u64 = 1 << 26;
 
-/// The most samples for which tables are made at all: they are numbered through in 32 bits.
-const TABLES: u64 = u32::MAX as u64;
+/// The maximum number of samples in tables. They are numbered with 32 bits.
+const MAX_SAMPLES: u64 = u32::MAX as u64;
 
-/// Where the samples of a run live in a cluster, and what that costs. Equal inputs give equal plans on every rank.
+/// The location of a run's samples in a cluster, and the cost. Equal inputs give equal plans on
+/// every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterPlan {
     owners: Owners,
@@ -57,40 +60,40 @@ pub struct ClusterPlan {
     floor: Floor,
     origin_bytes: u64,
     stores: Vec<StorePlan>,
-    traffic: Traffic,
+    traffic: ClusterTraffic,
     print: Fingerprint,
 }
 
-/// What one store holds, and what of its uses it serves.
+/// The samples that one store holds, and the uses that it serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorePlan {
-    /// Its number.
+    /// The number of the store.
     pub id: StoreId,
-    /// How many ranks use it as their own.
+    /// The number of its ranks.
     pub ranks: u32,
-    /// What each of its levels holds, second copies among it.
+    /// The content of each level, including second copies.
     pub levels: Vec<LevelPlan>,
-    /// What it owns.
+    /// The samples that it owns.
     pub owned: Amount,
-    /// Second copies: in the store of the rank whose run was planned those that there will be room for, in the others
-    /// as many as their ranks are expected to make.
+    /// Second copies. For the store of the rank whose run was planned, those that fit. For other
+    /// stores, the number that their ranks are expected to make.
     pub copies: Amount,
-    /// Uses by its own ranks of what lies in it, over the run: the expected number.
+    /// The expected number of uses by its own ranks of samples in it, over the run.
     pub local: Amount,
 }
 
-/// Decides where the samples of `run` live in `cluster`, for all of its ranks: `run` may be any rank's.
+/// Plans the location of the samples of `run` in `cluster` for all ranks. `run` may be any rank's.
 ///
-/// `sizes` are indexed by [`DatasetId`]. Plans for what is left of the run, with caches that hold [`Cluster::held`] at its
-/// start and nothing else; [`ClusterPlan::predict`] counts them as cold.
+/// `sizes` are indexed by [`DatasetId`]. The plan covers the rest of the run, with caches that hold
+/// [`Cluster::held`] at its start and nothing else. [`ClusterPlan::predict`] counts them as cold.
 ///
-/// Tables take 4 bytes a sample and two bits for second copies. Where every order is computed (`feistel`,
-/// `sequential`), all samples of a dataset have one size and there are more than 2^20 samples, a rule takes their place,
-/// which needs no memory a sample.
+/// Tables take 4 bytes per sample, and two bits for second copies. A rule without memory per sample
+/// replaces them under three conditions. Every order is computed (`feistel`, `sequential`). All
+/// samples of a dataset have one size. There are more than 2^20 samples.
 ///
 /// # Errors
-/// A cluster description that makes no sense for the run, sizes that are missing or of another dataset, 2^32 samples
-/// or more without a rule, tables that do not fit in memory, and whatever the oracle returns.
+/// An invalid cluster description, sizes that are missing or of another dataset, 2^32 samples or
+/// more without a rule, tables that do not fit in memory, and the errors of the oracle.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -122,11 +125,12 @@ pub struct StorePlan {
 /// # }
 /// ```
 pub fn plan_cluster(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<ClusterPlan, PlanError> {
-    Ok(planned(run, sizes, cluster, false, TABLE_MOST)?.0)
+    Ok(planned(run, sizes, cluster, false, MAX_TABLE_SAMPLES)?.0)
 }
 
-/// The same for a caller that looks at all ranks at once, as a simulation does: the plan, and the second copies of every
-/// store. A rank's own plan has its own store's only.
+/// As [`plan_cluster`], for a caller that considers all ranks at once, such as a simulation.
+/// Returns the plan and the second copies of every store. A rank's own plan has those of its own
+/// store only.
 ///
 /// # Errors
 /// As [`plan_cluster`].
@@ -135,7 +139,7 @@ pub fn plan_cluster_and_copies(
     sizes: &[Sizes],
     cluster: &Cluster,
 ) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
-    planned(run, sizes, cluster, true, TABLE_MOST)
+    planned(run, sizes, cluster, true, MAX_TABLE_SAMPLES)
 }
 
 fn planned(
@@ -150,17 +154,18 @@ fn planned(
     let room = u128::from(cluster.capacity()) + u128::from(cluster.look_ahead) * u128::from(run.world_size());
     let samples = used(run, sizes).map(|dataset| sizes[dataset].len()).fold(0, u64::saturating_add);
     let stores = &cluster.stores_of_ranks(run.world_size());
-    let (used, slower) = slower::without(cluster, run, sizes).unzip();
+    let (used, slower) = slow_levels::without_slow_levels(cluster, run, sizes).unzip();
     let (described, cluster) = (cluster, used.as_ref().unwrap_or(cluster));
     let slower = slower.unwrap_or_default();
-    let planning = Planning { run, sizes, cluster, described, slower, stores, all_copies };
-    if samples > table_most && planning.is_ruled() && (cluster.held.is_nothing() || samples > HELD_MOST) {
-        // Whole passes are arithmetic, and others are estimated.
+    let planning = ClusterPlanner { run, sizes, cluster, described, slower, stores, all_copies };
+    if samples > table_most && planning.is_ruled() && (cluster.held.is_empty() || samples > MAX_HELD_SAMPLES)
+    {
+        // Whole passes are arithmetic. Others are estimated.
         let demand = Demand::within(run, sizes, Scope::Cluster, 0)?;
         return Ok((planning.rule(&demand, Floor::of_demand(&demand, narrow(room)))?, Vec::new()));
     }
-    if samples > TABLES {
-        return Err(Reason::Samples { samples, most: TABLES }.into());
+    if samples > MAX_SAMPLES {
+        return Err(PlanReason::Samples { samples, most: MAX_SAMPLES }.into());
     }
     let demand = Demand::of(run, sizes, Scope::Cluster)?;
     planning.table(&demand, Floor::of_demand(&demand, narrow(room)))
@@ -172,24 +177,25 @@ fn used<'a>(run: &'a Run, sizes: &'a [Sizes]) -> impl Iterator<Item = usize> + '
     (0..sizes.len()).filter(|&dataset| phases.iter().any(|phase| phase.dataset.0 as usize == dataset))
 }
 
-/// The second copies of the rank's own store: a table for each dataset, and what each level holds of them.
-type Own = (Vec<Table>, [Filled; MAX_LEVELS]);
+/// The second copies of the rank's own store: a table per dataset, and the content of each level.
+type OwnCopies = (Vec<LevelTable>, [LevelFill; MAX_LEVELS]);
 
-struct Planning<'a> {
+struct ClusterPlanner<'a> {
     run: &'a Run,
     sizes: &'a [Sizes],
     cluster: &'a Cluster,
-    /// The same, with the levels that stay empty because the origin is quicker, and which those are.
+    /// The description with the levels that stay empty because the origin is faster, and the list
+    /// of those levels.
     described: &'a Cluster,
-    slower: Slower,
+    slower: SlowLevels,
     /// By rank.
     stores: &'a [u16],
-    /// Whether the second copies of other ranks' stores are asked for.
+    /// Whether the second copies of all stores are requested.
     all_copies: bool,
 }
 
-impl Planning<'_> {
-    /// Whether every dataset that is read can be owned by a rule.
+impl ClusterPlanner<'_> {
+    /// Whether a rule can assign every dataset of the run.
     fn is_ruled(&self) -> bool {
         self.run.schedule().phases.iter().all(|phase| {
             let sampler = &phase.sampler;
@@ -198,44 +204,38 @@ impl Planning<'_> {
         })
     }
 
-    fn ranks(&self) -> Vec<u32> {
-        let mut ranks = vec![0; self.cluster.stores.len()];
-        self.stores.iter().for_each(|&store| ranks[usize::from(store)] += 1);
-        ranks
-    }
-
     fn table(&self, demand: &Demand, floor: Floor) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
-        let mut parts = Vec::new();
+        let mut datasets = Vec::new();
         for (dataset, (sizes, demand)) in self.sizes.iter().zip(&demand.datasets).enumerate() {
             let dataset = DatasetId(dataset as u32);
             let first = first(self.run, dataset, sizes.len(), self.stores)?;
-            parts.push(Part { dataset, sizes, uses: &demand.uses, first });
+            datasets.push(DatasetSamples { dataset, sizes, uses: &demand.uses, first });
         }
-        let mut rooms = Rooms::new(self.cluster);
-        let owners = assign(self.cluster, &parts, &mut rooms)?;
-        let mut holdings = self.holdings(&parts, &owners)?;
-        let complete = parts.iter().zip(&owners).all(|(part, owners)| {
-            (0..).zip(owners).all(|(id, &owner)| owner != NOBODY || part.uses.of(SampleId(id)) <= 1)
+        let mut free = FreeSpace::new(self.cluster);
+        let owners = assign(self.cluster, &datasets, &mut free)?;
+        let mut holdings = self.holdings(&datasets, &owners)?;
+        let complete = datasets.iter().zip(&owners).all(|(part, owners)| {
+            (0..).zip(owners).all(|(id, &owner)| owner != NO_OWNER || part.uses.of(SampleId(id)) <= 1)
         });
-        let (mut own, mut all) = (None, Vec::new());
+        let (ranks, mut own, mut all) = (self.cluster.ranks_of(self.stores), None, Vec::new());
         if complete {
-            let left: Vec<_> = (0..self.cluster.stores.len()).map(|store| rooms.left(store)).collect();
-            expect_copies(self.cluster, &self.ranks(), demand.epochs().len(), &mut holdings, &left, false);
+            let left: Vec<_> = (0..self.cluster.stores.len()).map(|store| free.left(store)).collect();
+            expect_copies(self.cluster, &ranks, demand.epochs().len(), &mut holdings, &left, false);
             let own_store = self.own_store();
             let wanted =
                 left.into_iter().enumerate().filter(|(store, _)| self.all_copies || *store == own_store);
             let (run, cluster, stores) = (self.run, self.cluster, self.stores);
-            let choice = Choice { run, cluster, parts: &parts, owners: &owners, stores };
+            let choice = CopyChooser { run, cluster, datasets: &datasets, owners: &owners, stores };
             let chosen = choice.choose(wanted)?;
             if self.all_copies {
-                all = chosen.iter().flat_map(Copies::list).collect();
+                all = chosen.iter().flat_map(StoreCopies::list).collect();
             }
             own = chosen.into_iter().find(|copies| copies.store == own_store);
         }
-        let held = self.held(&parts, &owners);
-        let owners = owners.into_iter().map(|owners| match owners.iter().all(|&owner| owner == NOBODY) {
-            true => Of::Nobody,
-            false => Of::Table(Arc::new(owners)),
+        let held = self.held(&datasets, &owners);
+        let owners = owners.into_iter().map(|owners| match owners.iter().all(|&owner| owner == NO_OWNER) {
+            true => DatasetOwners::Unowned,
+            false => DatasetOwners::Table(Arc::new(owners)),
         });
         let floor = Floor { bytes: floor.bytes.saturating_sub(held), ..floor };
         let own = own.map(|copies| (copies.tables, copies.filled));
@@ -247,10 +247,10 @@ impl Planning<'_> {
         usize::from(self.stores[self.run.rank().0 as usize])
     }
 
-    /// Bytes of what lies where it was found, which the origin need not send.
-    fn held(&self, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> u64 {
+    /// Bytes of the samples that stay where they were found, which need no origin read.
+    fn held(&self, datasets: &[DatasetSamples<'_>], owners: &[Vec<PackedOwner>]) -> u64 {
         let mut bytes = 0u64;
-        for (part, owners) in parts.iter().zip(owners) {
+        for (part, owners) in datasets.iter().zip(owners) {
             for (id, store, level) in self.cluster.held.of(part.dataset.0 as usize) {
                 if owners.get(id as usize) == Some(&pack(store, level)) {
                     bytes = bytes.saturating_add(part.sizes.bytes(SampleId(id)));
@@ -260,22 +260,25 @@ impl Planning<'_> {
         bytes
     }
 
-    fn holdings(&self, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> Result<Vec<Holding>, PlanError> {
+    fn holdings(
+        &self,
+        datasets: &[DatasetSamples<'_>],
+        owners: &[Vec<PackedOwner>],
+    ) -> Result<Vec<StoreHolding>, PlanError> {
         let stores = self.cluster.stores.len();
-        let mut holdings = vec![Holding::default(); stores];
-        for (part, owners) in parts.iter().zip(owners) {
+        let mut holdings = vec![StoreHolding::default(); stores];
+        for (part, owners) in datasets.iter().zip(owners) {
             // Uses after the first, by all ranks.
             let mut later = Amount::default();
             for (id, &packed) in owners.iter().enumerate() {
                 let Some((store, level)) = unpack(packed) else { continue };
                 let (uses, bytes) =
                     (part.uses.of(SampleId(id as u64)), part.sizes.bytes(SampleId(id as u64)));
-                let times = |uses: u64| Amount { samples: uses, bytes: uses.saturating_mul(bytes) };
+                let times = |uses| Amount::of(uses, bytes);
                 let holding = &mut holdings[store];
                 let level = usize::from(level.0);
                 let footprint = self.cluster.stores[store].levels[level].footprint.of(bytes);
-                let sample = Filled { samples: 1, bytes: bytes.into(), footprint };
-                holding.levels[level] = holding.levels[level].and(sample);
+                holding.levels[level] = holding.levels[level].and(LevelFill::of(1, bytes, footprint));
                 holding.uses = holding.uses.plus(times(uses));
                 if usize::from(part.first[id]) == store {
                     holding.first = holding.first.plus(times(1));
@@ -291,11 +294,11 @@ impl Planning<'_> {
     }
 
     fn rule(&self, demand: &Demand, floor: Floor) -> Result<ClusterPlan, PlanError> {
-        let ranks = self.ranks();
+        let ranks = self.cluster.ranks_of(self.stores);
         let (stores, world) = (self.cluster.stores.len(), self.run.world_size());
-        let mut owners = vec![Of::Nobody; self.sizes.len()];
+        let mut owners = vec![DatasetOwners::Unowned; self.sizes.len()];
         let mut complete = true;
-        let mut holdings = vec![Holding::default(); stores];
+        let mut holdings = vec![StoreHolding::default(); stores];
         let mut left: Vec<[u64; MAX_LEVELS]> = vec![[0; MAX_LEVELS]; stores];
         for (left, store) in left.iter_mut().zip(&self.cluster.stores) {
             left.iter_mut().zip(&store.levels).for_each(|(left, level)| *left = level.capacity);
@@ -315,29 +318,26 @@ impl Planning<'_> {
             let phase = &self.run.schedule().phases[pass.phase as usize];
             let print = Fingerprinter::new("rule 1").part(phase.sampler.fingerprint()).number(pass.epoch);
             let order = phase.order(pass.epoch)?;
-            let rule = Rule::new(&order, dealing(self.run, &pass)?, self.stores, &places, print);
+            let rule = OwnerRule::new(&order, self.run.dealing(&pass), self.stores, &places, print);
             let mut kept = 0;
             for (at, held) in rule.held(stores).into_iter().enumerate() {
                 let holding = &mut holdings[at];
                 for (index, level) in self.cluster.stores[at].levels.iter().enumerate() {
                     let samples = held.levels[index];
-                    let footprint = samples.saturating_mul(level.footprint.of(bytes));
-                    left[at][index] = left[at][index].saturating_sub(footprint);
-                    let filled = &mut holding.levels[index];
-                    filled.samples += samples;
-                    filled.bytes += u128::from(samples) * u128::from(bytes);
-                    filled.footprint += footprint;
+                    let filled = LevelFill::of(samples, bytes, level.footprint.of(bytes));
+                    left[at][index] = left[at][index].saturating_sub(filled.footprint);
+                    holding.levels[index] = holding.levels[index].and(filled);
                 }
                 let owned: u64 = held.levels.iter().sum();
                 kept += owned;
-                let times = |samples: u64| Amount { samples, bytes: samples.saturating_mul(bytes) };
+                let times = |samples| Amount::of(samples, bytes);
                 holding.uses = holding.uses.plus(times(owned.saturating_mul(uses)));
                 holding.first = holding.first.plus(times(held.first));
                 let again = times(owned.saturating_mul(uses - 1));
                 holding.again = holding.again.plus(again.share(ranks[at].into(), world.into()));
             }
             complete &= kept == self.sizes[dataset].len();
-            owners[dataset] = Of::Rule(rule);
+            owners[dataset] = DatasetOwners::Rule(rule);
         }
         let mut own = None;
         if complete {
@@ -347,11 +347,11 @@ impl Planning<'_> {
         Ok(self.finish(demand, floor, 0, Owners::new(owners), holdings, own))
     }
 
-    /// Second copies of the rank's own store under a rule: of the first samples of each dataset, as many as there is
-    /// room for. Those that the store owns count among them, so that nothing is searched for.
-    fn copies_by_id(&self, demand: &Demand, mut left: [u64; MAX_LEVELS]) -> Own {
-        let mut tables = vec![Table::NOTHING; self.sizes.len()];
-        let mut filled = [Filled::default(); MAX_LEVELS];
+    /// Second copies of the rank's own store under a rule: the first samples of each dataset that
+    /// fit. Samples that the store owns count among them, so no search is needed.
+    fn copies_by_id(&self, demand: &Demand, mut left: [u64; MAX_LEVELS]) -> OwnCopies {
+        let mut tables = vec![LevelTable::NOTHING; self.sizes.len()];
+        let mut filled = [LevelFill::default(); MAX_LEVELS];
         let levels = &self.cluster.stores[self.own_store()].levels;
         for (dataset, _) in self.by_worth(demand).into_iter().filter(|&(_, uses)| uses > 2) {
             let (bytes, samples) = (self.sizes[dataset].bytes(SampleId(0)), self.sizes[dataset].len());
@@ -361,22 +361,21 @@ impl Planning<'_> {
                     let here = left.checked_div(footprint).unwrap_or(u64::MAX).min(samples - end);
                     *left -= here * footprint;
                     end += here;
-                    let bytes = u128::from(here) * u128::from(bytes);
-                    filled[at] = filled[at].and(Filled { samples: here, bytes, footprint: here * footprint });
+                    filled[at] = filled[at].and(LevelFill::of(here, bytes, footprint));
                 }
                 *ends = end;
             }
-            tables[dataset] = Table::Ranges(ends);
+            tables[dataset] = LevelTable::Ranges(ends);
         }
         (tables, filled)
     }
 
-    /// The datasets whose samples are worth keeping, and their uses, the best first.
+    /// The datasets whose samples are worth keeping, with their uses, best first.
     fn by_worth(&self, demand: &Demand) -> Vec<(usize, u64)> {
         let mut datasets: Vec<_> = used(self.run, self.sizes)
             .filter(|&dataset| !self.sizes[dataset].is_empty())
             .filter_map(|dataset| match demand.datasets[dataset].uses {
-                Uses::Same(uses) if uses > 1 => {
+                UseCounts::Same(uses) if uses > 1 => {
                     let bytes = self.sizes[dataset].bytes(SampleId(0));
                     let worth = worth(uses, bytes, bytes, &self.cluster.origin);
                     Some((Reverse(worth), dataset, uses))
@@ -388,19 +387,19 @@ impl Planning<'_> {
         datasets.into_iter().map(|(_, dataset, uses)| (dataset, uses)).collect()
     }
 
-    /// The plan, where `held` bytes lie where they were found.
+    /// The plan, with `held` bytes that stay where they were found.
     fn finish(
         &self,
         demand: &Demand,
         floor: Floor,
         held: u64,
         owners: Owners,
-        mut holdings: Vec<Holding>,
-        own: Option<Own>,
+        mut holdings: Vec<StoreHolding>,
+        own: Option<OwnCopies>,
     ) -> ClusterPlan {
-        let owned: Vec<Amount> = holdings.iter().map(Holding::owned).collect();
+        let owned: Vec<Amount> = holdings.iter().map(StoreHolding::owned).collect();
         let (tables, own) = own.unzip();
-        let (ranks, own_store) = (self.ranks(), self.own_store());
+        let (ranks, own_store) = (self.cluster.ranks_of(self.stores), self.own_store());
         let mut stores = Vec::new();
         let mut print = owners.describe(Fingerprinter::new("cluster plan").number(PLANNER_VERSION));
         for (at, (store, holding)) in self.described.stores.iter().zip(&mut holdings).enumerate() {
@@ -413,16 +412,9 @@ impl Planning<'_> {
             let copied = own.filter(|_| at == own_store).unwrap_or(expected);
             let levels = store.levels.iter().enumerate().map(|(index, level)| {
                 let filled = holding.levels[index].and(copied[index]);
-                LevelPlan {
-                    name: level.name.clone(),
-                    capacity: level.capacity,
-                    samples: filled.samples,
-                    bytes: narrow(filled.bytes),
-                    footprint: filled.footprint,
-                    slower_than_origin: self.slower.get(at).is_some_and(|levels| levels[index]),
-                }
+                LevelPlan::new(level, filled, self.slower.get(at).is_some_and(|levels| levels[index]))
             });
-            let copies = copied.iter().fold(Filled::default(), |all, &filled| all.and(filled));
+            let copies = copied.iter().fold(LevelFill::default(), |all, &filled| all.and(filled));
             stores.push(StorePlan {
                 id: store.id,
                 ranks: ranks[at],
@@ -433,7 +425,7 @@ impl Planning<'_> {
             });
             holding.hold(&expected);
         }
-        let traffic = Traffic::new(demand, &ranks, holdings, owned);
+        let traffic = ClusterTraffic::new(demand, &ranks, holdings, owned);
         let origin_bytes = traffic.origin_bytes().saturating_sub(held);
         print = print.number(floor.bytes).number(floor.exact.into()).number(origin_bytes);
         ClusterPlan {
@@ -449,24 +441,24 @@ impl Planning<'_> {
 }
 
 impl ClusterPlan {
-    /// Who keeps which sample.
+    /// The owner of each sample.
     pub fn owners(&self) -> &Owners {
         &self.owners
     }
 
-    /// Who keeps a sample; none where nobody does, unknown samples and datasets among them.
-    pub fn owner(&self, key: SampleKey) -> Option<Owner> {
+    /// The owner of a sample. `None` if it has none or is unknown.
+    pub fn owner(&self, key: SampleKey) -> Option<SampleOwner> {
         self.owners.of(key)
     }
 
-    /// Second copies in the store of the rank whose run was planned: each is put there at its first use by one of the
-    /// store's ranks.
+    /// Second copies in the store of the rank whose run was planned. Each one is stored at its
+    /// first use by one of the store's ranks.
     pub fn copies(&self) -> &Placement {
         &self.copies
     }
 
-    /// Where a rank's own store keeps a sample, as owner or as a second copy; `store` is the position of the store of
-    /// the rank whose run was planned.
+    /// The level of a rank's own store that keeps a sample, as owner or as second copy. `store` is
+    /// the position of the store of the rank whose run was planned.
     pub fn local(&self, store: usize, key: SampleKey) -> Option<LevelIndex> {
         match self.owner(key) {
             Some(owner) if owner.store == store => Some(owner.level),
@@ -474,60 +466,64 @@ impl ClusterPlan {
         }
     }
 
-    /// The origin bytes that no policy can save, with all levels of all stores and all look-ahead.
+    /// The lower bound of origin bytes for any policy, with all levels of all stores and all
+    /// look-ahead.
     pub fn floor(&self) -> u64 {
         self.floor.bytes
     }
 
-    /// Whether the floor was counted; if not, the run was too long for that, and it is an estimate.
+    /// Whether the lower bound was counted. If not, the run was too long to count and it is an
+    /// estimate.
     pub fn floor_is_exact(&self) -> bool {
         self.floor.exact
     }
 
-    /// The origin bytes that all ranks together read, as predicted: the first use of every sample with an owner, and all
-    /// uses of the others. What the look-ahead happens to hold at an epoch's boundary is not counted, nor is the padding of
-    /// epochs that read every sample anyway: fewer samples an epoch than there are ranks.
+    /// The predicted origin bytes of all ranks: the first use of every sample with an owner, and
+    /// all uses of the others. Not counted are samples in the look-ahead at an epoch boundary. Also
+    /// not counted is the padding of epochs that read every sample anyway, which is fewer samples
+    /// per epoch than there are ranks.
     pub fn origin_bytes(&self) -> u64 {
         self.origin_bytes
     }
 
-    /// Uses of all samples by all ranks in what is left of the run, but for the padding of epochs that read every sample
-    /// anyway.
+    /// Uses of all samples by all ranks in the rest of the run, except the padding of epochs that
+    /// read every sample anyway.
     pub fn uses(&self) -> Amount {
         self.traffic.uses
     }
 
-    /// What each store holds, in the order of the cluster's description.
+    /// The content of each store, in the order of the cluster's description.
     pub fn stores(&self) -> &[StorePlan] {
         &self.stores
     }
 
-    /// Predicts every epoch of what is left of the run. `cluster` is the description that the plan was made with, or the
-    /// same with measured speeds.
+    /// Predicts every epoch of the rest of the run. `cluster` is the description that the plan was
+    /// made with, or the same with measured speeds.
     ///
-    /// Exact, for what it counts, in all samples that every epoch uses once; the uses of samples with an owner are
-    /// spread over the epochs after the first alike.
+    /// Exact, apart from what [`origin_bytes`](Self::origin_bytes) leaves out, if every epoch uses
+    /// each sample once. The uses of samples with an owner are spread evenly over the epochs after
+    /// the first.
     ///
     /// # Errors
-    /// A cluster description that makes no sense for the run, or that has other stores.
+    /// A cluster description that is invalid for the run, or that has other stores.
     pub fn predict(&self, run: &Run, cluster: &Cluster) -> Result<Vec<EpochForecast>, PlanError> {
         cluster.check(run.world_size())?;
         if cluster.stores.len() != self.stores.len() {
             let found = cluster.stores.len();
-            return Err(Reason::OtherStores { found, expected: self.stores.len() }.into());
+            return Err(PlanReason::OtherStores { found, expected: self.stores.len() }.into());
         }
         Ok(self.traffic.predict(run, cluster))
     }
 
-    /// Names everything that the plan decides; equal on all ranks with equal inputs. Second copies follow from it and from
-    /// the inputs.
+    /// The fingerprint of all decisions of the plan. Equal on all ranks with equal inputs. Second
+    /// copies follow from it and from the inputs.
     pub fn fingerprint(&self) -> Fingerprint {
         self.print
     }
 }
 
-/// What an epoch needs, as the cluster's traffic wants it.
-pub(crate) fn new_bytes(epoch: Option<&Epoch>) -> u64 {
+/// Bytes of an epoch that no earlier epoch has used.
+pub(crate) fn new_bytes(epoch: Option<&EpochDemand>) -> u64 {
     epoch.map_or(0, |epoch| epoch.distinct.saturating_sub(epoch.seen))
 }
 
@@ -548,7 +544,7 @@ mod tests {
     // semantics: PLAN-6
     fn rule_keeps_as_much_as_the_table() {
         let (samples, epochs) = (2003, 5);
-        for (rooms, drop_last) in [
+        for (capacities, drop_last) in [
             (vec![vec![300], vec![300], vec![300], vec![300]], false),
             (vec![vec![100, 50], vec![700], vec![], vec![20, 10]], true),
             (vec![vec![5000], vec![], vec![3], vec![1]], true),
@@ -559,7 +555,7 @@ mod tests {
             let schedule = Schedule::new(epochs, vec![train, validation]).unwrap();
             let run = Run::new(Arc::new(schedule), Deal::Blocks, 4, Rank(1)).unwrap();
             let sizes = [Sizes::uniform(samples, 1), Sizes::uniform(100, 1)];
-            let stores = (0..).zip(rooms).map(|(id, levels)| {
+            let stores = (0..).zip(capacities).map(|(id, levels)| {
                 let level = |room| Level::new("", room, Footprint::EXACT);
                 Store::new(StoreId(id), levels.into_iter().map(level).collect())
             });
@@ -576,15 +572,15 @@ mod tests {
                 keys.filter(|&key| plan.owner(key).is_some()).count()
             };
             assert_eq!(kept(&rule), kept(&table));
-            for said in rule.stores().iter().flat_map(|store| &store.levels) {
-                assert!(said.footprint <= said.capacity);
+            for planned in rule.stores().iter().flat_map(|store| &store.levels) {
+                assert!(planned.footprint <= planned.capacity);
             }
-            // The rule's figures are estimates where samples are dropped.
+            // The rule's figures are estimates if samples are dropped.
             let (found, expected) = (rule.origin_bytes(), table.origin_bytes());
             assert!(found.abs_diff(expected) * 100 < expected, "{found}, by the table {expected}");
             let local =
                 |plan: &ClusterPlan| plan.stores().iter().map(|store| store.local.samples).sum::<u64>();
-            // Its second copies are of low sample numbers, not of what is read first.
+            // Its second copies have low sample numbers, and are not those that are read first.
             let (found, expected) = (local(&rule), local(&table));
             assert!(
                 found * 100 > expected * 85 && found * 100 < expected * 105,

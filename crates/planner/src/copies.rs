@@ -1,31 +1,35 @@
-//! Second copies, from the room that is left when every sample has an owner.
+//! Second copies (replicas), in the space that is left after every sample has an owner.
 //!
-//! A second copy saves the network its store's later uses, and the origin nothing, so it comes last. It is made from
-//! what the first use in its store brought, so it costs no read.
+//! A second copy saves the network later uses in its store. It saves the origin nothing, so it has
+//! the lowest priority. It is made from the sample that the first use in its store fetched, so it
+//! costs no read.
 //!
 //! # The decision, and its price
 //!
-//! Copies go by room, and nothing is counted. A store with room for every sample that it does not own gets a copy of
-//! each. Any other store gets copies of the samples that its ranks read first, until it is full: these serve the most
-//! later uses, because a shuffled order favours no sample. Such a store computes orders until it is full. After
-//! [`BUDGET`] positions it fills the rest of its room by sample number, and these copies are made later in the run. The
-//! price is that the store cannot prefer the samples that its ranks happen to read most often.
+//! Copies are chosen by free space, and no uses are counted. A store with space for every sample
+//! that it does not own gets a copy of each. Any other store gets copies of the samples that its
+//! ranks read first, until it is full. These serve the most later uses, because a shuffled order
+//! favours no sample. Such a store computes orders until it is full. After [`BUDGET`] positions it
+//! fills the rest by sample number, and these copies are made later in the run. The price is that
+//! the store cannot prefer the samples that its ranks happen to read most often.
 //!
-//! A rank chooses the copies of its own store, two bits a sample. Of other stores it needs only how many uses they
-//! serve: [`expected`].
+//! A rank chooses the copies of its own store, two bits per sample. Of other stores it needs only
+//! the number of uses that they serve: [`expected`].
 
 use foreread_oracle::Run;
 use foreread_types::{DatasetId, SampleId, SampleKey};
 
-use crate::assign::Part;
+use crate::assign::DatasetSamples;
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
-use crate::error::{PlanError, Reason};
-use crate::knapsack::Filled;
-use crate::owners::{Packed, unpack};
-use crate::placement::Table;
+use crate::error::{PlanError, PlanReason};
+use crate::forecast::narrow;
+use crate::knapsack::LevelFill;
+use crate::owners::{PackedOwner, unpack};
+use crate::placement::LevelTable;
 use crate::readers::{cost, list, used, walk};
 
-/// Positions of orders that are computed to fill stores: two thirds of a second where orders are shuffled.
+/// Positions of orders that are computed to fill stores: two thirds of a second with shuffled
+/// orders.
 const BUDGET: u64 = 1 << 26;
 
 /// A store's copy of a sample that another store owns.
@@ -41,19 +45,19 @@ pub struct SecondCopy {
 
 /// The second copies of one store.
 #[derive(Debug)]
-pub(crate) struct Copies {
+pub(crate) struct StoreCopies {
     /// The position of the store.
     pub(crate) store: usize,
     /// By dataset.
-    pub(crate) tables: Vec<Table>,
-    pub(crate) filled: [Filled; MAX_LEVELS],
+    pub(crate) tables: Vec<LevelTable>,
+    pub(crate) filled: [LevelFill; MAX_LEVELS],
     left: [u64; MAX_LEVELS],
     /// Whether a sample did not fit.
     full: bool,
 }
 
-impl Copies {
-    /// Its copies, by dataset and sample number.
+impl StoreCopies {
+    /// The copies, by dataset and sample number.
     pub(crate) fn list(&self) -> impl Iterator<Item = SecondCopy> + '_ {
         let store = self.store;
         (0..).zip(&self.tables).flat_map(move |(dataset, table)| {
@@ -63,23 +67,23 @@ impl Copies {
     }
 }
 
-/// What second copies are chosen for.
-pub(crate) struct Choice<'a> {
+/// The input for the choice of second copies.
+pub(crate) struct CopyChooser<'a> {
     pub(crate) run: &'a Run,
     pub(crate) cluster: &'a Cluster,
-    pub(crate) parts: &'a [Part<'a>],
-    /// By part, by sample.
-    pub(crate) owners: &'a [Vec<Packed>],
+    pub(crate) datasets: &'a [DatasetSamples<'a>],
+    /// By dataset, by sample.
+    pub(crate) owners: &'a [Vec<PackedOwner>],
     /// By rank.
     pub(crate) stores: &'a [u16],
 }
 
-impl Choice<'_> {
-    /// Chooses the second copies of some stores, each with what is left in its levels.
+impl CopyChooser<'_> {
+    /// Chooses the second copies of some stores, each with the free space of its levels.
     pub(crate) fn choose(
         &self,
         wanted: impl Iterator<Item = (usize, [u64; MAX_LEVELS])>,
-    ) -> Result<Vec<Copies>, PlanError> {
+    ) -> Result<Vec<StoreCopies>, PlanError> {
         let mut chosen = Vec::new();
         let mut partial = Vec::new();
         for (store, left) in wanted {
@@ -97,17 +101,17 @@ impl Choice<'_> {
         Ok(chosen)
     }
 
-    fn empty(&self, store: usize, left: [u64; MAX_LEVELS]) -> Result<Copies, Reason> {
+    fn empty(&self, store: usize, left: [u64; MAX_LEVELS]) -> Result<StoreCopies, PlanReason> {
         let mut tables = Vec::new();
-        for part in self.parts {
-            tables.push(Table::bits(part.sizes.len()).ok_or(part.too_large())?);
+        for part in self.datasets {
+            tables.push(LevelTable::bits(part.sizes.len()).ok_or(part.too_large())?);
         }
-        Ok(Copies { store, tables, filled: Default::default(), left, full: left == [0; MAX_LEVELS] })
+        Ok(StoreCopies { store, tables, filled: Default::default(), left, full: left == [0; MAX_LEVELS] })
     }
 
     /// Keeps copies in order of sample numbers until the store is full.
-    fn fill(&self, copies: &mut Copies) {
-        for (at, part) in self.parts.iter().enumerate() {
+    fn fill(&self, copies: &mut StoreCopies) {
+        for (at, part) in self.datasets.iter().enumerate() {
             for id in 0..part.sizes.len() {
                 if copies.full {
                     return;
@@ -117,9 +121,9 @@ impl Choice<'_> {
         }
     }
 
-    /// Keeps copies in the order in which the stores' ranks read samples, until all of these stores are full. Reports
-    /// whether they are, or the run has ended; if not, the budget is used up.
-    fn fill_by_use(&self, chosen: &mut [Copies], partial: &[usize]) -> Result<bool, PlanError> {
+    /// Keeps copies in the order in which the stores' ranks read samples. Returns true if all of
+    /// these stores are full or the run has ended, and false if the budget is used up.
+    fn fill_by_use(&self, chosen: &mut [StoreCopies], partial: &[usize]) -> Result<bool, PlanError> {
         let mut of_rank: Vec<Option<usize>> = vec![None; self.stores.len()];
         for (place, &store) in of_rank.iter_mut().zip(self.stores) {
             *place = partial.iter().copied().find(|&at| chosen[at].store == usize::from(store));
@@ -143,49 +147,50 @@ impl Choice<'_> {
         Ok(true)
     }
 
-    /// Keeps a copy of a sample that another store owns, if it serves a use and fits. With two uses it serves none: the
-    /// first is the owner's, the second brings the copy.
-    fn keep(&self, copies: &mut Copies, part: usize, id: u64) {
-        let (owners, of_part) = (&self.owners[part], &self.parts[part]);
+    /// Keeps a copy of a sample that another store owns, if it serves a use and fits. With two uses
+    /// it serves none: the owner serves the first, and the second fetches the copy.
+    fn keep(&self, copies: &mut StoreCopies, part: usize, id: u64) {
+        let (owners, samples) = (&self.owners[part], &self.datasets[part]);
         let owned_elsewhere = unpack(owners[id as usize]).is_some_and(|(owner, _)| owner != copies.store);
         if !owned_elsewhere
-            || of_part.uses.of(SampleId(id)) <= 2
+            || samples.uses.of(SampleId(id)) <= 2
             || copies.tables[part].level(SampleId(id)).is_some()
         {
             return;
         }
-        let bytes = of_part.sizes.bytes(SampleId(id));
+        let bytes = samples.sizes.bytes(SampleId(id));
         let levels = self.cluster.stores[copies.store].levels.iter().enumerate();
-        let mut rooms = levels.map(|(at, level)| (at, level.footprint.of(bytes)));
-        let Some((at, footprint)) = rooms.find(|&(at, footprint)| footprint <= copies.left[at]) else {
+        let mut fits = levels.map(|(at, level)| (at, level.footprint.of(bytes)));
+        let Some((at, footprint)) = fits.find(|&(at, footprint)| footprint <= copies.left[at]) else {
             copies.full = true;
             return;
         };
         copies.left[at] -= footprint;
         copies.tables[part].keep(id, LevelIndex(at as u8));
         let filled = &mut copies.filled[at];
-        *filled = filled.and(Filled { samples: 1, bytes: bytes.into(), footprint });
+        *filled = filled.and(LevelFill::of(1, bytes, footprint));
     }
 }
 
-/// What a store's ranks are expected to do with the samples of other stores, in samples.
+/// The expected uses of other stores' samples by a store's ranks, in samples.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Foreign {
-    /// How many samples other stores own.
+pub(crate) struct ForeignUses {
+    /// Samples that other stores own.
     pub(crate) samples: u64,
-    /// Of these, how many may get a copy here.
+    /// Those of them that may get a copy here.
     pub(crate) eligible: u64,
-    /// How many copies there is room for.
+    /// Copies that fit.
     pub(crate) places: u64,
-    /// How often the store's ranks use them, after the first epoch.
+    /// Uses by the store's ranks after the first epoch.
     pub(crate) uses: u64,
-    /// Over how many epochs these uses are spread.
+    /// The number of epochs over which these uses are spread.
     pub(crate) epochs: u64,
 }
 
-/// How many second copies a store has in the end, and how many uses they serve, where every epoch draws its order anew:
-/// a use is served if it is of a sample with a copy, and makes a copy if it is of another that may get one.
-pub(crate) fn expected(foreign: Foreign) -> (u64, u64) {
+/// The number of second copies that a store has in the end, and the uses that they serve. Every
+/// epoch draws a new order. A use of a sample with a copy is served. A use of another sample that
+/// may get a copy makes one.
+pub(crate) fn expected(foreign: ForeignUses) -> (u64, u64) {
     // In units of 2^-16 samples.
     let scale = |samples: u64| u128::from(samples) << 16;
     let (samples, places) = (scale(foreign.samples).max(1), scale(foreign.places.min(foreign.eligible)));
@@ -202,7 +207,7 @@ pub(crate) fn expected(foreign: Foreign) -> (u64, u64) {
         served += of_copies;
         copies = next;
     }
-    ((copies >> 16) as u64, u64::try_from(served >> 16).unwrap_or(u64::MAX).min(foreign.uses))
+    ((copies >> 16) as u64, narrow(served >> 16).min(foreign.uses))
 }
 
 #[cfg(test)]
@@ -210,25 +215,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expected_uses_end_at_the_room_or_the_samples() {
+    fn expected_uses_are_limited_by_space_and_samples() {
         let foreign =
-            Foreign { samples: 750, eligible: 750, places: 750, uses: 250 * 89 * 3 / 4, epochs: 89 };
+            ForeignUses { samples: 750, eligible: 750, places: 750, uses: 250 * 89 * 3 / 4, epochs: 89 };
         let (copies, served) = expected(foreign);
-        // All samples are copied; each one's first use is served by its owner.
+        // All samples are copied. The owner serves the first use of each.
         assert_eq!(copies, 749);
         assert!(served.abs_diff(foreign.uses - 750) < 10, "{served} of {}", foreign.uses);
-        let (copies, served) = expected(Foreign { places: 100, ..foreign });
+        let (copies, served) = expected(ForeignUses { places: 100, ..foreign });
         assert_eq!(copies, 100);
         assert!(served.abs_diff(foreign.uses * 100 / 750 * 88 / 89) < 20, "{served}");
-        assert_eq!(expected(Foreign { places: 0, ..foreign }), (0, 0));
-        assert_eq!(expected(Foreign { epochs: 0, uses: 0, ..foreign }), (0, 0));
-        assert_eq!(expected(Foreign { samples: 0, eligible: 0, ..foreign }), (0, 0));
+        assert_eq!(expected(ForeignUses { places: 0, ..foreign }), (0, 0));
+        assert_eq!(expected(ForeignUses { epochs: 0, uses: 0, ..foreign }), (0, 0));
+        assert_eq!(expected(ForeignUses { samples: 0, eligible: 0, ..foreign }), (0, 0));
     }
 
     #[test]
     fn expected_uses_of_a_million_epochs_do_not_overflow() {
         let epochs = 1_000_000;
-        let foreign = Foreign { samples: 1 << 40, eligible: 1 << 40, places: 1 << 39, uses: 1 << 62, epochs };
+        let foreign =
+            ForeignUses { samples: 1 << 40, eligible: 1 << 40, places: 1 << 39, uses: 1 << 62, epochs };
         let (copies, served) = expected(foreign);
         assert_eq!(copies, 1 << 39);
         assert!(served.abs_diff(1 << 61) < 1 << 45, "{served}");

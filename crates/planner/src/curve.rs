@@ -1,13 +1,15 @@
-//! How fast something is when several use it at once.
+//! Throughput as a function of parallelism.
 //!
-//! Measured at a few points and linear between them, as in the performance model of R. Böhringer's thesis (ETH, 2020,
-//! chapter 5): disks, networks and file systems are faster under some parallelism than under none, and not by a simple
-//! law. Beyond the points the nearest one counts, because nothing is known there. In integers, so that what is decided
-//! by a curve is decided alike on every machine.
+//! Measured at a few points and linear between them, as in the performance model of R. Böhringer's
+//! thesis (ETH, 2020, chapter 5). Disks, networks and file systems are faster under some
+//! parallelism than under none, and follow no simple law. Outside the points the nearest one
+//! counts, because nothing is known there. All values are integers, so decisions based on a curve
+//! are the same on every machine.
 
-use crate::error::Reason;
+use crate::error::PlanReason;
+use crate::forecast::narrow;
 
-/// Bytes a second over a parallelism: threads, readers, clients.
+/// Bytes per second by parallelism: threads, readers, clients.
 ///
 /// ```
 /// use foreread_planner::Curve;
@@ -21,27 +23,28 @@ use crate::error::Reason;
 pub struct Curve(Vec<(u32, u64)>);
 
 impl Curve {
-    /// The same bytes a second at any parallelism.
+    /// The same bytes per second at any parallelism.
     pub fn flat(bytes_per_second: u64) -> Self {
         Self(vec![(1, bytes_per_second)])
     }
 
-    /// Faster than anything: never what limits.
+    /// Unlimited throughput.
     pub fn unlimited() -> Self {
         Self::flat(u64::MAX)
     }
 
-    /// Through points of (parallelism, bytes a second).
+    /// A curve through points of (parallelism, bytes per second).
     ///
     /// # Errors
-    /// No point, points that are not in ascending order of different parallelism, or 0 bytes a second.
+    /// No point, points that are not in strictly ascending order of parallelism, or 0 bytes per
+    /// second.
     pub fn new(points: Vec<(u32, u64)>) -> Result<Self, crate::PlanError> {
         let curve = Self(points);
         curve.check("curve")?;
         Ok(curve)
     }
 
-    /// Bytes a second at some parallelism, rounded down.
+    /// Bytes per second at a parallelism, rounded down.
     pub fn at(&self, parallelism: u32) -> u64 {
         let after = self.0.partition_point(|&(at, _)| at <= parallelism);
         match (after.checked_sub(1).and_then(|before| self.0.get(before)), self.0.get(after)) {
@@ -55,31 +58,32 @@ impl Curve {
         }
     }
 
-    pub(crate) fn check(&self, field: &str) -> Result<(), Reason> {
+    pub(crate) fn check(&self, field: &str) -> Result<(), PlanReason> {
         let cause = if self.0.is_empty() {
             "has no points"
         } else if self.0.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
             "has points that are not in ascending order of parallelism"
         } else if self.0.iter().any(|&(_, rate)| rate == 0) {
-            "has a point of 0 bytes a second"
+            "has a point of 0 bytes/s"
         } else {
             return Ok(());
         };
-        Err(Reason::Curve { field: field.to_owned(), cause })
+        Err(PlanReason::Curve { field: field.to_owned(), cause })
     }
 }
 
 impl Default for Curve {
-    /// [`unlimited`](Self::unlimited): until somebody measures.
+    /// [`unlimited`](Self::unlimited), the value without a measurement.
     fn default() -> Self {
         Self::unlimited()
     }
 }
 
-/// Nanoseconds that `bytes` bytes take at some bytes a second, rounded down; saturates at `u64::MAX`, also at 0.
+/// Nanoseconds to transfer `bytes` bytes, rounded down. Saturates at `u64::MAX`, also at 0 bytes
+/// per second.
 pub(crate) fn transfer_ns(bytes: u128, bytes_per_second: u64) -> u64 {
     let ns = bytes.saturating_mul(1_000_000_000).checked_div(u128::from(bytes_per_second));
-    ns.map_or(u64::MAX, |ns| u64::try_from(ns).unwrap_or(u64::MAX))
+    ns.map_or(u64::MAX, narrow)
 }
 
 #[cfg(test)]
@@ -87,19 +91,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn curves_that_make_no_sense_are_refused() {
-        for (points, cause) in [
-            (vec![], "no points"),
-            (vec![(2, 1), (2, 2)], "ascending"),
-            (vec![(1, 1), (2, 0)], "0 bytes a second"),
-        ] {
+    fn invalid_curves_are_errors() {
+        for (points, cause) in
+            [(vec![], "no points"), (vec![(2, 1), (2, 2)], "ascending"), (vec![(1, 1), (2, 0)], "0 bytes/s")]
+        {
             let error = Curve::new(points).unwrap_err().to_string();
             assert!(error.starts_with("curve has") && error.contains(cause), "{error}");
         }
     }
 
     #[test]
-    fn nothing_overflows() {
+    fn curves_and_transfers_do_not_overflow() {
         let steep = Curve::new(vec![(0, 1), (u32::MAX, u64::MAX)]).unwrap();
         assert_eq!((steep.at(0), steep.at(u32::MAX)), (1, u64::MAX));
         assert_eq!(Curve::unlimited().at(7), u64::MAX);

@@ -1,63 +1,65 @@
-//! What is left of a run, counted: how often each sample will be used, and how many bytes each epoch needs.
+//! The demand of the rest of a run: the uses of each sample and the bytes of each epoch.
 //!
-//! Placement needs the uses, the floor needs the epochs, and both come from one walk over the run's passes.
+//! Placement needs the uses, the lower bound needs the epochs, and one walk over the run's passes
+//! gives both.
 //!
 //! # The decision, and its price
 //!
-//! A pass that reads every sample of a dataset once is arithmetic: no order is computed, whatever its length, so the
-//! usual run (one rank, shuffled epochs) costs some nanoseconds an epoch however many samples there are. A
-//! pass that leaves out only what `drop_last` drops is counted by what it leaves out, but its order is computed. All
-//! other passes are read sample by sample, exactly, with 8 bytes a sample.
+//! A pass that reads every sample of a dataset once is arithmetic: no order is computed, whatever
+//! its length. So the usual run (one rank, shuffled epochs) costs some nanoseconds per epoch, for
+//! any number of samples. A pass that leaves out only dropped samples is counted by these, but its
+//! order is computed. All other passes are read sample by sample, exactly, with 8 bytes per sample.
 //!
-//! Counting stops after [`Demand::BUDGET`] positions of computed orders. What lies behind is estimated: a pass needs
-//! what the dataset's last counted epoch needed, or its share of the dataset's bytes where none was counted, and
-//! [`is_exact`](Demand::is_exact) says so.
+//! Counting stops after [`Demand::BUDGET`] positions of computed orders. Later passes are
+//! estimated: a pass needs as much as the dataset's last counted epoch, or its share of the
+//! dataset's bytes if none was counted. Then [`is_exact`](Demand::is_exact) is false.
 
 use foreread_oracle::{Pass, Phase, Run};
 use foreread_types::{DatasetId, SampleId, Sizes};
 
-use crate::error::{PlanError, Reason};
+use crate::error::{PlanError, PlanReason};
+use crate::forecast::narrow;
 
-/// Of datasets with more samples, passes are estimated: counting takes 8 bytes a sample, here 2 GiB.
-const COUNTED_MOST: u64 = 1 << 28;
+/// Passes over larger datasets are estimated. Counting takes 8 bytes per sample, here 2 GiB.
+const MAX_COUNTED_SAMPLES: u64 = 1 << 28;
 
-/// Whose reads are counted.
+/// The ranks whose reads are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// The run's own rank, as if there were no peers.
+    /// The run's own rank, as if it had no peers.
     Rank,
     /// All ranks together: every sample of the global order that is not dropped, padding included.
     Cluster,
 }
 
-/// What the floor needs to know of an epoch.
+/// The demand of an epoch, as the lower bound needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Epoch {
+pub struct EpochDemand {
     /// Bytes of the distinct samples that it uses, over all its phases.
     pub distinct: u64,
     /// Of these, the bytes of samples that an earlier epoch of the run has used.
     pub seen: u64,
 }
 
-/// How often each sample of a dataset is used in what is left of a run.
+/// The uses of each sample of a dataset in the rest of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Uses {
-    /// All samples alike.
+pub enum UseCounts {
+    /// The same number for all samples.
     Same(u64),
-    /// Sample `i` is used `every + extra[i]` times, or not at all where that is negative.
+    /// Sample `i` is used `every + extra[i]` times, or not at all if that is negative.
     Each {
-        /// Passes that read the whole dataset, or all of it but what was dropped.
+        /// Passes that read the whole dataset, or all of it except dropped samples.
         every: u64,
-        /// By sample: uses in other passes, less how often it was dropped.
+        /// By sample: uses in other passes, minus the number of times it was dropped.
         extra: Vec<i32>,
     },
 }
 
-impl Uses {
+impl UseCounts {
     /// The uses of one sample.
     ///
     /// # Panics
-    /// If there is no such sample, where samples differ.
+    /// If the uses differ by sample and there is no such sample.
     pub fn of(&self, id: SampleId) -> u64 {
         match self {
             Self::Same(uses) => *uses,
@@ -66,18 +68,18 @@ impl Uses {
     }
 }
 
-/// What is left of a run, counted.
+/// The counted demand of the rest of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
     pub(crate) datasets: Vec<DatasetDemand>,
-    epochs: Vec<Epoch>,
+    epochs: Vec<EpochDemand>,
     exact: bool,
 }
 
-/// What is left of a run, of one dataset.
+/// The demand of the rest of a run for one dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DatasetDemand {
-    pub(crate) uses: Uses,
+    pub(crate) uses: UseCounts,
     /// Uses of all samples.
     pub(crate) reads: u128,
     /// Bytes of all uses.
@@ -87,14 +89,16 @@ pub(crate) struct DatasetDemand {
 }
 
 impl Demand {
-    /// How many positions of computed orders are read before the rest of the run is estimated: enough for 90 epochs of
-    /// 1.28 million samples, which take a second to count where they are shuffled and ten where they are drawn.
+    /// The number of positions of computed orders that are read before the rest of the run is
+    /// estimated. It suffices for 90 epochs of 1.28 million samples. These take 1 s to count for
+    /// shuffled orders and 10 s for drawn ones.
     pub const BUDGET: u64 = 1 << 27;
 
-    /// Counts what is left of `run`; `sizes` are indexed by [`DatasetId`].
+    /// Counts the rest of `run`. `sizes` are indexed by [`DatasetId`].
     ///
     /// # Errors
-    /// Sizes that are missing or of another dataset, tables that do not fit in memory, and whatever the oracle returns.
+    /// Sizes that are missing or of another dataset, tables that do not fit in memory, and the
+    /// errors of the oracle.
     pub fn of(run: &Run, sizes: &[Sizes], scope: Scope) -> Result<Self, PlanError> {
         Self::within(run, sizes, scope, Self::BUDGET)
     }
@@ -102,13 +106,13 @@ impl Demand {
     pub(crate) fn within(run: &Run, sizes: &[Sizes], scope: Scope, budget: u64) -> Result<Self, PlanError> {
         check(run, sizes)?;
         let phases = &run.schedule().phases;
-        let mut tallies: Vec<Tally<'_>> = sizes
+        let mut counters: Vec<DatasetCounter<'_>> = sizes
             .iter()
             .enumerate()
             .map(|(dataset, sizes)| {
                 let dataset = DatasetId(dataset as u32);
-                let alone = phases.iter().filter(|phase| phase.dataset == dataset).count() == 1;
-                Tally::new(dataset, sizes, alone)
+                let single_phase = phases.iter().filter(|phase| phase.dataset == dataset).count() == 1;
+                DatasetCounter::new(dataset, sizes, single_phase)
             })
             .collect();
         let mut epochs = Vec::new();
@@ -116,67 +120,67 @@ impl Demand {
         let mut passes = run.passes().peekable();
         while let Some(pass) = passes.next() {
             let phase = &phases[pass.phase as usize];
-            let tally = &mut tallies[pass.dataset.0 as usize];
-            let part = Part::of(run, &pass, phase, scope);
+            let counter = &mut counters[pass.dataset.0 as usize];
+            let part = PassReads::of(run, &pass, phase, scope);
             if part.is_whole(phase) {
-                tally.whole();
+                counter.count_whole();
             } else if let Some(left) = budget.and_then(|left| left.checked_sub(part.cost(phase))) {
                 budget = Some(left);
-                tally.count(run, &pass, phase, &part)?;
+                counter.count(run, &pass, phase, &part)?;
             } else {
                 budget = None;
-                tally.estimate(&part);
+                counter.estimate(&part);
             }
             if passes.peek().is_none_or(|next| next.epoch != pass.epoch) {
-                let mut epoch = Epoch::default();
-                for tally in &mut tallies {
-                    let of_dataset = tally.end_of_epoch();
+                let mut epoch = EpochDemand::default();
+                for counter in &mut counters {
+                    let of_dataset = counter.end_of_epoch();
                     epoch.distinct = epoch.distinct.saturating_add(of_dataset.distinct);
                     epoch.seen = epoch.seen.saturating_add(of_dataset.seen);
                 }
                 epochs.push(epoch);
             }
         }
-        let datasets = tallies.into_iter().map(Tally::finish).collect();
+        let datasets = counters.into_iter().map(DatasetCounter::finish).collect();
         Ok(Self { datasets, epochs, exact: budget.is_some() })
     }
 
-    /// What each epoch needs, from the first (perhaps started) one to the last.
-    pub fn epochs(&self) -> &[Epoch] {
+    /// The demand of each epoch, from the first (which may have been started) to the last.
+    pub fn epochs(&self) -> &[EpochDemand] {
         &self.epochs
     }
 
-    /// How often the samples of a dataset are used; none for a dataset without sizes.
-    pub fn uses(&self, dataset: DatasetId) -> Option<&Uses> {
+    /// The uses of the samples of a dataset. `None` for a dataset without sizes.
+    pub fn uses(&self, dataset: DatasetId) -> Option<&UseCounts> {
         self.datasets.get(dataset.0 as usize).map(|dataset| &dataset.uses)
     }
 
-    /// Whether every pass was counted, and none estimated.
+    /// Whether every pass was counted and none was estimated.
     pub fn is_exact(&self) -> bool {
         self.exact
     }
 }
 
-/// Refuses sizes that are not those of the run's datasets.
-pub(crate) fn check(run: &Run, sizes: &[Sizes]) -> Result<(), Reason> {
+/// Rejects sizes that are not those of the run's datasets.
+pub(crate) fn check(run: &Run, sizes: &[Sizes]) -> Result<(), PlanReason> {
     for phase in &run.schedule().phases {
         let dataset = phase.dataset;
         let Some(sizes_of) = sizes.get(dataset.0 as usize) else {
-            return Err(Reason::NoSizes { dataset, found: sizes.len() });
+            return Err(PlanReason::NoSizes { dataset, found: sizes.len() });
         };
         let (found, expected) = (sizes_of.len(), phase.sampler.population());
         if found != expected {
-            return Err(Reason::Population { dataset, found, expected });
+            return Err(PlanReason::Population { dataset, found, expected });
         }
     }
     Ok(())
 }
 
-/// Which part of a pass's order is read.
-struct Part {
+/// The part of a pass's order that is read.
+struct PassReads {
     /// Positions of the whole order.
     len: u64,
-    /// Whether one rank of several reads it alone.
+    /// Whether one of several ranks reads the pass alone.
     strided: bool,
     /// Without strides: the positions `from..to`, and from 0 to `padding`.
     from: u64,
@@ -185,7 +189,7 @@ struct Part {
     reads: u64,
 }
 
-impl Part {
+impl PassReads {
     fn of(run: &Run, pass: &Pass, phase: &Phase, scope: Scope) -> Self {
         let len = phase.sampler.len();
         let from = if pass.index == 0 { run.start().consumed } else { 0 };
@@ -195,10 +199,10 @@ impl Part {
         Self { len, strided, from, to: from + own, padding: (reads - own).min(len), reads }
     }
 
-    /// What counting takes of the budget. Of an order that is computed place by place only the rank's own places are;
-    /// a dataset whose tables would be too large takes all of it.
+    /// The cost of counting, in positions. Of a computed order only the rank's own places are
+    /// computed. A dataset whose tables would be too large takes the whole budget.
     fn cost(&self, phase: &Phase) -> u64 {
-        if phase.sampler.population() > COUNTED_MOST {
+        if phase.sampler.population() > MAX_COUNTED_SAMPLES {
             u64::MAX
         } else if self.strided && phase.sampler.is_computed() {
             self.reads
@@ -207,12 +211,12 @@ impl Part {
         }
     }
 
-    /// Whether every sample is read; once, but for padding.
+    /// Whether every sample is read, once except for padding.
     fn is_whole(&self, phase: &Phase) -> bool {
         self.is_nearly_whole(phase) && self.to == self.len
     }
 
-    /// Whether every sample is read once but for a tail that is dropped.
+    /// Whether every sample is read once, except for a dropped tail.
     fn is_nearly_whole(&self, phase: &Phase) -> bool {
         !self.strided
             && self.from == 0
@@ -221,39 +225,40 @@ impl Part {
     }
 }
 
-/// The counts of one dataset while a run is walked through.
-struct Tally<'a> {
+/// The counts of one dataset during the walk over a run.
+struct DatasetCounter<'a> {
     dataset: DatasetId,
     sizes: &'a Sizes,
     /// Whether a single phase reads the dataset.
-    alone: bool,
+    single_phase: bool,
     every: u64,
-    /// By sample; made when they are first needed. `last` is the last epoch (from 1) that used it, 0 for none.
+    /// By sample, allocated at the first use. `last` is the last epoch (from 1) that used the
+    /// sample, 0 for none.
     extra: Vec<i32>,
     last: Vec<u32>,
     reads: u128,
     bytes: u128,
-    /// The epoch, from 1, and whether a whole pass was in it.
+    /// The epoch, from 1, and whether it had a whole pass.
     epoch: u32,
     whole_in_epoch: bool,
     /// Whether every sample was used before this epoch, and the bytes that were.
     all_before: bool,
     before: u64,
     seen: u64,
-    now: Epoch,
+    now: EpochDemand,
     /// Distinct bytes of the last epoch that used any.
     counted: Option<u64>,
 }
 
-/// How many ids are read from an order at a time.
+/// The number of ids that are read from an order at a time.
 const CHUNK: usize = 4096;
 
-impl<'a> Tally<'a> {
-    fn new(dataset: DatasetId, sizes: &'a Sizes, alone: bool) -> Self {
+impl<'a> DatasetCounter<'a> {
+    fn new(dataset: DatasetId, sizes: &'a Sizes, single_phase: bool) -> Self {
         Self {
             dataset,
             sizes,
-            alone,
+            single_phase,
             every: 0,
             extra: Vec::new(),
             last: Vec::new(),
@@ -264,46 +269,46 @@ impl<'a> Tally<'a> {
             all_before: false,
             before: 0,
             seen: 0,
-            now: Epoch::default(),
+            now: EpochDemand::default(),
             counted: None,
         }
     }
 
-    fn whole(&mut self) {
+    fn count_whole(&mut self) {
         let total = self.sizes.total();
         self.every += 1;
         self.reads += u128::from(self.sizes.len());
         self.bytes += u128::from(total);
         self.whole_in_epoch = true;
-        self.now = Epoch { distinct: total, seen: self.before };
+        self.now = EpochDemand { distinct: total, seen: self.before };
         self.seen = total;
     }
 
-    fn count(&mut self, run: &Run, pass: &Pass, phase: &Phase, part: &Part) -> Result<(), PlanError> {
+    fn count(&mut self, run: &Run, pass: &Pass, phase: &Phase, part: &PassReads) -> Result<(), PlanError> {
         if self.extra.is_empty() {
             let samples = self.sizes.len();
-            self.extra = table(samples).ok_or(Reason::Memory { dataset: self.dataset, samples })?;
-            self.last = table(samples).ok_or(Reason::Memory { dataset: self.dataset, samples })?;
+            self.extra = table(samples).ok_or(PlanReason::Memory { dataset: self.dataset, samples })?;
+            self.last = table(samples).ok_or(PlanReason::Memory { dataset: self.dataset, samples })?;
         }
         let stream = run.stream(pass)?;
         let order = stream.order();
         if part.strided {
-            chunks(0, part.reads, |from, out| stream.fill(from, out), |id| self.one(id));
+            chunks(0, part.reads, |from, out| stream.fill(from, out), |id| self.count_one(id));
             return Ok(());
         }
-        if self.alone && part.is_nearly_whole(phase) {
+        if self.single_phase && part.is_nearly_whole(phase) {
             let mut dropped = Vec::new();
             chunks(part.to, part.len, |from, out| order.fill(from, 1, out), |id| dropped.push(id));
-            self.all_but(&dropped);
+            self.count_all_but(&dropped);
             return Ok(());
         }
-        chunks(part.from, part.to, |from, out| order.fill(from, 1, out), |id| self.one(id));
-        chunks(0, part.padding, |from, out| order.fill(from, 1, out), |id| self.one(id));
+        chunks(part.from, part.to, |from, out| order.fill(from, 1, out), |id| self.count_one(id));
+        chunks(0, part.padding, |from, out| order.fill(from, 1, out), |id| self.count_one(id));
         Ok(())
     }
 
     /// One use of one sample.
-    fn one(&mut self, id: SampleId) {
+    fn count_one(&mut self, id: SampleId) {
         let bytes = self.sizes.bytes(id);
         self.reads += 1;
         self.bytes += u128::from(bytes);
@@ -324,8 +329,9 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// One use of every sample but these, in the only pass over the dataset in this epoch.
-    fn all_but(&mut self, dropped: &[SampleId]) {
+    /// One use of every sample except the dropped ones, in the only pass over the dataset in this
+    /// epoch.
+    fn count_all_but(&mut self, dropped: &[SampleId]) {
         let (mut bytes, mut unseen) = (0u64, 0u64);
         for id in dropped {
             let index = id.0 as usize;
@@ -340,7 +346,7 @@ impl<'a> Tally<'a> {
         self.reads += u128::from(self.sizes.len()) - dropped.len() as u128;
         self.bytes += u128::from(total.saturating_sub(bytes));
         let seen = self.before.saturating_sub(bytes - unseen);
-        self.now = Epoch { distinct: total.saturating_sub(bytes), seen };
+        self.now = EpochDemand { distinct: total.saturating_sub(bytes), seen };
         if !self.all_before {
             let lasts: Vec<u32> = dropped.iter().map(|id| self.last[id.0 as usize]).collect();
             self.last.fill(self.epoch);
@@ -348,33 +354,30 @@ impl<'a> Tally<'a> {
                 self.last[id.0 as usize] = *last;
             }
             self.seen = total.saturating_sub(unseen);
-            // From here on it need not be asked again.
+            // From here on every sample counts as seen.
             self.whole_in_epoch = lasts.iter().all(|&last| last > 0);
         }
     }
 
-    /// A pass that is not counted.
-    fn estimate(&mut self, part: &Part) {
+    /// Estimates a pass that is not counted.
+    fn estimate(&mut self, part: &PassReads) {
         let total = self.sizes.total();
-        let share = |of: u64| {
-            let share = u128::from(of) * u128::from(part.reads) / u128::from(self.sizes.len().max(1));
-            u64::try_from(share).unwrap_or(u64::MAX)
-        };
-        // Nearest whole number of uses a sample.
+        // The nearest integer number of uses per sample.
         let samples = self.sizes.len().max(1);
+        let share = narrow(u128::from(total) * u128::from(part.reads) / u128::from(samples));
         self.every += part.reads / samples + u64::from(part.reads % samples > samples / 2);
         self.reads += u128::from(part.reads);
-        self.bytes += u128::from(share(total));
-        let known = self.counted.unwrap_or_else(|| share(total));
+        self.bytes += u128::from(share);
+        let known = self.counted.unwrap_or(share);
         let distinct = self.now.distinct.saturating_add(known).min(total);
-        // As if what was seen and what is used now had been drawn without regard to each other.
+        // Seen samples and used samples are taken as independent.
         let seen = u128::from(distinct) * u128::from(self.before) / u128::from(total.max(1));
-        let seen = u64::try_from(seen).unwrap_or(u64::MAX);
+        let seen = narrow(seen);
         self.seen = self.seen.max(self.before.saturating_add(distinct - seen)).min(total);
-        self.now = Epoch { distinct, seen };
+        self.now = EpochDemand { distinct, seen };
     }
 
-    fn end_of_epoch(&mut self) -> Epoch {
+    fn end_of_epoch(&mut self) -> EpochDemand {
         let now = std::mem::take(&mut self.now);
         if now.distinct > 0 {
             self.counted = Some(now.distinct);
@@ -387,15 +390,15 @@ impl<'a> Tally<'a> {
 
     fn finish(self) -> DatasetDemand {
         let uses = if self.extra.is_empty() {
-            Uses::Same(self.every)
+            UseCounts::Same(self.every)
         } else {
-            Uses::Each { every: self.every, extra: self.extra }
+            UseCounts::Each { every: self.every, extra: self.extra }
         };
         DatasetDemand { uses, reads: self.reads, bytes: self.bytes, distinct: self.seen }
     }
 }
 
-/// Hands the ids at `from..to` of something that fills slices to `each`.
+/// Calls `each` with the ids at `from..to` of a source that fills slices.
 pub(crate) fn chunks(
     from: u64,
     to: u64,
@@ -412,7 +415,7 @@ pub(crate) fn chunks(
     }
 }
 
-/// A table of zeros, or none where it does not fit in memory.
+/// A table of zeros, or `None` if it does not fit in memory.
 pub(crate) fn table<T: Clone + Default>(entries: u64) -> Option<Vec<T>> {
     let entries = usize::try_from(entries).ok()?;
     let mut table = Vec::new();
@@ -440,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_counted_is_estimated_closely() {
+    fn uncounted_passes_are_estimated_closely() {
         let samples = 10_000;
         let sizes = [Sizes::table(&(0..samples).map(|id| 50 + id % 101).collect::<Vec<_>>())];
         let weights = vec![1.0; samples as usize];
@@ -467,22 +470,22 @@ mod tests {
     }
 
     #[test]
-    fn runs_too_long_to_count_need_no_table() {
-        // 2^40 samples in no order's table, and the last of them dropped.
+    fn uncounted_runs_need_no_table() {
+        // 2^40 samples without a table of the order, the last of which is dropped.
         let samples = (1 << 40) + 1;
         let run = run(100, Feistel::new(samples, 0).unwrap(), true, 1);
         let demand = Demand::of(&run, &[Sizes::uniform(samples, 10)], Scope::Rank).unwrap();
         assert!(!demand.is_exact());
-        assert_eq!(demand.uses(DatasetId(0)), Some(&Uses::Same(100)));
+        assert_eq!(demand.uses(DatasetId(0)), Some(&UseCounts::Same(100)));
         let found = floor(demand.epochs(), 4 * samples) as f64;
         assert!((found / (10 * samples + 99 * 6 * samples) as f64 - 1.0).abs() < 1e-6, "{found}");
     }
 
     #[test]
-    fn a_million_epochs_are_arithmetic() {
+    fn million_epochs_are_arithmetic() {
         let run = run(1_000_000, Shuffle::new(1 << 40, 0).unwrap(), false, 1);
         let demand = Demand::of(&run, &[Sizes::uniform(1 << 40, 1)], Scope::Rank).unwrap();
-        assert_eq!(demand.uses(DatasetId(0)), Some(&Uses::Same(1_000_000)));
+        assert_eq!(demand.uses(DatasetId(0)), Some(&UseCounts::Same(1_000_000)));
         assert_eq!(floor(demand.epochs(), (1 << 40) - 1), (1 << 40) + 999_999);
     }
 }

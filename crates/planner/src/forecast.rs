@@ -1,36 +1,44 @@
-//! How long an epoch takes, and what it waits for.
+//! The predicted duration of an epoch, and the resource that limits it.
 //!
-//! An engine that reads ahead keeps everything busy at the same time, and the epoch's boundary is no barrier. So an epoch
-//! takes as long as the one thing that is busy longest:
+//! An engine that reads ahead keeps all resources busy at the same time, and the epoch boundary is
+//! no barrier. So an epoch takes as long as the busiest resource:
 //!
 //! ```text
 //! seconds = max( origin bytes / t(g)                        the origin's bandwidth, g ranks reading
-//!                origin bytes of a rank / client limit       what one client gets
+//!                origin bytes of a rank / client limit       the throughput of one client
 //!                requests of a rank * (latency + s / rate) / in flight
 //!                bytes into or out of a node / network       and its latency over the requests in flight
 //!                bytes of a level / its speed                read and written
 //!                bytes of a rank / staging, preprocessing, computing )
 //! ```
 //!
-//! each for the rank, store or node that has most to do. Start-up (the first sample's latency, an order to compute) is
-//! left out; the price is a prediction that is too good for epochs of less than a second.
+//! Each term is for the rank, store or node with the highest load. Start-up (the first sample's
+//! latency, computing an order) is left out. The price is a prediction that is too optimistic for
+//! epochs of less than a second.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
+use foreread_oracle::Run;
+
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
 use crate::curve::transfer_ns;
 
-/// Some samples and their bytes.
+/// A number of samples and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Amount {
-    /// Samples; each use counts.
+    /// Samples. Each use counts.
     pub samples: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
 impl Amount {
+    /// `samples` samples of `bytes` bytes each.
+    pub(crate) fn of(samples: u64, bytes: u64) -> Self {
+        Self { samples, bytes: samples.saturating_mul(bytes) }
+    }
+
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             samples: self.samples.saturating_add(other.samples),
@@ -45,25 +53,32 @@ impl Amount {
         }
     }
 
-    /// The part of it that `part` is of `whole`, rounded down.
+    /// The fraction `part / whole`, rounded down.
     pub(crate) fn share(self, part: u128, whole: u128) -> Self {
-        let of = |value: u64| match u128::from(value).checked_mul(part) {
-            Some(product) => (product / whole.max(1)) as u64,
-            None => (u128::from(value) / whole.max(1)).saturating_mul(part) as u64,
-        };
+        let of = |value: u64| share(value.into(), part, whole) as u64;
         Self { samples: of(self.samples), bytes: of(self.bytes) }
+    }
+
+    /// As [`share`](Self::share), with separate fractions of samples and bytes.
+    pub(crate) fn shares(self, part: (u128, u128), whole: (u128, u128)) -> Self {
+        Self { samples: self.share(part.0, whole.0).samples, bytes: self.share(part.1, whole.1).bytes }
+    }
+
+    /// Samples and bytes.
+    pub(crate) fn both(self) -> (u128, u128) {
+        (self.samples.into(), self.bytes.into())
     }
 }
 
-/// What an epoch may wait for.
+/// The resources that may limit an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Resource {
-    /// The bytes a second that the origin gives all ranks together.
+    /// The throughput of the origin for all ranks together.
     OriginBandwidth,
-    /// The bytes a second that the origin gives one rank.
+    /// The throughput of the origin for one rank.
     OriginClient,
-    /// The origin's latency, with as many requests in flight as there may be.
+    /// The origin's latency, with the maximum number of requests in flight.
     OriginRequests,
     /// The network between nodes.
     Network,
@@ -92,61 +107,63 @@ impl fmt::Display for Resource {
     }
 }
 
-/// One epoch, predicted, over all ranks that the plan is for.
+/// The prediction of one epoch, over all ranks of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochForecast {
-    /// The epoch, counted from 0 at the very beginning of the schedule.
+    /// The epoch, counted from 0 at the beginning of the schedule.
     pub epoch: u64,
-    /// How long it takes.
+    /// The duration.
     pub nanoseconds: u64,
-    /// What it waits for.
+    /// The limiting resource.
     pub limiting: Resource,
-    /// How long each resource is busy, in nanoseconds, at the rank, store or node that uses it longest.
+    /// The busy time of each resource in nanoseconds, at the rank, store or node that uses it
+    /// longest.
     pub busy: BTreeMap<Resource, u64>,
-    /// Delivered samples that came from the origin through this rank's own read.
+    /// Delivered samples from the origin, by the rank's own read.
     pub origin: Amount,
-    /// Delivered samples that came from another rank's store, what its owner read for the asker among them.
+    /// Delivered samples from another rank's store, including reads by the owner on request.
     pub peers: Amount,
-    /// Delivered samples that came from the rank's own store, by level.
+    /// Delivered samples from the rank's own store, by level.
     pub levels: [Amount; MAX_LEVELS],
-    /// What is read from the origin: once for each sample with an owner, at each use of the others.
+    /// Reads from the origin: one per sample with an owner, and every use of the others.
     pub requests: Amount,
-    /// What that costs, in thousand-millionths of the currency's unit; none without a price.
+    /// The price of these reads, in 10^-9 of the currency's unit. `None` without a price.
     pub price_nano: Option<u64>,
 }
 
 impl EpochForecast {
-    /// How long the epoch takes, in seconds.
+    /// The duration in seconds.
     pub fn seconds(&self) -> f64 {
         self.nanoseconds as f64 / 1e9
     }
 }
 
-/// What the ranks of one store do in an epoch.
+/// The work of the ranks of one store in an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoreWork {
     pub(crate) ranks: u32,
     /// Delivered to its ranks.
     pub(crate) used: Amount,
-    /// Read from the origin by its ranks, and of that what they read for themselves.
+    /// Read from the origin by its ranks, and the part of it that they read for themselves.
     pub(crate) origin: Amount,
     pub(crate) origin_own: Amount,
-    /// From other stores, and to them.
+    /// Received from other stores, and sent to them.
     pub(crate) received: Amount,
     pub(crate) sent: Amount,
-    /// Read by its own ranks, by all ranks, and written.
+    /// Read by its own ranks, read by all ranks, and written.
     pub(crate) near: [Amount; MAX_LEVELS],
     pub(crate) read: [Amount; MAX_LEVELS],
     pub(crate) written: [Amount; MAX_LEVELS],
 }
 
-/// Predicts an epoch from the work of every store. `stores` are positions in `cluster.stores`; `alike` is how many
-/// clusters like this one read from the origin (more than one where a single rank of several was looked at).
+/// Predicts an epoch from the work of every store. `stores` are positions in `cluster.stores`.
+/// `equal_clusters` is the number of clusters like this one that read from the origin. It exceeds 1
+/// if the plan is for one rank of several.
 pub(crate) fn forecast(
     cluster: &Cluster,
     epoch: u64,
     stores: &[(usize, StoreWork)],
-    alike: u32,
+    equal_clusters: u32,
 ) -> EpochForecast {
     let mut busy = BTreeMap::new();
     let mut note = |resource, ns: u64| {
@@ -171,8 +188,8 @@ pub(crate) fn forecast(
             + u128::from(transfer_ns(of_rank(work.origin.bytes), origin.bytes_per_second));
         note(Resource::OriginRequests, narrow(one / u128::from(origin.in_flight.max(1))));
         note(Resource::OriginClient, transfer_ns(of_rank(work.origin.bytes), origin.client_bytes_per_second));
-        // What goes to and comes from other stores crosses the network, but for those on the same node, which have
-        // their part by their number of ranks.
+        // Transfers to and from other stores cross the network, except between stores of one node.
+        // Their part follows from their number of ranks.
         let node = on_node.get(&store.node).copied().unwrap_or(0);
         let others = world.saturating_sub(u64::from(work.ranks));
         let far = |amount: Amount| amount.share(world.saturating_sub(node).into(), others.into());
@@ -203,8 +220,8 @@ pub(crate) fn forecast(
         let bytes = transfer_ns(received.max(sent), network.bytes_per_second);
         note(Resource::Network, bytes.max(waits));
     }
-    let readers = u32::try_from(clients.saturating_mul(alike.into())).unwrap_or(u32::MAX);
-    let bytes = u128::from(all.bytes) * u128::from(alike);
+    let readers = u32::try_from(clients.saturating_mul(equal_clusters.into())).unwrap_or(u32::MAX);
+    let bytes = u128::from(all.bytes) * u128::from(equal_clusters);
     note(Resource::OriginBandwidth, transfer_ns(bytes, origin.clients.at(readers)));
     let longest = busy.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
     let (limiting, nanoseconds) = longest.map_or((Resource::Compute, 0), |(&limiting, &ns)| (limiting, ns));
@@ -221,6 +238,29 @@ pub(crate) fn forecast(
     }
 }
 
+/// The uses of `ranks` ranks in each epoch, with the epoch's number. `datasets` are all uses in the
+/// run.
+pub(crate) fn uses_by_epoch(run: &Run, datasets: &[Amount], ranks: u32) -> Vec<(u64, Amount)> {
+    let mut epochs: Vec<(u64, Amount)> = Vec::new();
+    for pass in run.passes() {
+        let all = datasets[pass.dataset.0 as usize];
+        let samples = pass.samples.saturating_mul(ranks.into());
+        let used = Amount { samples, bytes: all.share(samples.into(), all.samples.into()).bytes };
+        match epochs.last_mut() {
+            Some((epoch, sum)) if *epoch == pass.epoch => *sum = sum.plus(used),
+            _ => epochs.push((pass.epoch, used)),
+        }
+    }
+    epochs
+}
+
+/// `of * part / whole`, rounded down. Rounded twice if the product does not fit.
+pub(crate) fn share(of: u128, part: u128, whole: u128) -> u128 {
+    let whole = whole.max(1);
+    of.checked_mul(part).map_or_else(|| (of / whole).saturating_mul(part), |product| product / whole)
+}
+
+/// Converts to 64 bits. Saturates.
 pub(crate) fn narrow(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }

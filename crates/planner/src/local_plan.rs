@@ -1,7 +1,7 @@
-//! A plan as one rank sees it: what it keeps itself, and whom it asks for the rest.
+//! A plan from the view of one rank: the samples that it keeps, and the peers that own the others.
 //!
-//! The engine asks for each use, so these are table look-ups, alike for a rank that plans for itself and for one of
-//! many; it need not know which it is.
+//! The engine queries it for each use, so every query is a table look-up. The interface is the same
+//! for a rank that plans alone and for one of many.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::cluster_plan::ClusterPlan;
 use crate::plan::{LevelPlan, Plan};
 use crate::retention::Retention;
 
-/// Where samples are kept, for one rank.
+/// The location of samples, for one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalPlan {
-    /// The rank has its caches for itself and asks nobody.
+    /// The rank uses its own caches and no peers.
     Alone(Arc<Plan>),
-    /// All ranks' caches are one.
+    /// The caches of all ranks are one.
     Together {
-        /// The plan of all.
+        /// The plan of all ranks.
         plan: Arc<ClusterPlan>,
         /// The position of the rank's own store in the cluster.
         store: usize,
@@ -27,7 +27,7 @@ pub enum LocalPlan {
 }
 
 impl LocalPlan {
-    /// The level of the rank's own store that keeps a sample, if one does.
+    /// The level of the rank's own store that keeps a sample, if any.
     pub fn level(&self, key: SampleKey) -> Option<LevelIndex> {
         match self {
             Self::Alone(plan) => plan.placement().level(key),
@@ -35,7 +35,7 @@ impl LocalPlan {
         }
     }
 
-    /// The store of other ranks that owns a sample, if one does.
+    /// The store of another rank that owns a sample, if any.
     pub fn elsewhere(&self, key: SampleKey) -> Option<usize> {
         match self {
             Self::Alone(_) => None,
@@ -45,7 +45,8 @@ impl LocalPlan {
         }
     }
 
-    /// The level of the rank's own store in which it owns a sample: read from the origin by nobody else.
+    /// The level of the rank's own store in which it owns a sample. No other rank reads such a
+    /// sample from the origin.
     pub fn owned(&self, key: SampleKey) -> Option<LevelIndex> {
         match self {
             Self::Alone(_) => None,
@@ -55,7 +56,7 @@ impl LocalPlan {
         }
     }
 
-    /// The origin bytes that no policy can save: of the rank alone, or of all ranks.
+    /// The lower bound of origin bytes for any policy: of the rank alone, or of all ranks.
     pub fn floor(&self) -> u64 {
         match self {
             Self::Alone(plan) => plan.floor(),
@@ -63,7 +64,7 @@ impl LocalPlan {
         }
     }
 
-    /// The origin bytes that the plan reads, as predicted: the rank alone, or all ranks.
+    /// The origin bytes that the plan is predicted to read: of the rank alone, or of all ranks.
     pub fn origin_bytes(&self) -> u64 {
         match self {
             Self::Alone(plan) => plan.origin_bytes(),
@@ -71,7 +72,7 @@ impl LocalPlan {
         }
     }
 
-    /// What the levels of the rank's own store will hold.
+    /// The content of the levels of the rank's own store.
     pub fn levels(&self) -> &[LevelPlan] {
         match self {
             Self::Alone(plan) => plan.levels(),

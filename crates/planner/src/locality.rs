@@ -1,22 +1,24 @@
-//! Deals the samples of each global batch to the ranks that have them.
+//! Deals the samples of each global batch to the ranks that hold them.
 //!
-//! Which samples a step trains on, all ranks together, is the order's business and stays as it is; which rank computes
-//! which of them does not matter to the training, as gradients are averaged over all. So each sample goes to a rank of
-//! its owner's store, as long as that rank's share of the step lasts, and what is left over (samples of nobody, samples of
-//! owners with more than their share) fills the other ranks' shares in the order of the list.
+//! The order decides which samples a step trains on, over all ranks. Which rank computes which
+//! sample does not matter to the training, because gradients are averaged over all. So each sample
+//! goes to a rank of its owner's store, as long as that rank's share of the step lasts. The
+//! remaining samples have no owner, or an owner with more than its share. They fill the other
+//! ranks' shares in the order of the list.
 //!
 //! # The decision, and its price
 //!
-//! Computed for a step at a time, from the owners, and never kept: a step takes as many operations as it has samples.
-//! Every rank computes all shares, because whoever has too much decides where it goes. All ranks' shares of a step are
-//! as long as the usual dealing's, so epochs, positions and resumption know nothing of it. Of the samples that have an
-//! owner, a step gives away only what exceeds its owner's share: with 32 samples a rank and 16 ranks 6.8 %.
+//! A step is computed from the owners when it is needed, and never kept. It takes as many
+//! operations as it has samples. Every rank computes all shares, because the shares of full ranks
+//! decide where the remaining samples go. The shares of a step are as long as with the usual
+//! dealing, so epochs, positions and resumes are not affected. Of the samples with an owner, a step
+//! gives away only what exceeds its owner's share: 6.8 % with 32 samples per rank and 16 ranks.
 
 use foreread_oracle::{AccessStream, Pass, Run};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey};
 
 use crate::cluster::Cluster;
-use crate::error::{PlanError, Reason};
+use crate::error::{PlanError, PlanReason};
 use crate::owners::Owners;
 use crate::readers::list;
 
@@ -58,34 +60,34 @@ pub struct Locality {
     /// The ranks of store s are `by_store[starts[s]..starts[s + 1]]`.
     starts: Vec<usize>,
     by_store: Vec<Rank>,
-    step: Step,
+    step: DealtStep,
 }
 
-/// The last step that was dealt, and what it was dealt with.
+/// The last step that was dealt, and its working memory.
 #[derive(Clone, Debug, Default)]
-struct Step {
+struct DealtStep {
     number: Option<u64>,
     ids: Vec<SampleId>,
     ranks: Vec<Rank>,
-    /// What of each rank's share is left.
+    /// The remaining share of each rank.
     left: Vec<u64>,
-    /// Which of a store's ranks is next.
-    turns: Vec<usize>,
+    /// The next rank of each store.
+    next_ranks: Vec<usize>,
 }
 
 /// A sample that has no rank yet.
-const NOBODY: Rank = Rank(u32::MAX);
+const UNASSIGNED: Rank = Rank(u32::MAX);
 
 impl Locality {
-    /// The pass `pass` of `run`, whichever rank's that is.
+    /// The pass `pass` of `run`, which may be any rank's.
     ///
     /// # Errors
-    /// A cluster description that makes no sense for the run, a phase without a batch size, and whatever the sampler
-    /// returns.
+    /// A cluster description that is invalid for the run, a phase without a batch size, and the
+    /// errors of the sampler.
     pub fn new(run: &Run, pass: &Pass, cluster: &Cluster, owners: &Owners) -> Result<Self, PlanError> {
         cluster.check(run.world_size())?;
         let list = list(run, pass)?;
-        let batch = list.dealing().batch_size().ok_or(Reason::BatchSize { phase: pass.phase })?;
+        let batch = list.dealing().batch_size().ok_or(PlanReason::BatchSize { phase: pass.phase })?;
         let stores = cluster.stores_of_ranks(run.world_size());
         let mut by_store: Vec<Rank> = (0..run.world_size()).map(Rank).collect();
         by_store.sort_by_key(|rank| stores[rank.0 as usize]);
@@ -97,18 +99,19 @@ impl Locality {
             owners: owners.clone(),
             starts: starts.collect(),
             by_store,
-            step: Step::default(),
+            step: DealtStep::default(),
             list,
         })
     }
 
-    /// How many steps the pass has, the short last one included.
+    /// The number of steps of the pass, including a short last one.
     pub fn steps(&self) -> u64 {
         self.list.len().div_ceil(self.batch)
     }
 
-    /// Writes the samples that `rank` gets in a step, in the order of the global batch, into `out`, which is emptied
-    /// first. Steps may be asked for in any order; for several ranks of one step it is dealt once.
+    /// Writes the samples of `rank` in a step into `out`, in the order of the global batch. `out`
+    /// is cleared first. Steps may be requested in any order. A step is dealt once for several
+    /// ranks.
     ///
     /// # Panics
     /// If `rank` is not below the world size.
@@ -120,8 +123,8 @@ impl Locality {
         out.extend(pairs.filter(|(_, of)| **of == rank).map(|(&id, _)| id));
     }
 
-    /// The samples of a step in the order of the global batch, each with the rank that gets it: what
-    /// [`fill`](Self::fill) gives for every rank, at the cost of one.
+    /// The samples of a step in the order of the global batch, each with its rank. Equals
+    /// [`fill`](Self::fill) for every rank, at the cost of one.
     pub fn step(&mut self, step: u64) -> impl Iterator<Item = (Rank, SampleId)> + '_ {
         self.deal(step);
         self.step.ranks.iter().copied().zip(self.step.ids.iter().copied())
@@ -142,26 +145,27 @@ impl Locality {
         step.ranks.clear();
         step.left.clear();
         step.left.resize(world as usize, share);
-        step.turns.clear();
-        step.turns.resize(self.starts.len(), 0);
+        step.next_ranks.clear();
+        step.next_ranks.resize(self.starts.len(), 0);
         for &id in &step.ids {
             let owner = self.owners.of(SampleKey::new(self.dataset, id));
-            step.ranks.push(owner.map_or(NOBODY, |owner| {
+            step.ranks.push(owner.map_or(UNASSIGNED, |owner| {
                 let ranks = &self.by_store[self.starts[owner.store]..self.starts[owner.store + 1]];
-                // The ranks of a store in turn: all that the store's share holds finds one.
-                let turn = &mut step.turns[owner.store];
-                match ranks.get(*turn % ranks.len().max(1)) {
+                // The ranks of a store take turns, so every sample within the store's share finds
+                // one.
+                let next_rank = &mut step.next_ranks[owner.store];
+                match ranks.get(*next_rank % ranks.len().max(1)) {
                     Some(rank) if step.left[rank.0 as usize] > 0 => {
-                        *turn += 1;
+                        *next_rank += 1;
                         step.left[rank.0 as usize] -= 1;
                         *rank
                     }
-                    _ => NOBODY,
+                    _ => UNASSIGNED,
                 }
             }));
         }
         let mut next = 0;
-        for rank in step.ranks.iter_mut().filter(|rank| **rank == NOBODY) {
+        for rank in step.ranks.iter_mut().filter(|rank| **rank == UNASSIGNED) {
             while step.left.get(next).is_some_and(|&left| left == 0) {
                 next += 1;
             }

@@ -1,56 +1,58 @@
-//! What reading from the origin costs: in time, alone and among others, and in money.
+//! The cost of reading from the origin: time, alone and in parallel, and money.
 
 use crate::curve::{Curve, transfer_ns};
-use crate::error::Reason;
+use crate::error::PlanReason;
+use crate::forecast::narrow;
 
-/// The slow shared store, as its clients see it.
+/// The slow shared storage, as its clients see it.
 ///
-/// Three limits of its speed stand side by side, because each is the narrowest somewhere: what one read gets once it
-/// flows (and its latency), what one client gets in all its reads, and what all clients together get. An origin that
-/// is described by less has defaults that do not limit.
+/// Three limits of its throughput are given, because each is the narrowest for some systems. The
+/// first is the throughput (and latency) of one read. The second is the throughput of one client
+/// over all its reads. The third is the throughput of all clients together. Fields that are not set
+/// have defaults that do not limit.
 ///
-/// What keeping a sample saves, for each byte that keeping it takes, is `(latency + size / bandwidth) / footprint` a
-/// use. There only ratios between samples matter, so rough figures do: the larger the product of latency and bandwidth
-/// is against the sizes, the more smaller samples are preferred.
+/// A kept sample saves `(latency + size / bandwidth) / footprint` per use and byte. Only ratios
+/// between samples matter there, so rough figures suffice. The larger the product of latency and
+/// bandwidth is compared with the sizes, the more small samples are preferred.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// Nanoseconds from a request to its first byte.
     pub latency_ns: u64,
-    /// Bytes a second of one read, once it flows; not 0.
+    /// Bytes per second of one read after its first byte. Not 0.
     pub bytes_per_second: u64,
-    /// Reads that one rank has in flight; not 0.
+    /// The number of reads that one rank has in flight. Not 0.
     pub in_flight: u32,
-    /// Bytes a second that one rank gets in all its reads; not 0.
+    /// Bytes per second of one rank over all its reads. Not 0.
     pub client_bytes_per_second: u64,
-    /// Bytes a second that all ranks together get, over the number of ranks that read.
+    /// Bytes per second of all ranks together, by number of reading ranks.
     pub clients: Curve,
-    /// What is paid; none where nothing is.
+    /// The price of reads. `None` if they are free.
     pub price: Option<Price>,
-    /// What large reads get, where that is known by itself: a store that is busy with requests rather than with bytes gives
-    /// them more than the figures above say.
+    /// The throughput of large reads, if measured separately. A store that is limited by requests
+    /// and not by bytes gives them more than the figures above.
     pub large: Option<Large>,
 }
 
-/// How fast one rank reads by large reads.
+/// The throughput of one rank with large reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Large {
-    /// The length of each, in bytes; not 0.
+    /// The length of a read in bytes. Not 0.
     pub bytes: u64,
-    /// Bytes a second of all of them together; not 0.
+    /// Bytes per second of all reads together. Not 0.
     pub bytes_per_second: u64,
 }
 
-/// What an object store charges, in any currency: in thousand-millionths of its unit.
+/// The price of an object store, in 10^-9 of any currency's unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Price {
-    /// For a read request.
+    /// Per read request.
     pub request_nano: u64,
-    /// For 10^9 bytes.
+    /// Per 10^9 bytes.
     pub gigabyte_nano: u64,
 }
 
 impl Price {
-    /// What some requests and bytes cost, rounded down; saturates at `u64::MAX`.
+    /// The price of requests and bytes, rounded down. Saturates at `u64::MAX`.
     ///
     /// ```
     /// use foreread_planner::Price;
@@ -60,46 +62,43 @@ impl Price {
     /// ```
     pub fn nano(&self, requests: u64, bytes: u64) -> u64 {
         let bytes = u128::from(bytes) * u128::from(self.gigabyte_nano) / 1_000_000_000;
-        let sum = (u128::from(requests) * u128::from(self.request_nano)).saturating_add(bytes);
-        u64::try_from(sum).unwrap_or(u64::MAX)
+        narrow((u128::from(requests) * u128::from(self.request_nano)).saturating_add(bytes))
     }
 }
 
 impl Origin {
-    /// Nanoseconds that one read of `bytes` bytes takes when nobody else reads, rounded down; saturates at `u64::MAX`.
+    /// Nanoseconds of one read of `bytes` bytes without other readers, rounded down. Saturates at
+    /// `u64::MAX`, also at 0 bytes per second.
     ///
     /// ```
     /// use foreread_planner::Origin;
     /// let origin = Origin { latency_ns: 500, bytes_per_second: 2_000_000_000, ..Origin::default() };
     /// assert_eq!(origin.nanoseconds(4000), 2500);
     /// ```
-    ///
-    /// # Panics
-    /// Never; at 0 bytes a second it is `u64::MAX`.
     pub fn nanoseconds(&self, bytes: u64) -> u64 {
         transfer_ns(bytes.into(), self.bytes_per_second).saturating_add(self.latency_ns)
     }
 
-    pub(crate) fn check(&self) -> Result<(), Reason> {
+    pub(crate) fn check(&self) -> Result<(), PlanReason> {
         for (field, value) in [
             ("origin.bytes_per_second", self.bytes_per_second),
             ("origin.in_flight", self.in_flight.into()),
             ("origin.client_bytes_per_second", self.client_bytes_per_second),
         ] {
             if value == 0 {
-                return Err(Reason::Zero { field });
+                return Err(PlanReason::Zero { field });
             }
         }
         if self.large.is_some_and(|large| large.bytes == 0 || large.bytes_per_second == 0) {
-            return Err(Reason::Zero { field: "origin.large" });
+            return Err(PlanReason::Zero { field: "origin.large" });
         }
         self.clients.check("origin.clients")
     }
 }
 
 impl Default for Origin {
-    /// 1 ms and 200 MB/s a read: between a parallel file system in one building and an object store in one region. 64
-    /// reads in flight, and no other limit or price.
+    /// 1 ms and 200 MB/s per read: between a parallel file system in one building and an object
+    /// store in one region. 64 reads in flight, and no other limit or price.
     fn default() -> Self {
         Self {
             latency_ns: 1_000_000,
@@ -118,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_are_rounded_down_and_saturate() {
+    fn read_time_is_rounded_down_and_saturates() {
         let origin =
             |latency_ns, bytes_per_second| Origin { latency_ns, bytes_per_second, ..Origin::default() };
         assert_eq!(origin(1, 3).nanoseconds(1), 333_333_334);

@@ -1,20 +1,21 @@
-//! Which level keeps which sample, for the whole run.
+//! The level that keeps each sample, for the whole run.
 //!
-//! A placement is asked once for each read, from any thread, so it is a plain table: no hashing, no search. Where a
-//! dataset is kept from its first sample on up to some id (all of it, none of it, or as many of its equally long
-//! samples as fit), three numbers say so; else it costs two bits a sample.
+//! A placement is queried once per read, from any thread. So it is a plain table without hashing or
+//! search. A dataset may be kept from its first sample up to some id: all of it, none of it, or as
+//! many of its equal samples as fit. Then three numbers suffice. Otherwise it takes two bits per
+//! sample.
 
 use std::fmt;
 use std::sync::Arc;
 
 use foreread_oracle::Fingerprinter;
-use foreread_types::{DatasetId, SampleId, SampleKey};
+use foreread_types::{SampleId, SampleKey};
 
 use crate::cluster::{LevelIndex, MAX_LEVELS};
 
 const PER_WORD: u64 = u64::BITS as u64 / 2;
 
-/// Where each sample of each dataset is kept; cheap to clone.
+/// The level of each sample of each dataset. Cheap to clone.
 ///
 /// ```
 /// use foreread_planner::{LevelIndex, Placement};
@@ -26,60 +27,47 @@ const PER_WORD: u64 = u64::BITS as u64 / 2;
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Placement {
-    datasets: Arc<[Table]>,
+    datasets: Arc<[LevelTable]>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Table {
+pub(crate) enum LevelTable {
     /// Level `l` keeps the ids from `ends[l - 1]` (0 for the first level) to `ends[l]` exclusive.
     Ranges([u64; MAX_LEVELS]),
-    /// Two bits a sample, low bits first: 0 nowhere, else the level and 1.
+    /// Two bits per sample, low bits first: 0 for none, otherwise the level plus 1.
     Bits(Box<[u64]>),
 }
 
 impl Placement {
-    pub(crate) fn new(datasets: Vec<Table>) -> Self {
+    pub(crate) fn new(datasets: Vec<LevelTable>) -> Self {
         Self { datasets: datasets.into() }
     }
 
-    /// Nothing is kept.
-    pub fn nothing() -> Self {
-        Self { datasets: Arc::new([]) }
-    }
-
-    /// Every sample is kept in `level`; `samples` says how many each dataset has, by [`DatasetId`].
+    /// Every sample is kept in `level`. `samples` is the number of samples per dataset, by
+    /// [`DatasetId`](foreread_types::DatasetId).
     ///
     /// # Panics
     /// If `level` is not below [`MAX_LEVELS`].
     pub fn everything(samples: &[u64], level: LevelIndex) -> Self {
         assert!(usize::from(level.0) < MAX_LEVELS, "level {level} of {MAX_LEVELS}");
-        Self::new(samples.iter().map(|&samples| Table::all(samples, level)).collect())
+        Self::new(samples.iter().map(|&samples| LevelTable::all(samples, level)).collect())
     }
 
-    /// The level that keeps a sample; none where nothing does, unknown samples and datasets among them.
+    /// The level that keeps a sample. `None` if none does or the sample is unknown.
     pub fn level(&self, key: SampleKey) -> Option<LevelIndex> {
         self.datasets.get(key.dataset.0 as usize)?.level(key.id)
     }
 
-    /// Whether nothing of a dataset is kept, without looking at its samples; may be false where nothing is.
-    pub fn is_nothing(&self, dataset: DatasetId) -> bool {
-        match self.datasets.get(dataset.0 as usize) {
-            None => true,
-            Some(Table::Ranges(ends)) => ends.iter().all(|&end| end == 0),
-            Some(Table::Bits(_)) => false,
-        }
-    }
-
-    /// The bytes that the placement itself takes in memory, for reports.
+    /// The size of the placement in memory in bytes, for reports.
     pub fn memory(&self) -> u64 {
         self.datasets
             .iter()
             .map(|table| {
                 let heap = match table {
-                    Table::Ranges(_) => 0,
-                    Table::Bits(words) => size_of_val::<[u64]>(words),
+                    LevelTable::Ranges(_) => 0,
+                    LevelTable::Bits(words) => size_of_val::<[u64]>(words),
                 };
-                (size_of::<Table>() + heap) as u64
+                (size_of::<LevelTable>() + heap) as u64
             })
             .sum()
     }
@@ -88,8 +76,8 @@ impl Placement {
         let mut print = print.number(self.datasets.len() as u64);
         for table in self.datasets.iter() {
             print = match table {
-                Table::Ranges(ends) => print.number(0).numbers(ends.iter().copied()),
-                Table::Bits(words) => print.number(1).numbers(words.iter().copied()),
+                LevelTable::Ranges(ends) => print.number(0).numbers(ends.iter().copied()),
+                LevelTable::Bits(words) => print.number(1).numbers(words.iter().copied()),
             };
         }
         print
@@ -97,13 +85,13 @@ impl Placement {
 }
 
 impl fmt::Debug for Placement {
-    /// Names how each dataset is kept, not every sample.
+    /// The form per dataset, not every sample.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.datasets.iter()).finish()
     }
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for LevelTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ranges(ends) => write!(f, "Ranges({ends:?})"),
@@ -112,7 +100,7 @@ impl fmt::Debug for Table {
     }
 }
 
-impl Table {
+impl LevelTable {
     pub(crate) const NOTHING: Self = Self::Ranges([0; MAX_LEVELS]);
 
     pub(crate) fn all(samples: u64, level: LevelIndex) -> Self {
@@ -121,7 +109,7 @@ impl Table {
         Self::Ranges(ends)
     }
 
-    /// A table that keeps nothing yet; none where it does not fit in memory.
+    /// An empty table, or `None` if it does not fit in memory.
     pub(crate) fn bits(samples: u64) -> Option<Self> {
         let words = usize::try_from(samples.div_ceil(PER_WORD)).ok()?;
         let mut table = Vec::new();
@@ -130,14 +118,14 @@ impl Table {
         Some(Self::Bits(table.into_boxed_slice()))
     }
 
-    /// Keeps a sample of a table of bits in `level`, where nothing kept it.
+    /// Keeps a sample of a table of bits in `level`. The sample must not be kept yet.
     pub(crate) fn keep(&mut self, id: u64, level: LevelIndex) {
         if let Self::Bits(words) = self {
             words[(id / PER_WORD) as usize] |= (u64::from(level.0) + 1) << (id % PER_WORD * 2);
         }
     }
 
-    /// What a table of bits keeps, by sample number.
+    /// The kept samples of a table of bits, by sample number.
     pub(crate) fn kept(&self) -> impl Iterator<Item = (u64, LevelIndex)> + '_ {
         let words = if let Self::Bits(words) = self { &words[..] } else { &[] };
         let ids = (0..).step_by(PER_WORD as usize).zip(words).filter(|(_, word)| **word > 0);
@@ -161,18 +149,20 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use foreread_types::DatasetId;
+
     use super::*;
 
     #[test]
     fn ranges_are_consecutive() {
-        let table = Table::Ranges([3, 3, 5]);
+        let table = LevelTable::Ranges([3, 3, 5]);
         let levels: Vec<_> = (0..6).map(|id| table.level(SampleId(id)).map(|level| level.0)).collect();
         assert_eq!(levels, [Some(0), Some(0), Some(0), Some(2), Some(2), None]);
     }
 
     #[test]
-    fn bits_hold_what_was_kept() {
-        let mut table = Table::bits(100).unwrap();
+    fn bits_hold_the_kept_samples() {
+        let mut table = LevelTable::bits(100).unwrap();
         table.keep(31, LevelIndex(2));
         table.keep(32, LevelIndex(0));
         table.keep(99, LevelIndex(1));
@@ -191,14 +181,16 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_dataset_needs_no_table() {
+    fn whole_dataset_needs_no_table() {
         let placement = Placement::everything(&[1 << 60, 0], LevelIndex(1));
         assert!(placement.memory() < 100);
         assert_eq!(
             placement.level(SampleKey::new(DatasetId(0), SampleId((1 << 60) - 1))),
             Some(LevelIndex(1))
         );
-        assert!(placement.is_nothing(DatasetId(1)) && placement.is_nothing(DatasetId(2)));
-        assert_eq!(Placement::nothing().level(SampleKey::default()), None);
+        assert_eq!(
+            [1, 2].map(|dataset| placement.level(SampleKey::new(DatasetId(dataset), SampleId(0)))),
+            [None; 2]
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The plan: everything above, put together into one value.
+//! The plan of one rank: placement, retention and lower bound in one value.
 
 use std::sync::Arc;
 
@@ -6,16 +6,18 @@ use foreread_oracle::{Fingerprinter, Pass, Run};
 use foreread_types::{Fingerprint, Sizes, StoreId};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS, Store};
-use crate::demand::{Demand, Epoch, Scope};
-use crate::error::{PlanError, Reason};
+use crate::cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, Store};
+use crate::demand::{Demand, EpochDemand, Scope};
+use crate::error::{PlanError, PlanReason};
 use crate::floor::Floor;
-use crate::knapsack::{self, Filled};
+use crate::forecast::{narrow, share};
+use crate::knapsack::{self, LevelFill};
 use crate::placement::Placement;
-use crate::retention::{self, Forecast, Retention};
-use crate::slower;
+use crate::retention::{self, Retention, ThresholdForecast};
+use crate::slow_levels;
 
-/// Where samples live for what is left of a run, and what that costs. Equal inputs give equal plans; cheap to clone.
+/// The location of samples for the rest of a run, and the cost. Equal inputs give equal plans.
+/// Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     store: StoreId,
@@ -25,51 +27,65 @@ pub struct Plan {
     origin_bytes: u64,
     levels: Vec<LevelPlan>,
     datasets: Vec<DatasetPlan>,
-    /// What is kept of each dataset in each level, and what each epoch needs: what predictions are made from.
-    pub(crate) kept: Arc<[Vec<Filled>]>,
-    pub(crate) epochs: Arc<[Epoch]>,
+    /// The kept samples of each dataset in each level, and the demand of each epoch. Predictions
+    /// are made from these.
+    pub(crate) kept: Arc<[Vec<LevelFill>]>,
+    pub(crate) epochs: Arc<[EpochDemand]>,
 }
 
-/// What one level will hold.
+/// The planned content of one level.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LevelPlan {
-    /// Its name in the cluster description.
+    /// The name in the cluster description.
     pub name: String,
-    /// Its room, in bytes.
+    /// The capacity in bytes.
     pub capacity: u64,
-    /// Samples that are placed there: for [`Retention::Threshold`], all that may come and go.
+    /// Samples that are placed there. For [`Retention::Threshold`], all that may come and go.
     pub samples: u64,
-    /// Their bytes.
+    /// The bytes of these samples.
     pub bytes: u64,
-    /// The room that is taken, in bytes: for [`Retention::Threshold`], the most that is in use at a time, as forecast.
+    /// The used space in bytes. For [`Retention::Threshold`], the forecast maximum.
     pub footprint: u64,
-    /// Whether nothing is placed there because a rank reads from it more slowly than from the origin.
+    /// Whether the level stays empty because a rank reads from it more slowly than from the origin.
     pub slower_than_origin: bool,
 }
 
-/// What the rest of the run asks of one dataset, and what of it comes from the origin.
+impl LevelPlan {
+    pub(crate) fn new(level: &Level, filled: LevelFill, slower_than_origin: bool) -> Self {
+        Self {
+            name: level.name.clone(),
+            capacity: level.capacity,
+            samples: filled.samples,
+            bytes: narrow(filled.bytes),
+            footprint: filled.footprint,
+            slower_than_origin,
+        }
+    }
+}
+
+/// The demand of the rest of the run for one dataset, and its origin bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DatasetPlan {
-    /// How many samples it has.
+    /// The number of samples.
     pub samples: u64,
     /// Bytes of all its samples.
     pub bytes: u64,
-    /// Uses of all its samples in what is left of the run.
+    /// Uses of all its samples in the rest of the run.
     pub uses: u64,
-    /// Bytes of all these uses: what would be read without any cache.
+    /// Bytes of all these uses: the reads without any cache.
     pub used_bytes: u64,
-    /// Bytes of the samples that are used at all: what has to be read with any cache.
+    /// Bytes of the samples that are used at least once: the reads with unlimited caches.
     pub distinct_bytes: u64,
     /// Passes over it in a whole epoch.
     pub passes_per_epoch: u64,
-    /// Samples that this rank reads in the run's last epoch, over all these passes: whole, unless a resume cut short an
-    /// only one.
+    /// Samples that this rank reads in the run's last epoch, over all these passes. The epoch is
+    /// whole, unless it is the only one and a resume shortened it.
     pub uses_per_epoch: u64,
-    /// Origin bytes that this plan reads of it, as predicted.
+    /// The predicted origin bytes of this plan for the dataset.
     pub origin_bytes: u64,
 }
 
-/// A plan without its tables: what reports print and machines read.
+/// A plan without its tables, for reports and machine-readable output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// The plan's fingerprint, as 32 hexadecimal digits.
@@ -78,13 +94,13 @@ pub struct Summary {
     pub store: u32,
     /// `keep` or `threshold`.
     pub retention: &'static str,
-    /// The threshold's horizon in ticks; none where there is no threshold.
+    /// The horizon of the threshold in ticks. `None` without a threshold.
     pub horizon: Option<u64>,
-    /// The origin bytes that no policy can save.
+    /// The lower bound of origin bytes for any policy.
     pub floor_origin_bytes: u64,
-    /// Whether the floor was counted, and not estimated.
+    /// Whether the lower bound was counted and not estimated.
     pub floor_is_exact: bool,
-    /// The origin bytes that this plan reads, as predicted.
+    /// The predicted origin bytes of this plan.
     pub origin_bytes: u64,
     /// By level.
     pub levels: Vec<LevelPlan>,
@@ -92,18 +108,20 @@ pub struct Summary {
     pub datasets: Vec<DatasetPlan>,
 }
 
-/// Decides where the samples of `run` live. `sizes` are indexed by [`DatasetId`](foreread_types::DatasetId); those of
-/// datasets that the run does not read are left alone.
+/// Plans the location of the samples of `run`. `sizes` are indexed by
+/// [`DatasetId`](foreread_types::DatasetId). Those of datasets that the run does not read are
+/// ignored.
 ///
-/// Plans for what is left of the run, with caches that are cold at its start, and for its rank alone: for the store that
-/// the rank uses, as if it had that to itself and no peers. [`plan_cluster`](crate::plan_cluster) plans for all ranks.
+/// The plan covers the rest of the run, with caches that are cold at its start. It is for the run's
+/// rank alone, as if that rank had its store for itself and no peers.
+/// [`plan_cluster`](crate::plan_cluster) plans for all ranks.
 ///
-/// Takes a fraction of a second for a million samples of different lengths where each is used once an epoch; otherwise
-/// the run's orders are computed (see [`Demand`]).
+/// Takes a fraction of a second for a million samples of different lengths that are each used once
+/// per epoch. Otherwise the run's orders are computed (see [`Demand`]).
 ///
 /// # Errors
-/// A cluster description that makes no sense, sizes that are missing or of another dataset, tables that do not fit in
-/// memory, and whatever the oracle returns.
+/// An invalid cluster description, sizes that are missing or of another dataset, tables that do not
+/// fit in memory, and the errors of the oracle.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -129,20 +147,20 @@ pub struct Summary {
 /// # }
 /// ```
 pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanError> {
-    let Keeping { keep, store, demand, complete } = keeping(run, sizes, cluster)?;
-    // Of a run that was not counted to its end nobody knows that every sample which is used again is kept.
+    let KeepPlan { keep, store, demand, complete } = keeping(run, sizes, cluster)?;
+    // In a run that was not counted to its end, some samples that are used again may not be kept.
     if (complete && demand.is_exact()) || run.is_once_per_epoch() {
         return Ok(keep);
     }
     let Some(level) = store.levels.first() else { return Ok(keep) };
     let forecast = retention::forecast(run, sizes, level.capacity, level.footprint)?;
     let threshold = threshold(keep.clone(), sizes, &demand, &forecast);
-    // Both are priced; where they cost the same, nothing is rewritten.
+    // Both are compared by cost. At equal cost the plan without rewrites is chosen.
     Ok(if threshold.origin_bytes < keep.origin_bytes { threshold } else { keep })
 }
 
-/// The same for a run that goes on in a way that is not known: what is placed stays ([`Retention::Keep`]), because a next use
-/// that nobody knows of yet is not one that never comes.
+/// As [`plan`], for a run with an unknown continuation. Placed samples stay ([`Retention::Keep`]),
+/// because an unknown next use may still come.
 ///
 /// # Errors
 /// Those of [`plan`].
@@ -150,8 +168,8 @@ pub fn plan_to_keep(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Pla
     Ok(keeping(run, sizes, cluster)?.keep)
 }
 
-/// A plan that keeps, and what it was made from.
-struct Keeping {
+/// A plan without eviction, and its inputs.
+struct KeepPlan {
     keep: Plan,
     store: Store,
     demand: Demand,
@@ -159,29 +177,23 @@ struct Keeping {
     complete: bool,
 }
 
-fn keeping(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Keeping, PlanError> {
+fn keeping(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<KeepPlan, PlanError> {
     cluster.check(run.world_size())?;
-    let missing = || Reason::NoStore { rank: run.rank(), found: 0 };
+    let missing = || PlanReason::NoStore { rank: run.rank(), found: 0 };
     let at = cluster.store_index(run.rank()).ok_or_else(missing)?;
     let described = cluster.stores.get(at).ok_or_else(missing)?;
     let demand = Demand::of(run, sizes, Scope::Rank)?;
     let floor = Floor::of_demand(&demand, described.capacity().saturating_add(cluster.look_ahead));
-    let (used, slower) = match slower::without(cluster, run, sizes) {
+    let (used, slower) = match slow_levels::without_slow_levels(cluster, run, sizes) {
         Some((cluster, slower)) => (cluster.stores.into_iter().nth(at), slower[at]),
         None => (None, [false; MAX_LEVELS]),
     };
     let store = used.as_ref().unwrap_or(described);
     let choice = knapsack::choose(sizes, &demand, store, &cluster.origin)?;
     let datasets = datasets(run, sizes, &demand);
-    let origin = |saved: &[u128]| -> Vec<u64> {
-        demand
-            .datasets
-            .iter()
-            .zip(saved)
-            .map(|(demand, saved)| narrow(demand.bytes.saturating_sub(*saved)))
-            .collect()
-    };
-    let origins = origin(&choice.saved);
+    let origins = demand.datasets.iter().zip(&choice.saved);
+    let origins = origins.map(|(demand, saved)| narrow(demand.bytes.saturating_sub(*saved)));
+    let origins: Vec<u64> = origins.collect();
     let keep = Plan {
         store: store.id,
         placement: Placement::new(choice.tables),
@@ -193,13 +205,13 @@ fn keeping(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Keeping, Pla
         kept: choice.filled.into(),
         epochs: demand.epochs().into(),
     }
-    .with_origins(&origins);
+    .with_origin_bytes(&origins);
     let (store, complete) = (store.clone(), choice.complete);
-    Ok(Keeping { keep, store, demand, complete })
+    Ok(KeepPlan { keep, store, demand, complete })
 }
 
-/// The same plan with samples that come and go in the first level, and nothing in the others.
-fn threshold(keep: Plan, sizes: &[Sizes], demand: &Demand, forecast: &Forecast) -> Plan {
+/// The same plan with samples that come and go in the first level, and empty other levels.
+fn threshold(keep: Plan, sizes: &[Sizes], demand: &Demand, forecast: &ThresholdForecast) -> Plan {
     let origins: Vec<u64> = demand
         .datasets
         .iter()
@@ -228,7 +240,7 @@ fn threshold(keep: Plan, sizes: &[Sizes], demand: &Demand, forecast: &Forecast) 
         levels: levels.collect(),
         ..keep
     }
-    .with_origins(&origins)
+    .with_origin_bytes(&origins)
 }
 
 impl Plan {
@@ -247,35 +259,37 @@ impl Plan {
         self.retention
     }
 
-    /// The origin bytes that no policy can save, with all levels and the look-ahead.
+    /// The lower bound of origin bytes for any policy, with all levels and the look-ahead.
     pub fn floor(&self) -> u64 {
         self.floor.bytes
     }
 
-    /// Whether the floor was counted; if not, the run was too long for that, and it is an estimate.
+    /// Whether the lower bound was counted. If not, the run was too long to count and it is an
+    /// estimate.
     pub fn floor_is_exact(&self) -> bool {
         self.floor.exact
     }
 
-    /// The origin bytes that this plan reads, as predicted: for [`Retention::Keep`], the first use of every sample and
-    /// all uses of what is not kept; for [`Retention::Threshold`], what the rule misses on (a part of) the stream,
-    /// scaled up. What the look-ahead happens to hold at an epoch's boundary is not counted.
+    /// The predicted origin bytes of this plan. For [`Retention::Keep`], the first use of every
+    /// sample and all uses of samples that are not kept. For [`Retention::Threshold`], the misses
+    /// of the rule on (a part of) the stream, scaled up. Samples in the look-ahead at an epoch
+    /// boundary are not counted.
     pub fn origin_bytes(&self) -> u64 {
         self.origin_bytes
     }
 
-    /// What each level will hold, the fastest first.
+    /// The planned content of each level, the fastest first.
     pub fn levels(&self) -> &[LevelPlan] {
         &self.levels
     }
 
-    /// What the run asks of each dataset, by [`DatasetId`](foreread_types::DatasetId).
+    /// The demand for each dataset, by [`DatasetId`](foreread_types::DatasetId).
     pub fn datasets(&self) -> &[DatasetPlan] {
         &self.datasets
     }
 
-    /// Names everything that the plan decides and predicts; equal on all ranks, machines and releases with equal
-    /// inputs.
+    /// The fingerprint of all decisions and predictions of the plan. Equal on all ranks, machines
+    /// and releases with equal inputs.
     pub fn fingerprint(&self) -> Fingerprint {
         let horizon = match self.retention {
             Retention::Keep => [0, 0],
@@ -326,7 +340,7 @@ impl Plan {
         }
     }
 
-    fn with_origins(mut self, origins: &[u64]) -> Self {
+    fn with_origin_bytes(mut self, origins: &[u64]) -> Self {
         self.origin_bytes = origins.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes));
         for (dataset, &bytes) in self.datasets.iter_mut().zip(origins) {
             dataset.origin_bytes = bytes;
@@ -335,20 +349,13 @@ impl Plan {
     }
 }
 
-fn levels(store: &Store, filled: &[Vec<Filled>], slower: [bool; MAX_LEVELS]) -> Vec<LevelPlan> {
+fn levels(store: &Store, filled: &[Vec<LevelFill>], slower: [bool; MAX_LEVELS]) -> Vec<LevelPlan> {
     let levels = store.levels.iter().enumerate();
     levels
         .map(|(index, level)| {
             let of_level = filled.iter().map(|levels| levels[index]);
-            let all = of_level.fold(Filled::default(), Filled::and);
-            LevelPlan {
-                name: level.name.clone(),
-                capacity: level.capacity,
-                samples: all.samples,
-                bytes: narrow(all.bytes),
-                footprint: all.footprint,
-                slower_than_origin: slower[index],
-            }
+            let all = of_level.fold(LevelFill::default(), LevelFill::and);
+            LevelPlan::new(level, all, slower[index])
         })
         .collect()
 }
@@ -372,23 +379,14 @@ fn datasets(run: &Run, sizes: &[Sizes], demand: &Demand) -> Vec<DatasetPlan> {
     for phase in phases {
         datasets[phase.dataset.0 as usize].passes_per_epoch += 1;
     }
-    for pass in whole_epoch(run) {
+    for pass in last_epoch(run) {
         datasets[pass.dataset.0 as usize].uses_per_epoch += pass.samples;
     }
     datasets
 }
 
-/// The passes of the last epoch, which no resume has cut short, unless it is the only one.
-fn whole_epoch(run: &Run) -> impl Iterator<Item = Pass> + '_ {
-    let passes = run.passes().count();
+/// The passes of the last epoch. No resume has shortened it, unless it is the only one.
+fn last_epoch(run: &Run) -> impl Iterator<Item = Pass> + '_ {
+    let passes = run.passes().len();
     (passes.saturating_sub(run.schedule().phases.len())..passes).filter_map(|index| run.pass(index))
-}
-
-/// `of * part / whole`, rounded down (twice, where the product does not fit).
-fn share(of: u128, part: u128, whole: u128) -> u128 {
-    of.checked_mul(part).map_or_else(|| of / whole.max(1) * part, |product| product / whole.max(1))
-}
-
-fn narrow(bytes: u128) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }

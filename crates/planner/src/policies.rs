@@ -1,12 +1,13 @@
-//! What a cache of equally long samples does on a given stream: the policies to measure a plan against.
+//! Reference cache policies for samples of equal length, to compare a plan with.
 //!
-//! These are reference models, for tests, reports and the simulator: capacities count samples, every use is on demand,
-//! and a sample that is not kept passes through without taking room. Ids are dense and small, because the tables are
-//! vectors; several datasets are numbered one behind the other.
+//! They serve tests, reports and the simulator. Capacities count samples, every use is on demand,
+//! and a sample that is not kept takes no space. Ids are dense and small, because the tables are
+//! vectors. Several datasets are numbered consecutively.
 //!
-//! [`min`] is Belady's rule with bypass (Belady, "A study of replacement algorithms for a virtual-storage computer",
-//! 1966; Mattson et al., 1970): of the resident samples and the one just used, the one whose next use is farthest goes.
-//! No policy hits more often. [`threshold`] is what [`Retention::Threshold`](crate::Retention) does.
+//! [`min`] is Belady's rule with bypass (Belady, "A study of replacement algorithms for a
+//! virtual-storage computer", 1966; Mattson et al., 1970). Of the resident samples and the one just
+//! used, it evicts the one with the farthest next use. No policy hits more often. [`threshold`] is
+//! the rule of [`Retention::Threshold`](crate::Retention).
 
 use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroUsize;
@@ -14,17 +15,18 @@ use std::num::NonZeroUsize;
 use foreread_types::SampleId;
 use lru::LruCache;
 
-/// What a policy did on a stream.
+/// The result of a policy on a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CacheOutcome {
     /// Uses that needed no origin read.
     pub hits: u64,
-    /// Samples that were put into the cache.
+    /// Samples that were written to the cache.
     pub writes: u64,
 }
 
-/// For each position of a stream, the position at which the same sample is used next; `u64::MAX` where it is not.
-pub fn next_uses(stream: &[SampleId]) -> Vec<u64> {
+/// For each position of a stream, the position of the next use of the same sample. `u64::MAX` if
+/// there is none.
+fn next_uses(stream: &[SampleId]) -> Vec<u64> {
     let mut ahead = vec![u64::MAX; samples(stream)];
     let mut next = vec![u64::MAX; stream.len()];
     for (at, id) in stream.iter().enumerate().rev() {
@@ -33,10 +35,10 @@ pub fn next_uses(stream: &[SampleId]) -> Vec<u64> {
     next
 }
 
-/// Keeps the first `capacity` samples for good.
-pub fn never_evict(stream: &[SampleId], capacity: u64) -> Outcome {
+/// Keeps the first `capacity` samples permanently.
+pub fn never_evict(stream: &[SampleId], capacity: u64) -> CacheOutcome {
     let mut kept = vec![false; samples(stream)];
-    let mut outcome = Outcome::default();
+    let mut outcome = CacheOutcome::default();
     for id in stream {
         let kept = &mut kept[id.0 as usize];
         if *kept {
@@ -49,11 +51,11 @@ pub fn never_evict(stream: &[SampleId], capacity: u64) -> Outcome {
     outcome
 }
 
-/// Drops the sample that was put in longest ago.
-pub fn fifo(stream: &[SampleId], capacity: u64) -> Outcome {
+/// Evicts the sample that was inserted first.
+pub fn fifo(stream: &[SampleId], capacity: u64) -> CacheOutcome {
     let mut kept = vec![false; samples(stream)];
     let mut queue = VecDeque::new();
-    let mut outcome = Outcome::default();
+    let mut outcome = CacheOutcome::default();
     for &id in stream {
         if kept[id.0 as usize] {
             outcome.hits += 1;
@@ -71,10 +73,10 @@ pub fn fifo(stream: &[SampleId], capacity: u64) -> Outcome {
     outcome
 }
 
-/// Drops the sample that was used longest ago.
-pub fn lru(stream: &[SampleId], capacity: u64) -> Outcome {
-    let mut outcome = Outcome::default();
-    // The table has room for its capacity from the start.
+/// Evicts the least recently used sample.
+pub fn lru(stream: &[SampleId], capacity: u64) -> CacheOutcome {
+    let mut outcome = CacheOutcome::default();
+    // The cache allocates its capacity at the start.
     let capacity = capacity.min(samples(stream) as u64);
     let Some(capacity) = NonZeroUsize::new(capacity as usize) else { return outcome };
     let mut kept = LruCache::new(capacity);
@@ -90,14 +92,14 @@ pub fn lru(stream: &[SampleId], capacity: u64) -> Outcome {
 }
 
 /// Belady's MIN with bypass: the most hits that are possible on demand.
-pub fn min(stream: &[SampleId], capacity: u64) -> Outcome {
+pub fn min(stream: &[SampleId], capacity: u64) -> CacheOutcome {
     let next = next_uses(stream);
-    // Residents are named by the position of their next use, which no two share. The heap also holds uses that have
-    // passed; they are smaller than all others and `resident` does not count them.
+    // Residents are identified by the position of their next use, which is unique. The heap also
+    // holds past uses. They are smaller than all others, and `resident` does not count them.
     let mut kept = vec![false; stream.len()];
     let mut heap = BinaryHeap::new();
     let mut resident = 0;
-    let mut outcome = Outcome::default();
+    let mut outcome = CacheOutcome::default();
     for (at, &next) in next.iter().enumerate() {
         let hit = kept[at];
         if hit {
@@ -121,12 +123,13 @@ pub fn min(stream: &[SampleId], capacity: u64) -> Outcome {
     outcome
 }
 
-/// Keeps a sample after its use if its next use is at most `horizon` positions away and there is room.
-pub fn threshold(stream: &[SampleId], capacity: u64, horizon: u64) -> Outcome {
+/// Keeps a sample after its use if its next use is at most `horizon` positions away and space is
+/// left.
+pub fn threshold(stream: &[SampleId], capacity: u64, horizon: u64) -> CacheOutcome {
     let next = next_uses(stream);
     let mut kept = vec![false; samples(stream)];
     let mut resident = 0;
-    let mut outcome = Outcome::default();
+    let mut outcome = CacheOutcome::default();
     for (at, (&id, &next)) in stream.iter().zip(&next).enumerate() {
         let kept = &mut kept[id.0 as usize];
         let hit = *kept;
@@ -141,7 +144,7 @@ pub fn threshold(stream: &[SampleId], capacity: u64, horizon: u64) -> Outcome {
     outcome
 }
 
-/// How many entries a table over the ids of a stream needs.
+/// The number of entries of a table over the ids of a stream.
 fn samples(stream: &[SampleId]) -> usize {
     stream.iter().map(|id| id.0 as usize + 1).max().unwrap_or(0)
 }

@@ -1,25 +1,25 @@
-//! What one rank's plan will take, epoch by epoch.
+//! The predicted epochs of one rank's plan.
 
 use foreread_oracle::Run;
 
 use crate::cluster::{Cluster, MAX_LEVELS};
-use crate::error::{PlanError, Reason};
-use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow};
+use crate::error::{PlanError, PlanReason};
+use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_by_epoch};
 use crate::plan::Plan;
 use crate::retention::Retention;
 
-/// Predicts every epoch of what is left of `run`, for its rank alone, under `plan`.
+/// Predicts every epoch of the rest of `run` under `plan`, for its rank alone.
 ///
-/// `cluster` is the description that the plan was made with, or the same with measured speeds: the placement does not
-/// change with them. Of other ranks it is assumed that they do as this one does: `origin.clients` is asked for all of
-/// them, and everything else is this rank's.
+/// `cluster` is the description that the plan was made with, or the same with measured speeds. The
+/// placement does not change with them. Other ranks are assumed to do the same as this one:
+/// `origin.clients` is evaluated for all of them, and everything else is this rank's.
 ///
-/// Exact, for what it counts, where each sample is used once an epoch. Elsewhere the first uses of samples are spread
-/// over epochs as the plan's demand has them, and hits evenly. What the look-ahead holds at an epoch's boundary is not
-/// counted, as in [`Plan::origin_bytes`].
+/// Exact, apart from what [`Plan::origin_bytes`] leaves out, if each sample is used once per epoch.
+/// Otherwise the first uses of samples are spread over epochs as in the plan's demand, and hits
+/// evenly. Samples in the look-ahead at an epoch boundary are not counted.
 ///
 /// # Errors
-/// A cluster description that makes no sense for the run.
+/// A cluster description that is invalid for the run.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -36,7 +36,7 @@ use crate::retention::Retention;
 ///     drop_last: false,
 /// };
 /// let run = Run::new(Arc::new(Schedule::new(3, vec![train])?), Deal::Torch, 1, Rank(0))?;
-/// // 100 MB behind 10 MB/s, and room for 60 % of it.
+/// // 100 MB at 10 MB/s, and a cache for 60 % of it.
 /// let memory = Level::new("memory", 60_000_000, Footprint::EXACT);
 /// let mut cluster = Cluster::single(Store::new(StoreId(0), vec![memory]));
 /// cluster.origin = Origin { client_bytes_per_second: 10_000_000, ..Origin::default() };
@@ -50,11 +50,13 @@ use crate::retention::Retention;
 /// ```
 pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochForecast>, PlanError> {
     cluster.check(run.world_size())?;
-    let at = cluster.store_index(run.rank()).ok_or(Reason::NoStore { rank: run.rank(), found: 0 })?;
+    let at = cluster.store_index(run.rank()).ok_or(PlanReason::NoStore { rank: run.rank(), found: 0 })?;
     let mut epochs: Vec<EpochForecast> = Vec::new();
-    for (index, (number, used)) in used(plan, run).into_iter().enumerate() {
+    let uses = plan.datasets().iter().map(|of| Amount { samples: of.uses, bytes: of.used_bytes });
+    let uses: Vec<Amount> = uses.collect();
+    for (index, (number, used)) in uses_by_epoch(run, &uses, 1).into_iter().enumerate() {
         let needs = plan.epochs.get(index).copied().unwrap_or_default();
-        // Uses that are not the first of their sample; of these, what is kept is a hit.
+        // Uses that are not the first of their sample. Those of kept samples are hits.
         let new = Amount { samples: 0, bytes: needs.distinct.saturating_sub(needs.seen) };
         let new = Amount { samples: used.share(new.bytes.into(), used.bytes.into()).samples, ..new };
         let again = used.minus(new);
@@ -62,13 +64,10 @@ pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochFor
         let mut hits = Amount::default();
         for level in 0..MAX_LEVELS {
             let (kept, all) = kept(plan, level);
-            let share = |of: Amount| Amount {
-                samples: of.share(kept.0, all.0).samples,
-                bytes: of.share(kept.1, all.1).bytes,
-            };
+            let share = |of: Amount| of.shares(kept, all);
             work.near[level] = match plan.retention() {
                 Retention::Keep => share(again),
-                // What the forecast of the rule says, over the whole run.
+                // The forecast of the rule, over the whole run.
                 Retention::Threshold { .. } if level == 0 => {
                     let (origin, bytes) = totals(plan);
                     used.share(bytes.saturating_sub(origin), bytes)
@@ -90,23 +89,8 @@ pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochFor
     Ok(epochs)
 }
 
-/// What this rank uses in each epoch, with the epoch's number.
-fn used(plan: &Plan, run: &Run) -> Vec<(u64, Amount)> {
-    let mut epochs: Vec<(u64, Amount)> = Vec::new();
-    for pass in run.passes() {
-        let dataset = &plan.datasets()[pass.dataset.0 as usize];
-        let all = Amount { samples: dataset.uses, bytes: dataset.used_bytes };
-        let bytes = all.share(pass.samples.into(), dataset.uses.into()).bytes;
-        let used = Amount { samples: pass.samples, bytes };
-        match epochs.last_mut() {
-            Some((epoch, sum)) if *epoch == pass.epoch => *sum = sum.plus(used),
-            _ => epochs.push((pass.epoch, used)),
-        }
-    }
-    epochs
-}
-
-/// Samples and bytes that a level keeps, and those that it could; each as often as an epoch uses its dataset.
+/// Samples and bytes that a level keeps, and those that it could keep. Each is weighted by the
+/// passes over its dataset per epoch.
 fn kept(plan: &Plan, level: usize) -> ((u128, u128), (u128, u128)) {
     let (mut kept, mut all) = ((0, 0), (0, 0));
     for (dataset, levels) in plan.datasets().iter().zip(plan.kept.iter()) {
@@ -116,7 +100,7 @@ fn kept(plan: &Plan, level: usize) -> ((u128, u128), (u128, u128)) {
         kept.1 += passes * filled.bytes;
         let bytes = u128::from(dataset.distinct_bytes);
         all.1 += passes * bytes;
-        // As many samples as the used bytes are of all.
+        // The number of samples in proportion to the used bytes.
         let samples = u128::from(dataset.samples) * bytes;
         all.0 += passes * samples.checked_div(u128::from(dataset.bytes)).unwrap_or(0);
     }

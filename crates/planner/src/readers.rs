@@ -1,39 +1,40 @@
-//! Who reads which sample first, over all ranks' streams, by the store that each rank uses.
+//! The first reader of each sample, over all ranks' streams, by the store of each rank.
 //!
 //! # The decision, and its price
 //!
-//! Nothing counts how often a rank reads a sample: that would cost every order of the run, and so a limit on the length
-//! of runs. The first reader costs one order, whatever the run's length. The price is what the most frequent reader
-//! would gain: with 90 shuffled epochs and room for one copy of each sample, 5 of 100 uses on 4 ranks and 4 on 16.
+//! Reads per rank are not counted. Counting would cost every order of the run, and so limit the
+//! length of runs. The first reader costs one order, whatever the run's length. The price is the
+//! gain of the most frequent reader. With 90 shuffled epochs and space for one copy of each sample,
+//! it is 5 of 100 uses on 4 ranks and 4 on 16.
 
-use foreread_oracle::{AccessStream, Dealing, Pass, Run};
+use foreread_oracle::{AccessStream, Pass, Run};
 use foreread_types::{DatasetId, Rank, SampleId};
 
 use crate::demand::table;
-use crate::error::{PlanError, Reason};
-use crate::owners::{Packed, unpack};
+use crate::error::{PlanError, PlanReason};
+use crate::owners::{PackedOwner, unpack};
 
 /// No store.
-pub(crate) const NONE: u16 = u16::MAX;
+pub(crate) const NO_STORE: u16 = u16::MAX;
 
-/// All ranks' reads of a pass are looked at in parts of this many places.
+/// All ranks' reads of a pass are processed in chunks of this many places.
 const CHUNK: usize = 2048;
 
-/// Positions of orders that show how often owners read their own samples again.
-const SHOWN: u64 = 1 << 22;
+/// The number of positions that are read to estimate how often owners read their own samples again.
+const REPEAT_BUDGET: u64 = 1 << 22;
 
-/// A position of an order that is computed one by one takes as long as so many of a shuffled one.
-const COMPUTED: u64 = 16;
+/// The cost of a position of a computed order, in positions of a shuffled one.
+const COMPUTED_COST: u64 = 16;
 
-/// By sample, the store of the rank that reads it first, or [`NONE`].
+/// By sample, the store of the rank that reads it first, or [`NO_STORE`].
 pub(crate) fn first(
     run: &Run,
     dataset: DatasetId,
     samples: u64,
     stores: &[u16],
 ) -> Result<Vec<u16>, PlanError> {
-    let mut first: Vec<u16> = table(samples).ok_or(Reason::Memory { dataset, samples })?;
-    first.fill(NONE);
+    let mut first: Vec<u16> = table(samples).ok_or(PlanReason::Memory { dataset, samples })?;
+    first.fill(NO_STORE);
     let mut left = samples;
     for pass in run.passes().filter(|pass| pass.dataset == dataset) {
         if left == 0 {
@@ -41,7 +42,7 @@ pub(crate) fn first(
         }
         let list = list(run, &pass)?;
         if left == samples && is_complete(&list) {
-            // Every sample is new; only padding comes twice, and comes last.
+            // Every sample is new. Only padding repeats samples, and it comes last.
             walk(&list, 0..list.order().len().min(list.list_len()), |rank, id| {
                 first[id.0 as usize] = stores[rank.0 as usize];
             });
@@ -49,7 +50,7 @@ pub(crate) fn first(
         }
         walk(&list, 0..list.list_len(), |rank, id| {
             let first = &mut first[id.0 as usize];
-            if *first == NONE {
+            if *first == NO_STORE {
                 *first = stores[rank.0 as usize];
                 left -= 1;
             }
@@ -58,26 +59,26 @@ pub(crate) fn first(
     Ok(first)
 }
 
-/// Uses in the passes over a dataset after the first, as far as they are looked at.
+/// Counted uses in passes over a dataset after the first.
 #[derive(Debug, Default)]
-pub(crate) struct Repeated {
+pub(crate) struct RepeatUses {
     /// Uses of samples with an owner.
     pub(crate) owned: u64,
-    /// Those of them that the owner's ranks make, by store.
+    /// Those of them by the owner's ranks, by store.
     pub(crate) near: Vec<u64>,
 }
 
-/// Looks at some passes over a dataset after the first, to which all later ones are taken to be alike: a shuffle repeats
-/// a reader by chance, a sequential order always does. `count` is how many stores there are.
+/// Counts uses in some passes over a dataset after the first. Later passes are taken to be equal: a
+/// shuffle repeats a reader by chance, a sequential order always. `count` is the number of stores.
 pub(crate) fn repeated(
     run: &Run,
     dataset: DatasetId,
     stores: &[u16],
-    owners: &[Packed],
+    owners: &[PackedOwner],
     count: usize,
-) -> Result<Repeated, PlanError> {
-    let mut repeated = Repeated { owned: 0, near: vec![0; count] };
-    let mut budget = SHOWN;
+) -> Result<RepeatUses, PlanError> {
+    let mut repeated = RepeatUses { owned: 0, near: vec![0; count] };
+    let mut budget = REPEAT_BUDGET;
     for pass in run.passes().filter(|pass| pass.dataset == dataset).skip(1) {
         if budget == 0 {
             break;
@@ -95,39 +96,33 @@ pub(crate) fn repeated(
     Ok(repeated)
 }
 
-/// What it costs to look at a pass, in positions of a shuffled order; at least 1.
+/// The cost of reading a pass, in positions of a shuffled order. At least 1.
 pub(crate) fn cost(run: &Run, pass: &Pass) -> u64 {
     let sampler = &run.schedule().phases[pass.phase as usize].sampler;
-    sampler.len().saturating_mul(if sampler.is_computed() { COMPUTED } else { 1 }).max(1)
+    sampler.len().saturating_mul(if sampler.is_computed() { COMPUTED_COST } else { 1 }).max(1)
 }
 
-/// What all ranks together read in a pass; not cached, as every order is needed once.
+/// The reads of all ranks in a pass. Not cached, because every order is needed once.
 pub(crate) fn list(run: &Run, pass: &Pass) -> Result<AccessStream, PlanError> {
     let phase = &run.schedule().phases[pass.phase as usize];
-    let dealing = dealing(run, pass)?;
     let consumed = if pass.index == 0 { run.start().consumed } else { 0 };
-    Ok(AccessStream::new(phase.order(pass.epoch)?, dealing, Rank(0), consumed)?)
+    Ok(AccessStream::new(phase.order(pass.epoch)?, run.dealing(pass), Rank(0), consumed)?)
 }
 
-pub(crate) fn dealing(run: &Run, pass: &Pass) -> Result<Dealing, PlanError> {
-    let phase = &run.schedule().phases[pass.phase as usize];
-    Ok(Dealing::new(run.deal(), run.world_size(), phase.batch_size, phase.drop_last)?)
-}
-
-/// Whether every sample is read, and none but for padding twice.
+/// Whether every sample is read, and only padding reads one twice.
 fn is_complete(list: &AccessStream) -> bool {
     let order = list.order();
     let whole = order.is_distinct() && order.len() == order.population() && list.consumed() == 0;
     whole && list.list_len() >= order.len()
 }
 
-/// The places of a pass that count as uses: all, but for the padding of a pass that reads every sample anyway, which
-/// [`Demand`](crate::Demand) leaves out too.
+/// The places of a pass that count as uses. The padding of a pass that reads every sample anyway is
+/// left out, as in [`Demand`](crate::Demand).
 pub(crate) fn used(list: &AccessStream) -> u64 {
     if is_complete(list) { list.order().len() } else { list.list_len() }
 }
 
-/// Hands the readers and samples at some places of a list to `each`.
+/// Calls `each` with the ranks and samples at some places of a list.
 pub(crate) fn walk(list: &AccessStream, places: std::ops::Range<u64>, mut each: impl FnMut(Rank, SampleId)) {
     let (mut ids, mut ranks) = (vec![SampleId(0); CHUNK], vec![Rank(0); CHUNK]);
     let (dealing, len, consumed) = (list.dealing(), list.order().len(), list.consumed());
@@ -159,7 +154,7 @@ mod tests {
 
     /// The first store of every sample, from the ranks' own streams.
     fn by_hand(run: &Run, samples: usize, stores: &[u16]) -> Vec<u16> {
-        let mut first = vec![NONE; samples];
+        let mut first = vec![NO_STORE; samples];
         for pass in run.passes() {
             let stream = run.stream(&pass).unwrap();
             let mut order: Vec<(u64, u32, usize)> = Vec::new();
@@ -169,7 +164,7 @@ mod tests {
             }
             order.sort_by_key(|&(step, rank, _)| (step, rank));
             for (_, rank, id) in order.into_iter().filter(|&(_, _, id)| id < samples) {
-                if first[id] == NONE {
+                if first[id] == NO_STORE {
                     first[id] = stores[rank as usize];
                 }
             }
@@ -178,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn first_readers_are_those_of_the_streams() {
+    fn first_readers_equal_those_of_the_streams() {
         let (samples, stores) = (101u64, [0, 0, 1, 2, 2]);
         let shuffle = Arc::new(Shuffle::new(samples, 1).unwrap());
         let weighted = Arc::new(Weighted::new(&vec![1.0; samples as usize], samples, 1).unwrap());
@@ -189,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn repeats_of_a_sequential_order_are_all_near() {
+    fn repeats_of_a_sequential_order_are_local() {
         let (samples, stores) = (90u64, [0, 0, 1, 2, 2]);
         let count = |sampler: Arc<dyn Sampler>| {
             let run = run(sampler, false);

@@ -1,44 +1,48 @@
-//! Whether what is kept stays, or makes way for what is used sooner.
+//! Whether kept samples stay, or are evicted for samples that are used sooner.
 //!
 //! # The decision, and its price
 //!
-//! Two rules. [`Retention::Keep`]: what is placed stays for the whole run. Where each sample is used once an epoch, no
-//! policy hits more often (a hit must survive an epoch's boundary, and at most the capacity does), and nothing is
-//! written after its first use. [`Retention::Threshold`]: a sample stays after its use if its next use is near. Where
-//! samples recur irregularly (drawn with replacement or by weight, one rank's share of a shuffle without peers), that
-//! is within 0.4 points of Belady's MIN and needs to know only the next use of the sample at hand; MIN would have to
-//! compare the next uses of all residents.
+//! There are two rules. With [`Retention::Keep`], placed samples stay for the whole run. If each
+//! sample is used once per epoch, no policy hits more often: a hit must survive an epoch boundary,
+//! and at most the capacity does. Nothing is written after its first use. With
+//! [`Retention::Threshold`], a sample stays after its use if its next use is near. This serves
+//! samples that recur irregularly: drawn with replacement or by weight, or one rank's share of a
+//! shuffle without peers. It is within 0.4 points of Belady's MIN and needs only the next use of
+//! the current sample. MIN would have to compare the next uses of all residents.
 //!
-//! The threshold, `horizon`, is where the expected occupancy meets the capacity (Little's law): a use whose sample
-//! stays for `gap` ticks occupies `footprint * gap` byte-ticks, and the sum over all uses with `gap <= horizon` is the
-//! occupancy times the length of the stream. For uniform draws with replacement, in units of the dataset's size, that
-//! is `f = 1 - (1 + L) e^-L`, with `1 - e^-L` hits. The gaps come from the run's own stream, so no distribution is
-//! assumed; the price is one walk over a part of it, and a rule that is the same from the first tick to the last,
-//! though at both ends of a run there is room to spare. Where gaps overlap more at some times than at others (a few
-//! ranks' shares of shuffled epochs, at the epochs' boundaries) the cache is full at those times and refuses: with half
-//! of a share cached, nearly 4 points of MIN are lost with two ranks, less than 1 with four, a quarter of one with 16.
+//! The threshold, `horizon`, is where the expected occupancy meets the capacity (Little's law). A
+//! use whose sample stays for `gap` ticks occupies `footprint * gap` byte-ticks. The sum over all
+//! uses with `gap <= horizon` is the occupancy times the length of the stream. For uniform draws
+//! with replacement, in units of the dataset's size, that is `f = 1 - (1 + L) e^-L`, with `1 -
+//! e^-L` hits. The gaps come from the run's own stream, so no distribution is assumed.
+//!
+//! The price is one walk over a part of the stream. The rule is also the same from the first tick
+//! to the last, though space is left at both ends of a run. Gaps overlap more at some times than at
+//! others, such as a few ranks' shares of shuffled epochs at the epoch boundaries. At those times
+//! the cache is full and refuses samples. With half of a share cached, nearly 4 points of MIN are
+//! lost with 2 ranks, less than 1 with 4, and a quarter of one with 16.
 
 use foreread_oracle::Run;
 use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick, mix};
 
 use crate::demand::{chunks, table};
-use crate::error::{PlanError, Reason};
+use crate::error::{PlanError, PlanReason};
 
-/// What happens to a kept sample after a use.
+/// The fate of a kept sample after a use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Retention {
     /// It stays. Never evict.
     Keep,
-    /// It stays if it is used again soon, and its room is given back if not.
+    /// It stays if its next use is near. Otherwise it is evicted.
     Threshold {
-        /// How many ticks away the next use may be.
+        /// The maximum distance of the next use, in ticks.
         horizon: u64,
     },
 }
 
 impl Retention {
-    /// Whether a sample that is placed stays after its use at `now`, when its next use is at `next`.
+    /// Whether a placed sample stays after its use at `now`, with its next use at `next`.
     ///
     /// ```
     /// use foreread_planner::Retention;
@@ -56,24 +60,24 @@ impl Retention {
     }
 }
 
-/// The longest part of a stream that is looked at: this many ticks, or [`WINDOW_EPOCHS`] where they are more and at
-/// most [`WINDOW_MOST`]. Gaps of more than 3/8 of it are only partly seen.
+/// The part of a stream that is analysed: this many ticks, or [`WINDOW_EPOCHS`] if they are more,
+/// up to [`MAX_WINDOW`]. Gaps of more than 3/8 of it are only partly seen.
 const WINDOW: u64 = 1 << 22;
 const WINDOW_EPOCHS: u64 = 8;
-const WINDOW_MOST: u64 = 1 << 26;
+const MAX_WINDOW: u64 = 1 << 26;
 
-/// What a threshold will do.
+/// The forecast of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forecast {
+pub(crate) struct ThresholdForecast {
     pub(crate) horizon: u64,
-    /// Bytes of the uses that hit, and of all uses, in the part of the stream that was looked at.
+    /// Bytes of the uses that hit, and of all uses, in the analysed part of the stream.
     pub(crate) hit_bytes: u128,
     pub(crate) bytes: u128,
-    /// The most bytes of room in use at any time, at that horizon.
+    /// The maximum used space in bytes at that horizon.
     pub(crate) occupancy: u64,
 }
 
-/// The horizon at which a run's expected occupancy is `capacity`, and what it saves.
+/// The horizon at which a run's expected occupancy is `capacity`, and its savings.
 ///
 /// `sizes` are those of the run's datasets.
 pub(crate) fn forecast(
@@ -81,21 +85,22 @@ pub(crate) fn forecast(
     sizes: &[Sizes],
     capacity: u64,
     footprint: Footprint,
-) -> Result<Forecast, PlanError> {
+) -> Result<ThresholdForecast, PlanError> {
     let epoch = run.passes().take(2 * run.schedule().phases.len()).map(|pass| pass.samples).sum::<u64>() / 2;
-    let window = WINDOW.max(epoch.saturating_mul(WINDOW_EPOCHS).min(WINDOW_MOST)).min(run.samples());
-    let sample = Sample::of(run, sizes, window, window.div_ceil(WINDOW), footprint)?;
+    let window = WINDOW.max(epoch.saturating_mul(WINDOW_EPOCHS).min(MAX_WINDOW)).min(run.samples());
+    let sample = SampledUses::of(run, sizes, window, window.div_ceil(WINDOW), footprint)?;
     let horizon = sample.horizon(capacity);
     Ok(sample.simulate(capacity, horizon))
 }
 
 /// The uses of some of a run's samples in the first ticks of its stream.
 ///
-/// Of windows longer than [`WINDOW`], one sample in `stride` is looked at, chosen by a hash of its key, with all its
-/// uses, and a cache of a `stride`-th of the capacity stands for the whole (spatial sampling: Waldspurger et al.,
-/// "Efficient MRC construction with SHARDS", FAST 2015, sections 2 and 3).
-struct Sample {
-    uses: Vec<Use>,
+/// In windows longer than [`WINDOW`], one sample in `stride` is analysed with all its uses. It is
+/// chosen by a hash of its key. A cache of a `stride`-th of the capacity represents the whole
+/// (spatial sampling: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015,
+/// sections 2 and 3).
+struct SampledUses {
+    uses: Vec<SampledUse>,
     window: u64,
     stride: u64,
     /// Whether the window is the whole run.
@@ -103,21 +108,21 @@ struct Sample {
 }
 
 /// The number, from 1, of each sample's last use.
-enum Lasts {
+enum LastUses {
     /// By dataset, by sample.
     Tables(Vec<Vec<u32>>),
-    /// Where a window sees few of the samples.
+    /// For a window that contains few of the samples.
     Map(KeyMap<u32>),
 }
 
-impl Lasts {
+impl LastUses {
     fn of(sizes: &[Sizes], window: u64) -> Result<Self, PlanError> {
         if sizes.iter().map(Sizes::len).fold(0, u64::saturating_add) > window.max(WINDOW) {
             return Ok(Self::Map(KeyMap::default()));
         }
         let tables = sizes.iter().zip(0..).map(|(sizes, dataset)| {
             let (dataset, samples) = (DatasetId(dataset), sizes.len());
-            table(samples).ok_or(Reason::Memory { dataset, samples })
+            table(samples).ok_or(PlanReason::Memory { dataset, samples })
         });
         Ok(Self::Tables(tables.collect::<Result<_, _>>()?))
     }
@@ -131,9 +136,9 @@ impl Lasts {
 }
 
 /// One use. Windows are short enough for ticks of 32 bits.
-struct Use {
+struct SampledUse {
     tick: u32,
-    /// The tick of the next use; `NEVER` where the window has none.
+    /// The tick of the next use. `NEVER` if the window has none.
     next: u32,
     bytes: u64,
     footprint: u64,
@@ -141,7 +146,7 @@ struct Use {
 
 const NEVER: u32 = u32::MAX;
 
-impl Sample {
+impl SampledUses {
     fn of(
         run: &Run,
         sizes: &[Sizes],
@@ -150,8 +155,8 @@ impl Sample {
         footprint: Footprint,
     ) -> Result<Self, PlanError> {
         let stride = stride.max(1);
-        let mut uses: Vec<Use> = Vec::new();
-        let mut lasts = Lasts::of(sizes, window)?;
+        let mut uses: Vec<SampledUse> = Vec::new();
+        let mut lasts = LastUses::of(sizes, window)?;
         let mut tick = 0;
         for pass in run.passes() {
             if u64::from(tick) >= window {
@@ -173,7 +178,7 @@ impl Sample {
                             uses[before as usize].next = tick;
                         }
                         let bytes = sizes.bytes(id);
-                        uses.push(Use { tick, next: NEVER, bytes, footprint: footprint.of(bytes) });
+                        uses.push(SampledUse { tick, next: NEVER, bytes, footprint: footprint.of(bytes) });
                         *last = uses.len() as u32;
                     }
                     tick += 1;
@@ -183,8 +188,9 @@ impl Sample {
         Ok(Self { uses, window, stride, whole: window == run.samples() })
     }
 
-    /// The middle quarter of the window, where occupancy is measured: of gaps at the ends, some would be missed because
-    /// they begin or end outside. Of a run that is looked at as a whole nothing lies outside, and this is its plateau.
+    /// The middle quarter of the window, where occupancy is measured. Near the ends, some gaps
+    /// would be missed because they begin or end outside. If the window is the whole run, nothing
+    /// lies outside, and this is its plateau.
     fn middle(&self) -> (u64, u64) {
         let end = self.window / 8 * 3;
         (end, self.window - end)
@@ -202,11 +208,12 @@ impl Sample {
         horizon(&mut gaps, u128::from(capacity) * u128::from(to - from) / u128::from(self.stride))
     }
 
-    /// What the rule does in a cache that refuses what does not fit.
-    fn simulate(&self, capacity: u64, horizon: u64) -> Forecast {
+    /// Simulates the rule in a cache that refuses samples that do not fit.
+    fn simulate(&self, capacity: u64, horizon: u64) -> ThresholdForecast {
         let (from, to) = if self.whole { (0, self.window) } else { self.middle() };
         let capacity = capacity / self.stride;
-        // By number of the use: whether its sample is still there. Uses are in order of their ticks.
+        // By tick: whether the sample of the use is still resident. Uses are in order of their
+        // ticks.
         let mut due = vec![false; self.window as usize + 1];
         let (mut hit_bytes, mut bytes) = (0u128, 0u128);
         let (mut occupied, mut most) = (0u64, 0u64);
@@ -226,26 +233,26 @@ impl Sample {
                 most = most.max(occupied);
             }
         }
-        Forecast { horizon, hit_bytes, bytes, occupancy: most.saturating_mul(self.stride) }
+        ThresholdForecast { horizon, hit_bytes, bytes, occupancy: most.saturating_mul(self.stride) }
     }
 }
 
-/// The largest horizon at which the areas (room times ticks) of all gaps within it add up to no more than `room`;
-/// `u64::MAX` where all gaps together do not. Sorts the gaps.
+/// The largest horizon at which the areas (space times ticks) of all gaps within it sum up to at
+/// most `room`. `u64::MAX` if all gaps together do not exceed it. Sorts the gaps.
 fn horizon(gaps: &mut [(u32, u64)], room: u128) -> u64 {
     gaps.sort_unstable();
     let mut area = 0u128;
     for equal in gaps.chunk_by(|a, b| a.0 == b.0) {
         area += equal.iter().map(|gap| u128::from(gap.1)).sum::<u128>();
         if area > room {
-            // All that is nearer fits.
+            // All shorter gaps fit.
             return u64::from(equal[0].0 - 1);
         }
     }
     u64::MAX
 }
 
-/// A number that says nothing of a sample's place in its dataset.
+/// A hash of a key, independent of the sample's position in its dataset.
 const fn mixed(key: SampleKey) -> u64 {
     mix(key.id.0 ^ ((key.dataset.0 as u64) << 40))
 }
@@ -260,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_horizon_is_the_last_that_fits() {
+    fn horizon_is_the_largest_that_fits() {
         let gaps = [(7, 10), (3, 5), (3, 5), (9, 1)];
         let at = |room| horizon(&mut gaps.to_vec(), room);
         assert_eq!([at(0), at(9), at(10), at(19), at(20), at(21)], [2, 2, 6, 6, 8, u64::MAX]);
@@ -275,26 +282,26 @@ mod tests {
     }
 
     #[test]
-    fn a_few_samples_tell_of_all() {
+    fn sampled_forecast_is_close_to_the_full_one() {
         let samples = 40_000;
         let (run, sizes) = (drawn(samples, 8), [Sizes::uniform(samples, 10)]);
         let capacity = samples * 10 / 2;
         let of = |stride| {
-            let sample = Sample::of(&run, &sizes, samples * 8, stride, Footprint::EXACT).unwrap();
+            let sample = SampledUses::of(&run, &sizes, samples * 8, stride, Footprint::EXACT).unwrap();
             sample.simulate(capacity, sample.horizon(capacity))
         };
         let all = of(1);
         for stride in [2, 8] {
             let some = of(stride);
             assert!(some.horizon.abs_diff(all.horizon) < all.horizon / 20, "{some:?} {all:?}");
-            let hits = |forecast: Forecast| forecast.hit_bytes as f64 / forecast.bytes as f64;
+            let hits = |forecast: ThresholdForecast| forecast.hit_bytes as f64 / forecast.bytes as f64;
             assert!((hits(some) - hits(all)).abs() < 0.02, "{some:?} {all:?}");
             assert!(some.occupancy.abs_diff(all.occupancy) < all.occupancy / 20, "{some:?} {all:?}");
         }
     }
 
     #[test]
-    fn the_forecast_is_what_the_rule_does() {
+    fn forecast_equals_the_simulated_rule() {
         let samples = 5000;
         let (run, sizes) = (drawn(samples, 10), [Sizes::uniform(samples, 1)]);
         let mut stream = Vec::new();

@@ -1,31 +1,34 @@
 //! Owners by arithmetic, for runs whose tables would not fit in memory.
 //!
-//! Where an order is computed (`feistel`, `sequential`) and all samples of a dataset have one size, the first reader of a
-//! sample is known from its position in the first order, and that from the inverse of the order. So:
+//! The rule needs a computed order (`feistel`, `sequential`) and samples of one size. Then the
+//! position of a sample in the first order gives its first reader. The inverse of the order gives
+//! that position. So:
 //!
-//! * every rank gets an equal part of the places in its store, level by level, and keeps the first samples that it
-//!   reads, as many as it has places;
-//! * samples beyond a rank's places, and samples that the first pass drops, are numbered through, in order of ranks; so
-//!   are the places that other ranks have left; the n-th sample without a place gets the n-th place without a sample.
+//! * Every rank gets an equal part of the places in its store, level by level. It keeps the first
+//!   samples that it reads, as many as it has places.
+//! * Samples beyond a rank's places, and samples that the first pass drops, are numbered in order
+//!   of ranks. So are the free places of other ranks. The n-th sample without a place gets the n-th
+//!   place without a sample.
 //!
-//! Two searches among the ranks and one inverse a question, and some bytes a rank. The price: only first readers own, so
-//! the local share is that of chance.
+//! A query takes two searches among the ranks and one inverse. A rank takes some bytes. The price:
+//! only first readers own, so the local share is that of chance.
 
 use std::fmt;
 
-use foreread_oracle::{Dealing, Fingerprinter, Order, Uses};
+use foreread_oracle::{Dealing, Fingerprinter, Order, OrderInverse};
 use foreread_types::{Fingerprint, Rank, SampleId};
 
 use crate::cluster::{LevelIndex, MAX_LEVELS};
 
 /// The rule of one dataset.
 #[derive(Clone)]
-pub(crate) struct Rule {
-    positions: Uses,
+pub(crate) struct OwnerRule {
+    positions: OrderInverse,
     len: u64,
     dealing: Dealing,
-    ranks: Vec<Ranked>,
-    /// Samples beyond their ranks' places, over all ranks; those that the first pass drops come behind them.
+    ranks: Vec<RankPlaces>,
+    /// Samples beyond their ranks' places, over all ranks. Those that the first pass drops come
+    /// after them.
     over: u64,
     free: u64,
     print: Fingerprint,
@@ -33,18 +36,18 @@ pub(crate) struct Rule {
 
 /// One rank's part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Ranked {
+struct RankPlaces {
     store: u16,
     /// Samples that it reads first.
     reads: u64,
-    /// Its places up to the end of each level.
+    /// The places up to the end of each level.
     ends: [u64; MAX_LEVELS],
     /// Samples without a place and places without a sample of the ranks before it.
     over_before: u64,
     free_before: u64,
 }
 
-impl Ranked {
+impl RankPlaces {
     fn places(&self) -> u64 {
         self.ends[MAX_LEVELS - 1]
     }
@@ -54,16 +57,17 @@ impl Ranked {
     }
 }
 
-/// How many samples lie in each level of a store under a rule, and how many of them their first reader keeps.
+/// The number of samples in each level of a store under a rule, and of those that their first
+/// reader keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct RuleCounts {
     pub(crate) levels: [u64; MAX_LEVELS],
     pub(crate) first: u64,
 }
 
-impl Rule {
-    /// For the samples of `order`, the first that is read. `stores` says which store each rank uses, `places` how many
-    /// samples fit in each level of each store.
+impl OwnerRule {
+    /// For the samples of `order`, the first order of the run. `stores` is the store of each rank.
+    /// `places` is the number of samples that fit in each level of each store.
     pub(crate) fn new(
         order: &Order,
         dealing: Dealing,
@@ -73,9 +77,10 @@ impl Rule {
     ) -> Self {
         let len = order.len();
         let share = dealing.share(len, 0);
-        let mut ranks: Vec<Ranked> =
-            stores.iter().map(|&store| Ranked { store, reads: share, ..Ranked::default() }).collect();
-        // Padding is no first read: fewer places than ranks, unless there are fewer samples than ranks.
+        let mut ranks: Vec<RankPlaces> =
+            stores.iter().map(|&store| RankPlaces { store, reads: share, ..RankPlaces::default() }).collect();
+        // Padding is no first read. It has fewer places than ranks, unless there are fewer samples
+        // than ranks.
         let list = share * u64::from(dealing.world_size());
         let mut readers = [Rank(0); 1024];
         let mut at = len;
@@ -130,9 +135,9 @@ impl Rule {
         Some((usize::from(taker.store), level))
     }
 
-    /// What each store holds.
-    pub(crate) fn held(&self, stores: usize) -> Vec<Held> {
-        let mut held = vec![Held::default(); stores];
+    /// The content of each store.
+    pub(crate) fn held(&self, stores: usize) -> Vec<RuleCounts> {
+        let mut held = vec![RuleCounts::default(); stores];
         let taken = self.free.min(self.over + (self.len - self.dealt()));
         for rank in &self.ranks {
             let held = &mut held[usize::from(rank.store)];
@@ -148,13 +153,13 @@ impl Rule {
         held
     }
 
-    /// Positions that the first pass reads.
+    /// The number of positions that the first pass reads.
     fn dealt(&self) -> u64 {
         self.len.min(self.dealing.share(self.len, 0) * u64::from(self.dealing.world_size()))
     }
 
     pub(crate) fn memory(&self) -> usize {
-        size_of_val::<[Ranked]>(&self.ranks)
+        size_of_val::<[RankPlaces]>(&self.ranks)
     }
 
     pub(crate) fn describe(&self, print: Fingerprinter) -> Fingerprinter {
@@ -162,15 +167,15 @@ impl Rule {
     }
 }
 
-impl PartialEq for Rule {
+impl PartialEq for OwnerRule {
     fn eq(&self, other: &Self) -> bool {
         self.print == other.print
     }
 }
 
-impl Eq for Rule {}
+impl Eq for OwnerRule {}
 
-impl fmt::Debug for Rule {
+impl fmt::Debug for OwnerRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Rule({} samples, {} ranks)", self.len, self.ranks.len())
     }
@@ -185,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_place_is_used_once_and_first_readers_come_first(
+        fn places_are_used_once_and_first_readers_come_first(
             samples in 0u64..400,
             stores in prop::collection::vec(0u16..4, 1..9),
             places in prop::collection::vec([0u64..60, 0u64..60, 0u64..60], 4),
@@ -195,23 +200,25 @@ mod tests {
             let order = Feistel::new(samples, 3).unwrap().order(0).unwrap();
             let deal = if blocks { Deal::Blocks } else { Deal::Torch };
             let dealing = Dealing::new(deal, stores.len() as u32, batch, drop_last).unwrap();
-            let rule = Rule::new(&order, dealing, &stores, &places, Fingerprinter::new("test"));
+            let rule = OwnerRule::new(&order, dealing, &stores, &places, Fingerprinter::new("test"));
             let mut held = [[0u64; MAX_LEVELS]; 4];
             let mut first = [0u64; 4];
             for position in 0..samples {
                 if let Some((store, level)) = rule.owner(order.at(position)) {
                     held[store][usize::from(level.0)] += 1;
-                    let reader = dealing.locate(samples, 0, position).map(|(rank, _)| stores[rank.0 as usize]);
+                    let reader = dealing.locate(samples, 0, position);
+                    let reader = reader.map(|(rank, _)| stores[rank.0 as usize]);
                     first[store] += u64::from(reader == Some(store as u16));
                 }
             }
-            let said = rule.held(4);
+            let counts = rule.held(4);
             for store in 0..4 {
-                prop_assert_eq!(held[store], said[store].levels);
-                prop_assert!(first[store] >= said[store].first);
+                prop_assert_eq!(held[store], counts[store].levels);
+                prop_assert!(first[store] >= counts[store].first);
                 prop_assert!(held[store].iter().zip(&places[store]).all(|(held, places)| held <= places));
             }
-            // Stores without ranks keep nothing; of the others, no place is left while a sample has none.
+            // Stores without ranks keep nothing. In the others, no place is free while a sample has
+            // none.
             let used = |store: usize| stores.contains(&(store as u16));
             let room: u64 = (0..4).filter(|&store| used(store)).flat_map(|store| places[store]).sum();
             prop_assert_eq!(held.iter().flatten().sum::<u64>(), room.min(samples));

@@ -1,5 +1,6 @@
-//! The counted floor against the formula on explicit streams, and against what policies read.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Tests of the counted lower bound, against the formula on explicit streams and against the reads
+//! of policies.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -10,12 +11,12 @@ use common::{phase, run, stream};
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, Position, Run, Sampler, Schedule, Sequential, Shuffle, Weighted,
 };
-use foreread_planner::{Demand, Epoch, Floor, PlanErrorKind, Scope, floor, policies};
+use foreread_planner::{Demand, EpochDemand, Floor, PlanErrorKind, Scope, floor, policies};
 use foreread_types::{DatasetId, Rank, SampleId, Sizes};
 use proptest::prelude::*;
 
-/// The epochs of what the given ranks read, sample by sample, and the uses of each sample.
-fn by_hand(runs: &[Run], sizes: &[Sizes]) -> (Vec<Epoch>, Vec<Vec<u64>>) {
+/// The epochs of the given ranks' reads, counted sample by sample, and the uses of each sample.
+fn by_hand(runs: &[Run], sizes: &[Sizes]) -> (Vec<EpochDemand>, Vec<Vec<u64>>) {
     let mut seen = BTreeSet::new();
     let mut epochs = Vec::new();
     let mut uses: Vec<Vec<u64>> = sizes.iter().map(|sizes| vec![0; sizes.len() as usize]).collect();
@@ -34,7 +35,7 @@ fn by_hand(runs: &[Run], sizes: &[Sizes]) -> (Vec<Epoch>, Vec<Vec<u64>>) {
         }
         let bytes = |&(dataset, id): &(u32, SampleId)| sizes[dataset as usize].bytes(id);
         let distinct = now.iter().map(bytes).sum();
-        epochs.push(Epoch { distinct, seen: now.intersection(&seen).map(bytes).sum() });
+        epochs.push(EpochDemand { distinct, seen: now.intersection(&seen).map(bytes).sum() });
         seen.extend(now);
     }
     (epochs, uses)
@@ -77,7 +78,8 @@ impl Case {
 }
 
 prop_compose! {
-    fn cases()(epochs in 1u64..5, lengths in prop::collection::vec(prop::collection::vec(0u64..100, 1..12), 1..3))
+    fn cases()
+        (epochs in 1u64..5, lengths in prop::collection::vec(prop::collection::vec(0u64..100, 1..12), 1..3))
         (phases in prop::collection::vec((0..lengths.len()).prop_flat_map({
             let lengths = lengths.clone();
             move |dataset| {
@@ -109,7 +111,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_rank_is_counted_exactly(case in cases()) {
+    fn demand_of_a_rank_is_exact(case in cases()) {
         let run = case.run(case.world_size - 1);
         let demand = Demand::of(&run, &case.sizes, Scope::Rank).unwrap();
         let (epochs, uses) = by_hand(std::slice::from_ref(&run), &case.sizes);
@@ -124,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cluster_is_counted_exactly(case in cases(), capacity in 0u64..500) {
+    fn demand_of_a_cluster_is_exact(case in cases(), capacity in 0u64..500) {
         let runs: Vec<_> = (0..case.world_size).map(|rank| case.run(rank)).collect();
         let (epochs, _) = by_hand(&runs, &case.sizes);
         for run in &runs {
@@ -135,7 +137,7 @@ proptest! {
 
     #[test]
     // semantics: CACHE-4
-    fn no_policy_reads_less(case in cases(), capacity in 0u64..15, horizon in 0u64..30) {
+    fn policies_read_at_least_the_lower_bound(case in cases(), capacity in 0u64..15, horizon in 0u64..30) {
         let run = case.run(0);
         let samples: Vec<u64> = case.sizes.iter().map(Sizes::len).collect();
         let ones: Vec<_> = samples.iter().map(|&samples| Sizes::uniform(samples, 1)).collect();
@@ -154,7 +156,7 @@ proptest! {
     }
 
     #[test]
-    fn no_choice_at_all_reads_less(
+    fn exhaustive_search_reads_at_least_the_lower_bound(
         lengths in prop::collection::vec(0u64..20, 1..5),
         seed in any::<u64>(),
         draws in 0u64..6,
@@ -180,7 +182,7 @@ fn cheapest(stream: &[SampleId], lengths: &[u64], capacity: u64) -> u64 {
         for (set, &cost) in costs.iter().enumerate().filter(|&(_, &cost)| cost < u64::MAX) {
             let with = set | 1 << id.0;
             let cost = cost + if with == set { 0 } else { lengths[id.0 as usize] };
-            // What stays is any part of what is there.
+            // Any subset of the residents may stay.
             let mut kept = with;
             loop {
                 if bytes(kept) <= capacity {
@@ -198,7 +200,7 @@ fn cheapest(stream: &[SampleId], lengths: &[u64], capacity: u64) -> u64 {
 }
 
 #[test]
-fn min_is_the_best_choice_of_all() {
+fn min_equals_an_exhaustive_search() {
     for seed in 0..200 {
         let sampler = Weighted::new(&[1.0, 2.0, 3.0, 4.0, 5.0], 14, seed).unwrap();
         let stream = stream(&run(1, vec![phase(0, sampler)]), &[5]);
@@ -210,7 +212,7 @@ fn min_is_the_best_choice_of_all() {
 }
 
 #[test]
-fn whole_epochs_follow_the_short_formula_whatever_their_number() {
+fn whole_epochs_follow_the_short_formula() {
     // Orders of this many samples could not be computed here, and are not.
     let samples = 1 << 50;
     let run = run(1000, vec![phase(0, Shuffle::new(samples, 0).unwrap())]);

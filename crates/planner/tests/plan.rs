@@ -1,5 +1,5 @@
-//! Whole plans: what is kept, what is predicted, and that the same inputs give the same plan.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Tests of whole plans: kept samples, predictions, and equal plans from equal inputs.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -25,7 +25,8 @@ fn shuffled(samples: u64) -> Phase {
     phase(0, Shuffle::new(samples, 7).unwrap())
 }
 
-/// Lengths with the spread of photographs: some tens to hundreds of kilobytes, without floating-point numbers.
+/// Lengths with the spread of photographs, some tens to hundreds of kilobytes, without
+/// floating-point numbers.
 fn mixed(samples: u64) -> Vec<u64> {
     let mut word = 1u64;
     let mut next = || {
@@ -36,7 +37,7 @@ fn mixed(samples: u64) -> Vec<u64> {
 }
 
 #[test]
-fn what_fits_is_kept_without_a_table() {
+fn dataset_that_fits_is_kept_without_a_table() {
     let sizes = [Sizes::table(&mixed(10_000)), Sizes::uniform(1 << 40, 10)];
     let phases = vec![shuffled(10_000), phase(1, Sequential::new(1 << 40).unwrap())];
     let plan = plan(&run(5, phases), &sizes, &cluster(vec![level(u64::MAX)])).unwrap();
@@ -52,7 +53,7 @@ fn what_fits_is_kept_without_a_table() {
 
 #[test]
 // semantics: CACHE-17
-fn a_level_that_is_slower_than_the_origin_stays_empty() {
+fn level_that_is_slower_than_the_origin_stays_empty() {
     let sizes = [Sizes::uniform(1000, 100_000)];
     let disk = |rate| Level { read: Curve::flat(rate), ..Level::new("disk", 50_000_000, Footprint::EXACT) };
     let planned = |rate, origin: &Origin| {
@@ -67,12 +68,12 @@ fn a_level_that_is_slower_than_the_origin_stays_empty() {
     assert!(slow.levels()[1].slower_than_origin && !quick.levels()[1].slower_than_origin);
     assert_eq!(slow.levels()[1].capacity, 50_000_000);
     assert_eq!(slow.origin_bytes(), 100_000_000 + 2 * 70_000_000);
-    // Of an origin without figures nobody can say that it is quicker.
+    // An origin without figures is never taken as faster.
     assert_eq!(samples(&planned(1, &Origin::default())), [300, 500]);
 }
 
 #[test]
-fn what_is_too_long_to_be_counted_is_kept_by_the_threshold() {
+fn uncounted_run_uses_a_threshold() {
     let samples = (1 << 28) + 1;
     let schedule = Schedule::new(90, vec![phase(0, Feistel::new(samples, 7).unwrap())]).unwrap();
     let run = Run::new(Arc::new(schedule), Deal::Torch, 512, Rank(3)).unwrap();
@@ -83,7 +84,7 @@ fn what_is_too_long_to_be_counted_is_kept_by_the_threshold() {
 }
 
 #[test]
-fn of_equal_samples_the_first_are_kept() {
+fn first_of_equal_samples_are_kept() {
     let samples = 1 << 40;
     let plan = plan(
         &run(3, vec![shuffled(samples)]),
@@ -97,18 +98,18 @@ fn of_equal_samples_the_first_are_kept() {
 }
 
 #[test]
-fn smaller_samples_go_first_where_requests_cost_and_ids_decide_where_they_do_not() {
+fn small_samples_go_first_if_requests_cost() {
     let sizes = [Sizes::table(&[50, 40, 30, 20, 10])];
     let run = run(2, vec![shuffled(5)]);
     let mut cluster = cluster(vec![level(60)]);
     assert_eq!(kept(&plan(&run, &sizes, &cluster).unwrap(), 0, 5), [2, 3, 4]);
     cluster.origin = Origin { latency_ns: 0, bytes_per_second: 3, ..Origin::default() };
-    // 50 and then, of what is left, the first that fits.
+    // 50, and then the first of the rest that fits.
     assert_eq!(kept(&plan(&run, &sizes, &cluster).unwrap(), 0, 5), [0, 4]);
 }
 
 #[test]
-fn footprints_count_and_not_lengths() {
+fn footprint_decides_and_not_length() {
     let paged = Level::new("disk", 3 * 4096 + 100, Footprint::new(16, 4096));
     let plan = plan(&run(2, vec![shuffled(5)]), &[Sizes::uniform(5, 4000)], &cluster(vec![paged])).unwrap();
     assert_eq!(kept(&plan, 0, 5), [0, 1, 2]);
@@ -116,7 +117,7 @@ fn footprints_count_and_not_lengths() {
 }
 
 #[test]
-fn what_memory_refuses_goes_to_disk() {
+fn samples_beyond_memory_go_to_disk() {
     let memory = level(100);
     let disk = Level::new("disk", 2 * 512, Footprint::new(0, 512));
     let uniform = plan(
@@ -134,19 +135,19 @@ fn what_memory_refuses_goes_to_disk() {
 }
 
 #[test]
-fn what_is_used_once_takes_no_room() {
+fn sample_that_is_used_once_takes_no_space() {
     let sizes = [Sizes::uniform(100, 10), Sizes::uniform(50, 10)];
     let once = plan(&run(1, vec![shuffled(100)]), &sizes, &cluster(vec![level(10_000)])).unwrap();
-    assert!(once.placement().is_nothing(DatasetId(0)));
+    assert!(kept(&once, 0, 100).is_empty());
     assert_eq!((once.origin_bytes(), once.floor(), once.levels()[0].samples), (1000, 1000, 0));
     // A dataset that the run does not read is not kept either.
     let other = plan(&run(9, vec![shuffled(100)]), &sizes, &cluster(vec![level(10_000)])).unwrap();
-    assert!(other.placement().is_nothing(DatasetId(1)));
+    assert!(kept(&other, 1, 50).is_empty());
     assert_eq!(other.levels()[0].samples, 100);
 }
 
 #[test]
-fn a_resumed_run_plans_for_what_is_left() {
+fn resumed_run_plans_for_its_rest() {
     let schedule = Arc::new(Schedule::new(3, vec![shuffled(100)]).unwrap());
     let resume = |epoch, consumed| {
         let position = Position { schedule: schedule.fingerprint(), epoch, phase: 0, consumed };
@@ -154,7 +155,7 @@ fn a_resumed_run_plans_for_what_is_left() {
     };
     let sizes = [Sizes::uniform(100, 10)];
     let cluster = cluster(vec![level(300)]);
-    // The rest of the second epoch reads 60 samples; only these are used twice.
+    // The rest of the second epoch reads 60 samples. Only these are used twice.
     let run = resume(1, 40);
     let half = plan(&run, &sizes, &cluster).unwrap();
     let first = run.stream(&run.pass(0).unwrap()).unwrap();
@@ -165,14 +166,14 @@ fn a_resumed_run_plans_for_what_is_left() {
     assert_eq!(half.origin_bytes(), 10 * (60 + 100 - 30));
     assert_eq!(half.floor(), 600 + 1000 - 300);
     assert_eq!(half.retention(), Retention::Keep);
-    // The last epoch, and nothing at all.
-    assert!(plan(&resume(2, 0), &sizes, &cluster).unwrap().placement().is_nothing(DatasetId(0)));
+    // The last epoch, and an empty rest.
+    assert!(kept(&plan(&resume(2, 0), &sizes, &cluster).unwrap(), 0, 100).is_empty());
     let over = plan(&resume(3, 0), &sizes, &cluster).unwrap();
     assert_eq!((over.origin_bytes(), over.floor()), (0, 0));
 }
 
 #[test]
-fn the_look_ahead_lowers_the_floor_alone() {
+fn look_ahead_lowers_the_lower_bound_alone() {
     let mut cluster = cluster(vec![level(300)]);
     cluster.look_ahead = 200;
     let plan = plan(&run(2, vec![shuffled(100)]), &[Sizes::uniform(100, 10)], &cluster).unwrap();
@@ -180,7 +181,7 @@ fn the_look_ahead_lowers_the_floor_alone() {
 }
 
 #[test]
-fn draws_with_replacement_get_a_threshold_where_they_do_not_fit() {
+fn draws_with_replacement_get_a_threshold_if_too_large() {
     let samples = 2000;
     let run = run(30, vec![phase(0, Weighted::new(&[1.0; 2000], samples, 3).unwrap())]);
     let sizes = [Sizes::uniform(samples, 10)];
@@ -193,7 +194,7 @@ fn draws_with_replacement_get_a_threshold_where_they_do_not_fit() {
         "{:?}",
         half.retention()
     );
-    // Of 600,000 bytes, 1 - .81 are misses; so is each first use, which is among them.
+    // Of 600,000 bytes, 1 - .81 are misses. They include each first use.
     let misses = half.origin_bytes() as f64 / 600_000.0;
     assert!((0.18..0.23).contains(&misses), "{misses}");
     assert!(half.origin_bytes() >= half.floor());
@@ -202,8 +203,9 @@ fn draws_with_replacement_get_a_threshold_where_they_do_not_fit() {
 }
 
 #[test]
-fn the_same_few_samples_every_epoch_are_kept_for_good() {
-    // Not once per epoch by its sampler, but as good as that: the threshold saves nothing more and rewrites.
+fn samples_that_recur_every_epoch_are_kept() {
+    // The sampler is not once per epoch, but the same samples recur. A threshold saves nothing more
+    // and rewrites.
     let orders = (0..6).map(|epoch| (0..50).map(|at| (at * 7 + epoch * 3) % 50).collect()).collect();
     let run = run(6, vec![phase(0, Explicit::new(1000, orders).unwrap())]);
     let plan = plan(&run, &[Sizes::uniform(1000, 10)], &cluster(vec![level(250)])).unwrap();
@@ -213,7 +215,7 @@ fn the_same_few_samples_every_epoch_are_kept_for_good() {
 }
 
 #[test]
-fn clusters_that_make_no_sense_are_refused() {
+fn invalid_clusters_are_errors() {
     let run = run(2, vec![shuffled(10)]);
     let sizes = [Sizes::uniform(10, 1)];
     let error = plan(&run, &sizes, &cluster(vec![level(1); 4])).unwrap_err();
@@ -222,13 +224,13 @@ fn clusters_that_make_no_sense_are_refused() {
     let origin = Origin { bytes_per_second: 0, ..Origin::default() };
     let error = plan(&run, &sizes, &Cluster { origin, ..Cluster::default() }).unwrap_err();
     assert!(error.to_string().starts_with("origin.bytes_per_second is 0"), "{error}");
-    // No level at all is a store that keeps nothing.
+    // A store without levels keeps nothing.
     let none = plan(&run, &sizes, &Cluster::default()).unwrap();
     assert_eq!((none.origin_bytes(), none.floor()), (20, 20));
 }
 
 #[test]
-fn equal_inputs_give_equal_plans_on_every_machine() {
+fn plans_are_equal_on_every_machine() {
     let sizes = [Sizes::table(&mixed(5000)), Sizes::table(&mixed(700))];
     let phases = || vec![shuffled(5000), phase(1, Sequential::new(700).unwrap())];
     let keep =
@@ -236,13 +238,13 @@ fn equal_inputs_give_equal_plans_on_every_machine() {
     let private = || plan(&run_of(7, phases(), 3), &sizes, &cluster(vec![level(100_000_000)])).unwrap();
     assert_eq!((keep(), private()), (keep(), private()));
     assert_ne!(keep().fingerprint(), private().fingerprint());
-    // Changes of these are changes of what ranks of different releases agree on.
+    // A change of these values changes what ranks of different releases agree on.
     assert_eq!(keep().fingerprint().to_string(), "c81539639a45448fe8d996924ae065ca");
     assert_eq!(private().fingerprint().to_string(), "97d199afd7bd6b06910b941a5a91af83");
 }
 
 #[test]
-fn a_summary_says_all_but_the_tables() {
+fn summary_has_everything_but_the_tables() {
     let plan = plan(&run(2, vec![shuffled(4)]), &[Sizes::uniform(4, 10)], &cluster(vec![level(20)])).unwrap();
     let summary = serde_json::to_value(plan.summary()).unwrap();
     assert_eq!(summary["fingerprint"], plan.fingerprint().to_string());
@@ -265,7 +267,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn a_plan_that_keeps_reads_what_it_predicts_and_fits(
+    fn plan_without_eviction_reads_what_it_predicts(
         train in prop::collection::vec(0u64..100, 0..20),
         test in (0u64..15, 0u64..50),
         epochs in 1u64..5,
@@ -302,17 +304,18 @@ proptest! {
                         prop_assert!(uses > 1, "{} is kept for {} uses", key, uses);
                         read += bytes;
                         let at = usize::from(at.0);
-                        full[at] = (full[at].0 + 1, full[at].1 + bytes, full[at].2 + levels[at].footprint.of(bytes));
+                        let footprint = levels[at].footprint.of(bytes);
+                        full[at] = (full[at].0 + 1, full[at].1 + bytes, full[at].2 + footprint);
                     }
                 }
             }
         }
         prop_assert_eq!(read, plan.origin_bytes());
         prop_assert!(read >= plan.floor());
-        for ((level, said), full) in levels.iter().zip(plan.levels()).zip(&full) {
-            prop_assert_eq!(&(said.samples, said.bytes, said.footprint), full);
+        for ((level, planned), full) in levels.iter().zip(plan.levels()).zip(&full) {
+            prop_assert_eq!(&(planned.samples, planned.bytes, planned.footprint), full);
             prop_assert!(full.2 <= level.capacity);
-            // Nothing that was left out would fit.
+            // No sample that was left out would fit.
             for (dataset, uses) in uses.iter().enumerate() {
                 for id in (0..uses.len() as u64).filter(|&id| uses[id as usize] > 1) {
                     if plan.placement().level(key(dataset as u32, id)).is_none() {
@@ -325,7 +328,7 @@ proptest! {
     }
 
     #[test]
-    fn the_choice_is_within_a_sample_of_the_best(
+    fn knapsack_is_within_a_sample_of_the_optimum(
         lengths in prop::collection::vec(1u64..1000, 1..40),
         capacity in 0u64..20_000,
         latency_ns in 0u64..2000,
@@ -341,7 +344,7 @@ proptest! {
         let room = |id: u64| footprint.of(lengths[id as usize]) as f64;
         let kept = kept(&plan, 0, samples);
         let found: f64 = kept.iter().map(|&id| worth(id)).sum();
-        // The fractional optimum: by worth for its room, the last one cut to what is left.
+        // The fractional optimum: by worth per byte, the last sample cut to the remaining space.
         let mut ids: Vec<u64> = (0..samples).collect();
         ids.sort_by(|&a, &b| (worth(b) / room(b)).total_cmp(&(worth(a) / room(a))));
         let (mut left, mut best, mut cut) = (capacity as f64, 0.0, 0.0);
@@ -353,6 +356,7 @@ proptest! {
             best += part * worth(id);
             left -= part * room(id);
         }
-        prop_assert!(found <= best + 1e-6 && found >= best - cut - 1e-6, "{} of {}, cut {}", found, best, cut);
+        let bounds = best - cut - 1e-6..=best + 1e-6;
+        prop_assert!(bounds.contains(&found), "{} of {}, cut {}", found, best, cut);
     }
 }

@@ -1,5 +1,5 @@
-//! The reference policies give the figures that are known for them.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! The reference policies give their known figures.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -14,11 +14,11 @@ fn near(found: f64, expected: f64, within: f64, what: &str) {
     assert!((found - expected).abs() <= within, "{what}: {found:.4}, expected {expected} within {within}");
 }
 
-/// Hits and writes a use between two positions of a stream.
+/// Hits and writes per use between two positions of a stream.
 fn between(
     stream: &[SampleId],
     from: usize,
-    policy: impl Fn(&[SampleId]) -> policies::Outcome,
+    policy: impl Fn(&[SampleId]) -> policies::CacheOutcome,
 ) -> (f64, f64) {
     let (all, before) = (policy(stream), policy(&stream[..from]));
     let uses = (stream.len() - from) as f64;
@@ -40,7 +40,7 @@ fn shuffled_epochs_hit_as_tabulated() {
     for (percent, lru, lru_writes, min_writes) in table {
         let capacity = SAMPLES * percent / 100;
         let share = percent as f64 / 100.0;
-        let steady = |policy: fn(&[SampleId], u64) -> policies::Outcome| {
+        let steady = |policy: fn(&[SampleId], u64) -> policies::CacheOutcome| {
             between(&all, SAMPLES as usize * 2, |stream| policy(stream, capacity))
         };
         let (hits, writes) = steady(policies::never_evict);
@@ -57,7 +57,7 @@ fn shuffled_epochs_hit_as_tabulated() {
     }
 }
 
-/// The horizon that a plan chooses for a memory of `percent` of `of` equally long samples.
+/// The horizon that a plan chooses for a memory of `capacity` samples of equal length.
 fn horizon(run: &Run, capacity: u64) -> u64 {
     let plan = plan(run, &[Sizes::uniform(SAMPLES, 1)], &cluster(vec![level(capacity)])).unwrap();
     match plan.retention() {
@@ -68,14 +68,14 @@ fn horizon(run: &Run, capacity: u64) -> u64 {
 
 #[test]
 // semantics: CACHE-13
-fn a_threshold_is_nearly_min_with_replacement() {
+fn threshold_is_close_to_min_with_replacement() {
     let run = run(20, vec![phase(0, Weighted::new(&vec![1.0; SAMPLES as usize], SAMPLES, 3).unwrap())]);
     let all = stream(&run, &[SAMPLES]);
     for (percent, expected) in [(20, 0.560), (35, 0.708), (50, 0.812)] {
         let capacity = SAMPLES * percent / 100;
         let from = SAMPLES as usize * 5;
-        // The last epochs know no more next uses; leave them out by ending before them.
-        let steady = |policy: &dyn Fn(&[SampleId]) -> policies::Outcome| between(&all, from, policy).0;
+        // Stops before the last epochs, which have no more next uses.
+        let steady = |policy: &dyn Fn(&[SampleId]) -> policies::CacheOutcome| between(&all, from, policy).0;
         let min = steady(&|stream| policies::min(stream, capacity));
         let horizon = horizon(&run, capacity);
         let threshold = steady(&|stream| policies::threshold(stream, capacity, horizon));
@@ -90,13 +90,13 @@ fn a_threshold_is_nearly_min_with_replacement() {
 
 #[test]
 // semantics: CACHE-13
-fn a_private_cache_is_better_off_with_a_threshold() {
+fn threshold_is_close_to_min_in_a_private_cache() {
     let ranks = 16;
     let run = run_of(90, vec![phase(0, Shuffle::new(SAMPLES, 1).unwrap())], ranks);
     let all = stream(&run, &[SAMPLES]);
     let capacity = SAMPLES / 2 / u64::from(ranks);
     let from = all.len() / 4;
-    let steady = |policy: &dyn Fn(&[SampleId]) -> policies::Outcome| between(&all, from, policy).0;
+    let steady = |policy: &dyn Fn(&[SampleId]) -> policies::CacheOutcome| between(&all, from, policy).0;
     let min = steady(&|stream| policies::min(stream, capacity));
     let horizon = horizon(&run, capacity);
     let threshold = steady(&|stream| policies::threshold(stream, capacity, horizon));
@@ -106,14 +106,14 @@ fn a_private_cache_is_better_off_with_a_threshold() {
 }
 
 #[test]
-fn few_ranks_come_near_min_too() {
-    // The gaps of a share of shuffled epochs are not spread evenly: at an epoch's boundary more of them overlap, and
-    // the cache refuses some.
+fn threshold_is_close_to_min_on_few_ranks() {
+    // The gaps of a share of shuffled epochs are not spread evenly. More of them overlap at an
+    // epoch boundary, and the cache refuses some.
     for (ranks, within) in [(2, 0.04), (4, 0.01)] {
         let run = run_of(90, vec![phase(0, Shuffle::new(SAMPLES, 1).unwrap())], ranks);
         let all = stream(&run, &[SAMPLES]);
         let capacity = SAMPLES / 2 / u64::from(ranks);
-        let hits = |outcome: policies::Outcome| outcome.hits as f64 / all.len() as f64;
+        let hits = |outcome: policies::CacheOutcome| outcome.hits as f64 / all.len() as f64;
         let min = hits(policies::min(&all, capacity));
         let horizon = horizon(&run, capacity);
         let threshold = hits(policies::threshold(&all, capacity, horizon));
@@ -123,8 +123,9 @@ fn few_ranks_come_near_min_too() {
 }
 
 #[test]
-fn weights_and_mixtures_are_served_nearly_as_well_as_by_min() {
-    // A tenth of the samples is drawn half of the time; and a mixture of two datasets, one drawn, one shuffled.
+fn threshold_is_close_to_min_with_weights_and_mixtures() {
+    // A tenth of the samples is drawn half of the time. Then a mixture of two datasets, one drawn,
+    // one shuffled.
     let weights: Vec<f64> = (0..SAMPLES).map(|id| if id % 10 == 0 { 9.0 } else { 1.0 }).collect();
     let skewed = vec![phase(0, Weighted::new(&weights, SAMPLES, 3).unwrap())];
     let mixed = vec![
@@ -142,10 +143,12 @@ fn weights_and_mixtures_are_served_nearly_as_well_as_by_min() {
             let plan = plan(&run, &sizes, &cluster(vec![level(capacity)])).unwrap();
             let Retention::Threshold { horizon } = plan.retention() else { panic!("{name}: {plan:?}") };
             let from = all.len() / 4;
-            let steady = |policy: &dyn Fn(&[SampleId]) -> policies::Outcome| between(&all, from, policy).0;
+            let steady =
+                |policy: &dyn Fn(&[SampleId]) -> policies::CacheOutcome| between(&all, from, policy).0;
             let min = steady(&|stream| policies::min(stream, capacity));
             let threshold = steady(&|stream| policies::threshold(stream, capacity, horizon));
-            // Phases that take turns use the room unevenly, and the rule refuses where it is full.
+            // Alternating phases use the space unevenly, and the rule refuses samples when it is
+            // full.
             let within = if name == "mixture" { 0.01 } else { 0.004 };
             assert!(min - threshold < within, "{name}, {percent} %: threshold {threshold} of {min}");
             for other in [policies::lru, policies::fifo, policies::never_evict] {

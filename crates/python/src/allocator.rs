@@ -1,21 +1,22 @@
-//! How the system's allocator is set up in a process of Python.
+//! Configures the system's allocator in a Python process.
 //!
-//! glibc gives threads arenas of their own, and each holds on to the holes that are left in it: where samples are read by many
-//! threads, kept for long and let go by others, what is resident grows from epoch to epoch to twice what is in use. With one
-//! arena it stays flat; its price is one lock for all threads. PyTorch's and numpy's arrays are large enough to be mapped
-//! one by one, and Python's own objects come from its own pools, so that the lock is hardly felt. It is done with the
-//! first loader, not at import: who does not load keeps what he has.
+//! glibc gives threads separate arenas, and each keeps its holes. Samples are read by many threads, kept
+//! for long and freed by others, so resident memory grows from epoch to epoch to twice the memory in
+//! use. With one arena it stays flat. The price is one lock for all threads. The lock is hardly
+//! noticeable: arrays of PyTorch and NumPy are large enough to be mapped individually, and Python's
+//! objects come from Python's own pools. The first loader configures it, not the import, so that
+//! programs without a loader keep their settings.
 
 use std::sync::Once;
 
-/// Sets it up, once. A limit in the environment (`MALLOC_ARENA_MAX`) counts more.
+/// Limits glibc to one arena, once per process. `MALLOC_ARENA_MAX` in the environment takes precedence.
 pub(crate) fn set_up() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
         if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
-            // SAFETY: the call takes two numbers, touches the allocator's own settings under its own lock, and says by
-            // its result whether it knew them. If it did not, all is as it was.
+            // SAFETY: the call takes two numbers and changes the allocator's settings under its own lock. Its
+            // result reports unknown settings, which change nothing.
             unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
         }
     });

@@ -5,45 +5,45 @@ use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList, PySlice};
 
-use crate::here::Here;
-use crate::sample::Sample;
+use crate::process_local::ProcessLocal;
+use crate::sample::PySample;
 
-/// The samples of one step, in the order that the seed says.
+/// The samples of one step, in the order that the seed defines.
 ///
-/// A sequence: len(), indexing, slices and iteration. Samples share the batch's memory, and keep it.
-#[pyclass(frozen, sequence, module = "foreread")]
+/// A sequence: len(), indexing, slices and iteration. Samples share the batch's memory and keep it alive.
+#[pyclass(name = "Batch", frozen, sequence, module = "foreread")]
 #[derive(Debug)]
-pub struct Batch {
-    batch: Here<foreread::Batch>,
-    catalog: Here<Catalog>,
+pub struct PyBatch {
+    batch: ProcessLocal<foreread::Batch>,
+    catalog: ProcessLocal<Catalog>,
 }
 
-impl Batch {
+impl PyBatch {
     pub(crate) fn new(batch: foreread::Batch, catalog: Catalog) -> Self {
-        Self { batch: Here::new(batch), catalog: Here::new(catalog) }
+        Self { batch: ProcessLocal::new(batch), catalog: ProcessLocal::new(catalog) }
     }
 
     fn batch(&self) -> &foreread::Batch {
         self.batch.peek()
     }
 
-    fn sample(&self, index: usize) -> Option<Sample> {
+    fn sample(&self, index: usize) -> Option<PySample> {
         let sample = self.batch().samples().nth(index)?;
-        Some(Sample::new(sample.id(), sample.bytes(), self.catalog.peek().clone()))
+        Some(PySample::new(sample.id(), sample.bytes(), self.catalog.peek().clone()))
     }
 
     fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let catalog = self.catalog.peek();
         PyList::new(
             py,
-            self.batch().samples().map(|sample| Sample::new(sample.id(), sample.bytes(), catalog.clone())),
+            self.batch().samples().map(|sample| PySample::new(sample.id(), sample.bytes(), catalog.clone())),
         )
     }
 }
 
 #[pymethods]
-impl Batch {
-    /// The epoch that the batch belongs to, from 0.
+impl PyBatch {
+    /// The batch's epoch, from 0.
     #[getter]
     fn epoch(&self) -> u64 {
         self.batch().epoch()
@@ -55,26 +55,26 @@ impl Batch {
         self.batch().phase().to_string()
     }
 
-    /// The batch's number within its pass, from 0.
+    /// The batch's index within its pass, from 0.
     #[getter]
     fn index(&self) -> u64 {
         self.batch().index()
     }
 
-    /// The samples' numbers in their catalog, in order.
+    /// The samples' ids in their catalog, in order.
     #[getter]
     fn ids(&self) -> Vec<u64> {
         self.batch().iter().map(|(id, _)| id.0).collect()
     }
 
-    /// The samples' classes by number, in order; None where a sample has none.
+    /// The samples' class indices, in order; None for a sample without a class.
     #[getter]
     fn labels(&self) -> Vec<Option<u32>> {
         let catalog = self.catalog.peek();
         self.batch().iter().map(|(id, _)| catalog.label_index(id)).collect()
     }
 
-    /// The samples' lengths together, in bytes.
+    /// The total length of the samples, in bytes.
     #[getter]
     fn bytes(&self) -> u64 {
         self.batch().bytes()

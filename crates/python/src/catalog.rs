@@ -1,30 +1,31 @@
-//! `foreread.Catalog`: which samples a dataset has, in which order, and where their bytes lie.
+//! `foreread.Catalog`: the samples of a dataset, their order and the location of their bytes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use foreread::Loader as Run;
+use foreread::Loader;
 use foreread::SampleId;
 use foreread::dataset::{IndexOptions, Progress};
 use pyo3::exceptions::{PyImportError, PyIndexError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyType};
 
-use crate::errors::{self, Class};
-use crate::here::Here;
-use crate::{allocator, files, here, loader, logs, settings, waiting};
+use crate::errors::{self, ExceptionClass};
+use crate::process_local::ProcessLocal;
+use crate::{allocator, files, interrupt, loader, logs, process_local, settings};
 
 /// The samples of one dataset, numbered from 0: a table of paths, sizes and labels.
 ///
-/// Made by foreread.index() or Catalog.open(); Loader takes it in the place of a URL. Its file is an Arrow (Feather) file.
-#[pyclass(frozen, module = "foreread", weakref)]
+/// Created by foreread.index() or Catalog.open(). Loader accepts it in place of a URL. Its file is an Arrow
+/// (Feather) file.
+#[pyclass(name = "Catalog", frozen, module = "foreread", weakref)]
 #[derive(Debug)]
-pub struct Catalog {
-    catalog: Here<foreread::Catalog>,
+pub struct PyCatalog {
+    catalog: ProcessLocal<foreread::Catalog>,
 }
 
-impl Catalog {
+impl PyCatalog {
     pub(crate) fn catalog(&self) -> &foreread::Catalog {
         self.catalog.peek()
     }
@@ -35,41 +36,42 @@ impl Catalog {
             Ok(at) => Some(at),
             Err(_) => length.checked_sub(index.unsigned_abs() as u64),
         };
-        at.filter(|at| *at < length).map(SampleId).ok_or_else(|| {
-            PyIndexError::new_err(format!("there is no sample {index}: the catalog has {length}"))
-        })
+        at.filter(|at| *at < length)
+            .map(SampleId)
+            .ok_or_else(|| PyIndexError::new_err(format!("no sample {index}: the catalog has {length}")))
     }
 }
 
-/// A sample's path, as Python gets it.
+/// A sample's path for Python.
 pub(crate) fn path_of(catalog: &foreread::Catalog, id: SampleId) -> PyResult<String> {
     let path = catalog.path(id);
     path.map(|path| path.into_owned()).map_err(|error| errors::raised(&error.into()))
 }
 
-impl From<foreread::Catalog> for Catalog {
+impl From<foreread::Catalog> for PyCatalog {
     fn from(catalog: foreread::Catalog) -> Self {
-        Self { catalog: Here::new(catalog) }
+        Self { catalog: ProcessLocal::new(catalog) }
     }
 }
 
 #[pymethods]
-impl Catalog {
-    /// Opens a catalog file, as save() and `foreread index` write them.
+impl PyCatalog {
+    /// Opens a catalog file written by save() or `foreread index`.
     #[classmethod]
     fn open(_: &Bound<'_, PyType>, py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let opened = waiting::apart(py, Duration::ZERO, move |_| foreread::Catalog::open(path))?;
+        let opened =
+            interrupt::run_interruptible(py, Duration::ZERO, move |_| foreread::Catalog::open(path))?;
         opened.map(Self::from).map_err(|error| errors::raised(&error.into()))
     }
 
-    /// Writes it to a file, in one step; a catalog that is there is replaced.
+    /// Writes the catalog to a file atomically. An existing catalog is replaced.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let catalog = self.catalog().clone();
-        let saved = waiting::apart(py, Duration::ZERO, move |_| catalog.save(path))?;
+        let saved = interrupt::run_interruptible(py, Duration::ZERO, move |_| catalog.save(path))?;
         saved.map_err(|error| errors::raised(&error.into()))
     }
 
-    /// The file that save() would write, copied.
+    /// A copy of the file that save() would write.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = self.catalog().to_bytes().map_err(|error| errors::raised(&error.into()))?;
         Ok(PyBytes::new(py, &bytes))
@@ -89,7 +91,8 @@ impl Catalog {
         Self::to_arrow(slf)?.call_method0("to_pandas")
     }
 
-    /// A sample's path below the base URL; of a packed one its shard, and behind a slash its name there.
+    /// A sample's path below the base URL. The path of a packed sample is its shard's, a slash, and its
+    /// name there.
     fn path(&self, index: isize) -> PyResult<String> {
         path_of(self.catalog(), self.id(index)?)
     }
@@ -100,19 +103,20 @@ impl Catalog {
         Ok(self.catalog().sizes().bytes(id))
     }
 
-    /// The number of a sample's class; None where it has none.
+    /// The index of a sample's class; None if it has none.
     fn label(&self, index: isize) -> PyResult<Option<u32>> {
         Ok(self.catalog().label_index(self.id(index)?))
     }
 
-    /// The numbers of all samples' classes, -1 where there is none: 64-bit integers in a row.
+    /// The class indices of all samples, -1 for none, as an array of 64-bit integers.
     fn targets<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let catalog = self.catalog();
         let class = |id| catalog.label_index(SampleId(id)).map_or(-1, i64::from);
         files::integers(py, &(0..catalog.len()).map(class).collect::<Vec<_>>())
     }
 
-    /// The path of the first sample whose name does not end like one of `endings` (in lower case), case apart; None if all do.
+    /// The path of the first sample without one of `endings` (in lower case), ignoring case; None if there
+    /// is none.
     fn first_without(&self, endings: Vec<String>) -> PyResult<Option<String>> {
         for id in 0..self.catalog().len() {
             let path = self.catalog().path(SampleId(id)).map_err(|error| errors::raised(&error.into()))?;
@@ -123,31 +127,31 @@ impl Catalog {
         Ok(None)
     }
 
-    /// The names of the classes, by their numbers.
+    /// The names of the classes, by index.
     #[getter]
     fn labels(&self) -> Vec<String> {
         self.catalog().labels().iter().map(|label| label.to_string()).collect()
     }
 
-    /// The length of all samples together, in bytes.
+    /// The total length of all samples, in bytes.
     #[getter]
     fn total_bytes(&self) -> u64 {
         self.catalog().total_bytes()
     }
 
-    /// Identifies the data: the same wherever they lie and whoever has indexed them.
+    /// Identifies the data, independent of their location.
     #[getter]
     fn fingerprint(&self) -> String {
         self.catalog().fingerprint().to_string()
     }
 
-    /// What was indexed.
+    /// The URL or path that was indexed.
     #[getter]
     fn base_url(&self) -> &str {
         self.catalog().base_url()
     }
 
-    /// How samples lie in objects: files, tar, tfrecord or zip.
+    /// How objects store samples: files, tar, tfrecord or zip.
     #[getter]
     fn format(&self) -> &str {
         self.catalog().format().name()
@@ -162,13 +166,13 @@ impl Catalog {
         format!("<foreread.Catalog of {}: {} samples>", catalog.base_url(), catalog.len())
     }
 
-    /// For pickle, which spawned workers use.
+    /// Supports pickle, which spawned workers use.
     fn __reduce__<'py>(slf: Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
         let py = slf.py();
         Ok((py.get_type::<Self>().getattr("from_bytes")?, (slf.get().to_bytes(py)?,)))
     }
 
-    /// The catalog that to_bytes() gave.
+    /// The catalog from the bytes of to_bytes().
     #[classmethod]
     fn from_bytes(_: &Bound<'_, PyType>, data: Vec<u8>) -> PyResult<Self> {
         let catalog = foreread::Catalog::from_bytes(data, "the catalog in memory");
@@ -176,20 +180,20 @@ impl Catalog {
     }
 }
 
-/// A package that is imported only where it is used.
+/// Imports an optional package.
 pub(crate) fn needed<'py>(py: Python<'py>, name: &str, what: &str) -> PyResult<Bound<'py, PyModule>> {
     py.import(name).map_err(|error| match error.is_instance_of::<PyImportError>(py) {
         true => {
             let message = format!("{what} needs {name}, which is not installed: pip install {name}");
-            let told = PyImportError::new_err(message);
-            told.set_cause(py, Some(error));
-            told
+            let wrapped = PyImportError::new_err(message);
+            wrapped.set_cause(py, Some(error));
+            wrapped
         }
         false => error,
     })
 }
 
-/// Globs: one, or several.
+/// One glob, or several.
 fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     let Some(given) = given else { return Ok(Vec::new()) };
     let wrong = |_| errors::wrong_type(name, "a glob, or a list of globs", given);
@@ -199,11 +203,12 @@ fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> 
     }
 }
 
-/// Lists a dataset into a catalog, reading no more than shards' heads.
+/// Lists a dataset into a catalog, reading only the headers of shards.
 ///
-/// `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of directories. `name` stands for
-/// the place of the data: what caches hold is kept when they are moved, and the caller vouches that they are the same. `progress` is
-/// called now and then with the samples and bytes found so far; what it raises ends the index.
+/// `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of
+/// directories. `name` replaces the location of the data: caches stay valid when the data are moved, and
+/// the caller guarantees that the data are the same. `progress` is called periodically with the samples
+/// and bytes found so far. An exception that it raises ends the index.
 #[pyfunction]
 #[pyo3(signature = (target, *, include = None, exclude = None, format = None, name = None, progress = None))]
 pub(crate) fn index(
@@ -214,9 +219,9 @@ pub(crate) fn index(
     format: Option<&Bound<'_, PyAny>>,
     name: Option<String>,
     progress: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Catalog> {
+) -> PyResult<PyCatalog> {
     allocator::set_up();
-    here::watch();
+    process_local::count_forks();
     logs::set_up(py)?;
     let mut options = IndexOptions::default();
     options.include = globs("include", include)?;
@@ -224,25 +229,27 @@ pub(crate) fn index(
     options.format = format.map_or(Ok(None), settings::format)?;
     options.name = name;
     let names = loader::targets(target)?;
-    let (first, more) = names.split_first().ok_or_else(|| Class::Config.with("target: name a dataset"))?;
-    let builder = more.iter().fold(Run::builder(first), |builder, shard| builder.shard(shard));
+    let (first, more) = names
+        .split_first()
+        .ok_or_else(|| ExceptionClass::Config.with("target: expected the URL or path of a dataset"))?;
+    let builder = more.iter().fold(Loader::builder(first), |builder, shard| builder.shard(shard));
     let found = Arc::new(Mutex::new(None::<Progress>));
-    let tell = Arc::clone(&found);
-    let mut look = |py: Python<'_>| -> PyResult<()> {
-        let news = found.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (progress, news) {
-            (Some(progress), Some(news)) => {
+    let latest = Arc::clone(&found);
+    let mut report = |py: Python<'_>| -> PyResult<()> {
+        let update = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (progress, update) {
+            (Some(progress), Some(update)) => {
                 py.check_signals()?;
-                progress.call1((news.samples, news.bytes)).map(drop)
+                progress.call1((update.samples, update.bytes)).map(drop)
             }
             _ => Ok(()),
         }
     };
-    let indexed = waiting::apart_looking(py, Duration::ZERO, &mut look, move |_| {
-        builder.index(options, move |news| {
-            *tell.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);
+    let indexed = interrupt::run_polling(py, Duration::ZERO, &mut report, move |_| {
+        builder.index(options, move |update| {
+            *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(update);
         })
     })?;
-    look(py)?;
-    indexed.map(Catalog::from).map_err(|error| errors::raised(&error))
+    report(py)?;
+    indexed.map(PyCatalog::from).map_err(|error| errors::raised(&error))
 }

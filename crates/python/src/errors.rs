@@ -1,7 +1,7 @@
-//! Which Python exception a failure is.
+//! Maps failures to Python exceptions.
 //!
-//! The classes are Python's own (`errors.py`), so that they can be read, documented and subclassed there; here they are
-//! looked up once, by name. Which one it is follows from the error's kind, never from its text.
+//! The classes are defined in Python (`errors.py`), where they can be documented and subclassed. Here
+//! they are looked up by name. The class follows from the error's kind, never from its text.
 
 use foreread::backend::{ErrorKind as TierKind, TierError};
 use foreread::dataset::DatasetErrorKind;
@@ -10,9 +10,9 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-/// The classes of `foreread.errors`, by what they are called there.
+/// The classes of `foreread.errors`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum ExceptionClass {
     Error,
     Config,
     NotFound,
@@ -26,7 +26,7 @@ pub(crate) enum Class {
     Closed,
 }
 
-impl Class {
+impl ExceptionClass {
     const fn name(self) -> &'static str {
         match self {
             Self::Error => "Error",
@@ -43,14 +43,14 @@ impl Class {
         }
     }
 
-    /// The exception with this message.
+    /// An exception with this message.
     pub(crate) fn with(self, message: impl Into<String>) -> PyErr {
         let message = message.into();
         Python::attach(|py| {
             let class = py.import("foreread.errors").and_then(|module| module.getattr(self.name()));
             match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {
                 Ok(class) => PyErr::from_type(class, message),
-                // Ctrl-C has come in between, or the interpreter is being torn down.
+                // Ctrl-C interrupted the look-up, or the interpreter is shutting down.
                 Err(error) => error,
             }
         })
@@ -100,48 +100,50 @@ impl Class {
     }
 }
 
-/// A failure of the library.
+/// Converts an error of the library.
 pub(crate) fn raised(error: &Error) -> PyErr {
-    Class::of(error).with(error.to_string())
+    ExceptionClass::of(error).with(error.to_string())
 }
 
-/// The run has ended early; the exception's `sample_id` says at which sample, where it was one.
-pub(crate) fn ended(error: &LoadError) -> PyErr {
+/// Converts the error that ended a run early. The exception's `sample_id` is set if a sample caused it.
+pub(crate) fn run_failed(error: &LoadError) -> PyErr {
     let class = match error.kind() {
-        LoadErrorKind::Sample(kind) => Class::of_tier(kind),
-        LoadErrorKind::Catalog => error.dataset_kind().map_or(Class::Error, Class::of_dataset),
-        _ => Class::Error,
+        LoadErrorKind::Sample(kind) => ExceptionClass::of_tier(kind),
+        LoadErrorKind::Catalog => {
+            error.dataset_kind().map_or(ExceptionClass::Error, ExceptionClass::of_dataset)
+        }
+        _ => ExceptionClass::Error,
     };
     let raised = class.with(error.to_string());
     if let Some(key) = error.key() {
         Python::attach(|py| {
-            // It is said in the message too.
+            // The message has the id too.
             let _ = raised.value(py).setattr("sample_id", key.id.0);
         });
     }
     raised
 }
 
-/// A sample that was asked for by its number cannot be read.
-pub(crate) fn unread(id: u64, error: &TierError) -> PyErr {
-    let raised = Class::of_tier(error.kind()).with(format!("sample {id} cannot be read: {error}"));
+/// Converts the error of a sample that was requested by its id.
+pub(crate) fn unreadable(id: u64, error: &TierError) -> PyErr {
+    let raised = ExceptionClass::of_tier(error.kind()).with(format!("sample {id} cannot be read: {error}"));
     Python::attach(|py| {
-        // It is said in the message too.
+        // The message has the id too.
         let _ = raised.value(py).setattr("sample_id", id);
     });
     raised
 }
 
-/// `what` was made in another process.
+/// The error for using `what` in a forked child.
 pub(crate) fn forked(what: &str) -> PyErr {
-    Class::Fork.with(format!(
-        "this {what} was made before the process was forked, and its threads are not here; make it in this process, or \
-         give workers foreread.torch.Dataset, which they share"
+    ExceptionClass::Fork.with(format!(
+        "this {what} was created before the process was forked, and its threads are missing here; create it \
+         in this process, or give workers foreread.torch.Dataset, which they share"
     ))
 }
 
-/// An argument of a type that it cannot have.
+/// The error for an argument of a wrong type.
 pub(crate) fn wrong_type(name: &str, wanted: &str, value: &Bound<'_, PyAny>) -> PyErr {
     let is = value.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
-    PyTypeError::new_err(format!("{name} is {wanted}, not {is}"))
+    PyTypeError::new_err(format!("{name} must be {wanted}, not {is}"))
 }

@@ -1,9 +1,10 @@
-//! Files that somebody else has named: a catalog of these alone, and what a listing leaves out.
+//! Catalogs of given files, and the search for files that a listing omits.
 //!
-//! A dataset in Python says itself which files it reads. Listing the directory that they lie in would look at others too, and
-//! refuse it for one of them that is no sample's; so these are looked up by their names. What cannot be a sample (it is not
-//! there, its name is no UTF-8) is left out, and is its reader's alone. The price is a system call a file, by a path from the
-//! root down, where a listing looks at names in a directory that it holds open.
+//! A dataset in Python names the files that it reads. Listing their directory would look at other files
+//! too and refuse it because of one that is not a sample. So these files are looked up by name. A file
+//! that cannot be a sample (missing, or its name is not UTF-8) is left out, and only its reader sees the
+//! error. The price is a system call per file, by a path from the root. A listing uses names in an open
+//! directory instead.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -21,50 +22,51 @@ use foreread::dataset::CATALOG_NAME;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::catalog::Catalog;
+use crate::catalog::PyCatalog;
 use crate::errors;
-use crate::{allocator, here, logs, settings, waiting};
+use crate::{allocator, interrupt, logs, process_local, settings};
 
-/// Threads that look at files; more than this a file server does not reward.
+/// Threads that look up files. File servers do not benefit from more.
 const THREADS: usize = 16;
 
-/// The longest path that a catalog takes, in bytes.
-const LONGEST: usize = 16 << 10;
+/// The maximum length of a path in a catalog, in bytes.
+const MAX_PATH: usize = 16 << 10;
 
-/// What was found of the named files.
-struct Found {
+/// The result of looking up the named files.
+struct FoundFiles {
     catalog: Option<foreread::Catalog>,
-    /// By a file's place among those that were named: its number in the catalog, or -1.
+    /// For each named file, its id in the catalog, or -1.
     numbers: Vec<i64>,
-    /// Likewise, when it was modified, in nanoseconds.
+    /// For each named file, its modification time in nanoseconds.
     times: Vec<i64>,
 }
 
-/// The catalog of `paths`, which lie below the directory `base`, that their beginnings may call `root`; None if none of them does. With it, for each path, its number there, or -1,
-/// and its modification time in nanoseconds: both as 64-bit integers in a row.
+/// The catalog of `paths` below the directory `base`, which the paths may spell `root`; None without such
+/// files. Also returns for each path its id there, or -1, and its modification time in nanoseconds, both
+/// as arrays of 64-bit integers.
 #[pyfunction]
 pub(crate) fn catalog_of<'py>(
     py: Python<'py>,
     root: PathBuf,
     base: &Bound<'py, PyAny>,
     paths: Vec<PathBuf>,
-) -> PyResult<(Option<Catalog>, Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+) -> PyResult<(Option<PyCatalog>, Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
     allocator::set_up();
-    here::watch();
+    process_local::count_forks();
     logs::set_up(py)?;
     let base = settings::path("root", base)?;
-    let found = waiting::apart(py, Duration::ZERO, move |_| look(&root, &base, &paths))?;
-    let Found { catalog, numbers, times } = found.map_err(|error| errors::raised(&error))?;
-    Ok((catalog.map(Catalog::from), integers(py, &numbers), integers(py, &times)))
+    let found = interrupt::run_interruptible(py, Duration::ZERO, move |_| look_up(&root, &base, &paths))?;
+    let FoundFiles { catalog, numbers, times } = found.map_err(|error| errors::raised(&error))?;
+    Ok((catalog.map(PyCatalog::from), integers(py, &numbers), integers(py, &times)))
 }
 
-/// Integers in a row, as Python's `array` takes them.
+/// Integers in the format of Python's `array`.
 pub(crate) fn integers<'py>(py: Python<'py>, numbers: &[i64]) -> Bound<'py, PyBytes> {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
     PyBytes::new(py, &bytes)
 }
 
-fn look(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<Found> {
+fn look_up(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<FoundFiles> {
     let threads = THREADS.min(paths.len().div_ceil(1024)).max(1);
     let each = paths.len().div_ceil(threads).max(1);
     let times = ChangeTimes::below(Path::new(base));
@@ -77,7 +79,7 @@ fn look(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<Found> {
                 })
             })
             .collect();
-        // What a thread that has panicked was to look at is not there, and read as ever.
+        // The files of a panicked thread count as missing and are read as usual.
         let lost = |part: usize| vec![None; each.min(paths.len() - part * each)];
         let parts = parts.into_iter().enumerate();
         parts.flat_map(|(at, part)| part.join().unwrap_or_else(|_| lost(at))).collect()
@@ -92,7 +94,7 @@ fn look(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<Found> {
     }
     if objects.is_empty() {
         let none = vec![-1; paths.len()];
-        return Ok(Found { catalog: None, times: none.clone(), numbers: none });
+        return Ok(FoundFiles { catalog: None, times: none.clone(), numbers: none });
     }
     let catalog = foreread::Catalog::from_objects(base, objects)?;
     for id in 0..catalog.len() {
@@ -107,10 +109,10 @@ fn look(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<Found> {
     };
     let numbers = seen.iter().map(|object| number(object).copied().unwrap_or(-1)).collect();
     let times = seen.iter().map(time).collect();
-    Ok(Found { catalog: Some(catalog), numbers, times })
+    Ok(FoundFiles { catalog: Some(catalog), numbers, times })
 }
 
-/// What lies at `path`, if it is a file below the root, which is `base` and was called `root`.
+/// The object at `path`, if it is a file below `base`, which the path may spell `root`.
 fn object(root: &Path, base: &Path, path: &Path, times: ChangeTimes) -> Option<Object> {
     let plain = below(root, path).or_else(|| below(base, path));
     let (inside, file) = match plain {
@@ -118,14 +120,14 @@ fn object(root: &Path, base: &Path, path: &Path, times: ChangeTimes) -> Option<O
             let file = std::fs::metadata(base.join(&inside)).ok()?;
             (inside, file)
         }
-        None => straightened(base, path)?,
+        None => normalized(base, path)?,
     };
-    let inside = inside.into_os_string().into_string().ok().filter(|inside| inside.len() <= LONGEST)?;
+    let inside = inside.into_os_string().into_string().ok().filter(|inside| inside.len() <= MAX_PATH)?;
     let version = Some(times.version_of(&file));
     file.is_file().then(|| Object { path: inside.into(), size: file.len(), version })
 }
 
-/// What of `path` comes after `root/`, if it is written as a catalog would.
+/// The part of `path` after `root/`, if it is in the form of catalog paths.
 fn below(root: &Path, path: &Path) -> Option<PathBuf> {
     let root = root.as_os_str().as_bytes();
     let root = root.strip_suffix(b"/").unwrap_or(root);
@@ -134,29 +136,29 @@ fn below(root: &Path, path: &Path) -> Option<PathBuf> {
     (!odd).then(|| PathBuf::from(OsString::from_vec(rest.to_vec())))
 }
 
-/// The same for a path with detours in it (`..`, `//`), if the file is the same one without them: behind a symbolic link it
-/// need not be.
-fn straightened(base: &Path, path: &Path) -> Option<(PathBuf, Metadata)> {
-    let mut straight = PathBuf::new();
+/// The same for a path with `..` or `//`, if the normalized path leads to the same file. With symbolic
+/// links it may lead to another.
+fn normalized(base: &Path, path: &Path) -> Option<(PathBuf, Metadata)> {
+    let mut normal = PathBuf::new();
     for part in std::path::absolute(path).ok()?.components() {
         match part {
             Component::ParentDir => {
-                straight.pop();
+                normal.pop();
             }
-            part => straight.push(part),
+            part => normal.push(part),
         }
     }
-    let inside = straight.strip_prefix(base).ok()?;
-    let (there, here) = (std::fs::metadata(path).ok()?, std::fs::metadata(&straight).ok()?);
+    let inside = normal.strip_prefix(base).ok()?;
+    let (there, here) = (std::fs::metadata(path).ok()?, std::fs::metadata(&normal).ok()?);
     ((there.dev(), there.ino()) == (here.dev(), here.ino())).then(|| (inside.to_owned(), here))
 }
 
-/// The path of a file below a class of `root` that is hidden, or in something that is, and ends like one of `endings` (in
-/// lower case): a listing leaves it out, and ImageFolder does not. None where there is no such file, and where a catalog
-/// lies, so that nothing is listed.
+/// The path of a hidden file, or one in a hidden directory, below a class of `root`, with one of
+/// `endings` (in lower case). A listing omits such a file, and ImageFolder does not. None without such a
+/// file, and if a catalog makes the listing unnecessary.
 #[pyfunction]
 pub(crate) fn hidden_file(py: Python<'_>, root: PathBuf, endings: Vec<String>) -> PyResult<Option<String>> {
-    waiting::apart(py, Duration::ZERO, move |_| {
+    interrupt::run_interruptible(py, Duration::ZERO, move |_| {
         let found = if root.join(CATALOG_NAME).exists() { None } else { hidden(&root, &endings) };
         found.map(|path| path.to_string_lossy().into_owned())
     })
@@ -165,7 +167,7 @@ pub(crate) fn hidden_file(py: Python<'_>, root: PathBuf, endings: Vec<String>) -
 fn hidden(root: &Path, endings: &[String]) -> Option<PathBuf> {
     let linked = Mutex::default();
     let mut classes = Vec::new();
-    let walk = Walk { linked: &linked, endings };
+    let walk = HiddenWalk { linked: &linked, endings };
     walk.directory(&Directory { path: root.to_owned(), is_hidden: false, in_class: false }, &mut classes);
     let each = classes.len().div_ceil(THREADS).max(1);
     std::thread::scope(|scope| {
@@ -176,23 +178,23 @@ fn hidden(root: &Path, endings: &[String]) -> Option<PathBuf> {
     })
 }
 
-/// A directory that is to be looked into.
+/// A directory to search.
 #[derive(Clone)]
 struct Directory {
     path: PathBuf,
-    /// Whether something on the way there is hidden.
+    /// Whether it or a parent is hidden.
     is_hidden: bool,
-    /// Whether it is a class, or in one.
+    /// Whether it is a class or below one.
     in_class: bool,
 }
 
-struct Walk<'a> {
-    /// Directories that links led to: they may lead in a circle.
+struct HiddenWalk<'a> {
+    /// Targets of directory links, to detect cycles.
     linked: &'a Mutex<HashSet<(u64, u64)>>,
     endings: &'a [String],
 }
 
-impl Walk<'_> {
+impl HiddenWalk<'_> {
     fn below(&self, mut left: Vec<Directory>) -> Option<PathBuf> {
         while let Some(directory) = left.pop() {
             if let Some(found) = self.directory(&directory, &mut left) {
@@ -202,9 +204,9 @@ impl Walk<'_> {
         None
     }
 
-    /// What is looked for in one directory; directories in it are added to `left`.
+    /// Searches one directory and adds its directories to `left`.
     fn directory(&self, of: &Directory, left: &mut Vec<Directory>) -> Option<PathBuf> {
-        // What cannot be read, the listing has complained of.
+        // The listing has already reported unreadable directories.
         for entry in std::fs::read_dir(&of.path).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let is_hidden = of.is_hidden || name.as_bytes().starts_with(b".");
@@ -227,7 +229,7 @@ impl Walk<'_> {
     }
 }
 
-/// When a file was modified, in nanoseconds, as [`catalog_of`] says it; None if it is not there.
+/// The modification time of a file in nanoseconds, as in [`catalog_of`]; None for a missing file.
 #[pyfunction]
 pub(crate) fn modified(py: Python<'_>, path: PathBuf) -> Option<i64> {
     py.detach(|| std::fs::metadata(path).ok().map(|file| time_of(&file)))
@@ -237,7 +239,7 @@ fn time_of(file: &Metadata) -> i64 {
     file.mtime().saturating_mul(1_000_000_000).saturating_add(file.mtime_nsec())
 }
 
-/// Whether a name ends like one of these, upper and lower case alike.
+/// Whether a name has one of these endings, ignoring case.
 pub(crate) fn ends(name: &[u8], endings: &[String]) -> bool {
     let with = |ending: &String| {
         let from = name.len().checked_sub(ending.len())?;

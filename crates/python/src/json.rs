@@ -1,11 +1,11 @@
-//! Rust's reports as Python's dicts, by way of JSON: they are small, and made a few times a minute.
+//! Converts Rust reports to Python dicts through JSON. Reports are small and made a few times per minute.
 
 use pyo3::prelude::*;
 use serde::Serialize;
 
-use crate::errors::Class;
+use crate::errors::ExceptionClass;
 
-/// `value` as Python's `json` reads it.
+/// `value` as Python objects.
 pub(crate) fn python<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
     py.import("json")?.call_method1("loads", (text(value)?,))
 }
@@ -13,5 +13,5 @@ pub(crate) fn python<'py>(py: Python<'py>, value: &impl Serialize) -> PyResult<B
 /// `value` as JSON.
 pub(crate) fn text(value: &impl Serialize) -> PyResult<String> {
     serde_json::to_string(value)
-        .map_err(|error| Class::Error.with(format!("a report cannot be written: {error}")))
+        .map_err(|error| ExceptionClass::Error.with(format!("cannot serialize a report: {error}")))
 }

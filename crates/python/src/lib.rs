@@ -1,43 +1,48 @@
-//! The native half of the Python package `foreread`.
+//! The native module of the Python package `foreread`.
 //!
-//! * [`Loader`] yields [`Batch`]es of [`Sample`]s, whose bytes Python reads where they lie.
-//! * Nothing is made at import: no thread, no runtime. Both come with the first loader, and belong to the process that made it
-//!   (`here`).
-//! * Threads of Rust never touch Python's objects. What they have to say waits for the next call (`logs`).
-//! * No wait holds the interpreter's lock, and every wait looks for signals ten times a second (`waiting`).
-//! * One wheel is for all CPythons from 3.11 on that have that lock. A free-threaded one takes a wheel of its own, and has the lock
-//!   turned on when it imports this: nothing here leans on it knowingly, but nothing was ever tried without.
+//! * [`PyLoader`] yields [`PyBatch`]es of [`PySample`]s. Python reads their bytes without a copy.
+//! * Importing starts no thread and no runtime. Both start with the first loader and belong to its
+//!   process (`process_local`).
+//! * Rust threads never touch Python objects. Their log lines wait for the next call (`logs`).
+//! * No wait holds the GIL. Every wait checks for signals ten times per second (`interrupt`).
+//! * One wheel serves all CPythons with a GIL from 3.11 on. A free-threaded interpreter needs its own
+//!   wheel, which enables the GIL again on import. No code relies on the GIL knowingly, but running
+//!   without it is untested.
+//! * Loaders use `Registry::with_defaults()`: directories, S3, Google and Azure, and OpenDAL's schemes with
+//!   the feature `opendal`. A custom backend cannot be registered from Python. Each read would need the GIL,
+//!   and a Rust trait object has no stable ABI that a second wheel could pass. A custom store therefore
+//!   needs a wheel built from this crate with the backend added to that registry.
 //!
-//! What needs no Rust is written in Python, beside this crate (`python/foreread`).
+//! Code that needs no Rust is in `python/foreread`.
 
 mod allocator;
 mod batch;
 mod catalog;
-mod engine;
 mod errors;
 mod files;
-mod here;
+mod interrupt;
 mod json;
 mod loader;
 mod logs;
 mod metrics;
-mod outlooks;
+mod monitor;
+mod planning;
+mod process_local;
+mod run;
 mod sample;
 mod settings;
 mod share;
 mod source;
-mod waiting;
-mod watch;
 
-pub use batch::Batch;
-pub use catalog::Catalog;
-pub use loader::Loader;
-pub use outlooks::Compared;
-pub use sample::{Field, Sample};
+pub use batch::PyBatch;
+pub use catalog::PyCatalog;
+pub use loader::PyLoader;
+pub use planning::Compared;
+pub use sample::{PyField, PySample};
 pub use share::{ShareClient, SharedSample};
-pub use source::Source;
+pub use source::PySource;
 
-/// The native half of `foreread`.
+/// The native module of the package `foreread`.
 #[pyo3::pymodule(gil_used = true)]
 mod _native {
     use std::time::Duration;
@@ -51,10 +56,12 @@ mod _native {
     #[pymodule_export]
     use super::metrics::{enable_metrics, render_metrics};
     #[pymodule_export]
-    use super::outlooks::{calibrate, compare, plan_of};
+    use super::planning::{calibrate, compare, plan_of};
     #[pymodule_export]
-    use super::{Batch, Catalog, Compared, Field, Loader, Sample, ShareClient, SharedSample, Source};
-    use crate::{engine, logs};
+    use super::{
+        Compared, PyBatch, PyCatalog, PyField, PyLoader, PySample, PySource, ShareClient, SharedSample,
+    };
+    use crate::{logs, run};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -62,17 +69,17 @@ mod _native {
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
-    /// Lines of the library below `level` (logging's numbers) are not made.
+    /// Disables log lines of the library below `level` (one of logging's numbers).
     #[pyfunction]
     fn set_log_level(level: u8) {
         logs::set_level(level);
     }
 
-    /// Ends all loaders of this process, each within `seconds`; for the interpreter's end.
+    /// Closes all loaders of this process, each within `seconds`. Called when the interpreter exits.
     #[pyfunction]
     fn close_all(py: Python<'_>, seconds: f64) -> PyResult<()> {
-        let at_most = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        py.detach(|| engine::close_all(at_most));
+        let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        py.detach(|| run::close_all(timeout));
         logs::drain(py)
     }
 }

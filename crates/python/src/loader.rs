@@ -1,4 +1,4 @@
-//! `foreread.Loader`: a run, from Python.
+//! `foreread.Loader`: a run in Python.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,62 +6,64 @@ use std::time::Duration;
 use foreread::SampleId;
 use foreread::ranks::Token;
 use foreread::ranks::{Meeting, Meetings};
-use foreread::{Builder, Catalog, Config, Error, Jump, LoadErrorKind, Loader as Run, State};
+use foreread::{Builder, Catalog, Config, Error, Jump, LoadErrorKind, Loader, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::batch::Batch;
-use crate::catalog::{Catalog as Listed, path_of};
-use crate::engine::{Engine, FAREWELL, HASTE, Live};
-use crate::errors::{self, Class};
-use crate::here::Here;
-use crate::settings::{self, Settings};
-use crate::waiting::{self, NAP};
-use crate::watch::Watch;
-use crate::{allocator, here, json, logs};
+use crate::batch::PyBatch;
+use crate::catalog::{PyCatalog, path_of};
+use crate::errors::{self, ExceptionClass};
+use crate::interrupt::{self, POLL_INTERVAL};
+use crate::monitor::Monitor;
+use crate::process_local::ProcessLocal;
+use crate::run::{Closable, INTERRUPT_TIMEOUT, RunHandle, SHUTDOWN_TIMEOUT};
+use crate::settings::{self, PythonSettings};
+use crate::{allocator, json, logs, process_local};
 
-/// The loaders that this process has made together with others, so that each rank's next one meets the others' next one.
+/// Numbers the rendezvous of this process, so that the n-th loaders of all ranks meet.
 static MEETINGS: Meetings = Meetings::new();
 
-/// Batches of a dataset's samples, read ahead of time in an order that a seed says.
+/// Batches of a dataset's samples, read ahead in the order that a seed defines.
 ///
-/// Iterating yields Batch after Batch over all epochs. What is not given, or None, comes from FOREREAD_* in the environment,
-/// then from foreread.toml, then from defaults.
+/// Iterating yields the batches of all epochs. An argument that is missing or None comes from FOREREAD_*
+/// in the environment, then from foreread.toml, then from the defaults.
 ///
 /// Args:
-///     target: the URL or path of a dataset, of a catalog or of a shard; a Catalog; a list of shards.
-///     batch_size: samples a batch, on this rank; 64.
-///     epochs: how often the dataset is read; as often as one asks, if nobody says.
-///     seed: what the order is drawn from; 0.
+///     target: the URL or path of a dataset, catalog or shard; a Catalog; a list of shards.
+///     batch_size: samples per batch on this rank; default 64.
+///     epochs: the number of epochs; unlimited by default.
+///     seed: the seed of the order; default 0.
 ///     sampler: 'shuffle', 'torch' (DistributedSampler's order, bit for bit), 'feistel' or 'sequential'.
-///     drop_last: drop what does not divide evenly, instead of padding.
-///     deal: how ranks share an epoch: 'torch' (strided), 'blocks' or 'locality' (by who keeps what).
-///     rank, world_size: this process among how many; the launcher's (torchrun, SLURM, MPI).
-///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto': the rank's share of half of the node's free memory.
-///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of such, or a dict of directories and sizes.
-///     look_ahead: how far reads run ahead of the trainer, in bytes; 256 MiB.
-///     origin_limit: the most bytes a second that are read from the origin.
-///     origin_parallelism: the most reads from the origin at once.
+///     drop_last: drop an uneven remainder instead of padding.
+///     deal: how ranks share an epoch: 'torch' (strided), 'blocks' or 'locality' (by cache owner).
+///     rank, world_size: from the launcher by default (torchrun, SLURM, MPI).
+///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto' (the rank's share of half of the
+///         node's free memory).
+///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of these, or a dict of
+///         directories and sizes.
+///     look_ahead: how far reads run ahead of the trainer, in bytes; default 256 MiB.
+///     origin_limit: the maximum bytes per second read from storage.
+///     origin_parallelism: the maximum concurrent reads from storage.
 ///     calibration: the file that `foreread calibrate` wrote.
 ///     validate: a second dataset, read in order after every epoch.
-///     format: how samples lie in objects: 'auto', 'files', 'tar', 'tfrecord' or 'zip'.
-///     on_error: what a sample that cannot be read does: 'fail', 'skip' or 'substitute'.
-///     resume: what state() gave.
-///     together: 'auto': ranks that find each other share their caches; False: each reads for itself.
-///     progress: whether a bar is shown (tqdm), or lines.
-#[pyclass(frozen, module = "foreread", weakref)]
+///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord' or 'zip'.
+///     on_error: the effect of an unreadable sample: 'fail', 'skip' or 'substitute'.
+///     resume: a state from state().
+///     together: 'auto': ranks that find each other share their caches; False: each rank reads alone.
+///     progress: whether to show progress, as a bar (tqdm) or lines.
+#[pyclass(name = "Loader", frozen, module = "foreread", weakref)]
 #[derive(Debug)]
-pub struct Loader {
-    engine: Here<Arc<Engine>>,
-    facts: Facts,
-    watch: Watch,
+pub struct PyLoader {
+    run: ProcessLocal<Arc<RunHandle>>,
+    facts: RunFacts,
+    watch: Monitor,
 }
 
-/// What does not change while a run goes on.
+/// Properties that stay constant during a run.
 #[derive(Debug)]
-struct Facts {
-    catalog: Here<Catalog>,
+struct RunFacts {
+    catalog: ProcessLocal<Catalog>,
     samples: u64,
     fingerprint: String,
     labels: Vec<String>,
@@ -69,39 +71,40 @@ struct Facts {
     world_size: u32,
 }
 
-impl Loader {
-    fn engine(&self) -> PyResult<&Arc<Engine>> {
-        self.engine.get("Loader")
+impl PyLoader {
+    fn run(&self) -> PyResult<&Arc<RunHandle>> {
+        self.run.get("Loader")
     }
 
-    /// What `work` makes of the run.
-    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&Run) -> T + Send) -> PyResult<T> {
-        self.engine()?.with(py, work).ok_or_else(closed)
+    /// Applies `work` to the run.
+    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&Loader) -> T + Send) -> PyResult<T> {
+        self.run()?.with(py, work).ok_or_else(closed)
     }
 
-    /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over.
-    fn take(&self, py: Python<'_>, timeout: Duration) -> PyResult<Option<Option<Batch>>> {
+    /// Waits at most `timeout` for the next batch: `None` after the timeout, `Some(None)` after the last
+    /// batch.
+    fn take(&self, py: Python<'_>, timeout: Duration) -> PyResult<Option<Option<PyBatch>>> {
         let next = self.with(py, |run| {
             let batch = |batch| {
                 self.watch.took(&batch);
                 let catalog = run.catalog(&batch).clone();
-                Batch::new(batch, catalog)
+                PyBatch::new(batch, catalog)
             };
             run.next_timeout(timeout).map(|next| next.map(batch))
         })?;
         match next {
             Ok(next) => Ok(Some(next)),
             Err(error) if error.kind() == LoadErrorKind::Timeout => Ok(None),
-            Err(error) => Err(errors::ended(&error)),
+            Err(error) => Err(errors::run_failed(&error)),
         }
     }
 }
 
 fn closed() -> PyErr {
-    Class::Closed.with("the loader is closed; make another")
+    ExceptionClass::Closed.with("the loader is closed; create a new one")
 }
 
-/// The names that a user gives: one, or shards.
+/// The names in `target`: one dataset, or shards.
 pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     let several = target.cast::<PyList>().map(|list| list.as_any().clone());
     let several = several.or_else(|_| target.cast::<PyTuple>().map(|tuple| tuple.as_any().clone()));
@@ -116,37 +119,39 @@ pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     };
     match names.iter().any(|name| !name.is_empty()) {
         true => Ok(names),
-        false => Err(Class::Config.with("target: name a dataset, by its URL or path")),
+        false => Err(ExceptionClass::Config.with("target: expected the URL or path of a dataset")),
     }
 }
 
-/// The meeting with a token by torch's own store, where it needs one and the process has such a store. Rank 0's own counts.
+/// Adds rank 0's random token through torch's store, if the rendezvous needs a token and the process
+/// has such a store.
 fn with_token(py: Python<'_>, meeting: Meeting, config: &Config) -> PyResult<Meeting> {
     if !meeting.needs_token() {
         return Ok(meeting);
     }
-    let own = Token::random().map_err(|error| Class::Error.with(format!("no random token: {error}")))?;
+    let own = Token::random()
+        .map_err(|error| ExceptionClass::Error.with(format!("cannot create a random token: {error}")))?;
     let own = String::from_utf8_lossy(own.expose());
     let arguments = (config.rank, config.world_size, own);
     let given: Option<String> =
         py.import("foreread._token")?.call_method1("of_torch", arguments)?.extract()?;
     let token = given.map(Token::new).transpose();
-    let token = token.map_err(|error| Class::Meeting.with(format!("torch's store: {error}")))?;
+    let token = token.map_err(|error| ExceptionClass::Meeting.with(format!("torch's store: {error}")))?;
     Ok(meeting.token(token))
 }
 
-/// A builder for what `target` names, with everything that was asked for.
-pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult<Builder> {
-    let mut builder = match target.cast::<Listed>() {
+/// A builder for `target` with all settings.
+pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> PyResult<Builder> {
+    let mut builder = match target.cast::<PyCatalog>() {
         Ok(catalog) => {
             let catalog = catalog.get().catalog();
-            Run::builder_with(catalog.base_url(), settings.config.clone()).catalog(catalog.clone())
+            Loader::builder_with(catalog.base_url(), settings.config.clone()).catalog(catalog.clone())
         }
         Err(_) => {
             let names = targets(target)?;
             let (first, more) =
                 names.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
-            let builder = Run::builder_with(first, settings.config.clone());
+            let builder = Loader::builder_with(first, settings.config.clone());
             more.iter().fold(builder, |builder, shard| builder.shard(shard))
         }
     };
@@ -156,8 +161,8 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult
         match meeting.map_err(|error| errors::raised(&error))? {
             Some(meeting) => {
                 let meeting = with_token(target.py(), meeting, &settings.config)?;
-                let said = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
-                builder = builder.together(MEETINGS.numbered(meeting).progress(said));
+                let log = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
+                builder = builder.together(MEETINGS.numbered(meeting).progress(log));
             }
             None if settings.config.world_size > 1 => {
                 tracing::warn!(target: "foreread", "{}", Meeting::ADVICE);
@@ -172,14 +177,14 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult
 }
 
 #[pymethods]
-impl Loader {
+impl PyLoader {
     #[new]
     #[pyo3(
         signature = (target, **settings),
-        text_signature = "(target, *, batch_size=None, epochs=None, seed=None, sampler=None, drop_last=None, deal=None, \
-                          rank=None, world_size=None, memory=None, disk=None, look_ahead=None, origin_limit=None, \
-                          origin_parallelism=None, calibration=None, validate=None, format=None, on_error=None, \
-                          resume=None, together='auto', progress=False)"
+        text_signature = "(target, *, batch_size=None, epochs=None, seed=None, sampler=None, \
+                          drop_last=None, deal=None, rank=None, world_size=None, memory=None, disk=None, \
+                          look_ahead=None, origin_limit=None, origin_parallelism=None, calibration=None, \
+                          validate=None, format=None, on_error=None, resume=None, together='auto', progress=False)"
     )]
     fn new(
         py: Python<'_>,
@@ -187,24 +192,24 @@ impl Loader {
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         allocator::set_up();
-        here::watch();
+        process_local::count_forks();
         logs::set_up(py)?;
-        let settings = Settings::of("Loader", settings)?;
+        let settings = PythonSettings::of("Loader", settings)?;
         let progress = settings.progress;
         let (rank, world_size) = (settings.config.rank, settings.config.world_size);
         let builder = builder(target, settings)?;
-        let started = waiting::apart(py, Duration::ZERO, move |interrupted| {
+        let started = interrupt::run_interruptible(py, Duration::ZERO, move |interrupted| {
             let ready = builder.prepare()?;
-            // Nobody is there any more to read what a run would read.
+            // An interrupted caller would never read from the run.
             Ok::<_, Error>((!interrupted.is_set()).then(|| ready.start()))
         })?;
         logs::drain(py)?;
         let Some(run) = started.map_err(|error| errors::raised(&error))? else {
-            return Err(Class::Error.with("interrupted"));
+            return Err(ExceptionClass::Error.with("interrupted"));
         };
         let catalog = &run.catalogs()[0];
-        let facts = Facts {
-            catalog: Here::new(catalog.clone()),
+        let facts = RunFacts {
+            catalog: ProcessLocal::new(catalog.clone()),
             samples: catalog.len(),
             fingerprint: catalog.fingerprint().to_string(),
             labels: catalog.labels().iter().map(|label| label.to_string()).collect(),
@@ -216,103 +221,106 @@ impl Loader {
                 .call_method1("Progress", (facts.samples, world_size))
                 .map(Bound::unbind)
         });
-        let watch = Watch::new(progress.transpose()?);
-        Ok(Self { engine: Engine::new(run), facts, watch })
+        let watch = Monitor::new(progress.transpose()?);
+        Ok(Self { run: RunHandle::new(run), facts, watch })
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
 
-    /// The next batch, or None when the run is over.
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+    /// The next batch, or None at the end of the run.
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
         loop {
-            // Before a batch is taken: what fails here must not lose one.
+            // These calls may fail, so they come before a batch is taken.
             logs::drain(py)?;
             self.watch(py)?;
-            match self.take(py, NAP)? {
+            match self.take(py, POLL_INTERVAL)? {
                 Some(None) => {
                     self.watch.end(py)?;
                     return Ok(None);
                 }
                 Some(next) => return Ok(next),
                 None => {
-                    logs::ask_level(py)?;
+                    logs::update_level(py)?;
                     py.check_signals()?;
                 }
             }
         }
     }
 
-    /// The next batch if it is there; None if it has to be waited for, or the run is over.
-    fn try_next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+    /// The next batch if it is ready; None if it is not, or at the end of the run.
+    fn try_next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
         logs::drain(py)?;
         self.watch(py)?;
         Ok(self.take(py, Duration::ZERO)?.flatten())
     }
 
-    /// Brings the bar up to date: the batch that was taken last is done. Asking for another does that by itself.
+    /// Marks the last batch as done in the progress bar. Requesting another batch does this
+    /// automatically.
     fn watch(&self, py: Python<'_>) -> PyResult<()> {
-        self.watch.before(py, None, || self.engine().ok()?.report(py))
+        self.watch.before(py, None, || self.run().ok()?.report(py))
     }
 
-    /// Goes on where a state says, as text that state() gave or a run like this one did. What has been read ahead is
-    /// dropped, what the caches hold stays. Ranks that work together all jump at the same step.
+    /// Continues at a state from state() of this or a similar run. Batches read ahead are dropped, caches
+    /// stay. Cooperating ranks must all jump at the same step.
     fn jump(&self, py: Python<'_>, state: &str) -> PyResult<()> {
         let to = State::from_json(state).map_err(|error| errors::raised(&error))?;
-        let jumped = self.engine()?.jump(py, &Jump::State(to)).ok_or_else(closed)?;
+        let jumped = self.run()?.jump(py, &Jump::State(to)).ok_or_else(closed)?;
         logs::drain(py)?;
         jumped.map_err(|error| errors::raised(&error))
     }
 
-    /// Where the run stands, as text: give it to `resume=` later, also with another world size or batch size.
+    /// The run's position as text, for `resume=`, also with another world size or batch size.
     ///
-    /// What has been taken counts as consumed: ask after a step is complete. Where ranks work together, rank 0's is that of the
-    /// lowest step that all have completed.
+    /// Batches that were taken count as consumed, so call it after a step is complete. The state of rank 0
+    /// of cooperating ranks is the lowest step that all have completed.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |run| run.state().to_json())
     }
 
-    /// What has been delivered and read so far, as the command's JSON report says it; also after close().
+    /// The report so far, as the command's JSON report; also available after close().
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let report = self.engine()?.report(py);
+        let report = self.run()?.report(py);
         logs::drain(py)?;
-        let report = report.ok_or_else(|| Class::Closed.with("the loader is being closed"))?;
+        let report = report.ok_or_else(|| ExceptionClass::Closed.with("the loader is closing"))?;
         json::python(py, &report)
     }
 
-    /// The run in a few figures: foreread.Stats. Rates and shares are those since the last call.
+    /// A summary of the run: foreread.Stats. Rates and shares cover the time since the last call.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let report = self.engine()?.report(py).ok_or_else(closed)?;
+        let report = self.run()?.report(py).ok_or_else(closed)?;
         logs::drain(py)?;
         self.watch.stats(py, report)
     }
 
-    /// Says to rank 0 that this rank has completed the step of the batch that it took last. Costs next to nothing.
+    /// Notifies rank 0 that this rank has completed the step of its last batch. Cheap.
     fn step_done(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, Run::step_done)
+        self.with(py, Loader::step_done)
     }
 
-    /// Says that this rank is done, and goes on answering the others until they are too, or for `seconds`; on rank 0,
-    /// returns all their reports as one. None where ranks do not work together, and on other ranks.
+    /// Marks this rank as finished and serves the others until they finish, for at most `seconds`. Rank 0
+    /// returns the combined report. Returns None on other ranks and for ranks that do not cooperate.
     #[pyo3(signature = (seconds = 600.0))]
     fn leave<'py>(&self, py: Python<'py>, seconds: f64) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let at_most = duration("seconds", seconds)?;
-        let engine = Arc::clone(self.engine()?);
-        let all = waiting::apart(py, HASTE, move |interrupted| {
-            engine.share(|run| run.leave_unless(at_most, HASTE, move || interrupted.is_set()))
+        let timeout = duration("seconds", seconds)?;
+        let run = Arc::clone(self.run()?);
+        let all = interrupt::run_interruptible(py, INTERRUPT_TIMEOUT, move |interrupted| {
+            run.share(|run| run.leave_unless(timeout, INTERRUPT_TIMEOUT, move || interrupted.is_set()))
         })?;
         let all = all.ok_or_else(closed)?.map_err(|error| errors::raised(&error))?;
         all.map(|all| json::python(py, &all)).transpose()
     }
 
-    /// Ends the run: answers ranks that are not done for `seconds` at most, and waits until the disk tier has written
-    /// what it was given, for five seconds at most. Closing twice is no error.
+    /// Ends the run: serves unfinished ranks for at most `seconds` and waits for the disk tier's writes for
+    /// at most five seconds. Closing twice is not an error.
     #[pyo3(signature = (seconds = None))]
     fn close(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
-        let at_most = seconds.map_or(Ok(FAREWELL), |seconds| duration("seconds", seconds))?;
-        let engine = Arc::clone(self.engine()?);
-        waiting::apart(py, HASTE, move |interrupted| engine.close(at_most, interrupted))?;
+        let timeout = seconds.map_or(Ok(SHUTDOWN_TIMEOUT), |seconds| duration("seconds", seconds))?;
+        let run = Arc::clone(self.run()?);
+        interrupt::run_interruptible(py, INTERRUPT_TIMEOUT, move |interrupted| {
+            run.close(timeout, interrupted)
+        })?;
         logs::drain(py)?;
         self.watch.end(py)
     }
@@ -321,7 +329,7 @@ impl Loader {
         slf
     }
 
-    /// Closes; in haste where an exception has ended the block.
+    /// Closes the loader, with a short timeout if an exception ended the block.
     #[pyo3(signature = (kind, value, traceback))]
     fn __exit__(
         &self,
@@ -331,16 +339,16 @@ impl Loader {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (value, traceback);
-        self.close(py, (!kind.is_none()).then_some(HASTE.as_secs_f64()))
+        self.close(py, (!kind.is_none()).then_some(INTERRUPT_TIMEOUT.as_secs_f64()))
     }
 
-    /// How many samples the dataset has.
+    /// The number of samples in the dataset.
     #[getter]
     fn samples(&self) -> u64 {
         self.facts.samples
     }
 
-    /// The catalog's fingerprint: the same wherever the data lie.
+    /// The catalog's fingerprint, independent of the data's location.
     #[getter]
     fn fingerprint(&self) -> &str {
         &self.facts.fingerprint
@@ -352,26 +360,26 @@ impl Loader {
         path_of(catalog, known(catalog, id)?)
     }
 
-    /// The number of a sample's class; None where it has none.
+    /// The index of a sample's class; None if it has none.
     fn label(&self, id: u64) -> PyResult<Option<u32>> {
         let catalog = self.facts.catalog.peek();
         Ok(catalog.label_index(known(catalog, id)?))
     }
 
-    /// The names of the classes, by their numbers.
+    /// The names of the classes, by index.
     #[getter]
     fn labels(&self) -> Vec<String> {
         self.facts.labels.clone()
     }
 
-    /// Which samples there are.
+    /// The catalog of the samples.
     #[getter]
-    fn catalog(&self) -> Listed {
-        Listed::from(self.facts.catalog.peek().clone())
+    fn catalog(&self) -> PyCatalog {
+        PyCatalog::from(self.facts.catalog.peek().clone())
     }
 
-    /// Where samples are kept, as planned: a dict of levels, and of the bytes that are read from the origin; of all ranks where
-    /// they work together.
+    /// The plan of where samples are cached: a dict of levels and of the bytes read from storage, over all
+    /// cooperating ranks.
     #[getter]
     fn plan<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let plan = self.with(py, |run| {
@@ -386,36 +394,36 @@ impl Loader {
         json::python(py, &plan)
     }
 
-    /// This process among the ranks.
+    /// The rank of this process.
     #[getter]
     fn rank(&self) -> u32 {
         self.facts.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     #[getter]
     fn world_size(&self) -> u32 {
         self.facts.world_size
     }
 
-    /// Whether it is closed.
+    /// Whether the loader is closed.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.engine()?.with(py, |_| ()).is_none())
+        Ok(self.run()?.with(py, |_| ()).is_none())
     }
 
     fn __repr__(&self) -> String {
-        let Facts { samples, rank, world_size, .. } = &self.facts;
+        let RunFacts { samples, rank, world_size, .. } = &self.facts;
         format!("<foreread.Loader: {samples} samples, rank {rank} of {world_size}>")
     }
 }
 
 fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| PyValueError::new_err(format!("{name} is a number of seconds, at least 0")))
+        .map_err(|_| PyValueError::new_err(format!("{name} must be a number of seconds, at least 0")))
 }
 
-/// A sample that a catalog has.
+/// Checks that the catalog has a sample `id`.
 pub(crate) fn known(catalog: &Catalog, id: u64) -> PyResult<SampleId> {
     let samples = catalog.len();
     match id < samples {

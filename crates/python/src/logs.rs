@@ -1,10 +1,11 @@
-//! What the library says, as lines of Python's `logging`.
+//! Passes the library's log events to Python's `logging`.
 //!
-//! Events of `tracing` are formatted where they happen, on threads that know nothing of Python, and wait in a short queue;
-//! whoever calls foreread next hands them to the logger `foreread.<crate>.<module>`. So no thread of foreread ever waits for the
-//! interpreter. The price is that a line appears when Python looks, at the latest with the next batch, and that a flood is cut:
-//! what did not fit is counted and said. The level is that of `logging.getLogger("foreread")`, looked up when a loader is made
-//! and now and then, unless [`set_level`] said otherwise.
+//! Events of `tracing` are formatted on the thread that emits them, which knows nothing of Python, and
+//! wait in a short queue. The next call of foreread passes them to the logger
+//! `foreread.<crate>.<module>`. So no thread of foreread ever waits for the GIL. The price is that a line
+//! appears at the next call, at the latest with the next batch. A flood is cut: dropped lines are
+//! counted and reported. The level is that of `logging.getLogger("foreread")`, read when a loader is
+//! created and periodically afterwards, unless [`set_level`] has set another.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -17,24 +18,24 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Lines that wait at most.
-const QUEUE: usize = 4096;
+/// The maximum number of queued lines.
+const MAX_LINES: usize = 4096;
 
-static LINES: Mutex<VecDeque<Line>> = Mutex::new(VecDeque::new());
-static WAITING: AtomicBool = AtomicBool::new(false);
+static LINES: Mutex<VecDeque<LogLine>> = Mutex::new(VecDeque::new());
+static HAS_LINES: AtomicBool = AtomicBool::new(false);
 static DROPPED: AtomicU64 = AtomicU64::new(0);
-/// Lines below this level of Python's are not made.
-static LEAST: AtomicU8 = AtomicU8::new(30);
-/// Whether a user has said the level, so that loggers are not asked for it.
-static SAID: AtomicBool = AtomicBool::new(false);
+/// Events below this Python level are disabled.
+static MIN_LEVEL: AtomicU8 = AtomicU8::new(30);
+/// Whether the user has set the level, which then overrides the logger's.
+static LEVEL_IS_SET: AtomicBool = AtomicBool::new(false);
 
-struct Line {
+struct LogLine {
     level: u8,
     target: &'static str,
     text: String,
 }
 
-/// Python's number for a level.
+/// Python's number of a level.
 fn number(level: Level) -> u8 {
     match level {
         Level::ERROR => 40,
@@ -45,16 +46,16 @@ fn number(level: Level) -> u8 {
     }
 }
 
-/// What leaves its lines in the queue.
-struct Queue;
+/// The subscriber that queues lines.
+struct LogSubscriber;
 
-impl Subscriber for Queue {
+impl Subscriber for LogSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && number(*metadata.level()) >= LEAST.load(Ordering::Relaxed)
+        metadata.is_event() && number(*metadata.level()) >= MIN_LEVEL.load(Ordering::Relaxed)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(match LEAST.load(Ordering::Relaxed) {
+        Some(match MIN_LEVEL.load(Ordering::Relaxed) {
             0..=5 => LevelFilter::TRACE,
             6..=10 => LevelFilter::DEBUG,
             11..=20 => LevelFilter::INFO,
@@ -65,7 +66,7 @@ impl Subscriber for Queue {
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
-        // Spans are never enabled; the number says nothing.
+        // Spans are never enabled, so any id will do.
         Id::from_u64(1)
     }
 
@@ -74,7 +75,7 @@ impl Subscriber for Queue {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut text = Text::default();
+        let mut text = LogText::default();
         event.record(&mut text);
         let metadata = event.metadata();
         push(number(*metadata.level()), metadata.target(), text.line());
@@ -85,17 +86,18 @@ impl Subscriber for Queue {
     fn exit(&self, _: &Id) {}
 }
 
-/// Leaves a line for Python.
+/// Queues a line for Python.
 pub(crate) fn push(level: u8, target: &'static str, text: String) {
-    // Held for a push or a swap; whoever is held up here for longer is in a fork's child, where its holder is gone.
+    // The lock is held for a push or a swap only. A longer wait happens in a forked child, whose parent's
+    // thread held the lock.
     let queued = LINES.try_lock().or_else(|_| {
         std::thread::yield_now();
         LINES.try_lock()
     });
     match queued {
-        Ok(mut lines) if lines.len() < QUEUE => {
-            lines.push_back(Line { level, target, text });
-            WAITING.store(true, Ordering::Release);
+        Ok(mut lines) if lines.len() < MAX_LINES => {
+            lines.push_back(LogLine { level, target, text });
+            HAS_LINES.store(true, Ordering::Release);
         }
         _ => {
             DROPPED.fetch_add(1, Ordering::Relaxed);
@@ -103,20 +105,20 @@ pub(crate) fn push(level: u8, target: &'static str, text: String) {
     }
 }
 
-/// An event's message, and its fields behind it.
+/// An event's message, followed by its fields.
 #[derive(Default)]
-struct Text {
+struct LogText {
     message: String,
     fields: String,
 }
 
-impl Text {
+impl LogText {
     fn line(self) -> String {
         if self.fields.is_empty() { self.message } else { format!("{}{}", self.message, self.fields) }
     }
 }
 
-impl Visit for Text {
+impl Visit for LogText {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a string does not fail.
         let _ = match field.name() {
@@ -133,19 +135,19 @@ impl Visit for Text {
     }
 }
 
-/// Begins to listen, once, and takes the level from Python.
+/// Installs the subscriber, once, and reads the level from Python.
 pub(crate) fn set_up(py: Python<'_>) -> PyResult<()> {
     static LISTENING: Once = Once::new();
-    ask_level(py)?;
-    // This module's alone: another library's subscriber is in another copy of `tracing`.
-    LISTENING.call_once(|| tracing::subscriber::set_global_default(Queue).unwrap_or_default());
+    update_level(py)?;
+    // This copy of `tracing` belongs to this module, so no other library has a subscriber in it.
+    LISTENING.call_once(|| tracing::subscriber::set_global_default(LogSubscriber).unwrap_or_default());
     Ok(())
 }
 
-/// The level of `logging.getLogger("foreread")`, where nobody has said another. Fails as any call of Python does, with Ctrl-C
-/// at the latest: what a signal's handler raises must not be lost.
-pub(crate) fn ask_level(py: Python<'_>) -> PyResult<()> {
-    if SAID.load(Ordering::Relaxed) {
+/// Reads the level of `logging.getLogger("foreread")`, unless the user has set one. Returns what a
+/// signal handler raises, for example on Ctrl-C.
+pub(crate) fn update_level(py: Python<'_>) -> PyResult<()> {
+    if LEVEL_IS_SET.load(Ordering::Relaxed) {
         return Ok(());
     }
     let logger = py.import("logging")?.call_method1("getLogger", ("foreread",))?;
@@ -154,49 +156,49 @@ pub(crate) fn ask_level(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Only lines of at least this level (Python's numbers) are made from now on.
+/// Disables lines below this level (one of Python's numbers).
 pub(crate) fn set_level(level: u8) {
-    SAID.store(true, Ordering::Relaxed);
+    LEVEL_IS_SET.store(true, Ordering::Relaxed);
     change(level);
 }
 
 fn change(level: u8) {
-    if LEAST.swap(level, Ordering::Relaxed) != level {
+    if MIN_LEVEL.swap(level, Ordering::Relaxed) != level {
         tracing::callsite::rebuild_interest_cache();
     }
 }
 
-/// Hands waiting lines to Python's loggers. Fails with what a signal's handler raises meanwhile; handlers of `logging` see to
-/// their own failures.
+/// Passes queued lines to Python's loggers. Returns what a signal handler raises. Handlers of `logging`
+/// handle their own failures.
 pub(crate) fn drain(py: Python<'_>) -> PyResult<()> {
-    if !WAITING.swap(false, Ordering::Acquire) {
+    if !HAS_LINES.swap(false, Ordering::Acquire) {
         return Ok(());
     }
     match LINES.try_lock().map(|mut lines| std::mem::take(&mut *lines)) {
-        Ok(lines) => hand_over(py, lines),
+        Ok(lines) => log_lines(py, lines),
         Err(_) => {
-            // Somebody is adding one; with the next call, then.
-            WAITING.store(true, Ordering::Release);
+            // Another thread is adding a line: the next call will pass it.
+            HAS_LINES.store(true, Ordering::Release);
             Ok(())
         }
     }
 }
 
-fn hand_over(py: Python<'_>, lines: VecDeque<Line>) -> PyResult<()> {
+fn log_lines(py: Python<'_>, lines: VecDeque<LogLine>) -> PyResult<()> {
     let loggers = py.import("logging")?.getattr("getLogger")?;
-    for Line { level, target, text } in lines {
+    for LogLine { level, target, text } in lines {
         loggers.call1((logger(target),))?.call_method1("log", (level, "%s", text))?;
     }
     match DROPPED.swap(0, Ordering::Relaxed) {
         0 => Ok(()),
         dropped => {
-            let said = format!("{dropped} lines were dropped: they came faster than Python looked");
-            loggers.call1(("foreread",))?.call_method1("warning", ("%s", said)).map(drop)
+            let message = format!("{dropped} log lines were dropped: Python did not read them in time");
+            loggers.call1(("foreread",))?.call_method1("warning", ("%s", message)).map(drop)
         }
     }
 }
 
-/// `foreread_loader::driver` as `foreread.loader.driver`; what is not ours comes below ours.
+/// Maps `foreread_loader::driver` to `foreread.loader.driver`, and other crates to names below `foreread`.
 fn logger(target: &str) -> String {
     let name = target.replace("::", ".");
     match name.strip_prefix("foreread").map(|rest| rest.trim_start_matches('_')) {

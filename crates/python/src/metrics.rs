@@ -1,7 +1,8 @@
-//! Prometheus's figures, on request.
+//! Prometheus metrics, on request.
 //!
-//! A recorder is for a whole copy of the `metrics` crate; this module's copy is its own, so that installing one disturbs nobody.
-//! It is installed when a user first asks: counters that were made before count nowhere, which is what they cost.
+//! A recorder serves one copy of the `metrics` crate. This module has its own copy, so installing a
+//! recorder affects no other library. The first request installs it. Counters that were made before are
+//! not recorded and therefore cost nothing.
 
 use std::sync::OnceLock;
 
@@ -14,19 +15,19 @@ fn handle() -> &'static PrometheusHandle {
     METRICS.get_or_init(|| {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
-        // There is none yet: this is done once.
+        // No other recorder exists: this runs once.
         metrics::set_global_recorder(recorder).unwrap_or_default();
         handle
     })
 }
 
-/// Counts from now on.
+/// Starts counting.
 #[pyfunction]
 pub(crate) fn enable_metrics() {
     handle();
 }
 
-/// What has been counted, in Prometheus's text format.
+/// The counters in Prometheus's text format.
 #[pyfunction]
 pub(crate) fn render_metrics(py: Python<'_>) -> String {
     py.detach(|| {

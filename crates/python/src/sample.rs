@@ -1,7 +1,7 @@
-//! A sample in Python: its bytes, where they are, and what the catalog knows of it.
+//! A sample in Python: its bytes without a copy, and its properties in the catalog.
 //!
-//! The bytes are never copied: a `memoryview` (or `numpy.frombuffer`) looks at the very memory that the read filled, and
-//! holds the sample, which holds that memory. It counts against the run's look-ahead until the last view of it is gone.
+//! A `memoryview` (or `numpy.frombuffer`) points to the memory that the read filled. It holds the sample,
+//! which holds that memory. The memory counts against the run's look-ahead until the last view is gone.
 
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
@@ -14,22 +14,23 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 
 use crate::catalog::path_of;
-use crate::errors::Class;
-use crate::here::Here;
+use crate::errors::ExceptionClass;
+use crate::process_local::ProcessLocal;
 
-/// Fills a view of `data`, which `owner` holds, for reading.
+/// Fills a read-only view of `data`, which `owner` holds.
 ///
 /// # Safety
-/// `view` is what Python has given to an object's `__getbuffer__`, and `owner` never lets go of `data`.
-pub(crate) unsafe fn show(
+/// `view` must come from a call of `__getbuffer__`, and `owner` must keep `data` alive and unchanged.
+pub(crate) unsafe fn fill_view(
     owner: Bound<'_, PyAny>,
     data: &[u8],
     view: *mut ffi::Py_buffer,
     flags: c_int,
 ) -> PyResult<()> {
     let py = owner.py();
-    // SAFETY: the view is a valid one (the caller's word). Python counts the owner in it, so that the bytes are there
-    // as long as the view is; they are never written, and the view says so: one for writing is refused by the call.
+    // SAFETY: the view is valid by the caller's contract. Python holds a reference to the owner in it, so the
+    // bytes outlive the view. They are never written: the view is read-only, and the call refuses requests
+    // for writable ones.
     let filled = unsafe {
         let start = data.as_ptr().cast_mut().cast::<c_void>();
         ffi::PyBuffer_FillInfo(view, owner.as_ptr(), start, data.len() as ffi::Py_ssize_t, 1, flags)
@@ -37,47 +38,49 @@ pub(crate) unsafe fn show(
     if filled == 0 { Ok(()) } else { Err(PyErr::fetch(py)) }
 }
 
-/// One sample of a batch: a read-only buffer of its bytes, with its number, label and name.
-#[pyclass(frozen, module = "foreread")]
+/// One sample of a batch: a read-only buffer of its bytes, with its id, label and name.
+#[pyclass(name = "Sample", frozen, module = "foreread")]
 #[derive(Debug)]
-pub struct Sample {
-    data: Here<Bytes>,
-    catalog: Here<Catalog>,
+pub struct PySample {
+    data: ProcessLocal<Bytes>,
+    catalog: ProcessLocal<Catalog>,
     id: SampleId,
 }
 
-impl Sample {
+impl PySample {
     pub(crate) fn new(id: SampleId, data: Bytes, catalog: Catalog) -> Self {
-        Self { data: Here::new(data), catalog: Here::new(catalog), id }
+        Self { data: ProcessLocal::new(data), catalog: ProcessLocal::new(catalog), id }
     }
 
     fn catalog(&self) -> &Catalog {
         self.catalog.peek()
     }
 
-    fn part(&self, name: &str, start: u64, end: u64) -> PyResult<Field> {
+    fn part(&self, name: &str, start: u64, end: u64) -> PyResult<PyField> {
         let data = self.data.peek();
         let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
         match range.filter(|(start, end)| start <= end && *end <= data.len()) {
-            Some((start, end)) => {
-                Ok(Field { name: name.to_owned(), id: self.id.0, data: Here::new(data.slice(start..end)) })
-            }
-            None => {
-                Err(Class::Corrupt.with(format!("sample {}: the field '{name}' lies outside it", self.id)))
-            }
+            Some((start, end)) => Ok(PyField {
+                name: name.to_owned(),
+                id: self.id.0,
+                data: ProcessLocal::new(data.slice(start..end)),
+            }),
+            None => Err(ExceptionClass::Corrupt
+                .with(format!("sample {}: the field '{name}' is out of bounds", self.id))),
         }
     }
 }
 
 #[pymethods]
-impl Sample {
-    /// The sample's number in its catalog.
+impl PySample {
+    /// The sample's id in its catalog.
     #[getter]
     fn id(&self) -> u64 {
         self.id.0
     }
 
-    /// The number of its class, as ImageFolder counts them; None where its path has no directory, and in shards.
+    /// The index of its class in the order of ImageFolder; None without a directory in its path, and in
+    /// shards.
     #[getter]
     fn label(&self) -> Option<u32> {
         self.catalog().label_index(self.id)
@@ -89,27 +92,28 @@ impl Sample {
         self.catalog().label(self.id)
     }
 
-    /// What its shard calls it (WebDataset's __key__, a zip member's name); None for files and records.
+    /// Its name in its shard (WebDataset's __key__, a zip member's name); None for files and records.
     #[getter]
     fn key(&self) -> PyResult<Option<String>> {
         let key = self.catalog().key(self.id).map_err(|error| crate::errors::raised(&error.into()))?;
         Ok(key.map(Cow::into_owned))
     }
 
-    /// Its path below the dataset's URL; of a packed one its shard, and behind a slash its name there.
+    /// Its path below the dataset's URL. The path of a packed sample is its shard's, a slash, and its name
+    /// there.
     #[getter]
     fn path(&self) -> PyResult<String> {
         path_of(self.catalog(), self.id)
     }
 
-    /// The names of a WebDataset sample's parts, in their order; none of any other.
+    /// The names of a WebDataset sample's parts, in order; empty for other samples.
     fn fields(&self) -> PyResult<Vec<String>> {
         let fields = self.catalog().fields(self.id).map_err(|error| crate::errors::raised(&error.into()))?;
         Ok(fields.into_iter().map(|field| field.name.to_owned()).collect())
     }
 
-    /// The part of a WebDataset sample that is called `name`, without a copy. KeyError if it has none.
-    fn field(&self, name: &str) -> PyResult<Field> {
+    /// The part `name` of a WebDataset sample, without a copy. Raises KeyError if there is none.
+    fn field(&self, name: &str) -> PyResult<PyField> {
         match self.catalog().field(self.id, name) {
             Some(range) => self.part(name, range.start, range.end),
             None => Err(pyo3::exceptions::PyKeyError::new_err(name.to_owned())),
@@ -124,7 +128,7 @@ impl Sample {
         PyBytes::new(py, self.data.peek())
     }
 
-    /// To another process go the bytes alone, as bytes.
+    /// Pickles the bytes only, as bytes.
     fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (Bound<'py, PyBytes>,)) {
         (py.get_type::<PyBytes>(), (self.__bytes__(py),))
     }
@@ -136,29 +140,29 @@ impl Sample {
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let sample = slf.get();
-        // SAFETY: Python gives the view, and the sample never changes.
-        unsafe { show(slf.clone().into_any(), sample.data.peek(), view, flags) }
+        // SAFETY: Python provides the view, and the sample never changes.
+        unsafe { fill_view(slf.clone().into_any(), sample.data.peek(), view, flags) }
     }
 }
 
 /// A named part of a WebDataset sample: a read-only buffer of the sample's own bytes.
-#[pyclass(frozen, module = "foreread")]
+#[pyclass(name = "Field", frozen, module = "foreread")]
 #[derive(Debug)]
-pub struct Field {
+pub struct PyField {
     name: String,
     id: u64,
-    data: Here<Bytes>,
+    data: ProcessLocal<Bytes>,
 }
 
 #[pymethods]
-impl Field {
-    /// What the member's name ends in, in lower case: jpg, cls, seg.png.
+impl PyField {
+    /// The end of the member's name, in lower case: jpg, cls, seg.png.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number of the sample that it is of.
+    /// The id of its sample.
     #[getter]
     fn id(&self) -> u64 {
         self.id
@@ -172,7 +176,7 @@ impl Field {
         PyBytes::new(py, self.data.peek())
     }
 
-    /// To another process go the bytes alone, as bytes.
+    /// Pickles the bytes only, as bytes.
     fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (Bound<'py, PyBytes>,)) {
         (py.get_type::<PyBytes>(), (self.__bytes__(py),))
     }
@@ -183,7 +187,7 @@ impl Field {
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let field = slf.get();
-        // SAFETY: Python gives the view, and the field never changes.
-        unsafe { show(slf.clone().into_any(), field.data.peek(), view, flags) }
+        // SAFETY: Python provides the view, and the field never changes.
+        unsafe { fill_view(slf.clone().into_any(), field.data.peek(), view, flags) }
     }
 }

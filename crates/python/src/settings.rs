@@ -1,8 +1,8 @@
-//! Settings as Python gives them: keyword arguments above `FOREREAD_*` above `foreread.toml` above defaults.
+//! Settings from Python: keyword arguments, then `FOREREAD_*`, then `foreread.toml`, then defaults.
 //!
-//! What has a form of its own in Python (sizes as integers, a list of directories, a path) is made the text that the command
-//! would be given, and goes the command's way from there: one parser, one set of messages, and a mistake in a file reads
-//! the same in both. Only what is of the wrong type is refused here, by `TypeError`.
+//! Values in Python's own types (sizes as integers, lists of directories, paths) are converted to the
+//! text that the command would get, and parsed like it. So there is one parser and one set of messages.
+//! Only values of wrong types are refused here, by `TypeError`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,44 +12,44 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
 
-use crate::errors::{self, Class};
+use crate::errors::{self, ExceptionClass};
 
-/// Settings of whoever decides the order, and where they belong for who only asks for samples.
-const OF_AN_ORDER: &[(&str, &str)] = &[
+/// Settings of an order, which a source of samples by id refuses, with the place where they belong.
+const ORDER_SETTINGS: &[(&str, &str)] = &[
     ("batch_size", "the batch size is your loader's"),
     ("epochs", "the number of epochs is your loop's"),
     ("seed", "the seed is your sampler's"),
     ("sampler", "the sampler is your loader's"),
-    ("deal", "what each rank reads is your sampler's to say"),
-    ("drop_last", "what becomes of the last batch is your loader's to say"),
-    ("validate", "give the validation set a loader of its own"),
-    ("on_error", "what cannot be read is an error of whoever asks for it"),
+    ("deal", "your sampler decides what each rank reads"),
+    ("drop_last", "your loader decides about the last batch"),
+    ("validate", "use a separate loader for the validation set"),
+    ("on_error", "an unreadable sample is an error of its request"),
     ("resume", "your loader has the state"),
     ("progress", "show a bar around your loop: tqdm(loader)"),
 ];
 
-/// What a run was asked for.
+/// The settings of a run.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct PythonSettings {
     pub(crate) config: Config,
     pub(crate) resume: Option<State>,
-    /// Whether ranks that find each other work together.
+    /// Whether ranks that find each other cooperate.
     pub(crate) together: bool,
-    /// Whether a bar is shown.
+    /// Whether to show progress.
     pub(crate) progress: bool,
 }
 
-impl Settings {
+impl PythonSettings {
     /// Reads the keyword arguments of `function`.
     pub(crate) fn of(function: &str, given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         Self::read(function, given, Vec::new())
     }
 
-    /// The same for what knows no other ranks, whatever its launcher and its caller say of them.
+    /// The same for objects that know no other ranks, whatever the launcher and the arguments specify.
     ///
-    /// What decides an order, or what becomes of a batch, is refused: it is somebody else's here.
+    /// Settings of an order or a batch are refused, because the caller decides these.
     pub(crate) fn alone(function: &str, given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        for (name, instead) in OF_AN_ORDER {
+        for (name, instead) in ORDER_SETTINGS {
             if given
                 .map(|given| given.get_item(name))
                 .transpose()?
@@ -57,7 +57,7 @@ impl Settings {
                 .is_some_and(|value| !value.is_none())
             {
                 return Err(
-                    Class::Config.with(format!("{name}: samples are read as they are asked for; {instead}"))
+                    ExceptionClass::Config.with(format!("{name}: samples are read on request; {instead}"))
                 );
             }
         }
@@ -65,18 +65,18 @@ impl Settings {
         Ok(Self { together: false, ..Self::read(function, given, one.into())? })
     }
 
-    /// The keyword arguments, with `overruled` in the place of what is said otherwise.
+    /// Reads the keyword arguments. `overrides` replace other values.
     fn read(
         function: &str,
         given: Option<&Bound<'_, PyDict>>,
-        overruled: Vec<(&'static str, String)>,
+        overrides: Vec<(&'static str, String)>,
     ) -> PyResult<Self> {
         let mut knobs: Vec<(&'static str, String)> = Vec::new();
         let (mut resume, mut together, mut format, mut progress) = (None, None, None, false);
         for (name, value) in given.into_iter().flatten() {
             let name: String = name.extract()?;
             if value.is_none() && name != "together" {
-                continue; // as if it had not been said
+                continue; // None means "not given"
             }
             let knob = match name.as_str() {
                 "batch_size" => ("batch-size", integer(&name, &value)?),
@@ -118,12 +118,12 @@ impl Settings {
             };
             knobs.push(knob);
         }
-        knobs.extend(overruled);
+        knobs.extend(overrides);
         let environment = |name: &str| std::env::var(name).ok();
         let gathered = Knobs::gather(COMMAND_KNOBS, knobs, environment, Path::new("foreread.toml"));
         let mut knobs = gathered.map_err(|error| errors::raised(&error))?.calling(argument);
         if let Some((_, Provenance::Default)) = knobs.get("epochs") {
-            // Python's loops end by themselves.
+            // In Python the caller's loop decides when to stop.
             knobs.set("epochs", Config::MAX_EPOCHS.to_string()).map_err(|error| errors::raised(&error))?;
         }
         let mut config = foreread_settings::config(&knobs).map_err(|error| errors::raised(&error))?;
@@ -131,16 +131,16 @@ impl Settings {
             (Some(format), _) => Some(format),
             (None, None | Some(("auto", _))) => None,
             (None, Some((name, _))) => Some(Format::from_name(name).ok_or_else(|| {
-                let why = "it is auto, files, tar, tfrecord or zip";
+                let why = "expected auto, files, tar, tfrecord or zip";
                 errors::raised(&knobs.refuse("format", why))
             })?),
         };
-        let apart = knobs.get("peers").is_some_and(|(peers, _)| peers == "off");
-        Ok(Self { config, resume, together: together.unwrap_or(!apart), progress })
+        let run_interruptible = knobs.get("peers").is_some_and(|(peers, _)| peers == "off");
+        Ok(Self { config, resume, together: together.unwrap_or(!run_interruptible), progress })
     }
 }
 
-/// As Python writes a knob's name.
+/// A setting's name in Python.
 fn argument(name: &str) -> String {
     name.replace('-', "_")
 }
@@ -154,7 +154,7 @@ fn integer(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
         Ok(number) => Ok(number.to_string()),
         Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
             let text = value.str().map_or_else(|_| "a number".to_owned(), |text| text.to_string());
-            Err(Class::Config.with(format!("{name} {text}: it is from 0 to 18446744073709551615")))
+            Err(ExceptionClass::Config.with(format!("{name} {text}: must be from 0 to 18446744073709551615")))
         }
         Err(_) => Err(wrong()),
     }
@@ -174,7 +174,7 @@ fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// Bytes as a number, or a text such as `8GiB`.
+/// A number of bytes, or a text such as `8GiB`.
 pub(crate) fn size(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
     match value.cast::<PyString>() {
         Ok(text) => text.extract(),
@@ -188,13 +188,13 @@ pub(crate) fn size(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
     }
 }
 
-/// `DIR=SIZE`, a list of that, or directories with their sizes.
+/// `DIR=SIZE`, a list of these, or directories with their sizes.
 fn disks(value: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(text) = value.cast::<PyString>() {
         return text.extract();
     }
     let wrong = |value: &Bound<'_, PyAny>| {
-        errors::wrong_type("disk", "'DIR=SIZE', a list of such, or a dict of directories and sizes", value)
+        errors::wrong_type("disk", "'DIR=SIZE', a list of these, or a dict of directories and sizes", value)
     };
     let lines: PyResult<Vec<String>> = match value.cast::<PyDict>() {
         Ok(table) => {
@@ -212,12 +212,12 @@ pub(crate) fn format(value: &Bound<'_, PyAny>) -> PyResult<Option<Format>> {
     match word("format", value)?.as_str() {
         "auto" => Ok(None),
         name => Format::from_name(name).map(Some).ok_or_else(|| {
-            Class::Config.with(format!("format {name}: it is auto, files, tar, tfrecord or zip"))
+            ExceptionClass::Config.with(format!("format {name}: expected auto, files, tar, tfrecord or zip"))
         }),
     }
 }
 
-/// What `Loader.state()` gave.
+/// A state from `Loader.state()`.
 fn state(value: &Bound<'_, PyAny>) -> PyResult<State> {
     State::from_json(&word("resume", value)?).map_err(|error| errors::raised(&error))
 }
@@ -226,15 +226,15 @@ fn is_together(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     match (value.cast::<PyBool>(), value.cast::<PyString>()) {
         (Ok(flag), _) if !flag.is_true() => Ok(false),
         (_, Ok(text)) if text.to_str()? == "auto" => Ok(true),
-        (Ok(_), _) | (_, Ok(_)) => Err(Class::Config.with("together: it is 'auto' or False")),
+        (Ok(_), _) | (_, Ok(_)) => Err(ExceptionClass::Config.with("together: expected 'auto' or False")),
         _ => Err(errors::wrong_type("together", "'auto' or False", value)),
     }
 }
 
-/// A URL or a path, as text.
+/// A URL or a path as text.
 pub(crate) fn path(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
     let path: PathBuf = value.extract().map_err(|_| errors::wrong_type(name, "a string or a path", value))?;
-    path.into_os_string()
-        .into_string()
-        .map_err(|path| Class::Config.with(format!("{name}: {} is no UTF-8", path.to_string_lossy())))
+    path.into_os_string().into_string().map_err(|path| {
+        ExceptionClass::Config.with(format!("{name}: {} is not valid UTF-8", path.to_string_lossy()))
+    })
 }

@@ -1,7 +1,7 @@
-//! `foreread.ShareClient`: samples of another process's source, and what that source needs to be asked.
+//! `foreread.ShareClient`: samples from another process's source, and the server side of a source.
 //!
-//! A client connects when it is first used, in whatever process that is: one that was inherited by `fork`, or sent to a
-//! process that was spawned, connects there for itself. So an object that holds one can be handed to workers as it is.
+//! A client connects at its first use in each process, also after `fork` or in a spawned process. So an
+//! object with a client can be passed to workers unchanged.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,67 +13,69 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyType};
 
-use crate::errors::{self, Class};
-use crate::here::Here;
-use crate::sample::show;
-use crate::source::Slot;
-use crate::{here, settings};
+use crate::errors::{self, ExceptionClass};
+use crate::process_local::ProcessLocal;
+use crate::sample::fill_view;
+use crate::source::SourceSlot;
+use crate::{process_local, settings};
 
-/// Has `slot`'s source serve other processes, if it does not, and says where.
+/// Makes the source serve other processes, unless it does already, and returns the address.
 pub(crate) fn start(
     py: Python<'_>,
-    slot: &Slot,
+    slot: &SourceSlot,
     shared_memory: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<String> {
     let mut settings = Settings::default();
     if let Some(given) = shared_memory {
         let size = settings::size("shared_memory", given)?;
         let ByteSize(bytes) =
-            size.parse().map_err(|error| Class::Config.with(format!("shared_memory: {error}")))?;
+            size.parse().map_err(|error| ExceptionClass::Config.with(format!("shared_memory: {error}")))?;
         settings = settings.with_shared_bytes(bytes);
     }
-    let samples = slot.samples().ok_or_else(|| Class::Closed.with("the source is closed; make another"))?;
+    let samples = slot
+        .samples()
+        .ok_or_else(|| ExceptionClass::Closed.with("the source is closed; create a new one"))?;
     if let Some(server) = &*slot.server() {
         return Ok(server.address());
     }
     let server = py.detach(|| samples.share(settings)).map_err(|error| errors::raised(&error))?;
-    // Another thread may have been faster; one server is enough.
-    let spare;
+    // Another thread may have started a server in the meantime.
+    let unused;
     let address = {
-        let mut there = slot.server();
-        let address = there.as_ref().unwrap_or(&server).address();
-        spare = if there.is_none() { there.replace(server) } else { Some(server) };
+        let mut current = slot.server();
+        let address = current.as_ref().unwrap_or(&server).address();
+        unused = if current.is_none() { current.replace(server) } else { Some(server) };
         address
     };
-    py.detach(|| drop(spare));
+    py.detach(|| drop(unused));
     Ok(address)
 }
 
-/// How `slot`'s source does as a server.
-pub(crate) fn status<'py>(py: Python<'py>, slot: &Slot) -> PyResult<Option<Bound<'py, PyDict>>> {
+/// The status of the source's server.
+pub(crate) fn status<'py>(py: Python<'py>, slot: &SourceSlot) -> PyResult<Option<Bound<'py, PyDict>>> {
     let Some(status) = slot.server().as_ref().map(|server| server.status()) else { return Ok(None) };
-    let said = PyDict::new(py);
-    said.set_item("clients", status.clients)?;
-    said.set_item("shared_bytes", status.shared_bytes)?;
-    said.set_item("used_bytes", status.used_bytes)?;
-    said.set_item("over_the_socket", status.over_the_socket)?;
-    Ok(Some(said))
+    let status_dict = PyDict::new(py);
+    status_dict.set_item("clients", status.clients)?;
+    status_dict.set_item("shared_bytes", status.shared_bytes)?;
+    status_dict.set_item("used_bytes", status.used_bytes)?;
+    status_dict.set_item("over_the_socket", status.over_the_socket)?;
+    Ok(Some(status_dict))
 }
 
-/// Which exception it is, of a request that was for no sample in particular.
+/// Converts the error of a request that concerns no particular sample.
 fn raised(error: &ShareError) -> PyErr {
     let class = match (error.kind(), error.tier_error()) {
-        (_, Some(error)) => Class::of_tier(error.kind()),
-        (ShareErrorKind::Gone, _) => Class::Closed,
-        (ShareErrorKind::Refused, _) => Class::Denied,
-        (ShareErrorKind::Forked, _) => Class::Fork,
-        (ShareErrorKind::Invalid, _) => Class::Config,
-        _ => Class::Error,
+        (_, Some(error)) => ExceptionClass::of_tier(error.kind()),
+        (ShareErrorKind::Gone, _) => ExceptionClass::Closed,
+        (ShareErrorKind::Refused, _) => ExceptionClass::Denied,
+        (ShareErrorKind::Forked, _) => ExceptionClass::Fork,
+        (ShareErrorKind::Invalid, _) => ExceptionClass::Config,
+        _ => ExceptionClass::Error,
     };
     class.with(error.to_string())
 }
 
-/// Does `work` without the interpreter's lock; it is told to stop when a signal handler has raised something.
+/// Runs `work` without the GIL. Its argument returns true after a signal handler raised an exception.
 fn stoppable<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send,
@@ -91,14 +93,14 @@ fn stoppable<T: Send>(
     }
 }
 
-/// A worker's way to the samples of another process's Source, which Source.share() gives the address of.
+/// Samples of another process's Source, for workers. Source.share() returns the address.
 ///
-/// It has no threads, connects when it is first used, and once for each process that uses it.
+/// The client has no threads. It connects at its first use, once in each process.
 #[pyclass(frozen, module = "foreread", weakref)]
 #[derive(Debug)]
 pub struct ShareClient {
     address: String,
-    /// Held by threads that hold the interpreter's lock and wait for nothing: no fork finds it taken.
+    /// Locked only by threads with the GIL that do not wait, so no fork finds it locked.
     client: Mutex<Option<Client>>,
 }
 
@@ -107,33 +109,34 @@ impl ShareClient {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This process's client.
+    /// The client of this process.
     fn client(&self, py: Python<'_>) -> PyResult<Client> {
         if let Some(client) = self.lock().as_ref().filter(|client| client.is_own()) {
             return Ok(client.clone());
         }
         let made = stoppable(py, |stop| Client::connect_with(&self.address, stop))?;
         let made = made.map_err(|error| raised(&error))?;
-        // Another thread may have been faster. A parent's client is let go: here that closes a copy of its socket.
-        let mut there = self.lock();
-        match there.as_ref().filter(|client| client.is_own()) {
+        // Another thread may have connected in the meantime. Dropping a parent's client closes only this
+        // process's copy of its socket.
+        let mut current = self.lock();
+        match current.as_ref().filter(|client| client.is_own()) {
             Some(client) => Ok(client.clone()),
-            None => Ok(there.insert(made).clone()),
+            None => Ok(current.insert(made).clone()),
         }
     }
 
     fn wait(&self, py: Python<'_>, ids: &[u64]) -> PyResult<Vec<SharedSample>> {
         let client = self.client(py)?;
         let wanted: Vec<_> = ids.iter().copied().map(SampleId).collect();
-        let came = stoppable(py, |stop| client.get_with(&wanted, stop))?;
+        let results = stoppable(py, |stop| client.get_with(&wanted, stop))?;
         let sample = |(id, held): (u64, Result<Held, ShareError>)| match held {
-            Ok(held) => Ok(SharedSample { id, held: Here::new(held) }),
+            Ok(held) => Ok(SharedSample { id, held: ProcessLocal::new(held) }),
             Err(error) => Err(match error.tier_error() {
-                Some(error) => errors::unread(id, error),
+                Some(error) => errors::unreadable(id, error),
                 None => raised(&error),
             }),
         };
-        ids.iter().copied().zip(came).map(sample).collect()
+        ids.iter().copied().zip(results).map(sample).collect()
     }
 }
 
@@ -141,22 +144,22 @@ impl ShareClient {
 impl ShareClient {
     #[new]
     fn new(address: String) -> Self {
-        here::watch();
+        process_local::count_forks();
         Self { address, client: Mutex::new(None) }
     }
 
     /// One sample.
     fn get(&self, py: Python<'_>, id: u64) -> PyResult<SharedSample> {
         let mut samples = self.wait(py, &[id])?;
-        samples.pop().ok_or_else(|| Class::Error.with(format!("sample {id} did not come")))
+        samples.pop().ok_or_else(|| ExceptionClass::Error.with(format!("sample {id} was not delivered")))
     }
 
-    /// Several samples, read side by side, in the order of `ids`.
+    /// Several samples, read concurrently, in the order of `ids`.
     fn get_many<'py>(&self, py: Python<'py>, ids: Vec<u64>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, self.wait(py, &ids)?)
     }
 
-    /// Asks the source something: 'report' gives its report as JSON.
+    /// Sends a named request to the source: 'report' returns its report as JSON.
     #[pyo3(signature = (name, payload = None))]
     fn call<'py>(
         &self,
@@ -165,43 +168,43 @@ impl ShareClient {
         payload: Option<&[u8]>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let client = self.client(py)?;
-        let came = stoppable(py, |stop| client.call_with(name, payload.unwrap_or_default(), stop))?;
-        came.map(|bytes| PyBytes::new(py, &bytes)).map_err(|error| raised(&error))
+        let results = stoppable(py, |stop| client.call_with(name, payload.unwrap_or_default(), stop))?;
+        results.map(|bytes| PyBytes::new(py, &bytes)).map_err(|error| raised(&error))
     }
 
-    /// Lets go of the connection. The client connects anew when it is used again.
+    /// Closes the connection. The next use connects again.
     fn close(&self) {
         let client = self.lock().take();
         drop(client);
     }
 
-    /// Where the source is, with the secret that lets its user in.
+    /// The address of the source, including its secret.
     #[getter]
     fn address(&self) -> &str {
         &self.address
     }
 
-    /// A client goes to another process by its address.
+    /// Pickles the client as its address.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyType>, (String,)) {
         (slf.get_type(), (slf.get().address.clone(),))
     }
 
     fn __repr__(&self) -> String {
-        // What follows the name is a secret.
+        // The part after the name is secret.
         let (name, _) = self.address.split_once(':').unwrap_or((&self.address, ""));
         format!("<foreread.ShareClient of {name}>")
     }
 }
 
-/// A sample that came from another process: a read-only buffer of its bytes, where they lie in shared memory.
+/// A sample from another process: a read-only buffer of its bytes in shared memory.
 ///
-/// Its place there is taken until the last view of it is gone. It is of the process that got it: a process that is forked
-/// later may not read it.
+/// Its shared memory is occupied until the last view is gone. Only the process that received it may read
+/// it, not a child forked later.
 #[pyclass(frozen, module = "foreread")]
 #[derive(Debug)]
 pub struct SharedSample {
     id: u64,
-    held: Here<Held>,
+    held: ProcessLocal<Held>,
 }
 
 impl SharedSample {
@@ -212,13 +215,13 @@ impl SharedSample {
 
 #[pymethods]
 impl SharedSample {
-    /// The sample's number in its catalog.
+    /// The sample's id in its catalog.
     #[getter]
     fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whether it lies in shared memory; else there was no room, and it is this process's own copy.
+    /// Whether it is in shared memory. Without room there, it is a copy in this process.
     #[getter]
     fn is_shared(&self) -> PyResult<bool> {
         self.held.get("sample").map(Held::is_shared)
@@ -232,7 +235,7 @@ impl SharedSample {
         self.bytes().map(|bytes| PyBytes::new(py, bytes))
     }
 
-    /// To another process go the bytes alone, as bytes.
+    /// Pickles the bytes only, as bytes.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyType>, (Bound<'py, PyBytes>,))> {
         Ok((py.get_type::<PyBytes>(), (self.__bytes__(py)?,)))
     }
@@ -243,7 +246,7 @@ impl SharedSample {
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let bytes = slf.get().bytes()?;
-        // SAFETY: Python gives the view, and the sample holds its bytes as long as it lives.
-        unsafe { show(slf.clone().into_any(), bytes, view, flags) }
+        // SAFETY: Python provides the view, and the sample holds its bytes for its lifetime.
+        unsafe { fill_view(slf.clone().into_any(), bytes, view, flags) }
     }
 }

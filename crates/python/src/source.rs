@@ -1,4 +1,4 @@
-//! `foreread.Source`: samples by their ids, from Python.
+//! `foreread.Source`: samples by id, in Python.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -6,34 +6,34 @@ use std::time::Duration;
 use foreread::SampleId;
 use foreread::report::Report;
 use foreread::share::Server;
-use foreread::{Catalog, Source as Samples};
+use foreread::{Catalog, Source};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::catalog::{Catalog as Listed, path_of};
-use crate::engine::{self, Live};
-use crate::errors::{self, Class};
-use crate::here::Here;
+use crate::catalog::{PyCatalog, path_of};
+use crate::errors::{self, ExceptionClass};
+use crate::interrupt::{self, Interrupted, POLL_INTERVAL};
 use crate::loader::{builder, known};
-use crate::sample::Sample;
-use crate::settings::Settings;
+use crate::monitor::Monitor;
+use crate::process_local::ProcessLocal;
+use crate::run::{self, Closable};
+use crate::sample::PySample;
+use crate::settings::PythonSettings;
 use crate::share;
-use crate::waiting::{self, Interrupted, NAP};
-use crate::watch::Watch;
-use crate::{allocator, here, json, logs};
+use crate::{allocator, json, logs, process_local};
 
-/// A source until it is closed.
+/// A source, empty after closing.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    samples: RwLock<Option<Samples>>,
-    /// What other processes ask, once they may.
+pub(crate) struct SourceSlot {
+    samples: RwLock<Option<Source>>,
+    /// The server for other processes, after `share()`.
     server: Mutex<Option<Server>>,
 }
 
-impl Slot {
-    pub(crate) fn samples(&self) -> Option<Samples> {
+impl SourceSlot {
+    pub(crate) fn samples(&self) -> Option<Source> {
         self.samples.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -42,10 +42,10 @@ impl Slot {
     }
 }
 
-impl Live for Slot {
+impl Closable for SourceSlot {
     fn close(&self, _: Duration, _: Interrupted) {
         let taken = self.samples.write().unwrap_or_else(PoisonError::into_inner).take();
-        // Workers hear of the end first.
+        // Workers are notified of the end first.
         let server = self.server().take();
         drop(server);
         if let Some(samples) = taken
@@ -56,58 +56,58 @@ impl Live for Slot {
     }
 }
 
-/// Samples by their numbers, in whatever order somebody else decides; read ahead as far as that is announced.
+/// Samples by id, in the caller's order, read ahead as far as that order is announced.
 ///
-/// `target` and settings are those of Loader; what says in which order samples are read has no meaning here.
-#[pyclass(frozen, module = "foreread", weakref)]
+/// `target` and settings are those of Loader, except settings of an order.
+#[pyclass(name = "Source", frozen, module = "foreread", weakref)]
 #[derive(Debug)]
-pub struct Source {
-    slot: Here<Arc<Slot>>,
-    catalog: Here<Catalog>,
+pub struct PySource {
+    slot: ProcessLocal<Arc<SourceSlot>>,
+    catalog: ProcessLocal<Catalog>,
     labels: Vec<String>,
-    watch: Watch,
+    watch: Monitor,
 }
 
-impl Source {
-    pub(crate) fn samples_here(&self) -> PyResult<Samples> {
+impl PySource {
+    pub(crate) fn open_samples(&self) -> PyResult<Source> {
         let slot = self.slot.get("Source")?;
-        slot.samples().ok_or_else(|| Class::Closed.with("the source is closed; make another"))
+        slot.samples().ok_or_else(|| ExceptionClass::Closed.with("the source is closed; create a new one"))
     }
 
     fn samples_known(&self) -> &Catalog {
         self.catalog.peek()
     }
 
-    fn wait(&self, py: Python<'_>, ids: &[u64]) -> PyResult<Vec<Sample>> {
+    fn wait(&self, py: Python<'_>, ids: &[u64]) -> PyResult<Vec<PySample>> {
         for &id in ids {
             known(self.samples_known(), id)?;
         }
-        let samples = self.samples_here()?;
+        let samples = self.open_samples()?;
         self.watch.before(py, None, || Some(samples.report()))?;
         let mut requests = py.detach(|| samples.request(ids));
-        let mut here: Vec<Option<Sample>> = ids.iter().map(|_| None).collect();
+        let mut results: Vec<Option<PySample>> = ids.iter().map(|_| None).collect();
         while requests.remaining() > 0 {
-            let came = py.detach(|| requests.wait(NAP));
-            match came {
+            let result = py.detach(|| requests.wait(POLL_INTERVAL));
+            match result {
                 Some((at, Ok(data))) => {
-                    let sample = Sample::new(SampleId(ids[at]), data, self.samples_known().clone());
-                    if let Some(place) = here.get_mut(at) {
-                        *place = Some(sample);
+                    let sample = PySample::new(SampleId(ids[at]), data, self.samples_known().clone());
+                    if let Some(slot) = results.get_mut(at) {
+                        *slot = Some(sample);
                     }
                 }
-                Some((at, Err(error))) => return Err(errors::unread(ids[at], &error)),
+                Some((at, Err(error))) => return Err(errors::unreadable(ids[at], &error)),
                 None => {
                     logs::drain(py)?;
                     py.check_signals()?;
                 }
             }
         }
-        Ok(here.into_iter().flatten().collect())
+        Ok(results.into_iter().flatten().collect())
     }
 }
 
 #[pymethods]
-impl Source {
+impl PySource {
     #[new]
     #[pyo3(signature = (target, **settings))]
     fn new(
@@ -116,44 +116,50 @@ impl Source {
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         allocator::set_up();
-        here::watch();
+        process_local::count_forks();
         logs::set_up(py)?;
-        // Each process has an order of its own, which others do not know.
-        let settings = Settings::alone("Source", settings)?;
+        // Each process has its own order, which others do not know.
+        let settings = PythonSettings::alone("Source", settings)?;
         let builder = builder(target, settings)?;
-        let made = waiting::apart(py, Duration::ZERO, move |_| builder.source())?;
+        let made = interrupt::run_interruptible(py, Duration::ZERO, move |_| builder.source())?;
         logs::drain(py)?;
         let samples = made.map_err(|error| errors::raised(&error))?;
         let catalog = samples.catalog().clone();
         let labels = catalog.labels().iter().map(|label| label.to_string()).collect();
-        let slot = Arc::new(Slot { samples: RwLock::new(Some(samples)), server: Mutex::new(None) });
-        engine::list(Arc::downgrade(&slot) as std::sync::Weak<dyn Live>);
-        Ok(Self { slot: Here::new(slot), catalog: Here::new(catalog), labels, watch: Watch::new(None) })
+        let slot = Arc::new(SourceSlot { samples: RwLock::new(Some(samples)), server: Mutex::new(None) });
+        run::register(Arc::downgrade(&slot) as std::sync::Weak<dyn Closable>);
+        Ok(Self {
+            slot: ProcessLocal::new(slot),
+            catalog: ProcessLocal::new(catalog),
+            labels,
+            watch: Monitor::new(None),
+        })
     }
 
-    /// Says in which order samples will be asked for from now on: a list of epochs, each a buffer of 64-bit integers
+    /// Announces the order of future requests: a list of epochs, each a buffer of 64-bit integers
     /// (array('q'), NumPy's int64) or a list of numbers. With `goes_on`, epochs like the last one follow.
     #[pyo3(signature = (orders, *, goes_on = false))]
     fn announce(&self, py: Python<'_>, orders: Vec<Bound<'_, PyAny>>, goes_on: bool) -> PyResult<()> {
         let orders: Vec<Vec<u64>> = orders.iter().map(order).collect::<PyResult<_>>()?;
-        let samples = self.samples_here()?;
-        let done = waiting::apart(py, Duration::ZERO, move |_| samples.announce(orders, goes_on))?;
+        let samples = self.open_samples()?;
+        let done =
+            interrupt::run_interruptible(py, Duration::ZERO, move |_| samples.announce(orders, goes_on))?;
         logs::drain(py)?;
         done.map_err(|error| errors::raised(&error))
     }
 
-    /// One sample, read now unless it has been read ahead.
-    fn get(&self, py: Python<'_>, id: u64) -> PyResult<Sample> {
+    /// One sample, read now unless it was read ahead.
+    fn get(&self, py: Python<'_>, id: u64) -> PyResult<PySample> {
         let mut samples = self.wait(py, &[id])?;
-        samples.pop().ok_or_else(|| Class::Error.with(format!("sample {id} did not come")))
+        samples.pop().ok_or_else(|| ExceptionClass::Error.with(format!("sample {id} was not delivered")))
     }
 
-    /// Several samples, read side by side, in the order of `ids`.
+    /// Several samples, read concurrently, in the order of `ids`.
     fn get_many<'py>(&self, py: Python<'py>, ids: Vec<u64>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, self.wait(py, &ids)?)
     }
 
-    /// The number of the sample at this path below the dataset's URL; None if there is none.
+    /// The id of the sample at this path below the dataset's URL; None if there is none.
     fn find(&self, path: &str) -> Option<u64> {
         self.samples_known().find(path).map(|id| id.0)
     }
@@ -163,60 +169,63 @@ impl Source {
         path_of(self.samples_known(), known(self.samples_known(), id)?)
     }
 
-    /// The number of a sample's class; None where it has none.
+    /// The index of a sample's class; None if it has none.
     fn label(&self, id: u64) -> PyResult<Option<u32>> {
         Ok(self.samples_known().label_index(known(self.samples_known(), id)?))
     }
 
-    /// Lets processes of this one's user on this machine ask for samples (ShareClient), and says where: the same address
-    /// every time. Samples that they hold lie in shared memory, `shared_memory` bytes at most (256 MiB); what finds no room
-    /// there takes a slower way. It ends when the source is closed.
+    /// Serves samples to this user's processes on this machine (ShareClient) and returns the address, the
+    /// same at every call. Samples that they hold are in shared memory, at most `shared_memory` bytes
+    /// (256 MiB). Samples without room there are sent through the socket, which is slower. Closing the
+    /// source ends it.
     #[pyo3(signature = (*, shared_memory = None))]
     fn share(&self, py: Python<'_>, shared_memory: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
         share::start(py, self.slot.get("Source")?, shared_memory)
     }
 
-    /// How sharing goes: how many clients there are, and how much of the shared memory they hold; None before share().
+    /// The number of clients and their use of the shared memory; None before share().
     fn shared<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         share::status(py, self.slot.get("Source")?)
     }
 
-    /// What has been delivered and read so far, as the command's JSON report says it.
+    /// The report so far, as the command's JSON report.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let samples = self.samples_here()?;
+        let samples = self.open_samples()?;
         let report: Report = py.detach(|| samples.report());
         logs::drain(py)?;
         json::python(py, &report)
     }
 
-    /// What has been done in a few figures: foreread.Stats. Rates and shares are those since the last call.
+    /// A summary: foreread.Stats. Rates and shares cover the time since the last call.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let samples = self.samples_here()?;
+        let samples = self.open_samples()?;
         let report: Report = py.detach(|| samples.report());
         self.watch.stats(py, report)
     }
 
-    /// Looks whether much of the last seconds was waited for samples, and says so in the log. Asking in this process does that
-    /// by itself; where workers ask, nobody else would. `waited` is how long the trainer has waited so far, in seconds, where it
-    /// does not ask itself.
+    /// Logs a warning if the trainer waited for samples for much of the last seconds. Requests in this
+    /// process do this automatically, requests of workers do not. `waited` is the trainer's total stall time
+    /// in seconds, if the trainer makes no requests itself.
     #[pyo3(signature = (waited = None))]
     fn watch(&self, py: Python<'_>, waited: Option<f64>) -> PyResult<()> {
-        let samples = self.samples_here()?;
+        let samples = self.open_samples()?;
         self.watch.before(py, waited, || Some(samples.report()))
     }
 
-    /// Says that an epoch is over: the time until samples are asked for again does not count. Of a closed source that is true
-    /// already: an iterator that the program's end drops says it when all is closed.
+    /// Marks the end of an epoch: the time until the next request does not count. Does nothing for a closed
+    /// source, because an iterator may be dropped after everything is closed at the program's end.
     fn pause(&self) {
-        if let Ok(samples) = self.samples_here() {
+        if let Ok(samples) = self.open_samples() {
             samples.pause();
         }
     }
 
-    /// Ends reading, and waits until the disk tier has written what it was given. Closing twice is no error.
+    /// Stops reading and waits for the writes of the disk tier. Closing twice is not an error.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let slot = Arc::clone(self.slot.get("Source")?);
-        waiting::apart(py, Duration::ZERO, move |interrupted| slot.close(Duration::ZERO, interrupted))?;
+        interrupt::run_interruptible(py, Duration::ZERO, move |interrupted| {
+            slot.close(Duration::ZERO, interrupted)
+        })?;
         logs::drain(py)?;
         Ok(())
     }
@@ -231,31 +240,31 @@ impl Source {
         self.close(py)
     }
 
-    /// How many samples the dataset has.
+    /// The number of samples in the dataset.
     #[getter]
     fn samples(&self) -> u64 {
         self.samples_known().len()
     }
 
-    /// Their bytes.
+    /// Their total bytes.
     #[getter]
     fn bytes(&self) -> u64 {
         self.samples_known().total_bytes()
     }
 
-    /// Which samples there are.
+    /// The catalog of the samples.
     #[getter]
-    fn catalog(&self) -> Listed {
-        Listed::from(self.catalog.peek().clone())
+    fn catalog(&self) -> PyCatalog {
+        PyCatalog::from(self.catalog.peek().clone())
     }
 
-    /// Whether the kernel of this machine caches the files: they are on a file system of its own.
+    /// Whether this machine's kernel caches the files, because they are on a local file system.
     #[getter]
     fn is_kernel_cached(&self) -> PyResult<bool> {
-        Ok(self.samples_here()?.is_kernel_cached())
+        Ok(self.open_samples()?.is_kernel_cached())
     }
 
-    /// The names of the classes, by their numbers.
+    /// The names of the classes, by index.
     #[getter]
     fn labels(&self) -> Vec<String> {
         self.labels.clone()
@@ -273,9 +282,7 @@ impl Source {
 /// An epoch's ids.
 fn order(given: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let wrong = || {
-        PyTypeError::new_err(
-            "an order is a buffer of 64-bit integers or a list of numbers that are not negative",
-        )
+        PyTypeError::new_err("an order must be a buffer of 64-bit integers or a list of non-negative numbers")
     };
     if let Ok(buffer) = PyBuffer::<i64>::get(given) {
         let ids = buffer.to_vec(given.py())?;

@@ -1,4 +1,4 @@
-"""A bucket on this machine: as much of S3 as listing and reading take, over files of a directory."""
+"""A local bucket: the part of S3 for listing and reading, over files of a directory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-#: A page of the listing.
+#: The size of a page of the listing.
 _PAGE = 50
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    #: Keys and what they hold, and the bucket's name.
+    #: Keys with their contents, and the bucket's name.
     objects: dict[str, Path]
     bucket: str
 
@@ -32,7 +32,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
         except ConnectionError:
-            # Whoever ends in the middle of reading ahead wants no more.
+            # A client that ends during read-ahead closes its connections.
             self.close_connection = True
 
     def do_GET(self) -> None:
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def bucket(name: str, prefix: str, directory: Path) -> Iterator[dict[str, str]]:
-    """Serves a directory's files below a prefix, and says what the environment of a reader has to have."""
+    """Serves a directory's files below a prefix, and returns the environment for readers."""
     objects = {quote(f"{prefix}/{path.relative_to(directory)}"): path for path in directory.rglob("*") if path.is_file()}
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"objects": objects, "bucket": name}))
     thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""Datasets that tests read."""
+"""The datasets of the tests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-#: The wheel as it is installed by users, where `cargo xtask` has built it.
+#: The wheel that `cargo xtask` has built, if any.
 WHEEL = os.environ.get("FOREREAD_TEST_WHEEL")
 
 
 def content(number: int) -> bytes:
-    """What the file of this number holds: of another length each, and telling."""
+    """The unique content of a file, of varying length."""
     return f"sample {number} ".encode() * (1 + number % 7)
 
 
@@ -31,12 +31,12 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def interpreter(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A user's Python: in a fresh environment that sees the system's packages, with the wheel. Without a wheel it is this one."""
+    """The Python of a fresh environment with the system's packages and the wheel. Without a wheel, this Python."""
     if WHEEL is None:
         return sys.executable
     fresh = tmp_path_factory.mktemp("fresh")
     python = str(fresh / "bin" / "python")
     subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", str(fresh)], check=True)
-    # It needs nothing that the wheel does not bring.
+    # It needs only what the wheel contains.
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", WHEEL], check=True)
     return python

@@ -24,7 +24,7 @@ SAMPLES, BYTES, BATCH = 512, 16 * 1024, 64
 
 
 class Files(Dataset[Any]):
-    """The same files, read by PyTorch."""
+    """PyTorch's dataset over the same files."""
 
     def __init__(self, root: Path) -> None:
         self.paths = sorted(root.rglob("*.bin"))

@@ -1,4 +1,4 @@
-"""Runs the Python that documents show, as it stands there.
+"""Runs the Python examples of documents as printed.
 
     documents.py DOCUMENT SECTION IMAGES SCRATCH
 
@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[3]
 
-#: What examples name, and what there is: directories of the one who tries them, and how long a training is.
+#: Names in examples and their replacements: directories, and the length of a training.
 PLACES = {
     "/lustre/train": "{images}",
     "/data/train": "{images}",
@@ -33,13 +33,13 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two fences: where its first line is, and what it says."""
+    """A code block: the number of its first line, and its text."""
 
     line: int
     code: str
 
     def imports(self) -> set[str]:
-        """The packages that it imports."""
+        """The imported packages."""
         found = set()
         for node in ast.walk(ast.parse(self.code)):
             if isinstance(node, ast.Import):
@@ -51,7 +51,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A document's part with blocks of Python in it."""
+    """A section of a document with Python blocks."""
 
     document: Path
     heading: str
@@ -61,12 +61,12 @@ class Section:
         return f"{self.document.relative_to(ROOT) if self.document.is_relative_to(ROOT) else self.document.name}: {self.heading}"
 
     def imports(self) -> set[str]:
-        """The packages that its blocks import."""
+        """The packages imported by its blocks."""
         return {name for block in self.blocks for name in block.imports()}
 
 
 def sections(document: Path) -> Iterator[Section]:
-    """The parts of a document under headings of the second level, as far as they show Python."""
+    """The second-level sections of a document that have Python blocks."""
     heading, blocks, fence, code = "", list[Block](), "", list[str]()
     for number, line in enumerate([*document.read_text().splitlines(), "## "], 1):
         if fence:
@@ -85,12 +85,12 @@ def sections(document: Path) -> Iterator[Section]:
 
 
 def everywhere() -> list[Section]:
-    """The sections of all documents that users read."""
+    """The sections of all user documents."""
     return [section for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] for section in sections(path)]
 
 
 class Trainer:
-    """A network that is too small to learn anything, and shows every bit of what it is given."""
+    """A tiny network, whose losses depend on every bit of its input."""
 
     def __init__(self) -> None:
         import torch
@@ -111,7 +111,7 @@ class Trainer:
         self.losses.append(loss.item())
 
     def run(self, loader: Any) -> None:
-        """Two epochs, as a training has them."""
+        """Trains two epochs."""
         for epoch in range(2):
             if hasattr(loader.sampler, "set_epoch"):
                 loader.sampler.set_epoch(epoch)
@@ -120,7 +120,7 @@ class Trainer:
 
 
 def prepared(images: str) -> dict[str, Any]:
-    """What the text takes for granted: a transform, a loader of the reader's, a job of one process."""
+    """The names that the text assumes: a transform, a loader, a job of one process."""
     import torch
     from torch.utils.data import DataLoader, DistributedSampler
     from torchvision import datasets, transforms

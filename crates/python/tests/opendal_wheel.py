@@ -1,4 +1,4 @@
-"""The wheel that is built with the feature `opendal` reads a web server. Run by `cargo xtask soak`, which builds it."""
+"""The wheel with the feature `opendal` reads a web server. Run by `cargo xtask soak`, which builds it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    #: Each read is a connection to it, and many are made at once.
+    #: Each read is a connection, and many are concurrent.
     request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever ends in the middle of reading ahead wants no more."""
+        """Ignores connections that a client closes during read-ahead."""
 
 
 def test_a_web_server_is_read(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Scripts as users run them: by a Python of theirs, from a directory of theirs, on one rank or on several."""
+"""Runs scripts like users do: by a separate Python, from a separate directory, on one rank or several."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from documents import ROOT
 
 EXAMPLES = ROOT / "examples" / "pytorch"
 
-# Not how long it may take: how long a hang is waited for.
+# The deadline of a hang, not a measure of speed.
 HANG = 300
 
 
 def run(interpreter: str, directory: Path, *command: object, **variables: str) -> str:
-    """What a script prints that a user's Python runs in `directory`."""
+    """The output of a script that a user's Python runs in `directory`."""
     launchers = ("RANK", "WORLD", "MASTER", "PYTHONPATH" if WHEEL else "RANK")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     done = subprocess.run(
@@ -33,7 +33,7 @@ def run(interpreter: str, directory: Path, *command: object, **variables: str) -
 
 
 def losses(interpreter: str, directory: Path, ranks: int, *command: object) -> list[str]:
-    # torchrun. PyTorch 1.13's, on Python 3.11, takes no redirection at all for a mistake, so each stream gets one.
+    # PyTorch 1.13's torchrun on Python 3.11 fails without redirections, so each stream gets one.
     torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", ranks, "--redirects", "2", "--tee", "1"]
     said = run(interpreter, directory, *(torchrun if ranks > 1 else []), *command)
     return [line.removeprefix("[default0]:") for line in said.splitlines() if "epoch " in line]

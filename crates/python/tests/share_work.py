@@ -1,4 +1,4 @@
-"""A main process and its workers, for `test_share.py`: run as a script, and imported again where processes are spawned."""
+"""A main process and its workers, for `test_share.py`: run as a script, and imported in spawned processes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 import foreread
 from foreread._native import Source
 
-# Whoever starts the tests in the background has them ignore Ctrl-C, and their children too.
+# Background jobs of a shell ignore Ctrl-C, and so do their children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def say(words: str) -> None:
-    """A line in one piece: several processes write to one pipe."""
+    """Writes a whole line at once, because several processes write to one pipe."""
     os.write(1, f"{words}\n".encode())
 
 
 def digest(client: Any, ids: Sequence[int], at_once: int) -> str:
-    """Of all these samples, got one by one or side by side."""
+    """Checks these samples, read individually or concurrently."""
     found = hashlib.sha256()
     for first in range(0, len(ids), at_once):
         part = list(ids[first : first + at_once])
@@ -50,7 +50,7 @@ def hold(client: foreread.ShareClient, count: int) -> None:
 
 
 def ask_on(client: foreread.ShareClient) -> None:
-    """Asks without end, and tells how that ended."""
+    """Sends requests in an endless loop, and reports its end."""
     try:
         try:
             say("asks")
@@ -60,12 +60,12 @@ def ask_on(client: foreread.ShareClient) -> None:
             ended = str(error)
         say(f"ended: {ended}")
     except KeyboardInterrupt:
-        # Perhaps while the main process's end was heard of.
+        # Possibly during the notification of the main process's end.
         say("interrupted")
 
 
 def in_use() -> tuple[int, int, int]:
-    """Threads, descriptors of sockets and shared memory, and mappings of it."""
+    """The number of threads, descriptors of sockets and shared memory, and mappings."""
     targets = []
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -78,7 +78,7 @@ def in_use() -> tuple[int, int, int]:
 
 
 def cycles(directory: str, method: str, count: int) -> None:
-    """Starts a source and workers, and stops them, again and again: nothing is left of any."""
+    """Starts and stops a source and workers repeatedly. Nothing is left."""
     context: Any = multiprocessing.get_context(method)
     before = None
     for cycle in range(count + 1):
@@ -112,14 +112,14 @@ def cycles(directory: str, method: str, count: int) -> None:
         else:
             raise AssertionError("a closed source was served")
         del client, source
-        # What Python and multiprocessing keep for the next time is there after the first.
+        # Resources that Python and multiprocessing keep exist after the first run.
         before = before if before is not None else settled(None)
         assert settled(before) == before, f"cycle {cycle}: {settled(before)} instead of {before}"
     say("clean")
 
 
 def settled(wanted: tuple[int, int, int] | None) -> tuple[int, int, int]:
-    """What is in use when threads that have been asked to end have ended."""
+    """The resources in use after all ending threads have ended."""
     until = time.monotonic() + 20
     now = in_use()
     while time.monotonic() < until and (wanted is None or now != wanted):
@@ -131,7 +131,7 @@ def settled(wanted: tuple[int, int, int] | None) -> tuple[int, int, int]:
 
 
 def main_with_workers(directory: str, method: str, end: str) -> None:
-    """Has workers that ask without end, and ends in some way."""
+    """Starts workers that send requests in a loop, and ends in a given way."""
     context: Any = multiprocessing.get_context(method)
     source = Source(directory)
     client = foreread.ShareClient(source.share())
@@ -140,7 +140,7 @@ def main_with_workers(directory: str, method: str, end: str) -> None:
     for worker in workers:
         worker.start()
     try:
-        # From here on: Python loses a Ctrl-C that comes while it forks.
+        # After the fork, because Python loses a Ctrl-C during a fork.
         say("started")
         if end == "exception":
             sys.stdin.readline()
@@ -150,7 +150,7 @@ def main_with_workers(directory: str, method: str, end: str) -> None:
             source.close()
             return
         sys.stdin.readline()
-        # Looks up again and again: where another thread is given the signal, it is noted and interrupts no wait.
+        # Polls, because a signal that another thread receives does not interrupt waits.
         while True:
             time.sleep(0.02)
     except KeyboardInterrupt:
@@ -164,7 +164,7 @@ def main_with_workers(directory: str, method: str, end: str) -> None:
 
 
 def killed_worker(directory: str, method: str) -> None:
-    """A worker that holds everything is killed: what it held comes back, and others never wait for it."""
+    """Kills a worker that holds everything. Its samples are freed, and other workers never wait."""
     context: Any = multiprocessing.get_context(method)
     source = Source(directory)
     client = foreread.ShareClient(source.share(shared_memory=4096))
@@ -189,7 +189,7 @@ def killed_worker(directory: str, method: str) -> None:
 
 
 def held_sample(directory: str) -> None:
-    """A forked child finds a sample that its parent holds, and a client that its parent has used."""
+    """A forked child inherits a sample and a used client of its parent."""
     source = Source(directory)
     client = foreread.ShareClient(source.share())
     sample = client.get(7)

@@ -43,7 +43,7 @@ staging = "honest"
 """
 
 
-def test_an_index_says_what_is_there(directory: Path) -> None:
+def test_index_lists_all_samples(directory: Path) -> None:
     told: list[tuple[int, int]] = []
     catalog = foreread.index(directory, exclude="**/09?.bin", progress=lambda samples, size: told.append((samples, size)))
     assert len(catalog) == 90 and catalog.total_bytes == sum(len(content(n)) for n in range(90))
@@ -91,7 +91,7 @@ def test_a_missing_package_is_named_with_its_remedy(directory: Path, monkeypatch
         foreread.index(directory).to_arrow()
 
 
-def test_a_plan_says_what_the_command_says(directory: Path) -> None:
+def test_plan_equals_the_commands(directory: Path) -> None:
     plan = foreread.plan(directory, epochs=3, memory="1MiB", origin_limit="1MB/s", batch_size=10)
     total = sum(len(content(n)) for n in range(100))
     assert plan["floor_origin_bytes"] == total == plan["plan"]["origin_bytes"]
@@ -144,7 +144,7 @@ def test_mistakes_are_named(directory: Path, tmp_path: Path) -> None:
         foreread.plan(directory, batch_size=0)
 
 
-def test_what_a_progress_function_raises_ends_the_index(directory: Path) -> None:
+def test_progress_functions_exception_ends_the_index(directory: Path) -> None:
     def refuse(samples: int, size: int) -> None:
         raise LookupError("enough")
 

@@ -1,4 +1,4 @@
-"""What documents show runs, as it stands there."""
+"""The Python examples of documents run as printed."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from bucket import bucket
 from documents import ROOT, Section
 from torch_images import generators, images  # noqa: F401
 
-# Not how long anything may take: how long a hang is waited for.
+# The deadline of a hang, not a measure of speed.
 HANG = 300
 
-#: What the tests' usual environment has not, and `cargo xtask soak` has.
+#: Packages of `cargo xtask soak` that the usual test environment lacks.
 OTHERS = {"accelerate", "jax", "lightning", "tensorflow"}
 
 
 @pytest.fixture(scope="module")
 def store(images: Path) -> Iterator[dict[str, str]]:
-    """The bucket that the documents name, with images in it."""
+    """The bucket in the documents, with images."""
     with bucket("my-bucket", "train", images) as environment:
         yield environment
 
 
 def ran(section: Section, images: Path, scratch: Path, store: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """A process that runs a section's blocks, in an empty directory, for which every warning is an error."""
+    """Runs a section's blocks in a process in an empty directory, with warnings as errors."""
     scratch.mkdir()
-    # PyTorch has advice for who has fewer cores than an example has workers.
+    # PyTorch warns if an example has more workers than the machine has cores.
     quiet = [] if section.imports() & OTHERS else ["-W", "error", "-W", "ignore:This DataLoader will create:UserWarning"]
     command = [sys.executable, *quiet, documents.__file__, str(section.document), section.heading, str(images), str(scratch)]
     environment = os.environ | store
@@ -62,7 +62,7 @@ def test_examples_run(section: Section, images: Path, tmp_path: Path, store: dic
             pytest.skip(f"needs {package}: `cargo xtask soak --only frameworks` has it")
     done = ran(section, images, tmp_path / "empty", store)
     assert done.returncode == 0, done.stderr
-    # The last line: an example may print, too.
+    # The last line, because an example may print too.
     by_block = json.loads(done.stdout.splitlines()[-1])
     losses = [loss for block in by_block.values() for loss in block]
     assert all(map(math.isfinite, losses))
@@ -77,7 +77,7 @@ def test_every_example_is_found() -> None:
 
 
 @pytest.mark.parametrize("word", ["set_epoch", "batch_size=64"])
-def test_an_example_that_is_broken_is_found_and_its_line_named(
+def test_broken_example_is_reported_with_its_line(
     images: Path, tmp_path: Path, store: dict[str, str], word: str
 ) -> None:
     text = (ROOT / "docs" / "pytorch.md").read_text()

@@ -1,4 +1,4 @@
-"""Accelerate and Lightning train what plain PyTorch trains, and what they ask for is read ahead."""
+"""Accelerate and Lightning train like plain PyTorch, with read-ahead."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_accelerates_losses_are_its_own(images: Path, tmp_path: Path, ranks: int
     assert len(plain) == 2 * (4 if ranks == 1 else 2), plain
     for workers in (0, 2):
         assert trained("train_accelerate.py", "wrap", workers) == plain
-    # It deals batches to ranks in another way than DistributedSampler; foreread's own loader does as that one.
+    # Its shares differ from DistributedSampler's, which foreread's loader follows.
     assert trained("train_accelerate.py", "loader") == (plain if ranks == 1 else trained("train.py", "no"))
 
 
 @pytest.mark.parametrize("seedable", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_accelerate_deals_is_read_ahead(folder: Any, seedable: bool, workers: int) -> None:
+def test_accelerates_share_is_read_ahead(folder: Any, seedable: bool, workers: int) -> None:
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
 
@@ -101,7 +101,7 @@ with open(f"{sys.argv[2]}/{trainer.global_rank}.json", "w") as file:
 
 
 def lightning(images: Path, directory: Path, ranks: int, way: str, then: str = "end") -> list[Any]:
-    """What each rank's steps were given (epoch, step, and the first pixels of each image), and how often it read the origin."""
+    """Each rank's steps (epoch, step, and the first pixels of each image), and its reads from the origin."""
     script = directory / "script.py"
     script.write_text(LIGHTNING)
     run(sys.executable, directory, script, images, directory, way, then, RANKS=str(ranks))
@@ -126,7 +126,7 @@ def test_lightning_gets_each_epoch_as_the_sampler_deals_it(images: Path, tmp_pat
             steps = [numbers[at : at + 8] for at in range(0, len(numbers), 8)]
             expected.extend([epoch, step, [data[number][0] for number in steps[step]]] for step in range(len(steps)))
         assert found[rank][0] == expected
-    # Ranks whose loaders are foreread's own find each other: each sample is read once for both.
+    # Ranks with foreread's loaders cooperate: each sample is read once for both.
     if way == "loader" or ranks == 1:
         assert sum(requests for _, requests in found) == SAMPLES
 

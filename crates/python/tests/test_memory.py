@@ -1,4 +1,4 @@
-"""Where a sample's bytes are: in one place, and not for longer than somebody looks at them."""
+"""The memory of samples: one copy, freed after the last view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from conftest import content
 
 
 def address(view: Any) -> int:
-    """Where a buffer's bytes begin."""
+    """The address of a buffer."""
     numpy = pytest.importorskip("numpy")
     return int(numpy.frombuffer(view, dtype=numpy.uint8).ctypes.data)
 
@@ -91,18 +91,18 @@ def test_an_empty_sample_is_a_buffer_too(tmp_path: Path) -> None:
         lambda batch: (batch.ids, batch.labels, [sample.path for sample in batch]),
     ],
 )
-def test_what_is_looked_at_is_counted_and_given_back(directory: Path, use: Callable[[foreread.Batch], Any]) -> None:
+def test_viewed_memory_is_counted_and_released(directory: Path, use: Callable[[foreread.Batch], Any]) -> None:
     before = sys.getrefcount(None)
     with foreread.Loader(directory, batch_size=10, epochs=20) as loader:
         for batch in loader:
             kept = use(batch)
             del kept
-    # Two hundred batches: a reference lost with each would show.
+    # Two hundred batches reveal a leaked reference per batch.
     assert sys.getrefcount(None) - before < 150
 
 
 def test_memory_is_flat_over_hundreds_of_epochs(tmp_path: Path) -> None:
-    """Neither buffers of lengths that come seldom nor what stats() compares with may pile up."""
+    """Buffers of rare lengths and the reports of stats() must not accumulate."""
     data = tmp_path / "data"
     data.mkdir()
     for number in range(200):
@@ -127,5 +127,5 @@ def test_memory_is_flat_over_hundreds_of_epochs(tmp_path: Path) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
     early, late = map(int, ran.stdout.split())
-    # 300 epochs move 1.8 GB. What they leave is their line in the report, of some hundred bytes; with what piled up it was 2 MiB.
+    # 300 epochs move 1.8 GB. Only their lines in the report, of some hundred bytes, may remain. The leak was 2 MiB.
     assert late - early < 1 << 20, f"{early / 2**20:.1f} MiB after 100 epochs, {late / 2**20:.1f} MiB after 400"

@@ -1,4 +1,4 @@
-"""What users get wrong, in Python's terms."""
+"""Mistakes of users as Python exceptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import foreread
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"batch_size": "8"}, "batch_size is an integer, not str"),
+        ({"batch_size": "8"}, "batch_size must be an integer, not str"),
         ({"batch_size": True}, "batch_size"),
         ({"batch_size": 8.0}, "batch_size"),
         ({"seed": None, "epochs": [1]}, "epochs"),
@@ -71,13 +71,13 @@ def test_a_target_of_the_wrong_type_is_a_type_error(target: Any) -> None:
         ({"origin_limit": 0}, "origin_limit"),
     ],
 )
-def test_settings_that_make_no_sense_are_value_errors(directory: Path, settings: dict[str, Any], named: str) -> None:
+def test_invalid_settings_are_value_errors(directory: Path, settings: dict[str, Any], named: str) -> None:
     with pytest.raises(foreread.ConfigError, match=named) as raised:
         foreread.Loader(directory, **settings)
     assert isinstance(raised.value, ValueError) and isinstance(raised.value, foreread.Error)
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_target_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere") as raised:
         foreread.Loader(tmp_path / "nowhere")
     assert isinstance(raised.value, foreread.NotFoundError)
@@ -89,20 +89,20 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         foreread.Loader("nosuch://bucket/x")
 
 
-def test_a_file_that_is_no_dataset_is_said_to_be_none(tmp_path: Path) -> None:
+def test_file_without_a_dataset_is_corrupt(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("no catalog")
     with pytest.raises(foreread.CorruptError, match="notes.txt"):
         foreread.Loader(file)
 
 
-def test_a_setting_of_the_environment_is_blamed_on_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_environment_setting_names_the_variable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREREAD_BATCH_SIZE", "many")
     with pytest.raises(foreread.ConfigError, match=r"batch_size many \(environment FOREREAD_BATCH_SIZE\)"):
         foreread.Loader(directory)
     monkeypatch.setenv("FOREREAD_BATCH_SIZE", "7")
     monkeypatch.setenv("FOREREAD_FORMAT", "json")
-    with pytest.raises(foreread.ConfigError, match=r"format json \(environment FOREREAD_FORMAT\): it is auto, files"):
+    with pytest.raises(foreread.ConfigError, match=r"format json \(environment FOREREAD_FORMAT\): expected auto, files"):
         foreread.Loader(directory)
     monkeypatch.setenv("FOREREAD_FORMAT", "auto")
     with foreread.Loader(directory) as loader:
@@ -111,7 +111,7 @@ def test_a_setting_of_the_environment_is_blamed_on_it(directory: Path, monkeypat
         assert len(next(loader)) == 9
 
 
-def test_a_file_of_settings_is_the_commands(
+def test_settings_file_is_the_commands(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -123,7 +123,7 @@ def test_a_file_of_settings_is_the_commands(
         foreread.Loader(directory)
 
 
-def test_the_launchers_environment_says_the_rank(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launchers_environment_sets_the_rank(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     with foreread.Loader(directory, epochs=1, together=False) as loader:
@@ -147,7 +147,7 @@ def test_a_state_of_another_run_is_refused(directory: Path) -> None:
         foreread.Loader(directory, resume="{}")
 
 
-def test_a_sample_that_has_gone_is_named(directory: Path) -> None:
+def test_deleted_sample_is_named(directory: Path) -> None:
     catalog = foreread.index(directory)
     (directory / "class1" / "030.bin").unlink()
     with foreread.Loader(catalog, epochs=1, sampler="sequential", batch_size=10) as loader:
@@ -159,7 +159,7 @@ def test_a_sample_that_has_gone_is_named(directory: Path) -> None:
         assert loader.stats().skipped == 1
 
 
-def test_a_sample_that_has_changed_is_named(directory: Path) -> None:
+def test_changed_sample_is_named(directory: Path) -> None:
     catalog = foreread.index(directory)
     (directory / "class1" / "030.bin").write_bytes(b"other")
     with foreread.Loader(catalog, epochs=1) as loader, pytest.raises(foreread.ChangedError, match="030.bin"):
@@ -167,7 +167,7 @@ def test_a_sample_that_has_changed_is_named(directory: Path) -> None:
 
 
 class _Refusing(BaseHTTPRequestHandler):
-    """A store that answers every request in one way: the bucket's name says which."""
+    """A store that answers every request with the status in the bucket's name."""
 
     def do_GET(self) -> None:
         code = int(self.path.split("/")[1].split("?")[0].removeprefix("bucket"))
@@ -213,7 +213,7 @@ def test_a_bucket_that_may_not_be_read_is_named(store: str) -> None:
     assert isinstance(raised.value, PermissionError)
 
 
-def test_ranks_that_cannot_meet_are_told_why(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rendezvous_reports_the_cause(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("FOREREAD_MEET", f"127.0.0.1:{taken.getsockname()[1]}")
         monkeypatch.setenv("FOREREAD_TOKEN", "b7e1c95a03f64d2893ab5c17e0d68f42")
@@ -221,7 +221,7 @@ def test_ranks_that_cannot_meet_are_told_why(directory: Path, monkeypatch: pytes
             foreread.Loader(directory, rank=0, world_size=2)
 
 
-def test_a_closed_loader_says_so(directory: Path) -> None:
+def test_closed_loader_raises_closed_error(directory: Path) -> None:
     loader = foreread.Loader(directory, epochs=1)
     list(loader)
     loader.close()

@@ -1,4 +1,4 @@
-"""Forks, signals and ends of processes: each in a child process of its own, which a test can lose."""
+"""Forks, signals and exits of processes, each tested in a separate child process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-# Not how long anything may take: how long a hang is waited for.
+# The deadline of a hang, not a measure of speed.
 HANG = 120
 
-# Whoever starts the tests in the background has them ignore Ctrl-C, and their children too.
+# Background jobs of a shell ignore Ctrl-C, and so do their children.
 HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
 def start(script: str, *arguments: object, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """A child process that runs `script` as a user would who wants to hear of every warning."""
+    """A child process that runs `script` with warnings as errors."""
     return subprocess.Popen(
         [sys.executable, "-X", "dev", "-W", "error", "-c", HEED + textwrap.dedent(script), *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -31,7 +31,7 @@ def start(script: str, *arguments: object, env: dict[str, str] | None = None) ->
 
 
 def finish(child: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its exit code, and what it wrote."""
+    """The exit code and the output."""
     try:
         out, err = child.communicate(timeout=HANG)
     except subprocess.TimeoutExpired:
@@ -42,7 +42,7 @@ def finish(child: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def run(script: str, *arguments: object) -> str:
-    """What a script writes that ends well, and complains of nothing."""
+    """The output of a script, which must succeed without messages on stderr."""
     code, out, err = finish(start(script, *arguments))
     assert (code, err) == (0, ""), f"{code}\n{out}\n{err}"
     return out
@@ -84,7 +84,7 @@ def test_ctrl_c_ends_a_wait_for_a_batch(directory: Path) -> None:
     assert err.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_ctrl_c_ends_the_opening_of_a_store_that_does_not_answer() -> None:
+def test_ctrl_c_ends_the_opening_of_a_silent_store() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         child = start(
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_the_opening_of_a_store_that_does_not_answer() -> None:
         ("threading.Thread(target=lambda: [next(loader) for _ in range(9)]).start()", 0),
     ],
 )
-def test_a_process_ends_as_it_says_in_the_middle_of_a_run(
+def test_process_exits_with_its_code_during_a_run(
     directory: Path, tmp_path: Path, ending: str, expected: int
 ) -> None:
     disk = f"{tmp_path}/cache=1MiB"
@@ -146,7 +146,7 @@ def test_a_process_ends_as_it_says_in_the_middle_of_a_run(
     )
     code, out, err = finish(child)
     assert (code, out, err) == (expected, "", "")
-    # The disk tier's directory is free again, whatever happened.
+    # The disk tier's directory is free again in all cases.
     run(
         """
         import sys, foreread
@@ -175,7 +175,7 @@ def test_an_exception_ends_a_with_block_at_once(directory: Path) -> None:
     assert err.rstrip().endswith("LookupError: of the trainer")
 
 
-def test_a_forked_child_is_told_and_ends_well(directory: Path) -> None:
+def test_forked_child_gets_an_error_and_exits_cleanly(directory: Path) -> None:
     out = run(
         """
         import gc, os, sys, foreread
@@ -193,7 +193,7 @@ def test_a_forked_child_is_told_and_ends_well(directory: Path) -> None:
                     assert isinstance(error, RuntimeError) and "forked" in str(error), error
                 else:
                     raise AssertionError(use)
-            # What was read before can be read still.
+            # Samples that were read before the fork stay readable.
             assert bytes(view) == bytes(batch[0]) and len(list(batch)) == 4
             del view, sample, batch, loader
             gc.collect()
@@ -209,7 +209,7 @@ def test_a_forked_child_is_told_and_ends_well(directory: Path) -> None:
     assert out == "done\n"
 
 
-def test_a_forked_child_is_told_that_the_transforms_threads_are_not_its_own(directory: Path) -> None:
+def test_forked_child_refuses_its_parents_transform_threads(directory: Path) -> None:
     pytest.importorskip("torch")
     out = run(
         """
@@ -226,7 +226,7 @@ def test_a_forked_child_is_told_that_the_transforms_threads_are_not_its_own(dire
             try:
                 list(batches)
             except foreread.ForkError as error:
-                os._exit(7 if "make the loader in the child" in str(error) else 8)
+                os._exit(7 if "create the loader in the child" in str(error) else 8)
             os._exit(9)
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 7, status
@@ -238,7 +238,7 @@ def test_a_forked_child_is_told_that_the_transforms_threads_are_not_its_own(dire
     assert out == "done\n"
 
 
-def test_children_of_multiprocessing_come_and_go_while_batches_are_read(directory: Path) -> None:
+def test_multiprocessing_children_do_not_disturb_reading(directory: Path) -> None:
     run(
         """
         import multiprocessing, os, sys, foreread
@@ -317,7 +317,7 @@ def test_starting_and_stopping_leaves_nothing_behind(directory: Path) -> None:
             with foreread.Loader(sys.argv[1], batch_size=16) as loader:
                 next(loader)
         def settled(least):
-            # Threads of a run that has ended go by themselves, soon.
+            # The threads of an ended run end soon.
             until = time.monotonic() + 60
             while counts()[0] > least and time.monotonic() < until:
                 time.sleep(0.01)

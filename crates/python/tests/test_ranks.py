@@ -50,25 +50,25 @@ def test_ranks_meet_share_and_part(directory: Path, tmp_path: Path) -> None:
     for epoch in range(3):
         ids = [number for _, _, seen, *_ in told for of, batch in seen if of == epoch for number in batch]
         assert sorted(ids) == list(range(100))
-    # Together they have read each sample from the origin once, in three epochs.
+    # In total they read each sample from the origin once, in three epochs.
     assert sum(requests for *_, requests, _ in told) == 100
     assert told[0][4]["ranks"] == 2 and told[0][4]["origin_requests"] == 100 and told[1][4] is None
 
 
-def test_ranks_without_a_place_to_meet_read_for_themselves(directory: Path) -> None:
+def test_ranks_without_a_rendezvous_read_alone(directory: Path) -> None:
     children = [launch(directory, rank) for rank in range(2)]
     for child in children:
         out, err = child.communicate(timeout=180)
         assert child.returncode == 0, err
         _, together, seen, requests, _ = json.loads(out)
-        # Each keeps what it reads, and half of what it reads later is new to it.
+        # Each rank caches its samples, and half of its later samples are new to it.
         assert not together and len(seen) == 30 and 50 <= requests <= 100
-        # Said once, with what to set.
+        # Logged once, with the remedy.
         assert err.count("ranks read for themselves") == 1 and "FOREREAD_MEET" in err
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_interrupted_while_it_waits_for_others_ends(directory: Path, tmp_path: Path, rank: int) -> None:
+def test_interrupted_rank_leaves_the_rendezvous(directory: Path, tmp_path: Path, rank: int) -> None:
     meet = tmp_path / "meet"
     meet.mkdir()
     script = f"""

@@ -1,4 +1,4 @@
-"""Worker processes that share the main process's source: started in all ways, ended in all ways."""
+"""Worker processes that share the main process's source, for all ways to start and end."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from foreread._native import Source
 METHODS = ("fork", "spawn", "forkserver")
 WORK = Path(__file__).with_name("share_work.py")
 
-# Not how long anything may take: how long a hang is waited for.
+# The deadline of a hang, not a measure of speed.
 HANG = 1800 if "FOREREAD_SOAK" in os.environ else 120
 
 
 @contextmanager
 def script(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """`share_work.py` in a session of its own, all of which is gone in the end."""
-    # From Python 3.12 on, a fork beside threads is warned of; that it works is what is tested.
+    """Runs `share_work.py` in a separate session, which is empty at the end."""
+    # Python 3.12 and newer warn of a fork with threads, which is tested here.
     warnings = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
     child = subprocess.Popen(
         [sys.executable, "-X", "dev", *warnings, str(WORK), *map(str, arguments)],
@@ -66,7 +66,7 @@ def finish(child: subprocess.Popen[str]) -> tuple[int, str, str]:
     except subprocess.TimeoutExpired:
         status = Path(f"/proc/{child.pid}/status").read_text().splitlines()
         signals = "\n".join(each for each in status if each.startswith(("Sig", "ShdPnd")))
-        # Says where it hangs.
+        # Prints where it hangs.
         child.send_signal(signal.SIGABRT)
         out, err = child.communicate()
         pytest.fail(f"the child hangs\n{signals}\n{out}\n{err}")
@@ -79,12 +79,12 @@ def line(child: subprocess.Popen[str]) -> str:
 
 
 def nothing_is_left(child: subprocess.Popen[str], address: str | None, shared: set[str]) -> None:
-    """Of a session that has ended: no process, no socket, no shared memory."""
+    """Asserts that an ended session has no process, socket or shared memory."""
     until = time.monotonic() + HANG
     while session(child.pid):
         assert time.monotonic() < until, session(child.pid)
         time.sleep(0.01)
-    # That of one that stopped and started is looked for there.
+    # The resources of the repeated start and stop are checked in the script.
     assert address is None or address.split(":")[0] not in Path("/proc/net/unix").read_text()
     assert {name for name in os.listdir("/dev/shm") if "foreread" in name} == shared
 
@@ -105,7 +105,7 @@ def test_a_client_gets_what_the_source_gives(directory: Path) -> None:
         del sample
         many = client.get_many([5, 5, 99, 0])
         assert [bytes(each) for each in many] == [content(5), content(5), content(99), content(0)]
-        # A view keeps its place.
+        # A view keeps its shared memory.
         assert bytes(view) == content(7)
         assert b'"origin_requests"' in client.call("report")
         assert source.shared() == {
@@ -120,7 +120,7 @@ def test_a_client_gets_what_the_source_gives(directory: Path) -> None:
         assert name in repr(client) and secret not in repr(client)
 
 
-def test_what_cannot_be_had_says_why(directory: Path) -> None:
+def test_failing_requests_report_the_cause(directory: Path) -> None:
     with Source(directory) as source:
         client = foreread.ShareClient(source.share())
         with pytest.raises(foreread.ConfigError, match="sample 100") as raised:
@@ -174,7 +174,7 @@ def test_a_forked_child_may_not_read_what_its_parent_holds(directory: Path) -> N
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("end", ["exception", "close", "interrupt", "killed"])
-def test_the_main_processs_end_is_its_workers_end(
+def test_main_processs_end_ends_its_workers(
     directory: Path, method: str, end: str, shared: set[str]
 ) -> None:
     with script("main", directory, method, end) as child:

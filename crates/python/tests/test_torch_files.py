@@ -1,4 +1,4 @@
-"""Directories as they are found: links that lead nowhere, names that are no text, what is hidden, what is rewritten."""
+"""Unusual directories: dangling links, names outside UTF-8, hidden and rewritten files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_images import SAMPLES, assert_same, batches, folder, generators, imag
 
 @pytest.fixture
 def own(tmp_path: Path, images: Path) -> Path:
-    """The images, to be spoilt."""
+    """A copy of the images for changes."""
     return Path(shutil.copytree(images, tmp_path / "own"))
 
 
@@ -30,12 +30,12 @@ def image_folder(root: Path) -> Any:
 
 
 def read_ahead(wrapped: Any) -> int:
-    """How many samples came from what was read ahead."""
+    """The number of samples that were read ahead."""
     report = wrapped._parts[0].engine.source.report()
     return sum(epoch["samples"] for epoch in report["epochs"])
 
 
-def test_a_link_that_leads_nowhere_refuses_no_dataset(own: Path, caplog: Any) -> None:
+def test_dangling_link_does_not_refuse_the_dataset(own: Path, caplog: Any) -> None:
     (own / "elsewhere").mkdir()
     (own / "elsewhere" / "link").symlink_to(own / "nothing")
     (own / "class0" / "loop.txt").symlink_to(own / "class0" / "loop.txt")
@@ -66,7 +66,7 @@ def image_folder_without_empty(root: Path) -> Any:
     return image_folder(root)
 
 
-def test_names_that_are_no_text_are_read_as_ever(own: Path, caplog: Any) -> None:
+def test_names_outside_utf_8_are_read_as_usual(own: Path, caplog: Any) -> None:
     first = sorted((own / "class1").iterdir())[0]
     odd = os.fsencode(first.parent) + b"/\xff\xfe.png"
     shutil.copy(first, odd)
@@ -76,10 +76,10 @@ def test_names_that_are_no_text_are_read_as_ever(own: Path, caplog: Any) -> None
         with wrap(DataLoader(data, 8, num_workers=workers)) as ours:
             assert_same(batches(ours), batches(DataLoader(data, 8)))
             assert read_ahead(ours) == SAMPLES
-    assert "names that are no UTF-8" in caplog.text and "udcff" in caplog.text
+    assert "names that are not UTF-8" in caplog.text and "udcff" in caplog.text
 
 
-def test_what_is_hidden_is_served_by_wrap(own: Path) -> None:
+def test_hidden_files_are_served_by_wrap(own: Path) -> None:
     shutil.copytree(own / "class0", own / ".class")
     shutil.copy(next((own / "class0").iterdir()), own / "class1" / ".h.png")
     data = image_folder(own)
@@ -89,18 +89,18 @@ def test_what_is_hidden_is_served_by_wrap(own: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Dataset, lambda root: Ours(root, 8)])
-def test_what_is_hidden_and_image_folder_would_take_is_named(own: Path, make: Any) -> None:
+def test_hidden_image_of_image_folder_is_named(own: Path, make: Any) -> None:
     def made() -> None:
         make(own).close()
 
-    # What ImageFolder takes for no sample is none of ours either.
+    # Files that ImageFolder ignores are ignored.
     (own / ".git").mkdir()
     (own / ".git" / "config").write_text("x")
     (own / ".top.png").write_bytes(b"x")
     (own / "class0" / ".DS_Store").write_bytes(b"x")
     made()
     shutil.copy(next((own / "class0").glob("*.png")), own / "class1" / "._a.PNG")
-    with pytest.raises(foreread.ConfigError, match=r"class1/\._a\.PNG is hidden.*ImageFolder would take it"):
+    with pytest.raises(foreread.ConfigError, match=r"class1/\._a\.PNG is hidden.*ImageFolder would include it"):
         made()
     (own / "class1" / "._a.PNG").unlink()
     shutil.copytree(own / "class0", own / ".class", ignore=shutil.ignore_patterns(".*"))
@@ -111,7 +111,7 @@ def test_what_is_hidden_and_image_folder_would_take_is_named(own: Path, make: An
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_file_that_is_rewritten_in_its_size_is_read_as_it_is(own: Path, workers: int) -> None:
+def test_file_rewritten_with_equal_size_is_read_anew(own: Path, workers: int) -> None:
     class Raw(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             self.root = own
@@ -135,7 +135,7 @@ def test_a_file_that_is_rewritten_in_its_size_is_read_as_it_is(own: Path, worker
         assert list(ours) == list(loader)
 
 
-def test_paths_with_detours_are_the_files_that_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unnormalized_paths_reach_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "data"
     (root / "a" / "b").mkdir(parents=True)
     (tmp_path / "other" / "deep").mkdir(parents=True)
@@ -150,7 +150,7 @@ def test_paths_with_detours_are_the_files_that_they_are(tmp_path: Path, monkeypa
     assert memoryview(times).cast("q")[0] == (root / "x").stat().st_mtime_ns
 
 
-def test_datasets_of_ours_side_by_side_are_wrapped(tmp_path: Path, images: Path) -> None:
+def test_concatenated_foreread_datasets_are_wrapped(tmp_path: Path, images: Path) -> None:
     root = tmp_path / "second"
     shutil.copytree(images / "class0", root / "other")
     theirs = ConcatDataset([image_folder(images), Subset(image_folder(root), range(20, 3, -1)), image_folder(images)])
@@ -165,11 +165,11 @@ def test_datasets_of_ours_side_by_side_are_wrapped(tmp_path: Path, images: Path)
         for dataset in (one, two):
             direct = dataset.engine.source.report()["direct"]
             assert not any(tier.get("samples") for tier in direct.values())
-    with pytest.raises(foreread.ConfigError, match="make all of them so"):
+    with pytest.raises(foreread.ConfigError, match="use it for all of them"):
         wrap(make(ConcatDataset([Dataset(images), image_folder(root)])))
 
 
-def test_folders_side_by_side_are_wrapped_by_the_directory_that_holds_them(tmp_path: Path, images: Path) -> None:
+def test_sibling_folders_are_wrapped_by_their_parent_directory(tmp_path: Path, images: Path) -> None:
     shutil.copytree(images, tmp_path / "one")
     shutil.copytree(images / "class0", tmp_path / "two" / "other")
     data = ConcatDataset([image_folder(tmp_path / "one"), image_folder(tmp_path / "two")])

@@ -1,4 +1,4 @@
-"""foreread.torch.DataLoader gives what PyTorch's DataLoader gives."""
+"""foreread.torch.DataLoader yields the same as PyTorch's DataLoader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_batches_are_pytorchs(images: Path, folder: Any, world: int, drop_la
         with DataLoader(images, 8, transform=to_tensor, **settings) as ours:
             assert len(ours) == len(theirs)
             assert len(ours.dataset) == SAMPLES and ours.dataset.class_to_idx == folder.class_to_idx
-            # In a row, again, ahead and back.
+            # In order, repeated, forward and backward.
             for epoch in (0, 1, 1, 7, 2):
                 ours.set_epoch(epoch)
                 sampler.set_epoch(epoch)
@@ -104,14 +104,14 @@ def test_a_state_goes_on_where_it_was_taken(images: Path, folder: Any, taken: in
         assert after.state_dict() == state
         ranks.append([y for y_batches in (after, after) for _, y in y_batches][: 40])
         after.close()
-    # The global order is the ranks' samples in turn; padding comes at an epoch's end.
+    # The global order interleaves the ranks' samples. Padding is at the end of an epoch.
     mine = [torch.cat(batches) for batches in ranks]
     turn = torch.stack([labels[: min(map(len, mine))] for labels in mine], dim=1).flatten()
     first_epoch = SAMPLES - 8 * taken if taken < 13 else 2 * SAMPLES - SAMPLES - 8 * (taken - 13)
     assert torch.equal(turn[:first_epoch], torch.cat(rest)[:first_epoch])
 
 
-def test_a_state_that_is_none_is_refused(images: Path) -> None:
+def test_invalid_state_is_refused(images: Path) -> None:
     with DataLoader(images, 8) as loader:
         for state in ({}, {"foreread": "{}"}, {"foreread": 7}, None):
             with pytest.raises((foreread.Error, ValueError)):
@@ -123,7 +123,7 @@ def test_a_state_that_is_none_is_refused(images: Path) -> None:
 
 
 # semantics: PY-11
-def test_a_transform_that_raises_says_of_which_sample(images: Path) -> None:
+def test_transforms_exception_names_the_sample(images: Path) -> None:
     class Odd(Exception):
         pass
 
@@ -158,7 +158,7 @@ def test_a_corrupt_image_is_named(damaged: Path) -> None:
 
 
 # semantics: PY-11
-def test_a_corrupt_image_is_skipped_or_replaced_where_that_is_chosen(damaged: Path) -> None:
+def test_corrupt_image_is_skipped_or_replaced_on_request(damaged: Path) -> None:
     for policy, length in (("skip", 7), ("substitute", 8)):
         with DataLoader(damaged, 8, transform=to_tensor, shuffle=False, on_error=policy) as loader:
             with pytest.warns(RuntimeWarning, match="sample 5"):
@@ -184,7 +184,7 @@ def test_a_function_may_decode(images: Path) -> None:
         assert {int(value) for x, _ in loader for value in x} == {16}
 
 
-def test_what_makes_no_sense_is_said(images: Path, tmp_path: Path, folder: Any) -> None:
+def test_invalid_arguments_are_refused(images: Path, tmp_path: Path, folder: Any) -> None:
     with pytest.raises(foreread.ConfigError, match="wrap"):
         DataLoader(images, 4, sampler=[1, 2])
     with pytest.raises(foreread.ConfigError, match="decode"):
@@ -200,7 +200,7 @@ def test_what_makes_no_sense_is_said(images: Path, tmp_path: Path, folder: Any) 
         DataLoader(folder, 4)
 
 
-def test_a_dataset_of_ours_may_be_given(images: Path, folder: Any) -> None:
+def test_foreread_dataset_is_accepted(images: Path, folder: Any) -> None:
     dataset = Dataset(images, transform=to_tensor)
     theirs, _ = plain(folder, 1, 0, 0, False)
     with DataLoader(dataset, 8) as ours:
@@ -208,7 +208,7 @@ def test_a_dataset_of_ours_may_be_given(images: Path, folder: Any) -> None:
     dataset.close()
 
 
-def test_a_validation_set_is_no_part_of_training(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_set_is_refused_in_training(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(foreread.ConfigError, match="validate"):
         DataLoader(images, 8, validate=images)
     monkeypatch.setenv("FOREREAD_VALIDATE", str(images))
@@ -218,7 +218,7 @@ def test_a_validation_set_is_no_part_of_training(images: Path, monkeypatch: pyte
                 list(loader)
 
 
-def test_a_folder_that_reads_in_its_own_way_is_not_taken_for_another(images: Path, folder: Any) -> None:
+def test_folder_with_a_custom_loader_is_refused(images: Path, folder: Any) -> None:
     class Own(type(folder)):  # type: ignore[misc]
         def __getitem__(self, index: int) -> Any:
             return super().__getitem__(index)
@@ -232,11 +232,11 @@ def test_a_folder_that_reads_in_its_own_way_is_not_taken_for_another(images: Pat
     ours.close()
 
 
-def test_an_epoch_that_there_is_not_is_said(images: Path) -> None:
+def test_missing_epoch_is_an_error(images: Path) -> None:
     with DataLoader(images, 8, transform=to_tensor, epochs=2) as loader:
         for _ in range(2):
             assert sum(1 for _ in loader) == 13
-        with pytest.raises(foreread.ConfigError, match="there is no epoch 2"):
+        with pytest.raises(foreread.ConfigError, match="no epoch 2"):
             list(loader)
 
 
@@ -245,7 +245,7 @@ def test_files_that_are_no_images_are_named(tmp_path: Path, images: Path) -> Non
 
     root = shutil.copytree(images, tmp_path / "mixed")
     (root / "class0" / "labels.csv").write_text("a,b")
-    with pytest.raises(foreread.ConfigError, match=r"class0/labels\.csv is no image"):
+    with pytest.raises(foreread.ConfigError, match=r"class0/labels\.csv is not an image"):
         DataLoader(root, 8)
 
 
@@ -271,12 +271,12 @@ def test_random_transforms_are_repeated_by_the_seed(images: Path) -> None:
 
 
 # semantics: PY-7
-def test_an_iterator_that_nobody_uses_begins_nothing(images: Path, folder: Any) -> None:
+def test_unused_iterator_begins_no_epoch(images: Path, folder: Any) -> None:
     theirs, sampler = plain(folder, 1, 0, 0, False)
     with DataLoader(images, 8, transform=to_tensor) as before, DataLoader(images, 8, transform=to_tensor) as ours:
         assert len([pair for pair in zip(range(5), before)]) == 5
         ours.load_state_dict(before.state_dict())
-        # Lightning looks so whether there is something to iterate.
+        # Lightning tests loaders in this way.
         for _ in range(2):
             iter(ours)
         assert_same(batches(ours), batches(theirs)[5:])
@@ -286,7 +286,7 @@ def test_an_iterator_that_nobody_uses_begins_nothing(images: Path, folder: Any) 
 
 
 # semantics: PY-8
-def test_batches_are_pinned_where_that_can_be_and_else_it_is_said(images: Path, folder: Any) -> None:
+def test_batches_are_pinned_or_a_warning_is_given(images: Path, folder: Any) -> None:
     theirs, _ = plain(folder, 1, 0, 0, False)
     there = torch.cuda.is_available()
     with nullcontext() if there else pytest.warns(UserWarning, match="'pin_memory' argument is set as true but no"):
@@ -312,7 +312,7 @@ def test_an_iterator_knows_its_length(images: Path) -> None:
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("drops", [(False, True), (True, False)])
 def test_a_state_goes_on_with_the_other_drop_last(images: Path, world: int, drops: tuple[bool, bool]) -> None:
-    """What is left of the epoch ends as the one who loads it wants it to end; none is repeated, none is missing."""
+    """The rest of the epoch follows the new loader's drop_last, without repeats or gaps."""
     before, after = drops
     settings: dict[str, Any] = {"transform": to_tensor, "together": False, "world_size": world}
     order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(0)).tolist()
@@ -339,7 +339,7 @@ def test_a_state_goes_on_with_the_other_drop_last(images: Path, world: int, drop
         assert torch.equal(image, to_tensor(Image.open(paths[number])))
 
 
-def test_what_was_good_comes_before_an_error(images: Path, tmp_path: Path) -> None:
+def test_good_batches_arrive_before_an_error(images: Path, tmp_path: Path) -> None:
     import shutil
 
     root = Path(shutil.copytree(images, tmp_path / "less"))
@@ -355,7 +355,7 @@ def test_what_was_good_comes_before_an_error(images: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_a_loader_that_is_dropped_takes_its_threads_along(images: Path, threads: int) -> None:
+def test_dropped_loader_ends_its_threads(images: Path, threads: int) -> None:
     left = []
     before = threading.active_count()
     native = len(os.listdir("/proc/self/task"))
@@ -367,7 +367,7 @@ def test_a_loader_that_is_dropped_takes_its_threads_along(images: Path, threads:
             next(iterator)
             left.append(weakref.ref(loader))
             del loader, iterator
-        # Nothing has to be found by the collector; what threads are at, they end first.
+        # No garbage collection is needed. Threads finish their current jobs first.
         until = time.monotonic() + 60
         while any(loader() is not None for loader in left) or threading.active_count() > before:
             assert time.monotonic() < until, (left, threading.enumerate())
@@ -379,8 +379,8 @@ def test_a_loader_that_is_dropped_takes_its_threads_along(images: Path, threads:
         time.sleep(0.05)
 
 
-def test_a_million_names_are_looked_at_in_no_time(images: Path) -> None:
-    """Not a measure of speed: what took seconds in Python takes none."""
+def test_million_names_are_checked_quickly(images: Path) -> None:
+    """Not a measure of speed: the Python version took seconds."""
     calls = []
 
     class Spy:

@@ -1,5 +1,5 @@
-"""What users have beside tidy folders and plain readers: stray images, empty classes, readers that look twice, batches of which
-nothing is left, settings that mean nothing. It is right, or it is said."""
+"""Unusual datasets and readers: stray images, empty classes, readers that reopen files, batches without a good sample,
+meaningless settings. The result is right, or an error."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ torch = pytest.importorskip("torch")
 import foreread
 from torch_images import SAMPLES, Image, assert_same, batches, folder, generators, images, to_tensor, torchvision  # noqa: F401
 from foreread.torch import DataLoader, Dataset, wrap
-from foreread.torch._files import _Sample
+from foreread.torch._files import _SampleFile
 from torch.utils.data import DataLoader as Plain
 from torch.utils.data import Dataset as AnyDataset
 
 
 @pytest.fixture
 def own(tmp_path: Path, images: Path) -> Path:
-    """The images, to be spoilt."""
+    """A copy of the images for changes."""
     return Path(shutil.copytree(images, tmp_path / "own"))
 
 
 def spoil(root: Path, numbers: Any) -> None:
-    """Makes files that no longer decode, by their places in the order of names."""
+    """Damages files, by their positions in the order of names."""
     paths = sorted(root.rglob("*.png"))
     for number in numbers:
         paths[number].write_bytes(b"no image at all")
@@ -48,7 +48,7 @@ def spoil(root: Path, numbers: Any) -> None:
 # semantics: PY-12
 def test_an_image_beside_the_classes_is_named(own: Path, make: Any) -> None:
     shutil.copy(own / "class0" / "00000.png", own / "logo.png")
-    with pytest.raises(foreread.ConfigError, match=r"logo\.png lies in no class's directory"):
+    with pytest.raises(foreread.ConfigError, match=r"logo\.png is in no class's directory"):
         make(own)
 
 
@@ -67,11 +67,11 @@ def test_images_without_classes_need_none(tmp_path: Path, images: Path) -> None:
         assert sum(len(x) for x in loader) == SAMPLES
 
 
-# ---- what does not decode ----
+# ---- undecodable samples ----
 
 
 # semantics: PY-13
-def test_a_batch_of_which_nothing_decodes_is_replaced_by_one_before_it(own: Path) -> None:
+def test_undecodable_batch_is_replaced_by_an_earlier_sample(own: Path) -> None:
     spoil(own, [8, 9, 10, 11])
     with DataLoader(own, 4, shuffle=False, transform=to_tensor, on_error="substitute") as loader:
         with pytest.warns(RuntimeWarning, match="cannot be decoded"):
@@ -83,7 +83,7 @@ def test_a_batch_of_which_nothing_decodes_is_replaced_by_one_before_it(own: Path
 
 
 # semantics: PY-13
-def test_where_nothing_could_stand_in_the_error_says_so(own: Path) -> None:
+def test_missing_substitute_is_an_error(own: Path) -> None:
     spoil(own, range(4))
     with DataLoader(own, 4, shuffle=False, transform=to_tensor, on_error="substitute") as loader:
         with pytest.warns(RuntimeWarning), pytest.raises(foreread.CorruptError, match="none of the 4 samples of a batch"):
@@ -98,42 +98,42 @@ def test_a_corrupt_image_of_a_dataset_is_named(own: Path, workers: int) -> None:
     spoil(own, [5])
     with pytest.raises(Exception) as caught:
         list(Plain(Dataset(own, to_tensor), 8, num_workers=workers))
-    # From a worker comes its traceback as text.
+    # A worker's exception has its traceback as text.
     told = str(caught.value) + " ".join(getattr(caught.value, "__notes__", []))
     assert "sample 5 (class0/" in told, told
 
 
-def test_a_sample_that_cannot_be_read_and_is_replaced_is_counted(own: Path) -> None:
+def test_substituted_unreadable_sample_is_counted(own: Path) -> None:
     with DataLoader(own, 4, shuffle=False, transform=to_tensor, memory=0, look_ahead="1KiB", on_error="substitute") as loader:
         sorted(own.rglob("*.png"))[-1].unlink()
         assert len(batches(loader)) == len(loader)
         assert loader.stats().skipped == 1
 
 
-# ---- what wrap() serves ----
+# ---- files served by wrap() ----
 
 
-def test_who_reads_a_served_file_by_its_descriptor_gets_what_was_read_ahead() -> None:
+def test_descriptor_of_a_served_file_reads_the_read_ahead_bytes() -> None:
     array = np.arange(100_000, dtype=np.int64)
     file = io.BytesIO()
     np.save(file, array)
     held = file.getvalue()
-    # There is no such file: nothing can be read of it once more.
-    gone = _Sample(held, "/nowhere/sample.npy")
+    # The file does not exist, so a second read is impossible.
+    gone = _SampleFile(held, "/nowhere/sample.npy")
     assert (np.load(gone.buffered()) == array).all()
-    with _Sample(held, "/nowhere/sample.npy").buffered() as opened:
+    with _SampleFile(held, "/nowhere/sample.npy").buffered() as opened:
         head = opened.read(10)
         mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         assert os.fstat(opened.fileno()).st_size == len(held) == len(mapped)
         assert head + opened.read() == held == mapped[:]
 
 
-def test_threads_that_make_their_first_samples_at_once_leave_open_as_it_is() -> None:
+def test_concurrent_first_samples_install_open_once() -> None:
     code = """if True:
         import builtins, threading
         from foreread.torch import _files
 
-        class Slow:  # a switch of threads between looking and installing
+        class Slow:  # switches threads between the check and the installation
             def __init__(self, lock): self.lock = lock
             def __enter__(self): start.wait(); self.lock.acquire()
             def __exit__(self, *exception): self.lock.release()
@@ -150,7 +150,7 @@ def test_threads_that_make_their_first_samples_at_once_leave_open_as_it_is() -> 
 
 
 def told_by(script: Path, images: Path, body: str) -> str:
-    """What a program of its own says on stderr, whose `images(read)` is a dataset of these images."""
+    """The stderr of a separate program with `images(read)`, a dataset of these images."""
     script.write_text(
         f"""
 import sys
@@ -167,7 +167,7 @@ if __name__ == "__main__":
     return done.stderr
 
 
-def test_an_iterator_that_the_programs_end_drops_says_nothing(images: Path, tmp_path: Path) -> None:
+def test_iterator_dropped_at_exit_prints_nothing(images: Path, tmp_path: Path) -> None:
     body = """
         left = iter(wrap(Plain(images(lambda path, _: len(open(path, "rb").read())), 8)))
         next(left)
@@ -176,7 +176,7 @@ def test_an_iterator_that_the_programs_end_drops_says_nothing(images: Path, tmp_
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_time_between_epochs_counts_for_nothing(own: Path, workers: int) -> None:
+def test_time_between_epochs_does_not_count(own: Path, workers: int) -> None:
     samples = Reader(own, lambda path, _: Path(path).read_bytes())
     plain = Plain(samples, 4, shuffle=True, generator=torch.Generator().manual_seed(0), num_workers=workers, collate_fn=list)
     loader, begun, slept = wrap(plain), time.monotonic(), 0.0
@@ -193,7 +193,7 @@ def test_time_between_epochs_counts_for_nothing(own: Path, workers: int) -> None
 
 
 class Reader(AnyDataset):  # type: ignore[misc, type-arg]
-    """A dataset that does with each of its files what it is told."""
+    """A dataset that reads its files with a given function."""
 
     def __init__(self, root: Path, read: Any, files: list[str] | None = None) -> None:
         self.root, self.read = str(root), read
@@ -237,7 +237,7 @@ def test_a_served_file_is_the_file_that_it_was(images: Path) -> None:
 
 
 # semantics: PY-14
-def test_whoever_cannot_read_a_served_file_names_it(own: Path) -> None:
+def test_unreadable_served_file_is_named(own: Path) -> None:
     spoil(own, [5])
     data = torchvision.datasets.ImageFolder(str(own), to_tensor)
     with wrap(Plain(data, 8)) as ours, pytest.raises(Exception) as caught:
@@ -257,7 +257,7 @@ def test_a_file_that_a_sample_opens_twice_is_read_once(images: Path) -> None:
 
 
 # semantics: PY-14
-def test_a_large_file_of_many_samples_is_read_as_ever(tmp_path: Path, caplog: Any) -> None:
+def test_large_file_of_many_samples_is_read_as_usual(tmp_path: Path, caplog: Any) -> None:
     video = tmp_path / "video.bin"
     video.write_bytes(bytes(range(256)) * 8192)
     (tmp_path / "small.bin").write_bytes(b"s" * 100)
@@ -270,10 +270,10 @@ def test_a_large_file_of_many_samples_is_read_as_ever(tmp_path: Path, caplog: An
     data = Reader(tmp_path, part, [str(video)] * 60 + [str(tmp_path / "small.bin")] * 4)
     with wrap(Plain(data, 8)) as ours:
         assert [x.tolist() for x in ours] == [x.tolist() for x in Plain(data, 8)]
-        # A small one that is named often is served: a sampler's way of weighing, done by a list.
+        # A small file that occurs several times is served, as lists may weight samples in this way.
         assert ours.stats().report["origin_bytes"] <= 100 * 2 * 4 * 9
     (said,) = [record.message for record in caplog.records]
-    assert "several samples lie in one file" in said and "video.bin" in said
+    assert "contain several samples each" in said and "video.bin" in said
 
 
 def in_c(path: str, index: int) -> int:
@@ -284,7 +284,7 @@ def in_c(path: str, index: int) -> int:
         os.close(descriptor)
 
 
-def test_a_reader_that_nobody_sees_is_noticed(images: Path, caplog: Any) -> None:
+def test_reader_in_c_is_reported(images: Path, caplog: Any) -> None:
     with wrap(Plain(Reader(images, in_c), 8)) as ours:
         list(ours)
     (said,) = [record.message for record in caplog.records]
@@ -292,7 +292,7 @@ def test_a_reader_that_nobody_sees_is_noticed(images: Path, caplog: Any) -> None
 
 
 @pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_workers_of_later_epochs_do_not_say_it_again(images: Path, tmp_path: Path, how: str) -> None:
+def test_workers_of_later_epochs_do_not_repeat_the_warning(images: Path, tmp_path: Path, how: str) -> None:
     body = f"""
         with wrap(Plain(images(in_c), 8, num_workers=1, multiprocessing_context={how!r})) as ours:
             for _ in range(3):
@@ -305,13 +305,13 @@ def test_workers_of_later_epochs_do_not_say_it_again(images: Path, tmp_path: Pat
 # ---- settings ----
 
 
-def test_what_would_be_dropped_is_refused(images: Path, folder: Any) -> None:
+def test_settings_of_an_order_are_refused(images: Path, folder: Any) -> None:
     for name, value in (("generator", torch.Generator()), ("worker_init_fn", print)):
         with pytest.raises(foreread.ConfigError, match=f"{name}: .*wrap"):
             DataLoader(images, 8, **{name: value})
         DataLoader(images, 8, **{name: None}).close()
     for name, setting in (("progress", True), ("on_error", "skip"), ("epochs", 3), ("seed", 1), ("batch_size", 8)):
-        with pytest.raises(foreread.ConfigError, match=f"{name}: samples are read as they are asked for"):
+        with pytest.raises(foreread.ConfigError, match=f"{name}: samples are read on request"):
             wrap(Plain(folder, 8), **{name: setting})
         with pytest.raises(foreread.ConfigError, match=name):
             Dataset(images, **{name: setting})
@@ -319,19 +319,19 @@ def test_what_would_be_dropped_is_refused(images: Path, folder: Any) -> None:
 
 def test_arguments_of_the_wrong_kind_are_named(images: Path, folder: Any) -> None:
     for name, value in (("num_workers", 2.5), ("num_workers", "2"), ("prefetch_factor", 2.5)):
-        with pytest.raises(TypeError, match=f"{name} is a number"):
+        with pytest.raises(TypeError, match=f"{name} must be a number"):
             DataLoader(images, 8, **{name: value})
     for name, value in (("num_workers", -1), ("prefetch_factor", 0)):
         with pytest.raises(foreread.ConfigError, match=f"{name}={value}"):
             DataLoader(images, 8, **{name: value})
     for what in (None, folder, 3):
-        with pytest.raises(TypeError, match="wrap.. takes a torch.utils.data.DataLoader"):
+        with pytest.raises(TypeError, match="wrap.. expects a torch.utils.data.DataLoader"):
             wrap(what)  # type: ignore[arg-type]
-    with DataLoader(images, 8) as loader, pytest.raises(foreread.ConfigError, match="reads ahead by itself"):
+    with DataLoader(images, 8) as loader, pytest.raises(foreread.ConfigError, match="reads ahead already"):
         wrap(loader)  # type: ignore[arg-type]
 
 
-# ---- what it costs, and what is said of it ----
+# ---- costs and statistics ----
 
 
 def test_small_batches_keep_all_threads_busy(images: Path) -> None:
@@ -362,12 +362,12 @@ def test_one_epoch_of_few_samples_reads_no_more_than_two(images: Path) -> None:
 
 
 # semantics: PY-15
-def test_what_fits_on_the_disk_is_not_read_for_each_epoch(images: Path, tmp_path: Path) -> None:
+def test_samples_on_disk_are_not_read_each_epoch(images: Path, tmp_path: Path) -> None:
     with DataLoader(images, 8, memory=0, disk=f"{tmp_path / 'cache'}=50MB", transform=to_tensor, epochs=4) as loader:
         for _ in range(4):
             batches(loader)
         report = loader.stats().report
-    # Once each, and once more what was used again before it had been written. Each epoch read by itself would be four times that.
+    # Once each, plus samples that are reused before being written. Reading each epoch would cost four times that.
     assert report["origin_requests"] <= 2 * SAMPLES, report["origin_requests"]
 
 
@@ -384,7 +384,7 @@ def test_a_slow_transform_is_what_limits(images: Path) -> None:
 
 
 # semantics: PY-16
-def test_reads_that_nobody_announced_are_waited_for(images: Path) -> None:
+def test_unannounced_reads_count_as_stalls(images: Path) -> None:
     data = Dataset(images, to_tensor, memory=0, origin_limit="40KB")
     list(Plain(data, 8, sampler=range(40)))
     stats = data.stats()
@@ -395,8 +395,8 @@ def test_reads_that_nobody_announced_are_waited_for(images: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 # semantics: PY-16
-def test_who_wraps_is_told_of_starvation(folder: Any, caplog: Any, workers: int) -> None:
-    # Some 800 bytes a sample: a hundred of them take a minute.
+def test_wrapped_loader_warns_of_starvation(folder: Any, caplog: Any, workers: int) -> None:
+    # About 800 bytes per sample: a hundred samples take a minute.
     with wrap(Plain(folder, 1, num_workers=workers), memory=0, origin_limit=1500, look_ahead="4KB") as loader:
         for _ in loader:
             if any("the trainer has waited" in record.getMessage() for record in caplog.records):

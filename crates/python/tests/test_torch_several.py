@@ -1,4 +1,4 @@
-"""Several DataLoaders of every rank, alive at the same time, as training scripts have them."""
+"""Several simultaneous DataLoaders on each rank, as in training scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader as Plain
 from torch.utils.data import DistributedSampler
 from torch_images import folder, generators, images  # noqa: F401
 
-# Not how long it may take: how long a hang is waited for.
+# The deadline of a hang, not a measure of speed.
 HANG = 180
 
 SCRIPT = """
@@ -41,7 +41,7 @@ SCRIPT = """
         train.set_epoch(number)
         seen[f"train {number}"] = epoch(train)
         seen[f"validation {number}"] = epoch(held_out)
-    # Made anew while both live.
+    # Created again while both exist.
     again = DataLoader(sys.argv[1], 8, seed=4, **made)
     seen["again"] = epoch(again)
     together = [loader._native.plan["together"] for loader in (train, held_out, again)]
@@ -56,7 +56,7 @@ def pixels(image: Any) -> Any:
 
 
 def launch(images: Path, rank: int, job: str) -> subprocess.Popen[str]:
-    """One rank of two, with what torchrun says to it."""
+    """One rank of two, with torchrun's environment."""
     told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": job, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -75,7 +75,7 @@ def plain(folder: Any, rank: int, batch: int, seed: int, epoch: int, shuffle: bo
 
 
 # semantics: RANK-12
-def test_loaders_for_training_and_validation_live_side_by_side(images: Path, folder: Any, tmp_path: Path) -> None:
+def test_training_and_validation_loaders_coexist(images: Path, folder: Any, tmp_path: Path) -> None:
     folder.transform = pixels
     children = [launch(images, rank, str(tmp_path)) for rank in range(2)]
     for rank, child in enumerate(children):

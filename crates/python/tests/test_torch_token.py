@@ -1,4 +1,4 @@
-"""The ranks' token, passed by torch's own store."""
+"""The ranks' token, passed through torch's store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANG = 180
 
 
 class Store:
-    """A store of which all is known, and which may not be able to delete."""
+    """A store that records its calls, optionally without deletion."""
 
     def __init__(self, deletes: bool = True) -> None:
         self.deletes = deletes
@@ -53,24 +53,24 @@ class Store:
 
 
 class Broken(Store):
-    """A store whose host is gone."""
+    """A store whose host is unreachable."""
 
     def add(self, key: str, amount: int, /) -> int:
         raise RuntimeError("Connection reset by peer")
 
 
 def exchange(store: Store, ranks: list[int], number: int = 0) -> list[str]:
-    """What these ranks of five get, side by side."""
+    """The tokens of these ranks of five, in parallel."""
     with ThreadPoolExecutor(len(ranks)) as threads:
         got = [threads.submit(_token.exchange, store, rank, 5, TOKENS[rank], number, 60.0) for rank in ranks]
         return [one.result() for one in got]
 
 
 # semantics: RANK-33
-def test_all_ranks_get_the_token_of_rank_0_and_the_last_one_deletes_it() -> None:
+def test_ranks_get_rank_0s_token_and_the_last_one_deletes_it() -> None:
     store = Store()
     assert exchange(store, [3, 1, 0, 2]) == [TOKENS[0]] * 4
-    # One has not read it.
+    # One rank has not read it.
     assert store.values and store.counts
     assert exchange(store, [4]) == [TOKENS[0]]
     assert not store.values and not store.counts
@@ -106,12 +106,12 @@ def test_a_store_that_fails_is_named_with_what_to_do(rank: int) -> None:
 
 
 # semantics: RANK-33
-def test_no_token_goes_into_a_file_or_without_a_process_group(tmp_path: Path) -> None:
+def test_token_needs_a_process_group_and_no_file_store(tmp_path: Path) -> None:
     assert _token.of_torch(0, 1, TOKENS[0]) is None
     for store in (distributed.FileStore(str(tmp_path / "store"), 1), distributed.HashStore()):
         distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
-            # Another world is not the process group's.
+            # The world size differs from the process group's.
             assert _token.of_torch(0, 2, TOKENS[0]) is None
             expected = None if isinstance(store, distributed.FileStore) else TOKENS[0]
             assert _token.of_torch(0, 1, TOKENS[0]) == expected
@@ -135,7 +135,7 @@ SCRIPT = """
     together = []
     def loader():
         return foreread.Loader(sys.argv[1], batch_size=5, epochs=1, memory="1MiB")
-    # Side by side: the place has one port, so the second is found through the first.
+    # In parallel: there is one port, so the second rendezvous is found through the first.
     with loader() as training, loader() as validation:
         for one in (training, validation):
             assert sum(len(batch.ids) for batch in one) == 50
@@ -157,7 +157,7 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("given", [None, TOKENS[0]])
 # semantics: RANK-33
-def test_ranks_meet_at_a_host_with_the_token_of_torchs_store_or_the_users(directory: Path, given: str | None) -> None:
+def test_ranks_at_a_host_use_torchs_or_the_users_token(directory: Path, given: str | None) -> None:
     torch_port, port = free_port(), free_port()
     told = {"WORLD_SIZE": "2", "FOREREAD_MEET": f"127.0.0.1:{port}", "OMP_NUM_THREADS": "1"}
     if given is not None:

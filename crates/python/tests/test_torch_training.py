@@ -1,5 +1,5 @@
-"""What is trained is what plain PyTorch trains, to the last digit of each loss: by the README's example and by the one in
-`examples`, on one rank and on two, with the wheel in an environment of its own and from an empty directory."""
+"""Training equals plain PyTorch's to the last digit of each loss, for the README's example and the one in
+`examples`, on one rank and on two, with the wheel in a separate environment and from an empty directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_examples_losses_are_plain_pytorchs(interpreter: str, images: Path, 
     example = (EXAMPLES / "train.py", images, "--classes", "5")
     plain = losses(interpreter, tmp_path, ranks, *example)
     assert len(plain) == 2 * (4 if ranks == 1 else 2), plain
-    # Each start of PyTorch takes seconds; what workers do is compared on one rank and in the other tests.
+    # Each start of PyTorch takes seconds, so workers are compared on one rank and in other tests.
     ways = [("wrap", "2"), ("loader", "0")] + [("wrap", "0"), ("loader", "2")] * (ranks == 1)
     for way, workers in ways:
         assert losses(interpreter, tmp_path, ranks, *example, "--foreread", way, "--workers", workers) == plain, (way, workers)
@@ -40,7 +40,7 @@ def test_the_readmes_losses_are_plain_pytorchs(interpreter: str, images: Path, t
     with bucket("my-bucket", "train", images) as environment:
         said = run(interpreter, scratch, documents.__file__, ROOT / "README.md", "In PyTorch", images, scratch, **environment)
     by_block = list(json.loads(said).values())
-    # wrap(), foreread's own loader from a bucket, and samples without a framework, which train nothing.
+    # wrap(), foreread's loader from a bucket, and samples without a framework, which do not train.
     assert by_block == [trainer.losses, trainer.losses, []]
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's worker processes share one engine, however they are started, and leave nothing behind."""
+"""PyTorch's worker processes share one engine, for all start methods, and leave nothing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from foreread.torch import Dataset, wrap
 from torch.utils.data import DataLoader
 from torch_images import SAMPLES, assert_same, batches, folder, generators, images, to_tensor  # noqa: F401
 
-# Not how long anything may take: how long a hang is waited for.
+# The deadline of a hang, not a measure of speed.
 HANG = 120
 
-# How often a loader is started and ended, and how its workers may be: those that import PyTorch anew take seconds each.
+# The repetitions and the start methods of workers. Those that import PyTorch again take seconds each.
 SOAK = bool(os.environ.get("FOREREAD_SOAK"))
 CYCLES, CONTEXTS = (200, ("fork", "spawn", "forkserver")) if SOAK else (6, ("fork",))
 
@@ -54,7 +54,7 @@ def test_workers_give_the_same_batches_from_one_engine(images: Path, folder: Any
 # semantics: PY-5
 def test_image_folder_in_workers_is_served(folder: Any, context: str) -> None:
     theirs = batches(make(folder, 0, None))
-    # Later epochs are read ahead too: memory has them read once.
+    # Later epochs are read ahead too, once, because memory holds the samples.
     with wrap(make(folder, 2, context), memory="16MiB") as ours:
         assert_same(batches(ours), theirs)
         assert ours._parts[0].engine.source.report()["origin_requests"] == SAMPLES
@@ -85,7 +85,7 @@ def children() -> set[str]:
             if entry.name.isdigit() and (entry / "stat").read_text().rsplit(")", 1)[1].split()[1] == str(os.getpid()):
                 found.add(entry.name)
         except OSError:
-            pass  # it ended meanwhile
+            pass  # it has ended
     return found
 
 
@@ -102,7 +102,7 @@ def test_starting_and_ending_leaves_nothing(images: Path) -> None:
         with wrap(make(data, workers, context)) as loader:
             assert sum(1 for _ in loader) == 13
 
-    # What Python keeps for its own use (the fork server, the tracker of its resources) is there from now on.
+    # Python's own processes (fork server, resource tracker) exist from now on.
     for context in CONTEXTS:
         cycle(2, context)
     before, shared = left(), set(os.listdir("/dev/shm"))
@@ -111,7 +111,7 @@ def test_starting_and_ending_leaves_nothing(images: Path) -> None:
         if SOAK and number % 20 == 19:
             print(f"{number + 1} of {CYCLES} cycles: {left()}", flush=True)
     until = time.monotonic() + HANG
-    # Threads that were told to end are gone soon, those of the tests before this one too.
+    # Ending threads are gone soon, also those of earlier tests.
     while any(now > then for now, then in zip(left(), before, strict=True)) and time.monotonic() < until:
         time.sleep(0.01)
     assert all(now <= then for now, then in zip(left(), before, strict=True)), (left(), before)
@@ -143,8 +143,8 @@ def session(images: Path, then: str) -> subprocess.Popen[str]:
 
 
 def tidy(shared: set[str]) -> bool:
-    """Whether no shared memory is left but what there was. Other programs' semaphores come and go: what is gone after a
-    while was theirs."""
+    """Whether no new shared memory is left. Other programs' semaphores vary: names that disappear after a
+    while belong to them."""
     until = time.monotonic() + HANG
     while left := set(os.listdir("/dev/shm")) - shared:
         if time.monotonic() > until:
@@ -162,7 +162,7 @@ def gone(group: int) -> bool:
             os.killpg(group, 0)
         except ProcessLookupError:
             return True
-        # Those that ended and that nobody has waited for are no longer running.
+        # Zombie processes are no longer running.
         states = subprocess.run(["ps", "-o", "stat=", "-g", str(group)], capture_output=True, text=True, check=False).stdout
         if all(state.startswith("Z") for state in states.split()):
             return True
@@ -181,7 +181,7 @@ def gone(group: int) -> bool:
     ],
 )
 # semantics: PY-6
-def test_however_it_ends_nothing_is_left(images: Path, then: str, send: int | None, code: int | None) -> None:
+def test_every_kind_of_exit_leaves_nothing(images: Path, then: str, send: int | None, code: int | None) -> None:
     shared = set(os.listdir("/dev/shm"))
     child = session(images, then)
     assert child.stdout is not None
@@ -197,5 +197,5 @@ def test_however_it_ends_nothing_is_left(images: Path, then: str, send: int | No
     assert gone(child.pid), "processes are left"
     assert not any("@foreread" in line and str(child.pid) in line for line in Path("/proc/net/unix").read_text().splitlines())
     if send != signal.SIGKILL:
-        # What a killed PyTorch leaves of its own is not ours to tidy.
+        # Resources of a killed PyTorch are ignored.
         assert tidy(shared), "shared memory is left"

@@ -1,4 +1,4 @@
-"""wrap(loader) gives what the loader gives, from files that were read ahead."""
+"""wrap(loader) yields the same as the loader, from files that were read ahead."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from torch.utils.data import (
 
 
 class Own(Sampler[int]):
-    """A sampler of the user's: odd ones out, in an order from Python's and PyTorch's global generators, drawn as it goes."""
+    """A custom sampler that omits odd indices and draws lazily from Python's and PyTorch's global generators."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -77,7 +77,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 def epochs(loader: Any, count: int) -> list[list[tuple[Any, Any]]]:
-    """As a training does: it calls set_epoch where there is one, and draws numbers between the steps."""
+    """Iterates like a training: calls set_epoch if available, and draws numbers between steps."""
     found = []
     for epoch in range(count):
         if hasattr(loader.sampler, "set_epoch"):
@@ -117,7 +117,7 @@ def test_the_batches_are_the_loaders(folder: Any, way: str, workers: int) -> Non
 
 
 def announced_shares(loader: Any, count: int) -> float:
-    """What part of all samples was read ahead, and not when it was asked for."""
+    """The share of samples that were read ahead, not on request."""
     epochs(loader, count)
     report = loader._parts[0].engine.source.report()
     direct = sum(tier.get("samples") or 0 for tier in report["direct"].values())
@@ -135,7 +135,7 @@ def test_everything_is_read_ahead(folder: Any, way: str) -> None:
 
 
 # semantics: PY-3
-def test_a_sampler_that_cannot_be_copied_costs_time_and_nothing_else(folder: Any, caplog: Any) -> None:
+def test_uncopyable_sampler_costs_time_only(folder: Any, caplog: Any) -> None:
     class Stubborn(SequentialSampler):
         def __deepcopy__(self, memo: Any) -> Any:
             raise TypeError("not me")
@@ -147,7 +147,7 @@ def test_a_sampler_that_cannot_be_copied_costs_time_and_nothing_else(folder: Any
     assert "cannot be run ahead (TypeError: not me)" in caplog.text
 
 
-# semantics: PY-4
+# semantics: PY-14
 def test_files_are_opened_by_foreread_alone(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     plain = foreread.torch._files._open
@@ -162,8 +162,8 @@ def test_files_are_opened_by_foreread_alone(folder: Any, monkeypatch: pytest.Mon
     assert not [name for name in opened if name.endswith(".png")]
 
 
-# semantics: PY-4
-def test_open_is_as_ever_elsewhere(folder: Any, tmp_path: Path) -> None:
+# semantics: PY-14
+def test_open_is_unchanged_elsewhere(folder: Any, tmp_path: Path) -> None:
     with wrap(DataLoader(folder, 8)) as ours:
         batches(ours)
     path = tmp_path / "x"
@@ -173,7 +173,7 @@ def test_open_is_as_ever_elsewhere(folder: Any, tmp_path: Path) -> None:
         assert file.read() == "äö"
 
 
-def test_subsets_and_concatenations_are_seen_through(folder: Any) -> None:
+def test_subsets_and_concatenations_are_supported(folder: Any) -> None:
     data = ConcatDataset([Subset(folder, range(90, 10, -3)), folder])
     theirs = batches(DataLoader(data, 8))
     with wrap(DataLoader(data, 8), root=folder.root) as ours:
@@ -182,7 +182,7 @@ def test_subsets_and_concatenations_are_seen_through(folder: Any) -> None:
         assert sum(epoch["samples"] for epoch in report["epochs"]) == len(data)
 
 
-def test_paths_may_be_told(images: Path) -> None:
+def test_paths_may_be_given(images: Path) -> None:
     class Numbers(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             self.files = sorted(images.rglob("*.png"))
@@ -206,7 +206,7 @@ def test_paths_may_be_told(images: Path) -> None:
             assert sum(epoch["samples"] for epoch in report["epochs"]) == SAMPLES
 
 
-def test_what_cannot_be_wrapped_is_said(folder: Any, tmp_path: Path) -> None:
+def test_unsupported_loaders_are_refused(folder: Any, tmp_path: Path) -> None:
     class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
         def __iter__(self) -> Iterator[int]:
             yield 1
@@ -219,7 +219,7 @@ def test_what_cannot_be_wrapped_is_said(folder: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_of_ours_in_a_loader_of_yours(images: Path, folder: Any, workers: int) -> None:
+def test_foreread_dataset_works_in_a_plain_loader(images: Path, folder: Any, workers: int) -> None:
     data = Dataset(images, transform=to_tensor)
     assert len(data) == SAMPLES and data.classes == folder.classes and list(data.targets) == folder.targets
     make = lambda dataset: DataLoader(dataset, 8, shuffle=True, num_workers=workers, generator=generator())  # noqa: E731
@@ -231,8 +231,8 @@ def test_a_dataset_of_ours_in_a_loader_of_yours(images: Path, folder: Any, worke
             assert_same(mine, other)
 
 
-def test_samples_that_the_dataset_moves_are_read_where_they_are(folder: Any) -> None:
-    """Another file's bytes under a new path and label would be the worst of all."""
+def test_moved_samples_are_read_at_their_new_path(folder: Any) -> None:
+    """Bytes of another file under a new path and label would be the worst error."""
     data = Subset(folder, list(range(40)))
     with wrap(DataLoader(data, 8), root=folder.root) as ours:
         batches(ours)
@@ -242,7 +242,7 @@ def test_samples_that_the_dataset_moves_are_read_where_they_are(folder: Any) -> 
         assert_same(batches(ours), batches(DataLoader(Subset(folder, range(40, 80)), 8)))
 
 
-def test_what_is_set_on_dataset_and_loader_is_set_on_yours(folder: Any) -> None:
+def test_attributes_are_set_on_the_original_objects(folder: Any) -> None:
     with wrap(DataLoader(folder, 8)) as ours:
         assert isinstance(ours, DataLoader) and isinstance(ours.dataset, type(folder))
         ours.dataset.transform = lambda image: to_tensor(image)[:, :4]
@@ -274,7 +274,7 @@ def test_a_dataset_that_makes_batches_makes_them(images: Path) -> None:
         assert [x.tolist() for x in ours] == [x.tolist() for x in DataLoader(data, 8)]
 
 
-def test_whoever_wants_a_descriptor_gets_the_files(folder: Any) -> None:
+def test_descriptor_is_that_of_the_file(folder: Any) -> None:
     import numpy
 
     class Raw(type(folder)):  # type: ignore[misc]
@@ -298,7 +298,7 @@ def test_a_sampler_without_an_end_gives_its_first_batch(folder: Any, monkeypatch
         def __len__(self) -> int:
             return 1 << 30
 
-    monkeypatch.setattr(foreread.torch._ahead, "MOST", 5 * SAMPLES)
+    monkeypatch.setattr(foreread.torch._ahead, "MAX_INDICES", 5 * SAMPLES)
     with wrap(DataLoader(folder, 8, sampler=Endless())) as ours:
         for step, _ in enumerate(ours):
             if step == 100:
@@ -315,7 +315,7 @@ def test_after_close_the_loader_goes_on(folder: Any) -> None:
     assert ours.stats().samples == SAMPLES
 
 
-def test_a_part_of_a_dataset_of_ours_is_seen_through(images: Path, folder: Any) -> None:
+def test_subset_of_a_foreread_dataset_is_supported(images: Path, folder: Any) -> None:
     data = Dataset(images, transform=to_tensor)
     part = Subset(Subset(data, range(100, 0, -2)), range(5, 45))
     theirs = batches(DataLoader(Subset(Subset(folder, range(100, 0, -2)), range(5, 45)), 8))
@@ -326,7 +326,7 @@ def test_a_part_of_a_dataset_of_ours_is_seen_through(images: Path, folder: Any) 
 
 
 class Counted(Sampler[int]):
-    """A sampler of the user's that counts how often it is run, in copies too."""
+    """A custom sampler that counts its runs, including those of copies."""
 
     runs = 0
 
@@ -365,9 +365,9 @@ def of_the_system(epoch: int) -> list[int]:
 @pytest.mark.parametrize(
     "draw, foreseen, tried",
     [
-        # Each epoch ahead once, and each once more when it begins; the real one.
+        # Each epoch once in advance, once when it begins, and the original sampler.
         (own_shuffle, 7, 0),
-        # Whether the globals matter is tried once.
+        # The dependency on global generators is tested once.
         (set_by_itself, 7, 1),
         (of_the_globals, 0, 1),
     ],
@@ -376,7 +376,7 @@ def test_a_sampler_is_asked_once_for_each_epoch_ahead(
     folder: Any, draw: Any, foreseen: int, tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Counted, "runs", 0)
-    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 1000)
+    monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 1000)
     sampler = Counted(draw)
     with wrap(DataLoader(folder, 8, sampler=sampler), memory="16MiB") as ours:
         runs = []
@@ -391,15 +391,15 @@ def test_a_sampler_is_asked_once_for_each_epoch_ahead(
 
 def test_a_slow_sampler_does_not_hold_up_the_first_batch(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "runs", 0)
-    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 0)
+    monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 0)
     with wrap(DataLoader(folder, 8, sampler=Counted(own_shuffle))) as ours:
         next(iter(ours))
     assert Counted.runs == 3, "this epoch, the one after it, and the real one"
 
 
-def test_a_sampler_that_nobody_can_foresee_is_foreseen_less(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unpredictable_sampler_is_predicted_less(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "runs", 0)
-    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 1000)
+    monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 1000)
     with wrap(DataLoader(folder, 8, sampler=Counted(of_the_system))) as ours:
         runs = []
         for _ in range(6):
@@ -408,9 +408,9 @@ def test_a_sampler_that_nobody_can_foresee_is_foreseen_less(folder: Any, monkeyp
     assert [after - before for before, after in zip([0, *runs], runs)] == [9, 5, 3, 2, 2, 2]
 
 
-def test_epochs_that_are_left_early_are_not_foreseen_again(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_left_epochs_are_not_predicted_again(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "runs", 0)
-    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 1000)
+    monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 1000)
     sampler = Counted(own_shuffle)
     with wrap(DataLoader(folder, 8, sampler=sampler), memory="16MiB") as ours:
         for epoch in range(4):
@@ -421,9 +421,9 @@ def test_epochs_that_are_left_early_are_not_foreseen_again(folder: Any, monkeypa
         assert_same(batches(ours), batches(DataLoader(folder, 8, sampler=sampler)))
 
 
-def test_an_iterator_that_nobody_uses_takes_no_foresight(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_iterator_keeps_the_prediction(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "runs", 0)
-    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 1000)
+    monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 1000)
     sampler = Counted(own_shuffle)
     with wrap(DataLoader(folder, 8, sampler=sampler), memory="16MiB") as ours:
         for epoch in range(6):

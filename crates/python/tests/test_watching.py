@@ -1,4 +1,4 @@
-"""Figures, bars, logs and metrics."""
+"""Statistics, progress, logs and metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOTAL = sum(len(content(number)) for number in range(100))
 
 
 def report(seconds: float, stalled: float, reads: dict[str, int], **changes: Any) -> dict[str, Any]:
-    """What a loader's report would say."""
+    """The report of a loader."""
     parallelism = {"now": 64, "lowest": 8, "highest": 64, "changes": 3, "why": "growing", "peak": 64}
     base = {
         "world_size": 1,
@@ -46,7 +46,7 @@ def report(seconds: float, stalled: float, reads: dict[str, int], **changes: Any
     return base | changes
 
 
-def test_figures_are_those_since_the_last_look(directory: Path) -> None:
+def test_stats_cover_the_time_since_the_last_call(directory: Path) -> None:
     with foreread.Loader(directory, batch_size=10, epochs=2, memory="1MiB") as loader:
         for _ in range(10):
             next(loader)
@@ -76,7 +76,7 @@ def test_figures_are_those_since_the_last_look(directory: Path) -> None:
         ({"seconds": 10.0, "stalled": 5.0}, {"peer": 50, "disk": 5}, "peers"),
     ],
 )
-def test_what_is_waited_for_is_named(changes: dict[str, float], reads: dict[str, int], expected: str) -> None:
+def test_bottleneck_is_named(changes: dict[str, float], reads: dict[str, int], expected: str) -> None:
     assert _stats.build(report(changes["seconds"], changes["stalled"], reads), None).limiting == expected
 
 
@@ -89,7 +89,7 @@ def test_a_throttling_store_and_a_short_look_ahead_are_named() -> None:
     assert _stats.build(short, None).limiting == "look-ahead"
 
 
-def test_a_starved_trainer_is_told_by_what_and_what_would_help(caplog: pytest.LogCaptureFixture) -> None:
+def test_starvation_warning_names_bottleneck_and_remedy(caplog: pytest.LogCaptureFixture) -> None:
     before = report(100, 0, {"memory": 900})
     starving = report(110, 5, {"memory": 900, "origin": 100})
     assert _stats.starved(starving, before, 0.2)
@@ -98,15 +98,15 @@ def test_a_starved_trainer_is_told_by_what_and_what_would_help(caplog: pytest.Lo
     said = record.getMessage()
     assert "waited 50 %" in said and "limited by origin" in said and "memory=" in said and "origin 100%" in said
     assert not _stats.starved(report(110, 1, {"origin": 100}), before, 0.2)
-    # Workers wait, and the trainer does not; and the other way round it is told how long it has.
+    # Workers wait while the trainer does not, and the reverse, with the measured wait.
     assert not _stats.starved(starving, before, 0.2, 0.06)
     caplog.clear()
     assert _stats.starved(starving, before, 0.2, 0.34) and "has waited 34 %" in caplog.text
     assert len(caplog.records) == 1
 
 
-def test_a_run_that_starves_says_so_once_a_minute(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    # Two dozen bytes of forty a second: the trainer waits all the time.
+def test_starving_run_warns_once_per_minute(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # Two dozen bytes at 40 bytes/s: the trainer always waits.
     with foreread.Loader(directory, batch_size=1, origin_limit=TOTAL // 24, look_ahead=1, epochs=1) as loader:
         for _ in loader:
             if caplog.records:

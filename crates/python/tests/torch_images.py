@@ -1,4 +1,4 @@
-"""Images, and plain PyTorch over them: what everything here is compared with."""
+"""Images, and plain PyTorch over them as the reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLES = 103
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images of five classes, in ImageFolder's layout; their number divides by nothing."""
+    """A prime number of images of five classes, in ImageFolder's layout."""
     root = tmp_path_factory.mktemp("images")
     draw = random.Random(1)
     for number in range(SAMPLES):
@@ -36,13 +36,13 @@ def to_tensor(image: Any) -> Any:
 
 @pytest.fixture
 def folder(images: Path) -> Any:
-    """torchvision's own dataset over them."""
+    """torchvision's dataset over them."""
     return torchvision.datasets.ImageFolder(str(images), transform=to_tensor)
 
 
 @pytest.fixture(autouse=True)
 def generators() -> Iterator[None]:
-    """Each test begins with the same global generators."""
+    """Seeds the global generators before each test."""
     torch.manual_seed(5)
     random.seed(5)
     np.random.seed(5)
@@ -50,12 +50,12 @@ def generators() -> Iterator[None]:
 
 
 def batches(loader: Any) -> list[tuple[Any, Any]]:
-    """An epoch, as it comes."""
+    """The batches of an epoch."""
     return [(x.clone(), y.clone()) for x, y in loader]
 
 
 def assert_same(ours: list[tuple[Any, Any]], theirs: list[tuple[Any, Any]]) -> None:
-    """The same batches, bit for bit."""
+    """Asserts equal batches, bit for bit."""
     assert len(ours) == len(theirs)
     for (x, y), (their_x, their_y) in zip(ours, theirs, strict=True):
         assert torch.equal(y, their_y)

@@ -1,4 +1,5 @@
-//! What a sample costs on its way to a worker process: microseconds of processor time at either end.
+//! The cost of a sample on its way to a worker process, in microseconds of processor time at either
+//! end.
 //!
 //! `cargo run --release -p foreread-share --example cost [bytes] [samples at once]`
 
@@ -22,12 +23,12 @@ mod linux {
     use rustix::time::{ClockId, clock_gettime};
 
     const SAMPLES: u64 = 40_000;
-    /// So many that no cache of the processor holds them.
+    /// More than fit a processor cache.
     const DIFFERENT: u64 = 2000;
 
-    struct Memory(Vec<Bytes>);
+    struct InMemory(Vec<Bytes>);
 
-    impl Samples for Memory {
+    impl Samples for InMemory {
         fn get(&self, asks: Vec<Ask>) {
             for ask in asks {
                 let bytes = self.0[ask.id().0 as usize % self.0.len()].clone();
@@ -76,7 +77,8 @@ mod linux {
         Ok(())
     }
 
-    /// Where the worker finds the server's address, which is a secret: every user can read a process's arguments.
+    /// The variable with the server's address, which is secret: every user can read a process's
+    /// arguments.
     const ADDRESS: &str = "FOREREAD_EXAMPLE_ADDRESS";
 
     pub fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -87,7 +89,7 @@ mod linux {
             return worker(&address, at_once);
         }
         let different = (0..DIFFERENT).map(|id| Bytes::from(vec![id as u8; bytes as usize])).collect();
-        let server = Server::start(Arc::new(Memory(different)), Settings::default())?;
+        let server = Server::start(Arc::new(InMemory(different)), Settings::default())?;
         let before = processor_time();
         let status = Command::new(std::env::current_exe()?)
             .args([bytes.to_string(), at_once.to_string()])

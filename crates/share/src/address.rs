@@ -1,10 +1,10 @@
-//! Where a server is, and the secret that it expects: a name in Linux's abstract namespace of sockets, 128 random bits of
-//! it, and 128 more for the first message.
+//! The server's address: a random name of 128 bits in Linux's abstract socket namespace, and a
+//! secret of 128 bits for the first message.
 //!
-//! Such a name is no file: it ends with the last socket that has it. The price is that containers must share a network
-//! namespace, as the processes of one training job do. Every process in that namespace can read the name in
-//! `/proc/net/unix`, so the name is no secret. The user proves nothing either where all containers run as user 0. So the
-//! address that workers are given has a secret, too, which the kernel shows to no process.
+//! An abstract name is not a file: it disappears with its last socket. The price is that containers
+//! must share a network namespace, as the processes of one training job do. Every process in that
+//! namespace can read the name in `/proc/net/unix`. Where all containers run as user 0, the user id
+//! proves nothing. So the address has a secret in addition, which the kernel shows to no process.
 
 use std::{fmt, io};
 
@@ -14,20 +14,20 @@ use subtle::ConstantTimeEq;
 use crate::{ShareError, ShareErrorKind};
 
 const PREFIX: &str = "@foreread-";
-/// Bytes of the name and of the secret, each.
+/// The length of the name and of the secret, in bytes.
 pub(crate) const BYTES: usize = 16;
 
-/// What a worker's first message must contain. It is never printed.
+/// The secret in a worker's first message. It is never printed.
 #[derive(Clone, Copy)]
 pub(crate) struct Secret([u8; BYTES]);
 
 impl Secret {
-    /// As it travels.
+    /// The bytes to send.
     pub(crate) fn expose(&self) -> &[u8; BYTES] {
         &self.0
     }
 
-    /// Whether `given` is it, in constant time.
+    /// Compares in constant time.
     pub(crate) fn matches(&self, given: &[u8; BYTES]) -> bool {
         self.0.ct_eq(given).into()
     }
@@ -39,7 +39,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where a server is, and its secret. Printed for debugging it has its name alone.
+/// A server's name and secret. The debug output has only the name.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
     name: String,
@@ -47,30 +47,31 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// A new one.
+    /// A random address.
     pub(crate) fn new() -> io::Result<Self> {
         let name = format!("{PREFIX}{}", hex(&random()?));
         Ok(Self { name, secret: Secret(random()?) })
     }
 
-    /// The address that `text` is.
+    /// Parses the address given to workers.
     pub(crate) fn parse(text: &str) -> Result<Self, ShareError> {
         let parts = text.strip_prefix(PREFIX).and_then(|digits| digits.split_once(':'));
         let parsed = parts.and_then(|(name, secret)| {
             bytes(name)?;
             Some(Self { name: format!("{PREFIX}{name}"), secret: Secret(bytes(secret)?) })
         });
-        // What was given may be most of a secret, and is not repeated.
+        // The input may contain most of a secret, so it is not repeated.
         parsed.ok_or_else(|| {
             let detail = format!(
-                "invalid address of a data source: expected {PREFIX}, 32 hexadecimal digits, a colon and 32 more, as \
-                 the main process's server gives it"
+                "invalid address of a data source: expected {PREFIX}, 32 hexadecimal digits, a colon and \
+                 32 more, as the main process's server gives it"
             );
             ShareError::new(ShareErrorKind::Invalid, detail)
         })
     }
 
-    /// As workers are given it, with the secret: `@foreread-`, 32 hexadecimal digits, a colon and 32 more.
+    /// The address for workers, with the secret: `@foreread-`, 32 hexadecimal digits, a colon and
+    /// 32 more.
     pub(crate) fn text(&self) -> String {
         format!("{}:{}", self.name, hex(&self.secret.0))
     }
@@ -91,7 +92,7 @@ fn hex(bytes: &[u8; BYTES]) -> String {
     format!("{:032x}", u128::from_be_bytes(*bytes))
 }
 
-/// The bytes that 32 hexadecimal digits in lower case are.
+/// Parses 32 lower-case hexadecimal digits.
 fn bytes(digits: &str) -> Option<[u8; BYTES]> {
     let right = digits.len() == 32 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     right.then(|| u128::from_str_radix(digits, 16).ok()).flatten().map(u128::to_be_bytes)
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_new_and_are_read_back() {
+    fn addresses_are_unique_and_parse() {
         let (one, other) = (Address::new().unwrap(), Address::new().unwrap());
         assert_ne!(one.name, other.name);
         assert!(!one.secret.matches(other.secret.expose()));

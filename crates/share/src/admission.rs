@@ -1,9 +1,9 @@
-//! Connections that have not sent their greeting yet, and the log of those that were refused.
+//! Connections that are not authenticated yet, and the log of refused ones.
 //!
-//! A connection is a worker's when its user is the server's and its first message has the server's secret. Until then it
-//! holds a descriptor and nothing else, and there are few of them: a new one takes the place of the oldest. So processes
-//! that connect and send nothing keep no worker out. The price is that a worker which is stopped between its two system
-//! calls while hundreds of others connect has to connect again.
+//! A connection is authenticated by its user id and by the secret in its first message. Until then
+//! it holds one descriptor. Their number is bounded, and a new connection evicts the oldest. So
+//! silent connections cannot lock out workers. The price: a worker that is stopped between its two
+//! system calls while hundreds of others connect has to reconnect.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -16,11 +16,11 @@ use crate::address::Secret;
 use crate::log_limit::LogLimit;
 use crate::{socket, wire};
 
-/// Connections that may wait for their greeting.
-pub(crate) const MOST_UNPROVEN: usize = 256;
+/// The maximum number of unauthenticated connections.
+pub(crate) const MAX_PENDING: usize = 256;
 
 #[derive(Debug)]
-struct Unproven {
+struct PendingAuth {
     key: u64,
     socket: OwnedFd,
     process: i32,
@@ -30,9 +30,9 @@ struct Unproven {
 pub(crate) struct Admission {
     secret: Secret,
     user: u32,
-    unproven: VecDeque<Unproven>,
+    pending: VecDeque<PendingAuth>,
     refused: LogLimit,
-    /// Why the last one was refused.
+    /// Why the last connection was refused.
     why: String,
     shortages: LogLimit,
 }
@@ -42,95 +42,100 @@ impl Admission {
         Self {
             secret,
             user: socket::own_user(),
-            unproven: VecDeque::new(),
+            pending: VecDeque::new(),
             refused: LogLimit::default(),
             why: String::new(),
             shortages: LogLimit::default(),
         }
     }
 
-    /// Whether one has to leave before another may enter.
+    /// Whether a connection must be evicted before another is added.
     pub(crate) fn is_full(&self) -> bool {
-        self.unproven.len() >= MOST_UNPROVEN
+        self.pending.len() >= MAX_PENDING
     }
 
-    /// The one that waits longest.
-    pub(crate) fn first(&self) -> Option<u64> {
-        self.unproven.front().map(|first| first.key)
+    /// The oldest connection.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.pending.front().map(|oldest| oldest.key)
     }
 
-    /// Whether `key` waits here.
+    /// Whether `key` is an unauthenticated connection.
     pub(crate) fn has(&self, key: u64) -> bool {
-        self.unproven.iter().any(|one| one.key == key)
+        self.pending.iter().any(|one| one.key == key)
     }
 
-    /// Begins to wait for the greeting of a new connection. One of another user is refused at once.
-    pub(crate) fn enter(&mut self, key: u64, socket: OwnedFd, watch: &OwnedFd) {
+    /// Adds a new connection. One of another user is refused at once.
+    pub(crate) fn add(&mut self, key: u64, socket: OwnedFd, watch: &OwnedFd) {
         let failed = |error: Errno| format!("its connection failed: {error}");
-        let other = match socket::other(&socket) {
+        let other = match socket::peer_credentials(&socket) {
             Ok(other) => other,
             Err(error) => return self.note_refused(&failed(error)),
         };
         if !socket::is_same_user(other, self.user) {
             let (theirs, own) = (other.user, self.user);
-            let why = format!("it is of user {theirs}, and this data source serves user {own} alone");
+            let why = format!("it belongs to user {theirs}, and this data source serves only user {own}");
             return self.refuse(&socket, &why);
         }
         match epoll::add(watch, &socket, epoll::EventData::new_u64(key), epoll::EventFlags::IN) {
-            Ok(()) => self.unproven.push_back(Unproven { key, socket, process: other.process }),
+            Ok(()) => self.pending.push_back(PendingAuth { key, socket, process: other.process }),
             Err(error) => self.note_refused(&failed(error)),
         }
     }
 
-    /// The socket and process of a connection whose greeting has come and is right. One that sent something else, or has
-    /// gone, waits no longer.
-    pub(crate) fn greeted(&mut self, key: u64, buffer: &mut [u8], watch: &OwnedFd) -> Option<(OwnedFd, i32)> {
-        let at = self.unproven.iter().position(|one| one.key == key)?;
-        let heard = socket::hear(&self.unproven[at].socket, buffer);
-        if matches!(heard, Err(Errno::AGAIN | Errno::INTR)) {
+    /// Returns the socket and process of a connection whose greeting is correct. A closed
+    /// connection or a wrong greeting ends it.
+    pub(crate) fn authenticate(
+        &mut self,
+        key: u64,
+        buffer: &mut [u8],
+        watch: &OwnedFd,
+    ) -> Option<(OwnedFd, i32)> {
+        let at = self.pending.iter().position(|one| one.key == key)?;
+        let received = socket::receive_message(&self.pending[at].socket, buffer);
+        if matches!(received, Err(Errno::AGAIN | Errno::INTR)) {
             return None;
         }
-        let Unproven { socket, process, .. } = self.unproven.remove(at)?;
-        // By name: a forked child may keep the socket open, and with it the watching.
+        let PendingAuth { socket, process, .. } = self.pending.remove(at)?;
+        // Explicitly, because a forked child may keep the socket and its watch alive.
         let _ = epoll::delete(watch, &socket);
-        let message = heard.ok().filter(|length| *length > 0)?;
+        let message = received.ok().filter(|length| *length > 0)?;
         let message = buffer.get(..message).unwrap_or_default();
-        match wire::greeted(message) {
+        match wire::parse_greeting(message) {
             Ok(secret) if self.secret.matches(&secret) => Some((socket, process)),
             Ok(_) => {
                 self.refuse(&socket, "it does not have the secret of this data source's address");
                 None
             }
-            Err(wire::Malformed) => {
-                self.refuse(&socket, "its first message is no greeting of this version of foreread");
+            Err(wire::MalformedMessage) => {
+                self.refuse(&socket, "its first message is not a greeting of this version of foreread");
                 None
             }
         }
     }
 
-    /// Ends a connection whose greeting has not come.
-    pub(crate) fn push_out(&mut self, key: u64, watch: &OwnedFd) {
-        let Some(at) = self.unproven.iter().position(|one| one.key == key) else { return };
-        if let Some(one) = self.unproven.remove(at) {
+    /// Closes a connection without a greeting.
+    pub(crate) fn evict(&mut self, key: u64, watch: &OwnedFd) {
+        let Some(at) = self.pending.iter().position(|one| one.key == key) else { return };
+        if let Some(one) = self.pending.remove(at) {
             end(&one.socket, watch);
             self.note_refused("it connected and sent no greeting");
         }
     }
 
-    /// Ends all that wait.
+    /// Closes all connections.
     pub(crate) fn close(&mut self, watch: &OwnedFd) {
-        self.unproven.drain(..).for_each(|one| end(&one.socket, watch));
+        self.pending.drain(..).for_each(|one| end(&one.socket, watch));
     }
 
-    /// Sends a connection the reason why it is refused, and logs it.
+    /// Sends the reason for a refusal and logs it.
     pub(crate) fn refuse(&mut self, socket: &OwnedFd, why: &str) {
-        // One that does not listen does not need the reason.
-        let _ = socket::tell(socket, &wire::refused(why));
+        // The result does not matter: a peer that does not read needs no reason.
+        let _ = socket::send_message(socket, &wire::refused(why));
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         self.note_refused(why);
     }
 
-    /// Logs that a connection was refused, once a minute.
+    /// Logs a refused connection, once a minute.
     pub(crate) fn note_refused(&mut self, why: &str) {
         why.clone_into(&mut self.why);
         let count = self.refused.note(Instant::now());
@@ -140,11 +145,15 @@ impl Admission {
     /// Logs that no connection can be accepted, once a minute.
     pub(crate) fn note_shortage(&mut self, error: Errno) {
         if let Some(count) = self.shortages.note(Instant::now()) {
-            tracing::warn!(%error, count, "workers have to wait for a connection: raise the limit of open files (ulimit -n)");
+            tracing::warn!(
+                %error,
+                count,
+                "no descriptor for new workers: raise the limit of open files (ulimit -n)"
+            );
         }
     }
 
-    /// Logs what is due.
+    /// Writes due log lines.
     pub(crate) fn log(&mut self) {
         let count = self.refused.due(Instant::now());
         self.log_refused(count);
@@ -155,18 +164,18 @@ impl Admission {
             tracing::warn!(
                 count,
                 why = self.why,
-                "connections to the data source were refused, the last for this reason"
+                "refused connections to the data source, the last one for this reason"
             );
         }
     }
 
-    /// When something is to be logged.
+    /// When the next log line is due.
     pub(crate) fn next_log(&self) -> Option<Instant> {
         self.refused.due_at()
     }
 }
 
-/// Ends a connection also where a forked child keeps its socket open.
+/// Shuts a connection down, even if a forked child keeps its socket open.
 fn end(socket: &OwnedFd, watch: &OwnedFd) {
     let _ = epoll::delete(watch, socket);
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);

@@ -1,4 +1,4 @@
-//! What a worker uses: blocking, without threads, from as many threads as there are.
+//! The worker's API: blocking, without threads of its own, usable from any number of threads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,50 +6,53 @@ use std::sync::Arc;
 use foreread_types::SampleId;
 
 use crate::address::Address;
-use crate::held::Held;
-use crate::line::{Caller, Line, Patience, Place, Sent};
-use crate::wire::{MOST_CALL, MOST_NAME};
+use crate::shared_sample::Held;
+use crate::wire::{MAX_CALL_NAME, MAX_CALL_PAYLOAD};
+use crate::worker_connection::{CallerGuard, SendStatus, StopCheck, WorkerConnection};
 use crate::{ShareError, ShareErrorKind};
 
-/// A worker's end: asks the main process's engine for samples.
+/// A worker's end: requests samples from the main process's engine.
 ///
-/// Several threads may use one client. Clones are the same client. It is of the process that connected: in a forked child
-/// every request is an error ([`ShareErrorKind::Forked`]), and the child connects for itself.
+/// Several threads may use one client. Clones are the same client. A client belongs to the process
+/// that connected. In a forked child every request fails ([`ShareErrorKind::Forked`]), and the
+/// child connects on its own.
 #[derive(Clone, Debug)]
 pub struct Client {
-    line: Arc<Line>,
+    connection: Arc<WorkerConnection>,
 }
 
 impl Client {
     /// Connects to the server at `address` ([`Server::address`](crate::Server::address)).
     ///
     /// # Errors
-    /// [`ShareErrorKind::Gone`] where nobody serves there any more, at once; [`ShareErrorKind::Refused`] where the server
-    /// is another user's or the secret in the address is not its own; [`ShareErrorKind::Invalid`] where the address is none.
+    /// * [`ShareErrorKind::Gone`] at once if no server listens there.
+    /// * [`ShareErrorKind::Refused`] if the server belongs to another user or the secret is wrong.
+    /// * [`ShareErrorKind::Invalid`] if the address is malformed.
     pub fn connect(address: &str) -> Result<Self, ShareError> {
         Self::connect_with(address, &mut || false)
     }
 
-    /// The same; `stop` is asked about every 100 ms whether to give up.
+    /// The same, calling `stop` about every 100 ms. If it returns true, the wait ends.
     ///
     /// # Errors
     /// As [`connect`](Self::connect), and [`ShareErrorKind::Interrupted`].
     pub fn connect_with(address: &str, stop: &mut dyn FnMut() -> bool) -> Result<Self, ShareError> {
-        let line = Line::connect(&Address::parse(address)?, &mut Patience::new(stop))?;
-        Ok(Self { line: Arc::new(line) })
+        let connection = WorkerConnection::connect(&Address::parse(address)?, &mut StopCheck::new(stop))?;
+        Ok(Self { connection: Arc::new(connection) })
     }
 
-    /// Gets samples, each its own way: the answer has one entry for each of `ids`, in their order, and what fails for one
-    /// does not harm the others. Blocks as long as it takes, and ends at once when the main process does.
+    /// Gets samples. The result has one entry for each of `ids`, in their order, and each fails
+    /// alone. Blocks until all have arrived, or until the main process ends.
     ///
-    /// All are asked for at once, as far as the server has them under way (some hundreds); ask for many together where
-    /// many are needed. What is larger than the shared memory, or finds no room there, comes through the socket.
+    /// The server handles some hundreds of requests at once, so request many samples together where
+    /// many are needed. A sample that finds no room in the shared memory arrives through the
+    /// socket.
     pub fn get(&self, ids: &[SampleId]) -> Vec<Result<Held, ShareError>> {
         self.get_with(ids, &mut || false)
     }
 
-    /// The same; `stop` is asked about every 100 ms whether to give up. What has not come then is an error
-    /// ([`ShareErrorKind::Interrupted`]), and what came stays.
+    /// The same, calling `stop` about every 100 ms. If it returns true, missing samples are errors
+    /// ([`ShareErrorKind::Interrupted`]), and the others stay valid.
     pub fn get_with(
         &self,
         ids: &[SampleId],
@@ -57,7 +60,7 @@ impl Client {
     ) -> Vec<Result<Held, ShareError>> {
         let mut got: Vec<Option<Result<Held, ShareError>>> = Vec::new();
         got.resize_with(ids.len(), || None);
-        let ended = self.collect(ids, &mut got, &mut Patience::new(stop));
+        let ended = self.collect(ids, &mut got, &mut StopCheck::new(stop));
         let missing = || ended.clone().err().unwrap_or_else(ShareError::gone);
         got.into_iter().map(|one| one.unwrap_or_else(|| Err(missing()))).collect()
     }
@@ -66,61 +69,61 @@ impl Client {
         &self,
         ids: &[SampleId],
         got: &mut [Option<Result<Held, ShareError>>],
-        patience: &mut Patience<'_>,
+        stop_check: &mut StopCheck<'_>,
     ) -> Result<(), ShareError> {
         self.own()?;
-        let caller = Caller::new(&self.line);
-        let mut asked = 0;
+        let caller = CallerGuard::new(&self.connection);
+        let mut requested = 0;
         let mut missing: HashMap<u32, usize> = HashMap::new();
-        let mut going = Ok(());
-        while going.is_ok() && (asked < ids.len() || !missing.is_empty()) {
-            going = self.ask(&caller, ids, &mut asked, &mut missing, patience);
-            // Also where that was the end: what came before it is right.
-            for (tag, came) in self.line.take(caller.number) {
+        let mut progress = Ok(());
+        while progress.is_ok() && (requested < ids.len() || !missing.is_empty()) {
+            progress = self.ask(&caller, ids, &mut requested, &mut missing, stop_check);
+            // Also after an error, because earlier results are valid.
+            for (tag, received) in self.connection.take(caller.number) {
                 if let Some(at) = missing.remove(&tag) {
-                    got[at] = Some(came.map(|place| Held::new(Arc::clone(&self.line), place)));
+                    got[at] = Some(received.map(|place| Held::new(Arc::clone(&self.connection), place)));
                 }
             }
         }
-        if missing.is_empty() && asked == ids.len() { Ok(()) } else { going }
+        if missing.is_empty() && requested == ids.len() { Ok(()) } else { progress }
     }
 
-    /// Asks for what can be asked for, and waits for something to come.
+    /// Sends as many requests as allowed, and waits for a result.
     fn ask(
         &self,
-        caller: &Caller,
+        caller: &CallerGuard,
         ids: &[SampleId],
-        asked: &mut usize,
+        requested: &mut usize,
         missing: &mut HashMap<u32, usize>,
-        patience: &mut Patience<'_>,
+        stop_check: &mut StopCheck<'_>,
     ) -> Result<(), ShareError> {
         let mut to_send = false;
-        if *asked < ids.len() {
-            match self.line.ask(caller.number, &ids[*asked..])? {
-                Sent::Went(tags) => {
+        if *requested < ids.len() {
+            match self.connection.ask(caller.number, &ids[*requested..])? {
+                SendStatus::Sent(tags) => {
                     for tag in tags {
-                        missing.insert(tag, *asked);
-                        *asked += 1;
+                        missing.insert(tag, *requested);
+                        *requested += 1;
                     }
                 }
-                Sent::TooMany => {}
-                Sent::NoRoom => to_send = true,
+                SendStatus::LimitReached => {}
+                SendStatus::WouldBlock => to_send = true,
             }
         }
-        self.line.wait(caller.number, to_send, patience)
+        self.connection.wait(caller.number, to_send, stop_check)
     }
 
-    /// Asks the layer above the server something: a name and bytes, answered by bytes.
+    /// Calls the layer above the server: a name and bytes, answered by bytes of any length.
     ///
     /// # Errors
-    /// [`ShareErrorKind::Sample`] with what that layer says; [`ShareErrorKind::Invalid`] where the name is
-    /// longer than 256 bytes or the payload than 65,273; what [`get`](Self::get) says of the server. The answer may have
-    /// any length.
+    /// [`ShareErrorKind::Sample`] with that layer's error. [`ShareErrorKind::Invalid`] if the name
+    /// is longer than 256 bytes or the payload longer than 65,273. Errors of the server as in
+    /// [`get`](Self::get).
     pub fn call(&self, name: &str, payload: &[u8]) -> Result<Vec<u8>, ShareError> {
         self.call_with(name, payload, &mut || false)
     }
 
-    /// The same; `stop` is asked about every 100 ms whether to give up.
+    /// The same, calling `stop` about every 100 ms. If it returns true, the wait ends.
     ///
     /// # Errors
     /// As [`call`](Self::call), and [`ShareErrorKind::Interrupted`].
@@ -131,47 +134,43 @@ impl Client {
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<u8>, ShareError> {
         self.own()?;
-        if name.len() > MOST_NAME || payload.len() > MOST_CALL {
+        if name.len() > MAX_CALL_NAME || payload.len() > MAX_CALL_PAYLOAD {
             let detail = format!(
-                "a call with a name of {} and a payload of {} bytes: {MOST_NAME} and {MOST_CALL} may be sent at once",
+                "a call with a name of {} and a payload of {} bytes: at most {MAX_CALL_NAME} and \
+                 {MAX_CALL_PAYLOAD} are allowed",
                 name.len(),
                 payload.len()
             );
             return Err(ShareError::new(ShareErrorKind::Invalid, detail));
         }
-        let patience = &mut Patience::new(stop);
-        let caller = Caller::new(&self.line);
+        let stop_check = &mut StopCheck::new(stop);
+        let caller = CallerGuard::new(&self.connection);
         loop {
-            match self.line.call(caller.number, name, payload)? {
-                Sent::Went(()) => break,
-                Sent::TooMany => self.line.wait(caller.number, false, patience)?,
-                Sent::NoRoom => self.line.wait(caller.number, true, patience)?,
+            match self.connection.call(caller.number, name, payload)? {
+                SendStatus::Sent(()) => break,
+                SendStatus::LimitReached => self.connection.wait(caller.number, false, stop_check)?,
+                SendStatus::WouldBlock => self.connection.wait(caller.number, true, stop_check)?,
             }
         }
         loop {
-            self.line.wait(caller.number, false, patience)?;
-            if let Some((_, came)) = self.line.take(caller.number).pop() {
-                return came.map(|place| match place {
-                    Place::Own(bytes) => bytes,
-                    // Never said of a call; to be right all the same.
-                    place @ Place::Shared { .. } => {
-                        Held::new(Arc::clone(&self.line), place).as_ref().to_vec()
-                    }
-                });
+            self.connection.wait(caller.number, false, stop_check)?;
+            if let Some((_, received)) = self.connection.take(caller.number).pop() {
+                return received
+                    .map(|place| Held::new(Arc::clone(&self.connection), place).as_ref().to_vec());
             }
         }
     }
 
-    /// Whether this is the process that connected, and not one that was forked from it.
+    /// Whether this process made the connection, so is not a forked child.
     pub fn is_own(&self) -> bool {
-        self.line.is_own()
+        self.connection.is_own()
     }
 
     fn own(&self) -> Result<(), ShareError> {
         if self.is_own() {
             return Ok(());
         }
-        let detail = "this connection is the parent process's: a forked child connects for itself";
+        let detail = "this connection belongs to the parent process: a forked child must connect on its own";
         Err(ShareError::new(ShareErrorKind::Forked, detail))
     }
 }

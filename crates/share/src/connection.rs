@@ -1,7 +1,8 @@
-//! One worker's connection, as the server sees it: what it asked, what it holds, what it is still to be told.
+//! The server's side of one worker's connection: its requests, its leased slots and its unsent
+//! answers.
 //!
-//! All that a worker can make the server keep is bounded here; one that goes beyond is cut off ([`Outrageous`]). A worker
-//! that keeps to the rules never meets these bounds.
+//! Everything that a worker can make the server keep is bounded here. A worker that exceeds a bound
+//! is disconnected ([`ProtocolViolation`]). Correct workers never reach the bounds.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,50 +15,50 @@ use foreread_tier::TierError;
 use foreread_types::SampleId;
 use rustix::io::Errno;
 
-use crate::life::Life;
-use crate::memory::Slot;
+use crate::memory::SharedSlot;
+use crate::peer_process::PeerProcess;
 use crate::socket;
-use crate::wire::{self, MOST, MOST_ANSWER, Records, Request};
+use crate::wire::{self, MAX_ANSWER, MAX_MESSAGE, RecordReader, WorkerRecord};
 
-/// Samples of one worker that the engine reads, or that wait for room, at one time; the others wait for these.
-pub(crate) const MOST_UNDER_WAY: usize = 256;
-/// Samples that a worker may have asked for.
-const MOST_ASKED: usize = 4096;
-/// Calls that a worker may have under way.
-pub(crate) const MOST_CALLS: usize = 64;
-/// Bytes of answers that a worker may leave unread, samples apart.
-const MOST_UNREAD: usize = 4 << 20;
-/// Messages that are heard or told in one turn, so that all workers have theirs.
-const TURN: usize = 16;
-/// Samples that are handed to the engine in one turn.
-const START: usize = 32;
+/// Samples of one worker that are being read or wait for room. Further requests wait for these.
+pub(crate) const MAX_IN_FLIGHT: usize = 256;
+/// Requests for samples that one worker may have open.
+const MAX_REQUESTED: usize = 4096;
+/// Calls that one worker may have open.
+pub(crate) const MAX_CALLS: usize = 64;
+/// Unread bytes of answers that one worker may have, without samples.
+const MAX_UNREAD: usize = 4 << 20;
+/// Messages received or sent per turn, so that every worker gets a turn.
+const MESSAGES_PER_TURN: usize = 16;
+/// Requests passed to the engine per turn.
+const REQUESTS_PER_TURN: usize = 32;
 
-/// The worker does what no worker of ours does.
+/// A correct worker never does this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outrageous(pub(crate) &'static str);
+pub(crate) struct ProtocolViolation(pub(crate) &'static str);
 
-/// What went through, and whether there is more.
+/// The progress on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum IoStatus {
     /// Nothing more for now.
-    All,
+    Done,
     /// There may be more.
     More,
-    /// The worker is gone.
-    Gone,
+    /// The worker has disconnected.
+    Closed,
 }
 
 /// A sample that waits for room.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedSample {
     pub(crate) tag: u32,
     pub(crate) bytes: Bytes,
     pub(crate) since: Instant,
 }
 
-/// An answer that goes through the socket in parts.
+/// An answer that is sent through the socket in parts.
 #[derive(Debug)]
-struct Parts {
+struct PartialAnswer {
     tag: u32,
     bytes: Bytes,
     at: usize,
@@ -67,92 +68,92 @@ struct Parts {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
-    pub(crate) life: Life,
-    /// False once it is gone: who still reads for it sees that.
+    pub(crate) process: PeerProcess,
+    /// Set to false when the worker has left, so that open requests can be skipped.
     pub(crate) wanted: Arc<AtomicBool>,
-    asked: VecDeque<(u32, SampleId)>,
+    requested: VecDeque<(u32, SampleId)>,
     /// Samples at the engine, waiting for room, or on their way through the socket.
-    under_way: usize,
+    in_flight: usize,
     calls: Vec<(u32, String, Bytes)>,
-    calls_under_way: usize,
-    held: Vec<Option<Slot>>,
-    unused: Vec<u32>,
-    held_bytes: usize,
-    pub(crate) waiting: VecDeque<Waiting>,
-    told: Vec<u8>,
-    to_tell: VecDeque<Vec<u8>>,
+    calls_in_flight: usize,
+    leases: Vec<Option<SharedSlot>>,
+    free_slots: Vec<u32>,
+    /// Bytes of shared memory that the worker holds.
+    pub(crate) leased_bytes: usize,
+    pub(crate) waiting: VecDeque<QueuedSample>,
+    message: Vec<u8>,
+    send_queue: VecDeque<Vec<u8>>,
     unread: usize,
-    parts: VecDeque<Parts>,
-    /// Whether the socket is watched for room to write.
-    pub(crate) watched_for_room: bool,
+    parts: VecDeque<PartialAnswer>,
+    /// Whether the socket is watched for writability.
+    pub(crate) watches_writable: bool,
 }
 
 impl Connection {
-    pub(crate) fn new(socket: OwnedFd, life: Life) -> Self {
+    pub(crate) fn new(socket: OwnedFd, process: PeerProcess) -> Self {
         Self {
             socket,
-            life,
+            process,
             wanted: Arc::new(AtomicBool::new(true)),
-            asked: VecDeque::new(),
-            under_way: 0,
+            requested: VecDeque::new(),
+            in_flight: 0,
             calls: Vec::new(),
-            calls_under_way: 0,
-            held: Vec::new(),
-            unused: Vec::new(),
-            held_bytes: 0,
+            calls_in_flight: 0,
+            leases: Vec::new(),
+            free_slots: Vec::new(),
+            leased_bytes: 0,
             waiting: VecDeque::new(),
-            told: Vec::new(),
-            to_tell: VecDeque::new(),
+            message: Vec::new(),
+            send_queue: VecDeque::new(),
             unread: 0,
             parts: VecDeque::new(),
-            watched_for_room: false,
+            watches_writable: false,
         }
     }
 
-    /// Bytes of memory that the worker holds.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.held_bytes
-    }
-
-    /// Reads what the worker says; `freed` is set where it let something go.
-    pub(crate) fn hear(&mut self, buffer: &mut [u8], freed: &mut bool) -> Result<Heard, Outrageous> {
-        for _ in 0..TURN {
-            match socket::hear(&self.socket, buffer) {
-                Ok(0) => return Ok(Heard::Gone),
+    /// Receives messages. Sets `freed` if the worker released a slot.
+    pub(crate) fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        freed: &mut bool,
+    ) -> Result<IoStatus, ProtocolViolation> {
+        for _ in 0..MESSAGES_PER_TURN {
+            match socket::receive_message(&self.socket, buffer) {
+                Ok(0) => return Ok(IoStatus::Closed),
                 Ok(length) => {
-                    let message = buffer.get(..length).ok_or(Outrageous("a message is too long"))?;
-                    self.take(message, freed)?;
+                    let message = buffer.get(..length).ok_or(ProtocolViolation("a message is too long"))?;
+                    self.handle_message(message, freed)?;
                 }
-                Err(Errno::AGAIN) => return Ok(Heard::All),
+                Err(Errno::AGAIN) => return Ok(IoStatus::Done),
                 Err(Errno::INTR) => {}
-                Err(_) => return Ok(Heard::Gone),
+                Err(_) => return Ok(IoStatus::Closed),
             }
         }
-        Ok(Heard::More)
+        Ok(IoStatus::More)
     }
 
-    fn take(&mut self, message: &[u8], freed: &mut bool) -> Result<(), Outrageous> {
-        let mut records = Records::of(message);
+    fn handle_message(&mut self, message: &[u8], freed: &mut bool) -> Result<(), ProtocolViolation> {
+        let mut records = RecordReader::of(message);
         while let Some(request) = records.request() {
-            match request.map_err(|_| Outrageous("it says what has no meaning"))? {
-                Request::Ask { tag, id } => {
-                    if self.asked.len() + self.under_way >= MOST_ASKED {
-                        return Err(Outrageous("it asks for too many samples at once"));
+            match request.map_err(|_| ProtocolViolation("malformed message"))? {
+                WorkerRecord::Ask { tag, id } => {
+                    if self.requested.len() + self.in_flight >= MAX_REQUESTED {
+                        return Err(ProtocolViolation("too many open requests for samples"));
                     }
-                    self.asked.push_back((tag, id));
+                    self.requested.push_back((tag, id));
                 }
-                Request::LetGo { slot } => {
-                    let held = self.held.get_mut(slot as usize).and_then(Option::take);
-                    let held = held.ok_or(Outrageous("it lets go of what it does not hold"))?;
-                    self.held_bytes -= held.taken();
-                    self.unused.push(slot);
+                WorkerRecord::Release { slot } => {
+                    let lease = self.leases.get_mut(slot as usize).and_then(Option::take);
+                    let lease = lease.ok_or(ProtocolViolation("release of a slot that it does not hold"))?;
+                    self.leased_bytes -= lease.taken;
+                    self.free_slots.push(slot);
                     *freed = true;
                 }
-                Request::Call { tag, name, payload } => {
-                    if self.calls_under_way >= MOST_CALLS {
-                        return Err(Outrageous("it has too many calls under way"));
+                WorkerRecord::Call { tag, name, payload } => {
+                    if self.calls_in_flight >= MAX_CALLS {
+                        return Err(ProtocolViolation("too many open calls"));
                     }
-                    self.calls_under_way += 1;
+                    self.calls_in_flight += 1;
                     self.calls.push((tag, name.to_owned(), Bytes::copy_from_slice(payload)));
                 }
             }
@@ -160,112 +161,118 @@ impl Connection {
         Ok(())
     }
 
-    /// What the engine is to read next.
-    pub(crate) fn start(&mut self) -> Vec<(u32, SampleId)> {
-        let count = MOST_UNDER_WAY.saturating_sub(self.under_way).min(START).min(self.asked.len());
-        self.under_way += count;
-        self.asked.drain(..count).collect()
+    /// The next requests for the engine.
+    pub(crate) fn take_requests(&mut self) -> Vec<(u32, SampleId)> {
+        let count =
+            MAX_IN_FLIGHT.saturating_sub(self.in_flight).min(REQUESTS_PER_TURN).min(self.requested.len());
+        self.in_flight += count;
+        self.requested.drain(..count).collect()
     }
 
-    /// Whether [`start`](Self::start) has something to say.
-    pub(crate) fn may_start(&self) -> bool {
-        !self.asked.is_empty() && self.under_way < MOST_UNDER_WAY
+    /// Whether [`take_requests`](Self::take_requests) returns anything.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.requested.is_empty() && self.in_flight < MAX_IN_FLIGHT
     }
 
-    /// What the layer above is to be asked: tag, name, payload.
+    /// The calls to pass on: tag, name, payload.
     pub(crate) fn calls(&mut self) -> Vec<(u32, String, Bytes)> {
         std::mem::take(&mut self.calls)
     }
 
-    /// The sample is in the memory, and the worker's from now on.
-    pub(crate) fn give(&mut self, tag: u32, slot: Slot) -> Result<(), Outrageous> {
-        self.under_way -= 1;
-        self.held_bytes += slot.taken();
-        let number = self.unused.pop().unwrap_or_else(|| {
-            self.held.push(None);
-            (self.held.len() - 1) as u32
+    /// Leases a slot with its sample to the worker.
+    pub(crate) fn lease(&mut self, tag: u32, slot: SharedSlot) -> Result<(), ProtocolViolation> {
+        self.in_flight -= 1;
+        self.leased_bytes += slot.taken;
+        let number = self.free_slots.pop().unwrap_or_else(|| {
+            self.leases.push(None);
+            (self.leases.len() - 1) as u32
         });
-        wire::held(&mut self.told, tag, number, slot.offset() as u64, slot.length() as u64);
-        self.held[number as usize] = Some(slot);
-        self.fill()
+        wire::leased(&mut self.message, tag, number, slot.offset as u64, slot.length as u64);
+        self.leases[number as usize] = Some(slot);
+        self.check_message()
     }
 
-    /// The sample goes through the socket.
-    pub(crate) fn give_whole(&mut self, tag: u32, bytes: Bytes) {
-        self.parts.push_back(Parts { tag, bytes, at: 0, of_sample: true });
+    /// Sends the sample through the socket.
+    pub(crate) fn send_in_parts(&mut self, tag: u32, bytes: Bytes) {
+        self.parts.push_back(PartialAnswer { tag, bytes, at: 0, of_sample: true });
     }
 
-    /// There is no such sample, or the call failed.
-    pub(crate) fn fail(&mut self, tag: u32, of_sample: bool, error: &TierError) -> Result<(), Outrageous> {
+    /// Reports that a sample or a call failed.
+    pub(crate) fn fail(
+        &mut self,
+        tag: u32,
+        of_sample: bool,
+        error: &TierError,
+    ) -> Result<(), ProtocolViolation> {
         self.done(of_sample);
-        wire::failed(&mut self.told, tag, error);
-        self.fill()
+        wire::failed(&mut self.message, tag, error);
+        self.check_message()
     }
 
-    /// What a call gave.
+    /// Sends the result of a call.
     pub(crate) fn reply(&mut self, tag: u32, bytes: Bytes) {
-        self.parts.push_back(Parts { tag, bytes, at: 0, of_sample: false });
+        self.parts.push_back(PartialAnswer { tag, bytes, at: 0, of_sample: false });
     }
 
     fn done(&mut self, of_sample: bool) {
         if of_sample {
-            self.under_way -= 1;
+            self.in_flight -= 1;
         } else {
-            self.calls_under_way -= 1;
+            self.calls_in_flight -= 1;
         }
     }
 
-    /// Closes the message that is being written where it is full.
-    fn fill(&mut self) -> Result<(), Outrageous> {
-        if self.told.len() + MOST_ANSWER > MOST {
+    /// Closes the current message if it is full.
+    fn check_message(&mut self) -> Result<(), ProtocolViolation> {
+        if self.message.len() + MAX_ANSWER > MAX_MESSAGE {
             self.close_message();
         }
-        if self.unread > MOST_UNREAD {
-            return Err(Outrageous("it asks and does not listen"));
+        if self.unread > MAX_UNREAD {
+            return Err(ProtocolViolation("too many unread answers"));
         }
         Ok(())
     }
 
     fn close_message(&mut self) {
-        if !self.told.is_empty() {
-            self.unread += self.told.len();
-            self.to_tell.push_back(std::mem::take(&mut self.told));
+        if !self.message.is_empty() {
+            self.unread += self.message.len();
+            self.send_queue.push_back(std::mem::take(&mut self.message));
         }
     }
 
-    /// Sends what there is. [`Heard::More`] where the socket has no room for the rest, or it would take too long.
-    pub(crate) fn tell(&mut self) -> Heard {
+    /// Sends what is queued. Returns [`IoStatus::More`] if the socket is full or the turn is over.
+    pub(crate) fn send(&mut self) -> IoStatus {
         self.close_message();
-        for _ in 0..TURN {
-            let sent = if let Some(message) = self.to_tell.front() {
-                socket::tell(&self.socket, message)
+        for _ in 0..MESSAGES_PER_TURN {
+            let sent = if let Some(message) = self.send_queue.front() {
+                socket::send_message(&self.socket, message)
             } else if let Some(parts) = self.parts.front() {
                 let head = wire::part_head(parts.tag, parts.bytes.len() as u64, parts.at as u64);
-                let end = parts.bytes.len().min(parts.at + MOST - head.len());
-                socket::tell_parts(&self.socket, &head, &parts.bytes[parts.at..end])
+                let end = parts.bytes.len().min(parts.at + MAX_MESSAGE - head.len());
+                socket::send_parts(&self.socket, &head, &parts.bytes[parts.at..end])
             } else {
-                return Heard::All;
+                return IoStatus::Done;
             };
             match sent {
                 Ok(()) => self.sent(),
                 Err(Errno::INTR) => {}
-                // No room in the socket, or none in the kernel for now.
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Heard::More,
-                Err(_) => return Heard::Gone,
+                // The socket is full, or the kernel has no memory for now.
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return IoStatus::More,
+                Err(_) => return IoStatus::Closed,
             }
         }
-        Heard::More
+        IoStatus::More
     }
 
     fn sent(&mut self) {
-        if let Some(message) = self.to_tell.pop_front() {
+        if let Some(message) = self.send_queue.pop_front() {
             self.unread -= message.len();
         } else if let Some(mut parts) = self.parts.pop_front() {
-            parts.at = parts.bytes.len().min(parts.at + MOST - wire::part_head(0, 0, 0).len());
+            parts.at = parts.bytes.len().min(parts.at + MAX_MESSAGE - wire::part_head(0, 0, 0).len());
             if parts.at == parts.bytes.len() {
                 self.done(parts.of_sample);
             } else {
-                // In turn, so that a giant does not hold up what is small.
+                // Round robin, so that a large answer does not delay small ones.
                 self.parts.push_back(parts);
             }
         }

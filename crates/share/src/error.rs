@@ -1,4 +1,4 @@
-//! What can go wrong between a worker and the process whose engine it uses.
+//! Failures between a worker and the process whose engine it uses.
 
 use std::fmt;
 use std::io;
@@ -6,41 +6,41 @@ use std::sync::Arc;
 
 use foreread_tier::TierError;
 
-/// The kinds of failure that callers can tell apart.
+/// The kinds of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ShareErrorKind {
-    /// The process that serves is gone, or serves no longer.
+    /// The server process has ended, or serves no longer.
     Gone,
-    /// The other end did not want us, or is not who it should be.
+    /// The other end refused the connection, or belongs to another user.
     Refused,
-    /// The caller asked to stop waiting.
+    /// The caller's `stop` ended the wait.
     Interrupted,
-    /// The client is another process's: it was inherited over a fork.
+    /// The client was inherited over a fork, so it belongs to another process.
     Forked,
-    /// The request itself is wrong: an address that is none, a call that is too long.
+    /// The request is wrong: a malformed address, or a call that is too long.
     Invalid,
-    /// The other end says what cannot be, or speaks another version.
+    /// The other end violated the protocol, or has another version.
     Malformed,
-    /// The system has no socket or memory for us.
+    /// The system has no socket or memory.
     System,
-    /// The engine could not deliver the sample or answer the call: see [`ShareError::tier_error`].
+    /// The engine could not deliver the sample or answer the call. See [`ShareError::tier_error`].
     Sample,
 }
 
-/// A failure: what kind, and what happened. Cheap to clone.
+/// A failure: its kind and its message. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct ShareError(Arc<Inner>);
+pub struct ShareError(Arc<ErrorInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct ErrorInner {
     kind: ShareErrorKind,
     detail: String,
-    source: Source,
+    source: ErrorCause,
 }
 
 #[derive(Debug)]
-enum Source {
+enum ErrorCause {
     None,
     System(io::Error),
     Sample(TierError),
@@ -48,13 +48,13 @@ enum Source {
 
 impl ShareError {
     pub(crate) fn new(kind: ShareErrorKind, detail: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, detail: detail.into(), source: Source::None }))
+        Self(Arc::new(ErrorInner { kind, detail: detail.into(), source: ErrorCause::None }))
     }
 
     pub(crate) fn gone() -> Self {
         Self::new(
             ShareErrorKind::Gone,
-            "the main process is gone, or has closed its data source: this worker cannot go on without it",
+            "the main process is gone, or has closed its data source: this worker cannot continue",
         )
     }
 
@@ -67,25 +67,24 @@ impl ShareError {
     }
 
     pub(crate) fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
-        let source = Source::System(error.into());
-        Self(Arc::new(Inner { kind: ShareErrorKind::System, detail: what.into(), source }))
+        let source = ErrorCause::System(error.into());
+        Self(Arc::new(ErrorInner { kind: ShareErrorKind::System, detail: what.into(), source }))
     }
 
     pub(crate) fn sample(error: TierError) -> Self {
         let detail = error.to_string();
-        Self(Arc::new(Inner { kind: ShareErrorKind::Sample, detail, source: Source::Sample(error) }))
+        Self(Arc::new(ErrorInner { kind: ShareErrorKind::Sample, detail, source: ErrorCause::Sample(error) }))
     }
 
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub fn kind(&self) -> ShareErrorKind {
         self.0.kind
     }
 
-    /// The engine's own error, where it was the engine that failed ([`ShareErrorKind::Sample`]). What caused it is in
-    /// its detail, in words.
+    /// The engine's error ([`ShareErrorKind::Sample`]). Its causes are in its detail.
     pub fn tier_error(&self) -> Option<&TierError> {
         match &self.0.source {
-            Source::Sample(error) => Some(error),
+            ErrorCause::Sample(error) => Some(error),
             _ => None,
         }
     }
@@ -94,8 +93,8 @@ impl ShareError {
 impl fmt::Display for ShareError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.source {
-            Source::System(error) => write!(f, "{}: {error}", self.0.detail),
-            Source::None | Source::Sample(_) => f.write_str(&self.0.detail),
+            ErrorCause::System(error) => write!(f, "{}: {error}", self.0.detail),
+            ErrorCause::None | ErrorCause::Sample(_) => f.write_str(&self.0.detail),
         }
     }
 }
@@ -103,10 +102,10 @@ impl fmt::Display for ShareError {
 impl std::error::Error for ShareError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0.source {
-            Source::None => None,
-            Source::System(error) => Some(error),
-            // The message is this error's own already.
-            Source::Sample(error) => error.source(),
+            ErrorCause::None => None,
+            ErrorCause::System(error) => Some(error),
+            // The message is already this error's own.
+            ErrorCause::Sample(error) => error.source(),
         }
     }
 }

@@ -1,44 +1,45 @@
-//! Which parts of the shared memory are free.
+//! The free extents of the shared memory.
 //!
-//! The smallest free extent that is large enough is taken, the lowest of those alike. So what was free the longest (the
-//! large rest at the end) is touched last, and a server whose clients hold little makes little of its memory real. The
-//! price is two ordered tables, a few hundred nanoseconds a sample.
+//! Best fit: the smallest sufficient extent is used, and of equal ones the lowest. So the large
+//! free rest at the end is touched last, and a server with small workers uses little physical
+//! memory. The price is two ordered tables, a few hundred nanoseconds per sample.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Extents begin and end at multiples of this many bytes: a cache line, so that no two samples share one and vector
-/// instructions find their alignment.
-pub(crate) const ALIGN: usize = 64;
+/// Extents are aligned to a cache line, so that no two samples share one and vector instructions
+/// find their alignment.
+pub(crate) const ALIGNMENT: usize = 64;
 
 /// The free extents of `0..total`.
 #[derive(Debug)]
-pub(crate) struct Extents {
+pub(crate) struct FreeExtents {
     by_offset: BTreeMap<usize, usize>,
     by_length: BTreeSet<(usize, usize)>,
     free: usize,
 }
 
-/// What a sample of `length` bytes takes, in bytes.
+/// The bytes allocated for a sample of `length` bytes.
 pub(crate) fn rounded(length: usize) -> Option<usize> {
-    length.checked_next_multiple_of(ALIGN)
+    length.checked_next_multiple_of(ALIGNMENT)
 }
 
-impl Extents {
+impl FreeExtents {
     /// All of `0..total` is free.
     pub(crate) fn new(total: usize) -> Self {
         let mut extents = Self { by_offset: BTreeMap::new(), by_length: BTreeSet::new(), free: 0 };
-        extents.give(0, total);
+        extents.release(0, total);
         extents
     }
 
-    /// How many bytes are free, in one piece or many.
-    pub(crate) fn free(&self) -> usize {
+    /// The number of free bytes, contiguous or not.
+    pub(crate) fn free_bytes(&self) -> usize {
         self.free
     }
 
-    /// Takes `length` bytes in one piece and says where they begin; `length` is a multiple of [`ALIGN`] and not zero.
-    pub(crate) fn take(&mut self, length: usize) -> Option<usize> {
-        debug_assert!(length > 0 && length.is_multiple_of(ALIGN));
+    /// Allocates `length` contiguous bytes and returns their offset. `length` must be a multiple of
+    /// [`ALIGNMENT`] and not zero.
+    pub(crate) fn allocate(&mut self, length: usize) -> Option<usize> {
+        debug_assert!(length > 0 && length.is_multiple_of(ALIGNMENT));
         let &(found, offset) = self.by_length.range((length, 0)..).next()?;
         self.remove(offset, found);
         if found > length {
@@ -48,8 +49,8 @@ impl Extents {
         Some(offset)
     }
 
-    /// Gives back what [`take`](Self::take) gave.
-    pub(crate) fn give(&mut self, mut offset: usize, mut length: usize) {
+    /// Releases an extent from [`allocate`](Self::allocate).
+    pub(crate) fn release(&mut self, mut offset: usize, mut length: usize) {
         if length == 0 {
             return;
         }
@@ -97,20 +98,21 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a table of cells: what is taken overlaps nothing, fits where there is a gap, and fails only where
-        /// there is none.
+        /// Compared with a table of cells: an allocation overlaps nothing, and fails only if no gap
+        /// is large enough.
         #[test]
-        fn what_is_taken_was_free_and_comes_back(steps in proptest::collection::vec(step(), 0..200)) {
-            let mut extents = Extents::new(CELLS * ALIGN);
+        fn allocations_are_disjoint_and_return(steps in proptest::collection::vec(step(), 0..200)) {
+            let mut extents = FreeExtents::new(CELLS * ALIGNMENT);
             let mut cells = [false; CELLS];
             let mut taken: Vec<(usize, usize)> = Vec::new();
             for step in steps {
                 match step {
                     Step::Take(count) => {
-                        let gap = cells.chunk_by(|a, b| a == b).filter(|run| !run[0]).map(<[bool]>::len).max();
-                        match extents.take(count * ALIGN) {
+                        let gaps = cells.chunk_by(|a, b| a == b).filter(|run| !run[0]);
+                        let gap = gaps.map(<[bool]>::len).max();
+                        match extents.allocate(count * ALIGNMENT) {
                             Some(offset) => {
-                                let range = offset / ALIGN..offset / ALIGN + count;
+                                let range = offset / ALIGNMENT..offset / ALIGNMENT + count;
                                 prop_assert!(cells[range.clone()].iter().all(|cell| !cell));
                                 cells[range].fill(true);
                                 taken.push((offset, count));
@@ -120,17 +122,18 @@ mod tests {
                     }
                     Step::Give(which) if !taken.is_empty() => {
                         let (offset, count) = taken.swap_remove(which % taken.len());
-                        extents.give(offset, count * ALIGN);
-                        cells[offset / ALIGN..offset / ALIGN + count].fill(false);
+                        extents.release(offset, count * ALIGNMENT);
+                        cells[offset / ALIGNMENT..offset / ALIGNMENT + count].fill(false);
                     }
                     Step::Give(_) => {}
                 }
-                prop_assert_eq!(extents.free(), cells.iter().filter(|cell| !**cell).count() * ALIGN);
+                let free = cells.iter().filter(|cell| !**cell).count();
+                prop_assert_eq!(extents.free_bytes(), free * ALIGNMENT);
             }
             for (offset, count) in taken {
-                extents.give(offset, count * ALIGN);
+                extents.release(offset, count * ALIGNMENT);
             }
-            prop_assert_eq!(extents.take(CELLS * ALIGN), Some(0));
+            prop_assert_eq!(extents.allocate(CELLS * ALIGNMENT), Some(0));
         }
     }
 }

@@ -1,36 +1,39 @@
-//! One engine for all processes of a node: samples by id over a Unix socket, their bytes through shared memory.
+//! One engine for all processes of a node: samples by id over a Unix socket, their bytes through
+//! shared memory.
 //!
-//! Worker processes (those of PyTorch's `DataLoader`, say) would each open a cache and read the origin for themselves.
-//! Instead the main process has a [`Server`], which serves what its engine ([`Samples`]) delivers, and each worker a
-//! [`Client`].
+//! Worker processes (such as those of PyTorch's `DataLoader`) would each open a cache and read the
+//! origin. Instead the main process has a [`Server`], which serves the samples of its engine
+//! ([`Samples`]), and each worker a [`Client`].
 //!
 //! # How it works
 //!
-//! * The server listens on a socket whose name lies in Linux's abstract namespace: nothing is left on any disk, however
-//!   the process ends. Only processes of the same user are let in, and only those whose first message has the 128 random
-//!   bits that the main process's [address](Server::address) gives its workers.
-//! * Each client gets a descriptor of the server's memory (sealed: neither end can shrink it, and only the server
-//!   writes) and maps it for reading. A sample is copied into that memory once; the answer says where.
-//! * Which parts of the memory are taken is known in the server's own memory alone. A client can read what is not meant
-//!   for it, and can corrupt nothing.
-//! * A client says when it lets go of a sample. One that ends, however it ends, gives back all it held.
-//! * Where the memory is full, answers wait for room, in order and in turn among clients, as long as room comes free.
-//!   Where it does not, and where a sample is larger than the memory, the bytes go through the socket: what clients
-//!   hold never stops anybody.
+//! * The server listens on a name in Linux's abstract socket namespace, so no file is left behind.
+//!   It admits only processes of the same user whose first message has the 128-bit secret of the
+//!   server's [address](Server::address).
+//! * Each client maps the server's memory for reading. The memory is sealed: neither end can shrink
+//!   it, and only the server writes. A sample is copied into that memory once, and the answer has
+//!   its offset.
+//! * Which parts of the memory are in use is known to the server alone. A client can read other
+//!   clients' samples, and can corrupt nothing.
+//! * A client releases its samples. When a client ends in any way, its samples are released.
+//! * While the memory is full, answers wait for room, in turn among clients, as long as slots are
+//!   released. Otherwise the bytes go through the socket, as do samples larger than the memory. So
+//!   no client can block another.
 //!
-//! # Decisions, and their price
+//! # Decisions and price
 //!
-//! * *One thread serves all clients, and answers may come from any thread*: [`Samples::get`] only starts reads, so a slow
-//!   sample holds back itself alone. Whoever answers copies. The price is a wake-up of the serving thread an answer
-//!   (fewer under load), and that a very large copy for one client delays the others by its length.
-//! * *The client has no thread and no runtime*: it lives in processes that have just been forked. One of the threads that
-//!   wait reads the socket for all. The price is that what a client lets go is told with its next request, or when
-//!   enough has come together.
-//! * *Either end notices the other's death by its process* and not by the socket alone: processes that were forked at the
-//!   wrong time hold copies of sockets and keep them open. Where the kernel gives no descriptor of the process, the server
-//!   looks once a second.
-//! * *Messages, not a stream* (`SOCK_SEQPACKET`): no frame is ever half there, and threads need not take turns to write.
-//!   The price is that this works on Linux alone; elsewhere the crate is empty.
+//! * *One thread serves all clients, and answers may come from any thread.* [`Samples::get`] only
+//!   starts reads, so a slow sample delays no other. The answering thread makes the copy. The price
+//!   is a wake-up of the serving thread per answer (fewer under load). A very large copy for one
+//!   client delays the others.
+//! * *The client has no thread and no runtime*, because it is used in processes that were just
+//!   forked. One of the waiting threads reads the socket for all. The price: a release is sent with
+//!   the next request, or when enough have accumulated.
+//! * *Each end watches the other's process*, not only the socket, because forked processes may hold
+//!   copies of sockets and keep them open. Where the kernel provides no pidfd, the server polls
+//!   once a second.
+//! * *Messages, not a stream* (`SOCK_SEQPACKET`): frames are never partial, and threads can write
+//!   without a lock. The price is that it works only on Linux. Elsewhere the crate is empty.
 //!
 //! ```no_run
 //! # #[cfg(target_os = "linux")] {
@@ -64,25 +67,25 @@
 
 mod address;
 mod admission;
-mod asks;
+mod answer_queue;
 mod client;
 mod connection;
 mod error;
 mod extents;
-mod held;
-mod life;
-mod line;
 mod log_limit;
+mod mapping;
 mod memory;
-mod queue;
+mod peer_process;
+mod requests;
 mod server;
-mod service;
+mod server_loop;
+mod shared_sample;
 mod socket;
-mod window;
 mod wire;
+mod worker_connection;
 
-pub use asks::{Ask, Call, Samples};
 pub use client::Client;
 pub use error::{ShareError, ShareErrorKind};
-pub use held::Held;
-pub use server::{Server, Settings, Status};
+pub use requests::{Ask, Call, Samples};
+pub use server::{Server, ServerStatus, Settings};
+pub use shared_sample::Held;

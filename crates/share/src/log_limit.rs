@@ -1,11 +1,11 @@
-//! How often one kind of event is logged: at once, then once a minute with the count.
+//! Limits a log message: at once, then once a minute with the count.
 //!
-//! Every process in the network namespace can connect, so what it causes must not fill the log. The price is that the
-//! lines in between are lost, except for their count.
+//! Every process in the network namespace can connect, so its actions must not fill the log. The
+//! price is that the messages in between are lost, except for their count.
 
 use std::time::{Duration, Instant};
 
-/// The shortest time between two lines.
+/// The shortest time between two messages.
 const EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct LogLimit {
 }
 
 impl LogLimit {
-    /// Counts one event, and returns the count to log where it is time.
+    /// Counts one event. Returns the count if it is to be logged now.
     pub(crate) fn note(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
         self.due(now)
@@ -30,7 +30,7 @@ impl LogLimit {
         Some(std::mem::take(&mut self.count))
     }
 
-    /// When the events that were counted since the last line are due; none where there were none.
+    /// When the events counted since the last message are due. `None` without events.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         self.last.filter(|_| self.count > 0).map(|last| last + EVERY)
     }

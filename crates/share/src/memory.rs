@@ -1,42 +1,42 @@
-//! The server's side of the shared memory: the only place that writes to it.
+//! The server's side of the shared memory, and the only code that writes to it.
 //!
-//! The memory is a sealed `memfd`: no file system, no name, gone with its last descriptor and mapping. It is mapped before
-//! it is sealed against writing, so that this mapping alone can write ever after, whoever gets the descriptor. The price
-//! is that it cannot grow, so its size is the most that it may ever hold; pages are made real only when first touched.
+//! The memory is a sealed `memfd`. It has no name in any file system and ends with its last
+//! descriptor and mapping. It is mapped before it is sealed against writing, so only this mapping
+//! can ever write. The price is that it cannot grow, so its size is its maximum. Pages are
+//! allocated by the kernel when first touched.
 
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::MmapOptions;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 
 use crate::ShareError;
-use crate::extents::{Extents, rounded};
+use crate::extents::{FreeExtents, rounded};
+use crate::mapping::ProcessMapping;
 
-/// The least memory that is shared: a page.
-const LEAST: usize = 4096;
+/// The minimum size.
+const PAGE: usize = 4096;
 
-/// The shared memory, and which parts of it are taken.
+/// The shared memory and its free extents.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct SharedMemory {
     file: OwnedFd,
-    map: ManuallyDrop<MmapRaw>,
-    extents: Mutex<Extents>,
-    /// The process that mapped it: in a forked child there is no mapping at this address, or another one.
-    process: u32,
+    map: ProcessMapping,
+    extents: Mutex<FreeExtents>,
 }
 
-/// A part of the memory that nobody else has; dropping it gives it back.
+/// An allocated part of the memory. Dropping it releases it.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    memory: Arc<Memory>,
-    offset: usize,
-    /// Bytes that are taken.
-    taken: usize,
+pub(crate) struct SharedSlot {
+    memory: Arc<SharedMemory>,
+    /// Where the sample begins.
+    pub(crate) offset: usize,
+    /// Allocated bytes.
+    pub(crate) taken: usize,
     /// Bytes of the sample.
-    length: usize,
+    pub(crate) length: usize,
 }
 
 fn memory_file() -> rustix::io::Result<OwnedFd> {
@@ -48,61 +48,61 @@ fn memory_file() -> rustix::io::Result<OwnedFd> {
     }
 }
 
-impl Memory {
-    /// `bytes` of shared memory, rounded up to whole pages.
+impl SharedMemory {
+    /// Shared memory of `bytes` bytes, rounded up to whole pages.
     pub(crate) fn new(bytes: u64) -> Result<Self, ShareError> {
         let wrong = |error: std::io::Error| {
-            ShareError::system(format!("{bytes} bytes of shared memory cannot be had: ask for less"), error)
+            ShareError::system(format!("cannot allocate {bytes} bytes of shared memory: set less"), error)
         };
         let length =
-            usize::try_from(bytes).ok().and_then(|bytes| bytes.max(LEAST).checked_next_multiple_of(LEAST));
+            usize::try_from(bytes).ok().and_then(|bytes| bytes.max(PAGE).checked_next_multiple_of(PAGE));
         let length = length.ok_or_else(|| wrong(Errno::NOMEM.into()))?;
         let file = memory_file().map_err(|error| wrong(error.into()))?;
         ftruncate(&file, length as u64).map_err(|error| wrong(error.into()))?;
-        let map = MmapOptions::new().len(length).map_raw(&file).map_err(wrong)?;
-        // Children have no use for it, and would keep its pages.
-        map.advise(Advice::DontFork).map_err(wrong)?;
+        let map =
+            MmapOptions::new().len(length).map_raw(&file).and_then(ProcessMapping::new).map_err(wrong)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         match fcntl_add_seals(&file, seals | SealFlags::FUTURE_WRITE) {
-            // Before Linux 5.1: a client of the same user could write if it set out to.
+            // Before Linux 5.1. A client of the same user could then write on purpose.
             Err(Errno::INVAL) => fcntl_add_seals(&file, seals),
             other => other,
         }
         .map_err(|error| wrong(error.into()))?;
-        let extents = Mutex::new(Extents::new(length));
-        Ok(Self { file, map: ManuallyDrop::new(map), extents, process: std::process::id() })
+        let extents = Mutex::new(FreeExtents::new(length));
+        Ok(Self { file, map, extents })
     }
 
-    /// What clients map.
+    /// The descriptor that clients map.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     pub(crate) fn length(&self) -> usize {
         self.map.len()
     }
 
-    /// Bytes that are free, in one piece or many.
-    pub(crate) fn free(&self) -> usize {
-        self.extents().free()
+    /// The number of free bytes, contiguous or not.
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.extents().free_bytes()
     }
 
-    fn extents(&self) -> MutexGuard<'_, Extents> {
+    fn extents(&self) -> MutexGuard<'_, FreeExtents> {
         self.extents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies `bytes` into the memory, if there is room in one piece. Nothing may be empty: that takes no room.
-    pub(crate) fn place(self: &Arc<Self>, bytes: &[u8]) -> Option<Slot> {
+    /// Copies `bytes` into the memory if there is a large enough extent. `bytes` must not be empty.
+    pub(crate) fn place(self: &Arc<Self>, bytes: &[u8]) -> Option<SharedSlot> {
         let taken = rounded(bytes.len())?;
-        let offset = self.extents().take(taken)?;
-        let slot = Slot { memory: Arc::clone(self), offset, taken, length: bytes.len() };
+        let offset = self.extents().allocate(taken)?;
+        let slot = SharedSlot { memory: Arc::clone(self), offset, taken, length: bytes.len() };
         debug_assert!(offset + bytes.len() <= self.map.len());
-        // SAFETY: the extents lie within the mapping, which lives as long as `self`, and `taken >= bytes.len()`. The slot
-        // was free until now and is this one's alone, so no other thread writes there; clients read a slot only between
-        // the answer that names it, which is sent after this, and their word that they let it go, without which it is
-        // not given back (or their end). `bytes` is the caller's memory and never this mapping, of which no borrow is
-        // ever made here.
+        // SAFETY: the extents lie within the mapping, which lives as long as `self`, and `taken >=
+        // bytes.len()`. The slot was free until now and belongs to this value alone, so no other
+        // thread writes there. Clients read a slot only between the answer that names it, which is
+        // sent after this, and its release (or their end). Without either the slot is not given
+        // back. `bytes` is the caller's memory and never this mapping, of which no borrow is ever
+        // made here.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(offset), bytes.len());
         }
@@ -110,35 +110,9 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for SharedSlot {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
-            // SAFETY: dropped once, here, and not used after.
-            unsafe { ManuallyDrop::drop(&mut self.map) }
-        }
-    }
-}
-
-impl Slot {
-    /// Where the sample begins.
-    pub(crate) fn offset(&self) -> usize {
-        self.offset
-    }
-
-    /// Bytes of the sample.
-    pub(crate) fn length(&self) -> usize {
-        self.length
-    }
-
-    /// Bytes of memory that it takes.
-    pub(crate) fn taken(&self) -> usize {
-        self.taken
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.memory.extents().give(self.offset, self.taken);
+        self.memory.extents().release(self.offset, self.taken);
     }
 }
 
@@ -147,29 +121,29 @@ mod tests {
     use rustix::fs::{fstat, ftruncate};
 
     use super::*;
-    use crate::window::Window;
+    use crate::mapping::ReadMapping;
 
     #[test]
-    fn slots_are_apart_and_come_back() {
-        let memory = Arc::new(Memory::new(10_000).unwrap());
+    fn slots_are_disjoint_and_return() {
+        let memory = Arc::new(SharedMemory::new(10_000).unwrap());
         assert_eq!(memory.length(), 12_288);
         let first = memory.place(&[1; 5000]).unwrap();
         let second = memory.place(&[2; 7000]).unwrap();
         assert!(memory.place(&[3; 1000]).is_none());
-        let window = Window::open(memory.file.try_clone().unwrap(), memory.length() as u64).unwrap();
+        let mapping = ReadMapping::open(memory.file.try_clone().unwrap(), memory.length() as u64).unwrap();
         for (slot, byte) in [(&first, 1), (&second, 2)] {
-            assert!(window.read(slot.offset(), slot.length()).iter().all(|&there| there == byte));
+            assert!(mapping.read(slot.offset, slot.length).iter().all(|&there| there == byte));
         }
         drop(first);
         assert!(memory.place(&[3; 1000]).is_some());
         drop(second);
-        assert_eq!(memory.free(), memory.length());
+        assert_eq!(memory.free_bytes(), memory.length());
     }
 
     #[test]
     // semantics: WORKER-7
-    fn who_gets_the_descriptor_can_neither_write_nor_truncate() {
-        let memory = Memory::new(4096).unwrap();
+    fn descriptor_allows_no_write_and_no_truncate() {
+        let memory = SharedMemory::new(4096).unwrap();
         assert!(rustix::io::pwrite(&memory.file, b"x", 0).is_err());
         assert!(ftruncate(&memory.file, 0).is_err());
         assert!(MmapOptions::new().len(4096).map_raw(&memory.file).is_err());
@@ -177,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_no_machine_has_is_an_error() {
-        assert!(Memory::new(u64::MAX).is_err());
-        assert!(Memory::new(1 << 62).unwrap_err().to_string().contains("ask for less"));
+    fn impossible_memory_size_is_an_error() {
+        assert!(SharedMemory::new(u64::MAX).is_err());
+        assert!(SharedMemory::new(1 << 62).unwrap_err().to_string().contains("set less"));
     }
 }

@@ -1,22 +1,23 @@
-//! The server's outside: started, asked where it is, dropped.
+//! The server's handle: start, address, status, drop.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use crate::address::Address;
-use crate::asks::Samples;
-use crate::memory::Memory;
-use crate::queue::Queue;
-use crate::service::Service;
+use crate::answer_queue::AnswerQueue;
+use crate::memory::SharedMemory;
+use crate::requests::Samples;
+use crate::server_loop::ServerLoop;
 use crate::{ShareError, socket};
 
-/// What a server may use.
+/// The settings of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// Bytes of shared memory at most; they are made real as they are first used. What workers hold at one time should
-    /// fit: what does not goes through the socket, which takes another copy. 256 MiB by default.
+    /// The maximum size of the shared memory. Physical memory is allocated on first use. Samples
+    /// that workers hold at one time should fit. Others go through the socket, which costs another
+    /// copy. 256 MiB by default.
     pub shared_bytes: u64,
 }
 
@@ -27,7 +28,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The same with `bytes` of shared memory.
+    /// Sets the size of the shared memory in bytes.
     #[must_use]
     pub fn with_shared_bytes(mut self, bytes: u64) -> Self {
         self.shared_bytes = bytes;
@@ -35,65 +36,65 @@ impl Settings {
     }
 }
 
-/// How a server does.
+/// The status of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Status {
-    /// Workers that are connected.
+pub struct ServerStatus {
+    /// Connected workers.
     pub clients: u64,
-    /// Bytes of shared memory.
+    /// The size of the shared memory in bytes.
     pub shared_bytes: u64,
-    /// Bytes of it that are in use: held by workers, or on their way to them.
+    /// Bytes in use: held by workers, or on their way to them.
     pub used_bytes: u64,
-    /// Samples whose bytes went through the socket for want of room, since the start.
+    /// Samples that went through the socket because there was no room, since the start.
     pub over_the_socket: u64,
 }
 
 /// Serves the samples of this process's engine to worker processes of the same user.
 ///
-/// Dropping it ends everything: its thread, its sockets, and its shared memory, but for what workers still hold, which
-/// stays right until they let go. Requests of workers then fail at once. A child that was forked from this process may
-/// drop it too; that does nothing.
+/// Dropping it ends its thread, its sockets and its shared memory. Samples that workers hold stay
+/// valid until they release them. Requests of workers then fail at once. A forked child may drop it
+/// too, which does nothing.
 #[derive(Debug)]
 pub struct Server {
     address: Address,
-    queue: Arc<Queue>,
+    queue: Arc<AnswerQueue>,
     thread: Option<JoinHandle<()>>,
     process: u32,
 }
 
 impl Server {
-    /// Serves `samples`, from a thread of its own.
+    /// Serves `samples` on a new thread.
     ///
     /// # Errors
-    /// Where the system has no memory, no descriptors or no thread for it.
+    /// If the system has no memory, no descriptors or no thread.
     pub fn start(samples: Arc<dyn Samples>, settings: Settings) -> Result<Self, ShareError> {
-        let failed = "no socket to serve workers from";
+        let failed = "cannot create a socket for workers";
         let wrong = |error| ShareError::system(failed, error);
-        let queue = Arc::new(Queue::new(Memory::new(settings.shared_bytes)?)?);
+        let queue = Arc::new(AnswerQueue::new(SharedMemory::new(settings.shared_bytes)?)?);
         let address = Address::new().map_err(|error| ShareError::system(failed, error))?;
         let listener = socket::listen(&address.socket().map_err(wrong)?).map_err(wrong)?;
-        let mut service = Service::new(samples, Arc::clone(&queue), listener, address.secret)?;
+        let mut server_loop = ServerLoop::new(samples, Arc::clone(&queue), listener, address.secret)?;
         let thread = std::thread::Builder::new()
             .name("foreread-share".to_owned())
-            .spawn(move || service.run())
-            .map_err(|error| ShareError::system("no thread to serve workers from", error))?;
+            .spawn(move || server_loop.run())
+            .map_err(|error| ShareError::system("cannot create the server thread", error))?;
         Ok(Self { address, queue, thread: Some(thread), process: std::process::id() })
     }
 
-    /// Where workers find it ([`Client::connect`](crate::Client::connect)), with the secret that lets them in: pass it by the
-    /// environment or a pipe, because every user can read a process's arguments.
+    /// The address for workers ([`Client::connect`](crate::Client::connect)), including the secret.
+    /// Pass it by the environment or a pipe, because every user can read a process's arguments.
     pub fn address(&self) -> String {
         self.address.text()
     }
 
-    /// How it does.
-    pub fn status(&self) -> Status {
+    /// The current status.
+    pub fn status(&self) -> ServerStatus {
         let memory = &self.queue.memory;
-        Status {
+        ServerStatus {
             clients: self.queue.clients.load(Ordering::Relaxed),
             shared_bytes: memory.length() as u64,
-            used_bytes: (memory.length() - memory.free()) as u64,
+            used_bytes: (memory.length() - memory.free_bytes()) as u64,
             over_the_socket: self.queue.over_the_socket.load(Ordering::Relaxed),
         }
     }
@@ -103,14 +104,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.process != std::process::id() {
-            // There is no such thread in a forked child: not even letting it go is safe.
+            // A forked child has no such thread, and even detaching it is unsafe.
             std::mem::forget(thread);
             return;
         }
         self.queue.stop();
-        // The engine may hold the server and be let go by the server's own thread.
+        // The engine may own the server and be dropped on the server's own thread.
         if thread.thread().id() != std::thread::current().id() {
-            // A panic was told already when it happened.
+            // A panic was reported when it happened.
             let _ = thread.join();
         }
     }

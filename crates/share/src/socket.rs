@@ -1,9 +1,11 @@
-//! Sockets: messages, the descriptor that goes with the first one, and who is at the other end.
+//! Sockets: messages, descriptor passing, and the identity of the peer.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::event::Timespec;
 use rustix::io::{Errno, Result};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -11,10 +13,10 @@ use rustix::net::{
     socket_with,
 };
 
-/// Connections that may wait to be taken.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-const QUIET: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 fn new() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -29,49 +31,49 @@ pub(crate) fn listen(address: &SocketAddrUnix) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A connection to `address`; [`Errno::AGAIN`] where too many wait there already.
+/// Connects to `address`. [`Errno::AGAIN`] if the backlog is full.
 pub(crate) fn connect(address: &SocketAddrUnix) -> Result<OwnedFd> {
     let socket = new()?;
     rustix::net::connect(&socket, address)?;
     Ok(socket)
 }
 
-/// The next connection that waits.
+/// Accepts the next connection.
 pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Sends one message; [`Errno::AGAIN`] where the other end does not keep up.
-pub(crate) fn tell(socket: &OwnedFd, message: &[u8]) -> Result<()> {
-    send(socket, message, QUIET).map(drop)
+/// Sends one message. [`Errno::AGAIN`] if the socket is full.
+pub(crate) fn send_message(socket: &OwnedFd, message: &[u8]) -> Result<()> {
+    send(socket, message, SEND_FLAGS).map(drop)
 }
 
-/// The same, of two parts.
-pub(crate) fn tell_parts(socket: &OwnedFd, head: &[u8], rest: &[u8]) -> Result<()> {
+/// Sends one message made of two parts.
+pub(crate) fn send_parts(socket: &OwnedFd, head: &[u8], rest: &[u8]) -> Result<()> {
     let parts = [IoSlice::new(head), IoSlice::new(rest)];
-    sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), QUIET).map(drop)
+    sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), SEND_FLAGS).map(drop)
 }
 
-/// The same, with a descriptor.
-pub(crate) fn tell_with(socket: &OwnedFd, message: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
+/// Sends one message with a descriptor.
+pub(crate) fn send_with_fd(socket: &OwnedFd, message: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
     if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(Errno::NOBUFS);
     }
-    sendmsg(socket, &[IoSlice::new(message)], &mut control, QUIET).map(drop)
+    sendmsg(socket, &[IoSlice::new(message)], &mut control, SEND_FLAGS).map(drop)
 }
 
-/// Receives one message into `buffer` and says how long it is; 0 at the end, and more than the buffer holds where it was
-/// cut off. Descriptors that come with it are dropped by the kernel.
-pub(crate) fn hear(socket: &OwnedFd, buffer: &mut [u8]) -> Result<usize> {
+/// Receives one message into `buffer` and returns its length. Zero at the end, and more than the
+/// buffer's size for a truncated message. The kernel drops descriptors that come with it.
+pub(crate) fn receive_message(socket: &OwnedFd, buffer: &mut [u8]) -> Result<usize> {
     let (_, length) = recv(socket, buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC)?;
     Ok(length)
 }
 
-/// The same, and the descriptor that came with it.
-pub(crate) fn hear_with(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
+/// Receives one message with its descriptor.
+pub(crate) fn receive_with_fd(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -85,21 +87,22 @@ pub(crate) fn hear_with(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, O
     Ok((length, descriptor))
 }
 
-/// Who is at the other end: the process that connected or that listened.
+/// The process at the other end: the one that connected or listened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Other {
-    /// Its number, 0 where it cannot be seen from here.
+pub(crate) struct PeerCredentials {
+    /// Its pid. Zero if it cannot be seen from here.
     pub(crate) process: i32,
     /// Its user.
     pub(crate) user: u32,
 }
 
-/// Asks the kernel who is at the other end.
-pub(crate) fn other(socket: &OwnedFd) -> Result<Other> {
+/// Returns the peer's credentials from the kernel.
+pub(crate) fn peer_credentials(socket: &OwnedFd) -> Result<PeerCredentials> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the descriptor is open as long as `socket` is borrowed; the kernel writes at most `length` bytes to `found`,
-    // a plain structure of three numbers that any bits are a value of, and the new length to `length`. Both live here.
+    // SAFETY: the descriptor is open as long as `socket` is borrowed. The kernel writes at most
+    // `length` bytes to `found`, a plain structure of three numbers that any bits are a value of,
+    // and the new length to `length`. Both live here.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -112,16 +115,16 @@ pub(crate) fn other(socket: &OwnedFd) -> Result<Other> {
     if done != 0 {
         return Err(last_error());
     }
-    Ok(Other { process: found.pid, user: found.uid })
+    Ok(PeerCredentials { process: found.pid, user: found.uid })
 }
 
-/// A descriptor of the process at the other end, from Linux 6.5 on. It cannot be that of another process which got the
-/// number later, and there is one where the number cannot be seen from here.
-pub(crate) fn other_process(socket: &OwnedFd) -> Result<OwnedFd> {
+/// The pidfd of the peer, from Linux 6.5 on. Unlike the pid it cannot belong to another process
+/// later, and it exists where the pid cannot be seen.
+pub(crate) fn peer_pidfd(socket: &OwnedFd) -> Result<OwnedFd> {
     let mut found: libc::c_int = -1;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is open as long as `socket` is borrowed; the kernel writes at most `length` bytes to `found`,
-    // a number, and the new length to `length`. Both live here.
+    // SAFETY: the descriptor is open as long as `socket` is borrowed. The kernel writes at most
+    // `length` bytes to `found`, a number, and the new length to `length`. Both live here.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -139,17 +142,22 @@ pub(crate) fn other_process(socket: &OwnedFd) -> Result<OwnedFd> {
     }
 }
 
+/// `left` as a `Timespec`.
+pub(crate) fn timeout(left: Duration) -> Timespec {
+    Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+}
+
 fn last_error() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// The user that this process is.
+/// The user id of this process.
 pub(crate) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether `who` may connect to, or be connected to by, the user `own`.
-pub(crate) fn is_same_user(who: Other, own: u32) -> bool {
+/// Whether `who` is the user `own`.
+pub(crate) fn is_same_user(who: PeerCredentials, own: u32) -> bool {
     who.user == own
 }
 
@@ -158,15 +166,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_says_who_is_there() {
+    fn peer_credentials_come_from_the_kernel() {
         let address = crate::address::Address::new().unwrap().socket().unwrap();
         let listener = listen(&address).unwrap();
         let there = connect(&address).unwrap();
         let here = accept(&listener).unwrap();
         for socket in [&there, &here] {
-            let other = other(socket).unwrap();
-            assert_eq!((other.process as u32, other.user), (std::process::id(), own_user()));
-            assert!(is_same_user(other, own_user()) && !is_same_user(other, own_user() + 1));
+            let peer_credentials = peer_credentials(socket).unwrap();
+            assert_eq!(
+                (peer_credentials.process as u32, peer_credentials.user),
+                (std::process::id(), own_user())
+            );
+            assert!(
+                is_same_user(peer_credentials, own_user()) && !is_same_user(peer_credentials, own_user() + 1)
+            );
         }
     }
 }

@@ -1,6 +1,8 @@
-//! Policies beside each other: run over the same scenario with the same seeds, averaged, as a table and as plots.
+//! Comparisons of policies: run over the same scenario with the same seeds, averaged, as a table
+//! and as plots.
 //!
-//! Shared by all who show a simulation to people, so that the figures and the pictures are the same wherever they are shown.
+//! Every user interface that shows a simulation uses this module, so figures and plots are the same
+//! everywhere.
 
 use std::fmt::{self, Write as _};
 
@@ -9,13 +11,13 @@ use serde::Serialize;
 use crate::plot::{self, PlotError, Sweep};
 use crate::{Figures, Outcome, Policy, Scenario, SimulateError, Simulation};
 
-/// The cache sizes of the second plot, as parts of the dataset.
+/// The cache sizes of the second plot, as fractions of the dataset.
 const SHARES: [f64; 10] = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
 
-/// Told of (steps done, steps in all) now and then.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+/// Called with (steps done, total steps) from time to time.
+pub type StepProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// What policies make of one scenario. Shown, it is a table.
+/// The outcomes of policies in one scenario. Displayed as a table.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     scenario: Scenario,
@@ -26,9 +28,9 @@ pub struct Comparison {
     seeds: u64,
 }
 
-/// What tools read.
+/// The machine-readable report.
 #[derive(Serialize)]
-struct Report<'a> {
+struct ComparisonReport<'a> {
     scenario: &'a str,
     workers: usize,
     samples: u32,
@@ -41,31 +43,31 @@ struct Report<'a> {
     policies: &'a [Outcome],
 }
 
-/// Progress over batches; a policy that refuses is done at once.
-struct Steps<'a> {
-    tell: Progress<'a>,
+/// Progress over batches. A policy that refuses counts as done.
+struct StepCounter<'a> {
+    report: StepProgress<'a>,
     total: u64,
     done: u64,
 }
 
-impl Steps<'_> {
+impl StepCounter<'_> {
     fn run(&mut self, simulation: &Simulation, policy: Policy) -> Outcome {
         let began = self.done;
         let outcome = simulation.run(policy, &mut || {
             self.done += 1;
-            // To be told of every batch would cost more than the batches.
+            // A report of every batch would cost more than the batches.
             if self.done.is_multiple_of(256) {
-                (self.tell)(self.done, self.total);
+                (self.report)(self.done, self.total);
             }
         });
         self.done = began + simulation.steps(policy);
-        (self.tell)(self.done, self.total);
+        (self.report)(self.done, self.total);
         outcome
     }
 }
 
 impl Comparison {
-    /// The most seeds that are worth averaging.
+    /// The maximum number of seeds to average.
     pub const MOST_SEEDS: u64 = 1000;
 
     /// Runs every policy with the scenario's seed and those after it, and averages each policy's runs.
@@ -76,11 +78,11 @@ impl Comparison {
         scenario: Scenario,
         policies: &[Policy],
         seeds: u64,
-        progress: Progress<'_>,
+        progress: StepProgress<'_>,
     ) -> Result<Self, SimulateError> {
         let mut runs: Vec<Vec<Outcome>> = vec![Vec::new(); policies.len()];
         let mut dataset_mb = 0.0;
-        let mut steps = Steps { tell: progress, total: 0, done: 0 };
+        let mut steps = StepCounter { report: progress, total: 0, done: 0 };
         for seed in 0..seeds {
             let simulation = Simulation::new(&scenario, scenario.seed.wrapping_add(seed))?;
             dataset_mb += simulation.dataset_mb() / seeds as f64;
@@ -93,19 +95,19 @@ impl Comparison {
         Ok(Self { scenario, policies: policies.to_vec(), outcomes, dataset_mb, seeds })
     }
 
-    /// What was simulated.
+    /// The simulated scenario.
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
     }
 
-    /// What each policy made of it.
+    /// The outcome of each policy.
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
 
-    /// The figures for tools, to be serialised.
+    /// The machine-readable figures, to be serialised.
     pub fn report(&self) -> impl Serialize {
-        Report {
+        ComparisonReport {
             scenario: &self.scenario.name,
             workers: self.scenario.workers,
             samples: self.scenario.samples,
@@ -119,9 +121,9 @@ impl Comparison {
         }
     }
 
-    /// The MB of all workers' cache classes together.
+    /// The MB of all workers' cache classes.
     fn cache_mb(&self) -> f64 {
-        // The sum of nothing is -0.0.
+        // An empty sum is -0.0.
         let classes = self.scenario.storage.iter().skip(1);
         classes.map(|class| class.capacity).sum::<f64>() * self.scenario.workers as f64 + 0.0
     }
@@ -129,7 +131,7 @@ impl Comparison {
     /// The scenario in one line.
     fn headline(&self, seeds: u64) -> String {
         let mut line = format!(
-            "{} workers, {} samples, {}, {} epochs; caches of {} in all",
+            "{} workers, {} samples, {}, {} epochs, caches of {} in total",
             self.scenario.workers,
             self.scenario.samples,
             quantity(self.dataset_mb),
@@ -137,25 +139,26 @@ impl Comparison {
             quantity(self.cache_mb())
         );
         if seeds > 1 {
-            let _ = write!(line, "; means of {seeds} seeds");
+            let _ = write!(line, ", means of {seeds} seeds");
         }
         line
     }
 
-    /// One bar a policy, as SVG: its seconds, and where its accesses were served from.
+    /// One bar per policy as SVG: its seconds, and the sources of its accesses.
     ///
     /// # Errors
-    /// If it cannot be drawn.
+    /// If the plot cannot be drawn.
     pub fn bars(&self) -> Result<String, PlotError> {
         plot::bars(&self.scenario.name, &self.headline(self.seeds), &self.outcomes)
     }
 
-    /// The same policies with caches of other sizes, for [`against_cache`](Self::against_cache); none for a scenario
-    /// without a cache class. Of the first seed alone; policies without a cache are run once.
+    /// Runs the policies with caches of several sizes, for [`against_cache`](Self::against_cache).
+    /// `None` for a scenario without a cache class. Uses the first seed alone. Policies without a
+    /// cache run once.
     ///
     /// # Errors
     /// A scenario that cannot be simulated.
-    pub fn sweep(&self, progress: Progress<'_>) -> Result<Option<(f64, Vec<Sweep>)>, SimulateError> {
+    pub fn sweep(&self, progress: StepProgress<'_>) -> Result<Option<(f64, Vec<Sweep>)>, SimulateError> {
         if self.scenario.storage.len() < 2 {
             return Ok(None);
         }
@@ -163,7 +166,7 @@ impl Comparison {
         let cost =
             |policy: &Policy| first.steps(*policy) * if policy.has_cache() { SHARES.len() as u64 } else { 1 };
         let total = self.policies.iter().map(cost).sum();
-        let mut steps = Steps { tell: progress, total, done: 0 };
+        let mut steps = StepCounter { report: progress, total, done: 0 };
         let seconds = |outcome: Outcome| outcome.figures.map(|figures| figures.seconds);
         let lines = self.policies.iter().filter(|&&policy| policy != Policy::LowerBound);
         let mut sweeps: Vec<Sweep> = lines.map(|&policy| Sweep { policy, points: Vec::new() }).collect();
@@ -184,10 +187,10 @@ impl Comparison {
         Ok(Some((bound, sweeps)))
     }
 
-    /// Seconds against cache size, as SVG, from what [`sweep`](Self::sweep) found.
+    /// Seconds against cache size as SVG, from the result of [`sweep`](Self::sweep).
     ///
     /// # Errors
-    /// If it cannot be drawn.
+    /// If the plot cannot be drawn.
     pub fn against_cache(&self, bound: f64, sweeps: &[Sweep]) -> Result<String, PlotError> {
         plot::against_cache(&self.scenario.name, &self.headline(1), bound, sweeps)
     }
@@ -199,7 +202,7 @@ impl fmt::Display for Comparison {
         writeln!(
             out,
             "{:18} {:>11} {:>9} | {:>6} {:>6} {:>6} | {:>12} {:>8}",
-            "policy", "seconds", "stalled", "origin", "peers", "local", "origin MB", "x floor"
+            "policy", "seconds", "stalled", "origin", "peers", "local", "origin MB", "x bound"
         )?;
         for outcome in &self.outcomes {
             match &outcome.figures {
@@ -220,13 +223,13 @@ impl fmt::Display for Comparison {
         }
         writeln!(
             out,
-            "stalled: seconds before the first batch. origin, peers, local: where accesses were served from, ahead or on \
-             demand."
+            "stalled: seconds before the first batch. origin, peers, local: sources of accesses, ahead or on \
+             demand. x bound: times the lower bound of any policy."
         )
     }
 }
 
-/// MB, GB or TB, whichever reads best.
+/// A number of MB with a readable unit.
 fn quantity(mb: f64) -> String {
     match mb {
         mb if mb >= 1e6 => format!("{:.4} TB", mb / 1e6),
@@ -235,7 +238,7 @@ fn quantity(mb: f64) -> String {
     }
 }
 
-/// The parts of all accesses that came from the origin, other workers and this worker; none where nothing was read.
+/// The shares of accesses from the origin, other workers and this worker. `-` without reads.
 fn shares(f: &Figures) -> [String; 3] {
     let all = f.served_pfs + f.served_remote + f.served_local;
     [f.served_pfs, f.served_remote, f.served_local].map(|part| match all {
@@ -249,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comparison_has_a_line_and_a_bar_for_each_policy() {
+    fn comparison_has_a_line_and_a_bar_for_each_policy() {
         let mut scenario = Scenario::from_toml(include_str!("../scenarios/thesis-s1.toml")).unwrap();
         (scenario.samples, scenario.epochs) = (500, 2);
         let policies = [Policy::LowerBound, Policy::Naive, Policy::Foreread];

@@ -1,59 +1,64 @@
 //! One run of one plan: batches in order, with a barrier after each.
 //!
-//! Within a batch worker 0 runs through its whole share, then worker 1, and so on, each with its own clock that starts at
-//! the barrier. Nothing is stepped: time jumps from one request to the next. A request at time T is served by the
-//! staging buffer where its very access is there by T; else at the earlier of its arrival there and of a read on demand
-//! that begins at T. Then the worker trains on it.
+//! Within a batch, worker 0 processes its whole share, then worker 1, and so on. Each has its own
+//! clock that starts at the barrier. Time advances from one request to the next. The staging buffer
+//! serves a request at time T if the access is staged by T. Otherwise the request takes the earlier
+//! of that staged arrival and a read on demand that begins at T. Then the worker trains on the
+//! sample.
 //!
-//! # How the rules are read
+//! # Interpretation of the rules
 //!
-//! The thesis's rules leave room in five places. These are the readings under which all its tables come out:
+//! The thesis's rules are ambiguous in five places. With these interpretations all its tables are
+//! reproduced:
 //!
-//! * A read that shares the file system sees `g = 1 +` the other workers whose latest recorded read *begins* at or after
-//!   the moment at which this one begins. Staging and demand reads are recorded; the class prefetchers' are not, they
-//!   count every worker always.
-//! * The staging threads fill the buffer as far as it has room before every request and begin at the worker's last
-//!   request or when they are free, whichever is later. So they record reads that lie far ahead of the clock.
-//! * The prefetchers of all classes work side by side from the start.
-//! * Where several copies can be read at once, the fastest is; where none can and the file system may not be used, the
-//!   one that can be read first.
-//! * With the thesis's accounting a sample that was ever in the buffer enters it for nothing.
+//! * A read that shares the file system sees `g = 1 +` the other workers whose latest recorded read
+//!   *begins* at or after the time at which this one begins. Staging and demand reads are recorded.
+//!   Reads of the class prefetchers are not: they always count every worker.
+//! * Before every request, the staging threads fill the buffer as far as it has space. They begin
+//!   at the worker's last request or when they are free, whichever is later. So they record reads
+//!   far ahead of the clock.
+//! * The prefetchers of all classes work in parallel from the start.
+//! * If several copies can be read at once, the fastest is read. If none can and the file system
+//!   may not be used, the copy that becomes readable first is read.
+//! * With the thesis's accounting, a sample that was ever in the buffer enters it without taking
+//!   space.
 //!
-//! # Decision, and its price
+//! # The decision, and its price
 //!
-//! Seconds are floating-point, as in the model, but nothing is decided by how they were added up in parallel or by a
-//! clock: equal scenarios give equal results. Equal times go to this worker's copy, then another's, then the file
-//! system. Because workers follow one another within a batch, those with higher numbers see more readers; that is the
-//! model's, and what its tables show.
+//! Seconds are floating-point, as in the model. No result depends on a parallel sum or a clock, so
+//! equal scenarios give equal results. At equal times the worker's own copy is preferred, then
+//! another worker's, then the file system. Workers follow one another within a batch, so those with
+//! higher numbers see more readers. That is a property of the model, and its tables show it.
 
 use crate::outcome::Figures;
-use crate::plan::{Keeping, Origin, Plan, Setting, Sources, Staging};
-use crate::staging::{Buffer, Entry, Room, Source};
+use crate::plan::{OriginAccess, PolicyPlan, ReadCaching, Setup, Sources, Staging};
+use crate::staging::{Admission, ReadSource, Staged, StagingBuffer};
+use crate::threads::Threads;
 use crate::workload::{MB, Streams};
 
-/// A read that could be made.
+/// A candidate for a read.
 #[derive(Clone, Copy, Debug)]
-struct Read {
+struct Candidate {
     begins: f64,
     fetch: f64,
-    source: Source,
+    source: ReadSource,
 }
 
-impl Read {
+impl Candidate {
     fn is_better_than(&self, other: &Self) -> bool {
         let order = self.begins.total_cmp(&other.begins).then(self.fetch.total_cmp(&other.fetch));
         order.then(self.source.cmp(&other.source)).is_lt()
     }
 }
 
-struct Run<'a> {
-    setting: &'a Setting<'a>,
-    plan: Plan,
+struct EngineRun<'a> {
+    setup: &'a Setup<'a>,
+    plan: PolicyPlan,
     streams: &'a Streams,
-    /// By worker: when its latest recorded read from the file system begins.
-    last_pfs: Vec<f64>,
-    buffers: Vec<Buffer>,
-    background: Background,
+    /// By worker: the begin of its latest recorded read from the file system.
+    last_pfs_read: Vec<f64>,
+    buffers: Vec<StagingBuffer>,
+    background: BackgroundCopies,
     figures: Figures,
     pfs_bytes: u64,
     steady_pfs: u64,
@@ -61,35 +66,37 @@ struct Run<'a> {
     last_epoch: Vec<usize>,
 }
 
-/// The threads that copy what was read on demand.
-struct Background {
-    /// By worker, then class: when each thread is free, and whose turn it is.
-    threads: Vec<Vec<(Vec<f64>, usize)>>,
+/// The threads that copy samples that were read on demand.
+struct BackgroundCopies {
+    /// By worker, then class.
+    threads: Vec<Vec<Threads>>,
     /// By worker: whether a sample did not fit.
     stopped: Vec<bool>,
 }
 
-/// Runs a plan to its end; `step` is called after every batch.
-pub(crate) fn run(setting: &Setting<'_>, mut plan: Plan, step: &mut dyn FnMut()) -> Figures {
+/// Runs a plan to its end. Calls `step` after every batch.
+pub(crate) fn run(setup: &Setup<'_>, mut plan: PolicyPlan, step: &mut dyn FnMut()) -> Figures {
     let own = plan.streams.take();
-    let streams = own.as_ref().unwrap_or(&setting.workload.streams);
-    let workers = setting.workers();
-    let epochs = setting.scenario.epochs as usize;
-    let floor = streams.floor(&setting.workload.sizes, plan.rooms.cluster());
+    let streams = own.as_ref().unwrap_or(&setup.workload.streams);
+    let workers = setup.workers();
+    let epochs = setup.scenario.epochs as usize;
+    let floor = streams.floor(&setup.workload.sizes, plan.space.cluster());
     let start = plan.initial_stall;
     let bound = plan.bound;
-    let first = &setting.scenario.storage[0];
+    let first = &setup.scenario.storage[0];
     let buffers = plan.staging.map_or_else(Vec::new, |staging| {
         let threads = if staging.growing { 1 } else { first.threads };
-        let (capacity, samples) = (plan.rooms.capacity(0), setting.workload.sizes.len());
-        (0..workers).map(|_| Buffer::new(staging.accounting, capacity, threads, samples, start)).collect()
+        let (capacity, samples) = (plan.space.capacity(0), setup.workload.sizes.len());
+        (0..workers)
+            .map(|_| StagingBuffer::new(staging.accounting, capacity, threads, samples, start))
+            .collect()
     });
-    let mut run = Run {
-        setting,
+    let mut run = EngineRun {
+        setup,
         streams,
-        last_pfs: vec![f64::NEG_INFINITY; workers],
+        last_pfs_read: vec![f64::NEG_INFINITY; workers],
         buffers,
-        background: Background::new(setting, &plan.keeping),
+        background: BackgroundCopies::new(setup, &plan.caching),
         figures: Figures { init_stall_seconds: start, ..Figures::default() },
         pfs_bytes: plan.loaded.pfs_bytes,
         steady_pfs: 0,
@@ -100,7 +107,7 @@ pub(crate) fn run(setting: &Setting<'_>, mut plan: Plan, step: &mut dyn FnMut())
     run.finish(floor, bound)
 }
 
-impl Run<'_> {
+impl EngineRun<'_> {
     fn batches(&mut self, start: f64, step: &mut dyn FnMut()) -> f64 {
         let streams = self.streams;
         let mut at = vec![0; streams.ids.len()];
@@ -113,7 +120,8 @@ impl Run<'_> {
                 end = end.max(clock);
                 *at = until;
                 if stalled && self.plan.staging.is_some_and(|staging| staging.growing) {
-                    self.buffers[worker].grow(self.setting.scenario.storage[0].threads);
+                    let buffer = &mut self.buffers[worker];
+                    buffer.threads.grow(self.setup.scenario.storage[0].threads, buffer.last_request);
                 }
             }
             barrier = end;
@@ -122,27 +130,27 @@ impl Run<'_> {
         barrier
     }
 
-    /// One worker's part of a batch: when it ends, and whether it ever waited.
+    /// One worker's share of a batch. Returns the end time and whether the worker ever waited.
     fn share(&mut self, worker: usize, positions: std::ops::Range<usize>, barrier: f64) -> (f64, bool) {
         let streams = self.streams;
         let mut clock = barrier;
         let mut stalled = false;
         for position in positions {
             let sample = streams.ids[worker][position];
-            let mb = self.setting.mb(sample);
+            let mb = self.setup.mb(sample);
             let ready = if self.plan.bound { clock } else { self.request(worker, position, sample, clock) };
             stalled |= ready > clock;
-            clock = ready + self.setting.model.compute(mb);
+            clock = ready + self.setup.model.compute(mb);
         }
         (clock, stalled)
     }
 
-    /// When the access at `position`, asked for at `now`, is there.
+    /// The time at which the access at `position`, requested at `now`, is available.
     fn request(&mut self, worker: usize, position: usize, sample: u32, now: f64) -> f64 {
         let mut staged = None;
         if let Some(staging) = self.plan.staging {
             self.fill(worker, &staging);
-            let bytes = self.setting.size(sample);
+            let bytes = self.setup.size(sample);
             let buffer = &mut self.buffers[worker];
             buffer.last_request = now;
             staged = buffer.consume(position, sample, bytes);
@@ -153,7 +161,7 @@ impl Run<'_> {
         }
         let read = self.best(self.plan.demand, worker, sample, now);
         let read = read.unwrap_or_else(|| self.pfs(worker, sample, now));
-        let ready = read.begins + read.fetch + self.setting.model.write(self.setting.mb(sample));
+        let ready = read.begins + read.fetch + self.setup.model.write(self.setup.mb(sample));
         match staged {
             Some(entry) if entry.arrival <= ready || self.is_under_way(&entry, &read, now) => {
                 self.served_staged(&entry);
@@ -164,13 +172,13 @@ impl Run<'_> {
                     self.cancel(worker, position, sample);
                 }
                 match read.source {
-                    Source::Local => self.figures.reads_local += 1.0,
-                    Source::Remote => self.figures.reads_remote += 1.0,
-                    Source::Pfs => self.figures.reads_pfs += 1.0,
+                    ReadSource::Local => self.figures.reads_local += 1.0,
+                    ReadSource::Remote => self.figures.reads_remote += 1.0,
+                    ReadSource::Pfs => self.figures.reads_pfs += 1.0,
                 }
                 self.served(read.source);
                 self.made(worker, position, sample, read, ready);
-                if read.source == Source::Pfs && matches!(self.plan.keeping, Keeping::FirstTouch) {
+                if read.source == ReadSource::Pfs && matches!(self.plan.caching, ReadCaching::FirstTouch) {
                     self.copy_in_background(worker, sample, now);
                 }
                 ready
@@ -178,16 +186,16 @@ impl Run<'_> {
         }
     }
 
-    fn served_staged(&mut self, entry: &Entry) {
+    fn served_staged(&mut self, entry: &Staged) {
         self.figures.reads_staging += 1.0;
         self.served(entry.source);
     }
 
-    fn served(&mut self, source: Source) {
+    fn served(&mut self, source: ReadSource) {
         match source {
-            Source::Local => self.figures.served_local += 1.0,
-            Source::Remote => self.figures.served_remote += 1.0,
-            Source::Pfs => self.figures.served_pfs += 1.0,
+            ReadSource::Local => self.figures.served_local += 1.0,
+            ReadSource::Remote => self.figures.served_remote += 1.0,
+            ReadSource::Pfs => self.figures.served_pfs += 1.0,
         }
     }
 
@@ -195,15 +203,16 @@ impl Run<'_> {
         self.plan.staging.is_some_and(|staging| staging.single_flight)
     }
 
-    /// Whether a request waits for what was staged rather than make this read.
-    fn is_under_way(&self, entry: &Entry, read: &Read, now: f64) -> bool {
+    /// Whether a request waits for the staged read instead of making this read.
+    fn is_under_way(&self, entry: &Staged, read: &Candidate, now: f64) -> bool {
         let begun = entry.pfs_begins.is_none_or(|begins| begins <= now);
-        self.is_single_flight() && read.source == Source::Pfs && begun
+        self.is_single_flight() && read.source == ReadSource::Pfs && begun
     }
 
-    /// Takes back a staged read from the file system that has not begun. Its thread stays idle for that time.
+    /// Cancels a staged read from the file system that has not begun. Its thread stays idle for
+    /// that time.
     fn cancel(&mut self, worker: usize, position: usize, sample: u32) {
-        let bytes = self.setting.size(sample);
+        let bytes = self.setup.size(sample);
         self.figures.prefetch_pfs -= 1.0;
         self.pfs_bytes -= bytes;
         if position >= self.last_epoch[worker] {
@@ -211,72 +220,72 @@ impl Run<'_> {
         }
     }
 
-    /// Stages a worker's next accesses as long as there is room.
+    /// Stages a worker's next accesses as long as there is space.
     fn fill(&mut self, worker: usize, staging: &Staging) {
         let streams = self.streams;
         loop {
             let position = self.buffers[worker].next();
             let Some(&sample) = streams.ids[worker].get(position) else { return };
-            let bytes = self.setting.size(sample);
+            let bytes = self.setup.size(sample);
             match self.buffers[worker].room(sample, bytes) {
-                Room::Full => return,
-                Room::TooSmall => {
+                Admission::Full => return,
+                Admission::TooSmall => {
                     self.buffers[worker].skip();
                     continue;
                 }
-                Room::Free => {}
+                Admission::Free => {}
             }
             if let Some(entry) = self.shared(worker, sample, staging) {
                 self.buffers[worker].stage(sample, bytes, entry);
                 continue;
             }
-            let begins = self.buffers[worker].thread_free();
+            let begins = self.buffers[worker].threads.begin(self.buffers[worker].last_request);
             let Some(read) = self.best(staging.sources, worker, sample, begins) else {
                 self.buffers[worker].skip();
                 continue;
             };
-            let arrival = read.begins + read.fetch + self.setting.model.write(self.setting.mb(sample));
-            self.buffers[worker].occupy(arrival);
-            let pfs_begins = (read.source == Source::Pfs).then_some(read.begins);
-            let entry = Entry { arrival, source: read.source, pfs_begins };
+            let arrival = read.begins + read.fetch + self.setup.model.write(self.setup.mb(sample));
+            self.buffers[worker].threads.occupy(arrival);
+            let pfs_begins = (read.source == ReadSource::Pfs).then_some(read.begins);
+            let entry = Staged { arrival, source: read.source, pfs_begins };
             self.buffers[worker].stage(sample, bytes, entry);
             match read.source {
-                Source::Local => self.figures.prefetch_local += 1.0,
-                Source::Remote => self.figures.prefetch_remote += 1.0,
-                Source::Pfs => self.figures.prefetch_pfs += 1.0,
+                ReadSource::Local => self.figures.prefetch_local += 1.0,
+                ReadSource::Remote => self.figures.prefetch_remote += 1.0,
+                ReadSource::Pfs => self.figures.prefetch_pfs += 1.0,
             }
             self.made(worker, position, sample, read, arrival);
         }
     }
 
-    /// What another read than one of the staging threads' brings a sample into the staging buffer: one for an earlier
-    /// access, or this worker's own prefetch that is under way or to come.
-    fn shared(&self, worker: usize, sample: u32, staging: &Staging) -> Option<Entry> {
+    /// An entry for a sample that another read brings into the staging buffer. That read is for an
+    /// earlier access, or is this worker's own prefetch that is pending.
+    fn shared(&self, worker: usize, sample: u32, staging: &Staging) -> Option<Staged> {
         if !staging.single_flight {
             return None;
         }
         let buffer = &self.buffers[worker];
         if let Some(arrival) = buffer.has(sample) {
-            return Some(Entry { arrival, source: Source::Local, pfs_begins: None });
+            return Some(Staged { arrival, source: ReadSource::Local, pfs_begins: None });
         }
         let arrival = self.plan.copies.held_by(sample, worker)?.from;
-        let own = Entry { arrival, source: Source::Pfs, pfs_begins: None };
+        let own = Staged { arrival, source: ReadSource::Pfs, pfs_begins: None };
         (arrival >= buffer.last_request).then_some(own)
     }
 
-    /// A read was made: records it and keeps what the plan keeps of it.
-    fn made(&mut self, worker: usize, position: usize, sample: u32, read: Read, done: f64) {
+    /// Records a read and keeps the sample if the plan says so.
+    fn made(&mut self, worker: usize, position: usize, sample: u32, read: Candidate, done: f64) {
         match read.source {
-            Source::Pfs => {
-                let bytes = self.setting.size(sample);
-                self.last_pfs[worker] = self.last_pfs[worker].max(read.begins);
+            ReadSource::Pfs => {
+                let bytes = self.setup.size(sample);
+                self.last_pfs_read[worker] = self.last_pfs_read[worker].max(read.begins);
                 self.pfs_bytes += bytes;
                 if position >= self.last_epoch[worker] {
                     self.steady_pfs += bytes;
                 }
             }
-            Source::Remote => {
-                let Keeping::Second(second) = &self.plan.keeping else { return };
+            ReadSource::Remote => {
+                let ReadCaching::Second(second) = &self.plan.caching else { return };
                 let Ok(at) = second[worker].binary_search_by_key(&sample, |&(sample, _)| sample) else {
                     return;
                 };
@@ -284,34 +293,34 @@ impl Run<'_> {
                     self.plan.copies.add(sample, worker, usize::from(second[worker][at].1), done);
                 }
             }
-            Source::Local => {}
+            ReadSource::Local => {}
         }
     }
 
-    /// The read of a sample that begins first, or is fastest of those.
-    fn best(&self, sources: Sources, worker: usize, sample: u32, at: f64) -> Option<Read> {
-        let mb = self.setting.mb(sample);
-        let mut best: Option<Read> = None;
-        let mut consider = |read: Read| {
+    /// The read of a sample that begins first, and the fastest of those.
+    fn best(&self, sources: Sources, worker: usize, sample: u32, at: f64) -> Option<Candidate> {
+        let mb = self.setup.mb(sample);
+        let mut best: Option<Candidate> = None;
+        let mut consider = |read: Candidate| {
             if best.is_none_or(|best| read.is_better_than(&best)) {
                 best = Some(read);
             }
         };
         for copy in self.plan.copies.of(sample) {
             let (begins, class) = (copy.from.max(at), usize::from(copy.class));
-            let model = self.setting.model;
+            let model = self.setup.model;
             if copy.worker as usize == worker {
                 if sources.local {
-                    consider(Read { begins, fetch: model.local(mb, class), source: Source::Local });
+                    consider(Candidate { begins, fetch: model.local(mb, class), source: ReadSource::Local });
                 }
             } else if sources.remote {
-                consider(Read { begins, fetch: model.remote(mb, class), source: Source::Remote });
+                consider(Candidate { begins, fetch: model.remote(mb, class), source: ReadSource::Remote });
             }
         }
         let allowed = match sources.origin {
-            Origin::Always => true,
-            Origin::Never => false,
-            Origin::Unheld => !self.plan.copies.is_held(sample),
+            OriginAccess::Always => true,
+            OriginAccess::Never => false,
+            OriginAccess::Unheld => !self.plan.copies.is_held(sample),
         };
         if allowed {
             consider(self.pfs(worker, sample, at));
@@ -320,59 +329,59 @@ impl Run<'_> {
     }
 
     /// A read from the file system that begins at `at`.
-    fn pfs(&self, worker: usize, sample: u32, at: f64) -> Read {
-        let readers = self.last_pfs.iter().filter(|&&last| last >= at).count();
-        let others = readers - usize::from(self.last_pfs[worker] >= at);
-        let fetch = self.setting.model.pfs(self.setting.mb(sample), 1 + others);
-        Read { begins: at, fetch, source: Source::Pfs }
+    fn pfs(&self, worker: usize, sample: u32, at: f64) -> Candidate {
+        let readers = self.last_pfs_read.iter().filter(|&&last| last >= at).count();
+        let others = readers - usize::from(self.last_pfs_read[worker] >= at);
+        let fetch = self.setup.model.pfs(self.setup.mb(sample), 1 + others);
+        Candidate { begins: at, fetch, source: ReadSource::Pfs }
     }
 
-    /// Copies a sample that a worker has just read into its first class with room; a copy is one more read.
+    /// Copies a sample that a worker has just read into its first class with space. The copy is
+    /// another read.
     fn copy_in_background(&mut self, worker: usize, sample: u32, now: f64) {
         if self.background.stopped[worker] || self.plan.copies.held_by(sample, worker).is_some() {
             return;
         }
-        let bytes = self.setting.size(sample);
-        let Some(class) = self.plan.rooms.take_any(worker, bytes, |_| true) else {
+        let bytes = self.setup.size(sample);
+        let Some(class) = self.plan.space.take_any(worker, bytes, |_| true) else {
             self.background.stopped[worker] = true;
             return;
         };
-        let (threads, turn) = &mut self.background.threads[worker][class];
-        let done = threads[*turn].max(now) + self.setting.prefetch_seconds(sample);
-        threads[*turn] = done;
-        *turn = (*turn + 1) % threads.len();
-        self.plan.load(self.setting, sample, worker, class, done);
+        let seconds = self.setup.prefetch_seconds(sample);
+        let done = self.background.threads[worker][class].work(now, seconds);
+        self.plan.load(self.setup, sample, worker, class, done);
         self.pfs_bytes += bytes;
     }
 
     fn finish(mut self, floor: u64, bound: bool) -> Figures {
         let accesses: usize = self.streams.ids.iter().map(Vec::len).sum();
         if bound {
-            // Nothing is read late, and nothing that a cache could have saved.
+            // No read is late, and none could have been saved by a cache.
             self.figures.reads_staging = accesses as f64;
             self.pfs_bytes = floor;
         }
         let steady = self.streams.ids.iter().zip(&self.last_epoch).flat_map(|(ids, &from)| &ids[from..]);
-        let capacity = self.plan.rooms.capacity(0) as f64;
-        let staged = self.buffers.iter().map(Buffer::most_held).max().unwrap_or(0);
+        let capacity = self.plan.space.capacity(0) as f64;
+        let staged = self.buffers.iter().map(StagingBuffer::most_held).max().unwrap_or(0);
         Figures {
             prefetch_pfs: self.figures.prefetch_pfs + self.plan.loaded.pfs as f64,
             prefetch_remote: self.figures.prefetch_remote + self.plan.loaded.remote as f64,
             pfs_mb: self.pfs_bytes as f64 / MB,
             floor_pfs_mb: floor as f64 / MB,
-            cache_fill: self.plan.rooms.fullest(),
+            cache_fill: self.plan.space.fullest(),
             staging_fill: if staged == 0 { 0.0 } else { staged as f64 / capacity },
             steady_pfs_mb: self.steady_pfs as f64 / MB,
-            steady_mb: steady.map(|&sample| self.setting.size(sample)).sum::<u64>() as f64 / MB,
+            steady_mb: steady.map(|&sample| self.setup.size(sample)).sum::<u64>() as f64 / MB,
             ..self.figures
         }
     }
 }
 
-impl Background {
-    fn new(setting: &Setting<'_>, keeping: &Keeping) -> Self {
-        let workers = if matches!(keeping, Keeping::FirstTouch) { setting.workers() } else { 0 };
-        let classes = || setting.scenario.storage.iter().map(|class| (vec![0.0; class.threads], 0)).collect();
+impl BackgroundCopies {
+    fn new(setup: &Setup<'_>, caching: &ReadCaching) -> Self {
+        let workers = if matches!(caching, ReadCaching::FirstTouch) { setup.workers() } else { 0 };
+        let classes =
+            || setup.scenario.storage.iter().map(|class| Threads::new(class.threads, 0.0)).collect();
         Self { threads: (0..workers).map(|_| classes()).collect(), stopped: vec![false; workers] }
     }
 }

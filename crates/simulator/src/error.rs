@@ -1,57 +1,58 @@
-//! What can be wrong with a scenario or with a policy's name.
+//! Errors of the simulator.
 //!
-//! The error is opaque: callers match on [`SimulateError::kind`] and print the message, which is one line that names the
-//! field, the cause and the remedy. A policy that refuses a scenario is no error: that is a result of the simulation.
+//! The error is opaque. Callers match on [`SimulateError::kind`] and print the message: one line
+//! that names the field, the cause and the remedy. A policy that refuses a scenario is not an error
+//! but a result of the simulation.
 
-/// A scenario that cannot be simulated, or a policy that does not exist.
+/// An invalid scenario, or an unknown policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct SimulateError(#[from] Reason);
+pub struct SimulateError(#[from] SimulateReason);
 
-/// What kind of thing was wrong.
+/// The category of a [`SimulateError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SimulateErrorKind {
-    /// The text is not TOML.
+    /// The text is not valid TOML.
     Syntax,
-    /// A field is missing, unknown, or has a value that makes no sense.
+    /// A field is missing, unknown or invalid.
     Field,
-    /// There is no policy of that name.
+    /// The name of the policy is unknown.
     Policy,
     /// The run does not fit this machine.
     TooLarge,
 }
 
 impl SimulateError {
-    /// What kind of thing was wrong; match on this, not on the text.
+    /// The category. Match on this, not on the text.
     pub fn kind(&self) -> SimulateErrorKind {
         match &self.0 {
-            Reason::Syntax { .. } => SimulateErrorKind::Syntax,
-            Reason::Field { .. } => SimulateErrorKind::Field,
-            Reason::Policy { .. } => SimulateErrorKind::Policy,
-            Reason::Order(_) => SimulateErrorKind::TooLarge,
+            SimulateReason::Syntax { .. } => SimulateErrorKind::Syntax,
+            SimulateReason::Field { .. } => SimulateErrorKind::Field,
+            SimulateReason::Policy { .. } => SimulateErrorKind::Policy,
+            SimulateReason::Order(_) => SimulateErrorKind::TooLarge,
         }
     }
 
-    /// A field and what is wrong with it.
+    /// An error about a field.
     pub(crate) fn field(path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Reason::Field { path: path.into(), problem: problem.into() }.into()
+        SimulateReason::Field { path: path.into(), problem: problem.into() }.into()
     }
 }
 
 impl From<foreread_oracle::OracleError> for SimulateError {
     fn from(error: foreread_oracle::OracleError) -> Self {
-        Self(Reason::Order(error))
+        Self(SimulateReason::Order(error))
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Reason {
-    #[error("line {line} is not TOML: {problem}")]
+pub(crate) enum SimulateReason {
+    #[error("line {line} is not valid TOML: {problem}")]
     Syntax { line: usize, problem: String },
     #[error("{path}: {problem}")]
     Field { path: String, problem: String },
-    #[error("there is no policy `{name}`; there are: {known}")]
+    #[error("unknown policy `{name}`: expected one of {known}")]
     Policy { name: String, known: String },
     #[error(transparent)]
     Order(foreread_oracle::OracleError),

@@ -1,7 +1,7 @@
-//! The order in which samples are first needed, whoever needs them.
+//! The order of first uses of samples over all workers.
 //!
-//! That is the order in which owners' prefetchers go. One walk over all streams, and a bit of memory a sample; where
-//! workers need samples at the same time, those with lower numbers come first.
+//! Owners prefetch in this order. It takes one walk over all streams, and one byte per sample. If
+//! workers need samples at the same time, lower worker numbers come first.
 
 use crate::workload::Streams;
 
@@ -12,8 +12,8 @@ pub(crate) struct FirstUse {
     pub worker: u32,
 }
 
-/// The first use of every sample that is used, in the order of (batch, place in the worker's share, worker): about the
-/// order in which they are needed.
+/// The first use of every used sample, in the order of (batch, place in the worker's share,
+/// worker). This approximates the order of need.
 pub(crate) fn first_uses(streams: &Streams, samples: usize) -> Vec<FirstUse> {
     let mut seen = vec![false; samples];
     let mut found = Vec::with_capacity(samples);

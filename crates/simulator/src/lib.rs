@@ -1,19 +1,21 @@
-//! The simulator: what a training run would take on machines that are only described, under this policy or that.
+//! The simulator: the duration and the reads of a training run on described machines, under several
+//! cache policies.
 //!
-//! A [`Scenario`] describes workers, their storage classes, the shared file system, the dataset and the training. A
-//! [`Policy`] decides what is cached where and read from where. [`Simulation::run`] plays the run through and gives an
-//! [`Outcome`]: seconds, where reads were served from, and the bytes read from the file system beside the floor, which is
-//! the fewest that any policy reads.
+//! A [`Scenario`] describes workers, their storage classes, the shared file system, the dataset and
+//! the training. A [`Policy`] decides what is cached where and read from where. [`Simulation::run`]
+//! simulates the run and returns an [`Outcome`]: seconds, sources of reads, bytes read from the
+//! file system, and their lower bound for any policy.
 //!
 //! # The decision, and its price
 //!
-//! The model is that of Böhringer's thesis and the NoPFS paper (see [`Model`]), rule by rule, so that results can be laid
-//! beside the literature's; the thesis's three tables are tests. It moves from request to request and needs no clock
-//! ticks. Its price is the model's simplicity: the file system is a curve of bandwidth against readers without latency,
-//! networks do not congest, and a worker's threads each get the client's whole share of the file system. It compares
-//! policies; it predicts no machine.
+//! The model is that of Böhringer's thesis and the NoPFS paper (see [`Model`]), rule by rule, so
+//! that results can be compared with the literature's. The thesis's three tables are tests. Time
+//! advances from request to request, without clock ticks. The price is the model's simplicity. The
+//! file system is a curve of bandwidth over readers without latency. Networks do not congest. Each
+//! thread of a worker gets the client's whole share of the file system. The simulator compares
+//! policies and predicts no real machine.
 //!
-//! Several policies beside each other, over several seeds, are a [`Comparison`], with its table and its plots.
+//! A [`Comparison`] runs several policies over several seeds, with a table and plots.
 //!
 //! ```
 //! use foreread_simulator::{Policy, Scenario, Simulation};
@@ -35,16 +37,17 @@ mod engine;
 mod error;
 mod first_use;
 mod model;
+mod oracle_run;
 mod outcome;
 mod plan;
-mod planned;
+mod planner_decisions;
 mod plot;
 mod policies;
-mod reader;
-mod run;
 mod scenario;
+mod scenario_fields;
 mod simulation;
 mod staging;
+mod threads;
 mod workload;
 
 pub use comparison::Comparison;
@@ -53,5 +56,5 @@ pub use model::{Curve, Model};
 pub use outcome::{Figures, Outcome};
 pub use plot::{PlotError, Sweep};
 pub use policies::Policy;
-pub use scenario::{Accounting, Class, MOST_ACCESSES, Scenario};
+pub use scenario::{Accounting, MAX_ACCESSES, Scenario, StorageClass};
 pub use simulation::Simulation;

@@ -1,7 +1,7 @@
-//! The performance model: how long a fetch, a write and a read take.
+//! The performance model: the duration of fetches, writes and reads.
 //!
-//! From chapter 5 of Böhringer's thesis (ETH, 2020), which is also that of Dryden et al., "Clairvoyant Prefetching for
-//! Distributed Machine Learning I/O" (SC21). For a sample of s MB:
+//! From chapter 5 of Böhringer's thesis (ETH, 2020), which is also the model of Dryden et al.,
+//! "Clairvoyant Prefetching for Distributed Machine Learning I/O" (SC21). For a sample of s MB:
 //!
 //! ```text
 //! fetch from the file system at g clients   s / min(b_fs, t(g) / g)
@@ -11,14 +11,15 @@
 //! read                                      fetch + write
 //! ```
 //!
-//! `r_j` is the rate of the class at its own number of threads, as a whole and not divided by them. Every read is
-//! written through the staging buffer's path, whatever class it goes to: that is what the thesis's initial stalls say.
-//! Price: the file system is shared by clients and not by threads, so a worker with more threads gets more from it.
+//! `r_j` is the rate of the class at its own number of threads, as a whole and not divided by them.
+//! Every read is written through the path of the staging buffer, whatever its class. The thesis's
+//! initial stalls imply this. The price: the file system is shared by clients and not by threads,
+//! so a worker with more threads gets more from it.
 
 use crate::error::SimulateError;
 use crate::scenario::Scenario;
 
-/// Rates by a whole number: linear between the given points, the end's value outside them.
+/// Rates by an integer: linear between the given points, constant outside them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// Not empty, ascending.
@@ -26,22 +27,26 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// `points` is not empty, ascending and without repeats.
+    /// `points` must not be empty, and must be strictly ascending.
     pub(crate) fn new(points: Vec<(u32, f64)>) -> Self {
         Self { points }
     }
 
-    /// Through points of (number, MB/s).
+    /// A curve through points of (number, MB/s).
     ///
     /// # Errors
-    /// No point, points that are not in ascending order of their numbers, or a rate that is not finite and above 0.
+    /// No point, points that are not in strictly ascending order, or a rate that is not finite and
+    /// above 0.
     pub fn through(points: Vec<(u32, f64)>) -> Result<Self, SimulateError> {
         let ascending = points.windows(2).all(|pair| pair[0].0 < pair[1].0);
         if points.is_empty()
             || !ascending
             || points.iter().any(|(_, rate)| !(rate.is_finite() && *rate > 0.0))
         {
-            return Err(SimulateError::field("curve", "has ascending numbers, each with a rate above 0"));
+            return Err(SimulateError::field(
+                "curve",
+                "expected ascending numbers, each with a rate above 0",
+            ));
         }
         Ok(Self { points })
     }
@@ -68,14 +73,14 @@ impl Curve {
     }
 }
 
-/// A scenario's rates, ready to be used: seconds for MB.
+/// The rates of a scenario as seconds per MB.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Seconds a MB from the file system for one client of g; entry 0 is not used.
+    /// Seconds per MB from the file system for one of g clients. Entry 0 is not used.
     pfs: Vec<f64>,
-    /// Seconds a MB from this worker's class j.
+    /// Seconds per MB from this worker's class j.
     local: Vec<f64>,
-    /// Seconds a MB from another worker's class j.
+    /// Seconds per MB from another worker's class j.
     remote: Vec<f64>,
     write: f64,
     compute: f64,
@@ -97,32 +102,32 @@ impl Model {
         }
     }
 
-    /// Seconds that a fetch of `mb` takes from the file system, shared by `clients` (1 to N).
+    /// Seconds to fetch `mb` from the file system, shared by `clients` (1 to N).
     pub fn pfs(&self, mb: f64, clients: usize) -> f64 {
         mb * self.pfs[clients]
     }
 
-    /// Seconds that a fetch of `mb` takes from the file system while all workers read from it.
+    /// Seconds to fetch `mb` from the file system while all workers read from it.
     pub fn pfs_busy(&self, mb: f64) -> f64 {
         self.pfs(mb, self.pfs.len() - 1)
     }
 
-    /// Seconds that a fetch of `mb` takes from this worker's class.
+    /// Seconds to fetch `mb` from this worker's class.
     pub fn local(&self, mb: f64, class: usize) -> f64 {
         mb * self.local[class]
     }
 
-    /// Seconds that a fetch of `mb` takes from another worker's class.
+    /// Seconds to fetch `mb` from another worker's class.
     pub fn remote(&self, mb: f64, class: usize) -> f64 {
         mb * self.remote[class]
     }
 
-    /// Seconds that preprocessing and writing `mb` takes.
+    /// Seconds to preprocess and write `mb`.
     pub fn write(&self, mb: f64) -> f64 {
         mb * self.write
     }
 
-    /// Seconds that training on `mb` takes.
+    /// Seconds to train on `mb`.
     pub fn compute(&self, mb: f64) -> f64 {
         mb * self.compute
     }

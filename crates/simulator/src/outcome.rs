@@ -1,4 +1,4 @@
-//! What a simulated run comes to.
+//! The result of a simulated run.
 
 use serde::Serialize;
 
@@ -9,18 +9,18 @@ use crate::policies::Policy;
 pub struct Outcome {
     /// The policy.
     pub policy: Policy,
-    /// Why the policy does not run in this scenario; then all figures are none.
+    /// The reason if the policy refuses this scenario. Then there are no figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// What was measured.
+    /// The figures of the run.
     #[serde(flatten)]
     pub figures: Option<Figures>,
 }
 
-/// Figures of a run. Counts are fractions only where several runs were averaged.
+/// Figures of a run. Counts are fractional only if several runs were averaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// From the start to the last worker's end, the initial stall included.
+    /// Seconds from the start to the last worker's end, including the initial stall.
     pub seconds: f64,
     /// Seconds before the first batch, while the policy loads its caches.
     pub init_stall_seconds: f64,
@@ -32,7 +32,7 @@ pub struct Figures {
     pub reads_local: f64,
     /// Accesses that were read from another worker's caches on demand.
     pub reads_remote: f64,
-    /// Samples read from the file system ahead of a request: into staging buffers, and into caches.
+    /// Samples read from the file system ahead of a request, into staging buffers and into caches.
     pub prefetch_pfs: f64,
     /// Samples staged from this worker's caches.
     pub prefetch_local: f64,
@@ -46,26 +46,27 @@ pub struct Figures {
     pub served_remote: f64,
     /// MB read from the file system by all workers.
     pub pfs_mb: f64,
-    /// The fewest MB that any policy reads with these caches and staging buffers.
+    /// The lower bound of MB read by any policy with these caches and staging buffers.
     pub floor_pfs_mb: f64,
-    /// The largest part of a cache class's capacity that any worker used, from 0 to 1.
+    /// The largest used fraction of a cache class over all workers, from 0 to 1.
     pub cache_fill: f64,
-    /// The largest part of the staging buffer's capacity that any worker used. Above 1 only with the thesis's
-    /// accounting.
+    /// The largest used fraction of a staging buffer over all workers. Above 1 only with the
+    /// thesis's accounting.
     pub staging_fill: f64,
-    /// MB read from the file system for accesses of the last epoch, staged or on demand, without what loads caches. Of
-    /// the accesses' own MB this is the share of the origin in a steady state.
+    /// MB read from the file system for accesses of the last epoch, staged or on demand, without
+    /// reads that load caches. Divided by `steady_mb`, this is the origin's share in a steady
+    /// state.
     pub steady_pfs_mb: f64,
-    /// MB of all accesses of that epoch.
+    /// MB of all accesses of the last epoch.
     pub steady_mb: f64,
 }
 
 impl Outcome {
     /// The header of [`csv`](Self::csv).
-    pub const CSV_HEADER: &'static str = "policy,seconds,init_stall_seconds,reads_staging,reads_pfs,reads_local,\
-        reads_remote,prefetch_pfs,prefetch_local,prefetch_remote,pfs_mb,floor_pfs_mb";
+    pub const CSV_HEADER: &'static str = "policy,seconds,init_stall_seconds,reads_staging,reads_pfs,\
+        reads_local,reads_remote,prefetch_pfs,prefetch_local,prefetch_remote,pfs_mb,floor_pfs_mb";
 
-    /// One line of a CSV file, without its end. A policy that refused has empty fields.
+    /// One line of a CSV file, without its newline. A policy that refused has empty fields.
     pub fn csv(&self) -> String {
         let mut line = self.policy.name().to_owned();
         match &self.figures {
@@ -92,7 +93,8 @@ impl Outcome {
         line
     }
 
-    /// The mean of several runs of one policy; the first refusal, if there is one. None where there are no runs.
+    /// The mean of several runs of one policy, or the first refusal if there is one. `None` without
+    /// runs.
     pub fn mean(runs: &[Self]) -> Option<Self> {
         let first = runs.first()?;
         if let Some(refused) = runs.iter().find(|run| run.figures.is_none()) {

@@ -1,19 +1,19 @@
-//! What a policy decides before a run, in the form that the engine carries out.
+//! The decisions of a policy before a run, in the form that the engine executes.
 
-use crate::copies::{Copies, Rooms};
+use crate::copies::{ClassSpace, CopyTable};
 use crate::model::Model;
 use crate::scenario::Scenario;
 use crate::workload::{Streams, Workload};
 
-/// Everything that a policy decides from.
+/// The input of a policy.
 #[derive(Debug)]
-pub(crate) struct Setting<'a> {
+pub(crate) struct Setup<'a> {
     pub scenario: &'a Scenario,
     pub model: &'a Model,
     pub workload: &'a Workload,
 }
 
-impl Setting<'_> {
+impl Setup<'_> {
     pub(crate) fn workers(&self) -> usize {
         self.scenario.workers
     }
@@ -27,8 +27,8 @@ impl Setting<'_> {
         self.size(sample) as f64 / crate::workload::MB
     }
 
-    /// Seconds in which a prefetch thread reads a sample from the file system, which all workers are reading from, and
-    /// writes it to a class.
+    /// Seconds for a prefetch thread to read a sample from the file system, while all workers read
+    /// from it, and to write it to a class.
     pub(crate) fn prefetch_seconds(&self, sample: u32) -> f64 {
         let mb = self.mb(sample);
         self.model.pfs_busy(mb) + self.model.write(mb)
@@ -42,111 +42,104 @@ impl Setting<'_> {
     }
 }
 
-/// What a run does. The default is a run that reads each sample from the file system when it is asked for.
+/// The plan of a run. The default reads each sample from the file system on demand.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    /// Where they are not the workload's own.
+pub(crate) struct PolicyPlan {
+    /// The streams, if they are not the workload's own.
     pub streams: Option<Streams>,
-    pub copies: Copies,
-    pub rooms: Rooms,
+    pub copies: CopyTable,
+    pub space: ClassSpace,
     /// Seconds before the first batch.
     pub initial_stall: f64,
-    /// None: nothing is staged ahead.
+    /// `None` stages nothing ahead.
     pub staging: Option<Staging>,
-    /// Where a request that is not staged in time is served from.
+    /// The sources for a request that is not staged in time.
     pub demand: Sources,
     /// Whether there is no I/O at all.
     pub bound: bool,
-    /// What is kept of what is read during the run.
-    pub keeping: Keeping,
-    /// What the class prefetchers and the initial load read.
-    pub loaded: Loaded,
+    /// The samples that are kept when they are read during the run.
+    pub caching: ReadCaching,
+    /// The reads of the class prefetchers and of the initial load.
+    pub loaded: LoadCounts,
 }
 
 /// Samples and file-system bytes read into cache classes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadCounts {
     pub pfs: u64,
     pub remote: u64,
     pub pfs_bytes: u64,
 }
 
-impl Plan {
-    /// Reads from the file system on demand, with all caches empty.
-    pub(crate) fn on_demand(setting: &Setting<'_>) -> Self {
+impl PolicyPlan {
+    /// Reads from the file system on demand, with empty caches.
+    pub(crate) fn on_demand(setup: &Setup<'_>) -> Self {
         Self {
             streams: None,
-            copies: Copies::new(setting.workload.sizes.len()),
-            rooms: Rooms::new(setting.scenario),
+            copies: CopyTable::new(setup.workload.sizes.len()),
+            space: ClassSpace::new(setup.scenario),
             initial_stall: 0.0,
             staging: None,
-            demand: Sources { origin: Origin::Always, local: true, remote: true },
+            demand: Sources { origin: OriginAccess::Always, local: true, remote: true },
             bound: false,
-            keeping: Keeping::Nothing,
-            loaded: Loaded::default(),
+            caching: ReadCaching::Nothing,
+            loaded: LoadCounts::default(),
         }
     }
 
-    /// Stages ahead with all threads of the staging buffer, counted as the scenario says.
-    pub(crate) fn stage(&mut self, setting: &Setting<'_>, sources: Sources) {
-        let accounting = setting.scenario.staging;
+    /// Stages ahead with all threads of the staging buffer, with the scenario's accounting.
+    pub(crate) fn stage(&mut self, setup: &Setup<'_>, sources: Sources) {
+        let accounting = setup.scenario.staging;
         self.staging = Some(Staging { sources, accounting, growing: false, single_flight: false });
     }
 
-    /// Notes that a worker's class prefetchers read a sample from the file system, which is readable `from` then on.
-    /// Room for it has been taken.
-    pub(crate) fn load(
-        &mut self,
-        setting: &Setting<'_>,
-        sample: u32,
-        worker: usize,
-        class: usize,
-        from: f64,
-    ) {
+    /// Records that a worker's class prefetchers read a sample from the file system. It is readable
+    /// from time `from` on. Its space must have been taken.
+    pub(crate) fn load(&mut self, setup: &Setup<'_>, sample: u32, worker: usize, class: usize, from: f64) {
         self.copies.add(sample, worker, class, from);
         self.loaded.pfs += 1;
-        self.loaded.pfs_bytes += setting.size(sample);
+        self.loaded.pfs_bytes += setup.size(sample);
     }
 }
 
-/// How the staging buffer is filled.
+/// The filling of the staging buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Staging {
     pub sources: Sources,
     pub accounting: crate::scenario::Accounting,
-    /// Whether threads start at one and are added where a batch had to wait.
+    /// Whether threads start at one and are added after batches that had to wait.
     pub growing: bool,
-    /// Whether no sample is read twice where once does: a worker's own prefetch fills its staging buffer as well, a sample
-    /// that is staged for one access serves the next one too, and a request waits for a read that has begun and replaces
-    /// one that has not.
+    /// Whether reads are single-flight. A worker's own prefetch also fills its staging buffer, and
+    /// a sample staged for one access serves the next one. A request waits for a read that has
+    /// begun, and replaces one that has not.
     pub single_flight: bool,
 }
 
-/// Where samples may be read from.
+/// The permitted sources of reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources {
-    pub origin: Origin,
+    pub origin: OriginAccess,
     pub local: bool,
     pub remote: bool,
 }
 
-/// Which samples may be read from the file system. Where it may not be used, a copy is waited for.
+/// The samples that may be read from the file system. If it may not be used, a copy is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum OriginAccess {
     Always,
     Never,
-    /// Those that nobody holds or will hold.
+    /// Samples that no worker holds or will hold.
     Unheld,
 }
 
-/// What is kept of what is read during the run.
+/// The samples that are kept when they are read during the run.
 #[derive(Clone, Debug)]
-pub(crate) enum Keeping {
+pub(crate) enum ReadCaching {
     Nothing,
-    /// Each worker copies what it reads from the file system in the background, until the first sample that does not
-    /// fit; a copy is one more read.
+    /// Each worker copies the samples that it reads from the file system in the background, until
+    /// the first sample that does not fit. A copy is another read.
     FirstTouch,
-    /// Each worker keeps these samples, sorted, with the class for which room was taken, when it first has them from
-    /// another worker.
+    /// Each worker keeps these samples when it first receives them from another worker. Sorted,
+    /// with the class in which space was taken.
     Second(Vec<Vec<(u32, u8)>>),
 }

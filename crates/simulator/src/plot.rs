@@ -1,9 +1,9 @@
-//! The plots of a comparison: SVG, drawn through plotters.
+//! The plots of a comparison: SVG, drawn with plotters.
 //!
-//! Axes are laid out here, in pixels, rather than by plotters' charts: rows with names at their left and values at their
-//! right, and a logarithmic axis with steps of 1, 2, 5, are less code than what it takes to talk a general chart into
-//! them. Colours are Okabe and Ito's, which colour-blind readers can tell apart. Names come from a scenario file, so
-//! they are as long as anybody likes; they are cut, and escaped by plotters.
+//! Axes are laid out here in pixels and not by plotters' charts. Rows with names on the left and
+//! values on the right, and a logarithmic axis with steps of 1, 2, 5, take less code this way.
+//! Colours are those of Okabe and Ito, which colour-blind readers can distinguish. Names come from
+//! a scenario file and have any length. They are cut, and plotters escapes them.
 
 use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;
@@ -16,7 +16,7 @@ use plotters::style::{Color, FontStyle, ShapeStyle, TextStyle};
 
 use crate::{Outcome, Policy};
 
-/// A picture could not be drawn. Opaque; there is nothing to be done about it but to leave it out.
+/// A plot could not be drawn. Opaque, because callers can only omit the plot.
 #[derive(Debug, thiserror::Error)]
 #[error("no plot: {0}")]
 pub struct PlotError(String);
@@ -39,7 +39,7 @@ const PEERS: RGBColor = RGBColor(86, 180, 233);
 const LOCAL: RGBColor = RGBColor(0, 158, 115);
 const BOUND: RGBColor = RGBColor(0, 0, 0);
 
-/// Of the lines; one that is used again is drawn dashed.
+/// The colours of lines. A repeated colour is drawn dashed.
 const LINES: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -52,19 +52,20 @@ const LINES: [RGBColor; 7] = [
 
 const WIDTH: i32 = 960;
 
-/// One policy's seconds by cache size, which is a part of the dataset. No points where it refused everywhere.
+/// One policy's seconds by cache size, as a fraction of the dataset. Without points if it refused
+/// everywhere.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sweep {
-    /// Which.
+    /// The policy.
     pub policy: Policy,
-    /// The caches' part of the dataset, and seconds.
+    /// The caches' fraction of the dataset, and seconds.
     pub points: Vec<(f64, f64)>,
 }
 
-/// One bar a policy: its seconds, split by the initial stall and by where its accesses were served from.
+/// One bar per policy: its seconds, split by the initial stall and by the sources of its accesses.
 ///
 /// # Errors
-/// If it cannot be drawn.
+/// If the plot cannot be drawn.
 pub fn bars(name: &str, headline: &str, outcomes: &[Outcome]) -> Result<String> {
     const LEFT: i32 = 165;
     const RIGHT: i32 = WIDTH - 85;
@@ -73,7 +74,7 @@ pub fn bars(name: &str, headline: &str, outcomes: &[Outcome]) -> Result<String> 
     let bottom = TOP + ROW * outcomes.len() as i32;
     let seconds = |outcome: &Outcome| outcome.figures.map(|figures| figures.seconds);
     let most = outcomes.iter().filter_map(seconds).fold(0.0, f64::max);
-    // In the unlikely case that nothing takes any time, the axis still has a length.
+    // If no policy takes any time, the axis still has a length.
     let axis =
         Axis { from: 0.0, to: if most > 0.0 { most } else { 1.0 }, low: LEFT, high: RIGHT, log: false };
     paint(bottom + 62, |area| {
@@ -96,7 +97,7 @@ pub fn bars(name: &str, headline: &str, outcomes: &[Outcome]) -> Result<String> 
             area.draw(&Text::new(number(tick), (x, bottom + 6), text(12, &INK, HPos::Center, VPos::Top)))?;
         }
         let label =
-            "seconds (without the initial stall, split by the share of accesses that each place served)";
+            "seconds (without the initial stall, split by the share of accesses that each source served)";
         area.draw(&Text::new(
             label,
             ((LEFT + RIGHT) / 2, bottom + 32),
@@ -131,7 +132,7 @@ pub fn bars(name: &str, headline: &str, outcomes: &[Outcome]) -> Result<String> 
             }
             let end = axis.at(f.seconds);
             if served == 0.0 {
-                // The bound reads nothing from anywhere.
+                // The lower bound reads nothing.
                 let outline = ShapeStyle::from(&BOUND).stroke_width(1);
                 area.draw(&Rectangle::new([(LEFT, y + 5), (end, y + ROW - 5)], outline))?;
             }
@@ -148,10 +149,10 @@ pub fn bars(name: &str, headline: &str, outcomes: &[Outcome]) -> Result<String> 
     })
 }
 
-/// Seconds against the caches' part of the dataset, a line a policy, with the lower bound drawn in.
+/// Seconds against the caches' fraction of the dataset, one line per policy, with the lower bound.
 ///
 /// # Errors
-/// If it cannot be drawn.
+/// If the plot cannot be drawn.
 pub fn against_cache(name: &str, headline: &str, bound: f64, curves: &[Sweep]) -> Result<String> {
     const LEFT: i32 = 80;
     const RIGHT: i32 = WIDTH - 210;
@@ -175,7 +176,7 @@ pub fn against_cache(name: &str, headline: &str, bound: f64, curves: &[Sweep]) -
             area.draw(&PathElement::new(vec![(LEFT, y), (RIGHT, y)], FAINT))?;
             area.draw(&Text::new(number(tick), (LEFT - 6, y), text(12, &INK, HPos::Right, VPos::Center)))?;
         }
-        let across = "all workers' caches, as a part of the dataset";
+        let across = "all workers' caches, as a fraction of the dataset";
         area.draw(&Text::new(
             across,
             ((LEFT + RIGHT) / 2, BOTTOM + 32),
@@ -192,7 +193,7 @@ pub fn against_cache(name: &str, headline: &str, bound: f64, curves: &[Sweep]) -
         let mut labels = vec![(bound_y, Policy::LowerBound.name(), BOUND, true)];
         for (index, curve) in curves.iter().enumerate() {
             let Some(last) = curve.points.last() else { continue };
-            // From the end, so that foreread's own, which come last, are not dashed.
+            // Counted from the end, so that foreread's own lines, which come last, are not dashed.
             let place = curves.len() - 1 - index;
             let (colour, dashed) = (LINES[place % LINES.len()], place >= LINES.len());
             let ours = matches!(curve.policy, Policy::Foreread | Policy::ForereadLocality);
@@ -215,7 +216,7 @@ pub fn against_cache(name: &str, headline: &str, bound: f64, curves: &[Sweep]) -
     })
 }
 
-/// Names at the right ends of lines, apart from one another where the lines are not.
+/// Draws names at the right ends of lines, spaced apart.
 fn label_lines(
     area: &Area<'_>,
     right: i32,
@@ -229,7 +230,7 @@ fn label_lines(
     for (y, ..) in &labels {
         places.push(places.last().map_or(top, |last| last + APART).max(*y));
     }
-    // What was pushed below the plot's end is pushed back up.
+    // Labels that were pushed below the plot's end are pushed back up.
     let mut lowest = bottom;
     for place in places.iter_mut().rev() {
         *place = (*place).min(lowest);
@@ -249,7 +250,7 @@ fn label_lines(
     Ok(())
 }
 
-/// Draws a picture of this height on white.
+/// Draws a plot of this height on white.
 fn paint(height: i32, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
     let mut svg = String::new();
     {
@@ -280,12 +281,12 @@ fn cut(name: &str) -> String {
     if name.chars().count() > MOST { format!("{short}...") } else { short }
 }
 
-/// Seconds beside a bar.
+/// The label of a bar.
 fn value_of(seconds: f64) -> String {
     if seconds >= 1000.0 { format!("{seconds:.0} s") } else { format!("{seconds:.2} s") }
 }
 
-/// A tick's value, without digits that say nothing.
+/// A tick's value without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -310,7 +311,8 @@ impl Axis {
         self.low + (share * f64::from(self.high - self.low)).round() as i32
     }
 
-    /// Values that are 1, 2 or 5 times a power of ten, or as far apart as such; between two and twelve of them.
+    /// Values that are 1, 2 or 5 times a power of ten, or have such distances. There are two to
+    /// twelve of them.
     fn ticks(&self) -> Vec<f64> {
         if self.log && self.to / self.from > 5.0 {
             let lowest = self.from.log10().floor() as i32;
@@ -344,12 +346,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_no_idle_digits() {
+    fn numbers_have_no_trailing_zeros() {
         assert_eq!([0.25, 10.0, 0.1 + 0.2, 0.0].map(number), ["0.25", "10", "0.3", "0"]);
     }
 
     #[test]
-    fn a_scenarios_name_cannot_break_the_picture() -> Result<()> {
+    fn scenario_name_is_escaped_in_a_plot() -> Result<()> {
         let svg = bars("<script> & \"quotes\"\n", "line", &[])?;
         assert!(!svg.contains("<script>"), "{svg}");
         Ok(())

@@ -1,16 +1,18 @@
-//! One worker's staging buffer: what is in it, what room is left, and when its threads are free.
+//! One worker's staging buffer: its content, its free space and its threads.
 //!
-//! Entries are the worker's next accesses in order, each with the time at which it arrives; an access that nobody could
-//! stage has an empty entry. How room is counted is the scenario's choice, see [`Accounting`]. What is really in the
-//! buffer is counted beside it, so that a run can say how far the thesis's accounting overdraws.
+//! Entries are the worker's next accesses in order, each with its arrival time. An access that
+//! could not be staged has an empty entry. The scenario selects the accounting of space, see
+//! [`Accounting`]. The real content is counted in addition, so a run can report how far the
+//! thesis's accounting exceeds the capacity.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::scenario::Accounting;
+use crate::threads::Threads;
 
-/// Where a read goes; the order is that of preference where times are equal.
+/// The source of a read. The order is that of preference at equal times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
+pub(crate) enum ReadSource {
     Local,
     Remote,
     Pfs,
@@ -18,55 +20,53 @@ pub(crate) enum Source {
 
 /// An access that was staged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Staged {
     /// Seconds from the run's start.
     pub arrival: f64,
-    /// Where its bytes come from.
-    pub source: Source,
-    /// When the read from the file system begins that was made for this entry, if one was.
+    /// The source of its bytes.
+    pub source: ReadSource,
+    /// The begin of the read from the file system that was made for this entry, if any.
     pub pfs_begins: Option<f64>,
 }
 
 /// A sample in the buffer.
 #[derive(Clone, Copy, Debug)]
-struct Present {
+struct BufferedSample {
     entries: u32,
-    /// When it is there, of its entries the first.
+    /// The arrival of the first of its entries.
     from: f64,
 }
 
-/// Whether the next access may enter.
+/// Whether the next access may enter the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Admission {
     Free,
-    /// Not before something leaves.
+    /// Not before an access leaves.
     Full,
-    /// The buffer is empty, and yet too small.
+    /// The buffer is empty, but too small.
     TooSmall,
 }
 
 #[derive(Debug)]
-pub(crate) struct Buffer {
+pub(crate) struct StagingBuffer {
     accounting: Accounting,
     free: u64,
     /// The position in the worker's stream that is staged next.
     next: usize,
     /// From the next access to be consumed up to `next`.
-    entries: VecDeque<Option<Entry>>,
-    /// By sample. Only looked up, never walked.
-    present: HashMap<u32, Present>,
-    /// For the thesis's accounting: the samples that were ever in the buffer, a bit each.
+    entries: VecDeque<Option<Staged>>,
+    /// By sample. Only looked up, never iterated.
+    present: HashMap<u32, BufferedSample>,
+    /// For the thesis's accounting: the samples that were ever in the buffer, one bit each.
     ever: Vec<u64>,
     held: u64,
     most_held: u64,
-    /// When each thread is free.
-    threads: Vec<f64>,
-    turn: usize,
-    /// The time of the worker's last request: no thread works before it.
+    pub threads: Threads,
+    /// The time of the worker's last request. No thread works before it.
     pub last_request: f64,
 }
 
-impl Buffer {
+impl StagingBuffer {
     pub(crate) fn new(
         accounting: Accounting,
         capacity: u64,
@@ -84,8 +84,7 @@ impl Buffer {
             ever: vec![0; bits],
             held: 0,
             most_held: 0,
-            threads: vec![from; threads],
-            turn: 0,
+            threads: Threads::new(threads, from),
             last_request: from,
         }
     }
@@ -95,12 +94,12 @@ impl Buffer {
         self.next
     }
 
-    /// The most bytes that were in the buffer at once.
+    /// The maximum number of bytes in the buffer.
     pub(crate) fn most_held(&self) -> u64 {
         self.most_held
     }
 
-    /// Whether a sample enters for nothing.
+    /// Whether a sample enters without taking space.
     fn is_free_of_charge(&self, sample: u32) -> bool {
         match self.accounting {
             Accounting::Honest => self.present.contains_key(&sample),
@@ -109,31 +108,13 @@ impl Buffer {
     }
 
     /// Whether a sample may enter now.
-    pub(crate) fn room(&self, sample: u32, bytes: u64) -> Room {
+    pub(crate) fn room(&self, sample: u32, bytes: u64) -> Admission {
         if bytes <= self.free || self.is_free_of_charge(sample) {
-            Room::Free
+            Admission::Free
         } else if self.present.is_empty() {
-            Room::TooSmall
+            Admission::TooSmall
         } else {
-            Room::Full
-        }
-    }
-
-    /// When the thread whose turn it is can begin.
-    pub(crate) fn thread_free(&self) -> f64 {
-        self.threads[self.turn].max(self.last_request)
-    }
-
-    /// The thread whose turn it is works until `time`; the next one's turn comes.
-    pub(crate) fn occupy(&mut self, time: f64) {
-        self.threads[self.turn] = time;
-        self.turn = (self.turn + 1) % self.threads.len();
-    }
-
-    /// One more thread, up to `most`.
-    pub(crate) fn grow(&mut self, most: usize) {
-        if self.threads.len() < most {
-            self.threads.push(self.last_request);
+            Admission::Full
         }
     }
 
@@ -143,20 +124,21 @@ impl Buffer {
         self.next += 1;
     }
 
-    /// When a sample that is in the buffer for an earlier access is there.
+    /// The arrival of a sample that is in the buffer for an earlier access.
     pub(crate) fn has(&self, sample: u32) -> Option<f64> {
         self.present.get(&sample).map(|present| present.from)
     }
 
-    /// The next access, for which there is room, is staged.
-    pub(crate) fn stage(&mut self, sample: u32, bytes: u64, entry: Entry) {
+    /// Stages the next access. There must be space for it.
+    pub(crate) fn stage(&mut self, sample: u32, bytes: u64, entry: Staged) {
         if !self.is_free_of_charge(sample) {
             self.free -= bytes;
         }
         if self.accounting == Accounting::Thesis {
             self.ever[sample as usize / 64] |= 1 << (sample % 64);
         }
-        let present = self.present.entry(sample).or_insert(Present { entries: 0, from: entry.arrival });
+        let present =
+            self.present.entry(sample).or_insert(BufferedSample { entries: 0, from: entry.arrival });
         if present.entries == 0 {
             self.held += bytes;
             self.most_held = self.most_held.max(self.held);
@@ -166,10 +148,10 @@ impl Buffer {
         self.next += 1;
     }
 
-    /// The access at `position`, the next to be consumed, leaves the buffer.
-    pub(crate) fn consume(&mut self, position: usize, sample: u32, bytes: u64) -> Option<Entry> {
+    /// Removes the access at `position`, the next to be consumed, from the buffer.
+    pub(crate) fn consume(&mut self, position: usize, sample: u32, bytes: u64) -> Option<Staged> {
         if self.next <= position {
-            // Nothing could enter; staging goes on behind the access.
+            // No access could enter. Staging resumes after this access.
             self.next = position + 1;
             return None;
         }
@@ -194,35 +176,35 @@ impl Buffer {
 mod tests {
     use super::*;
 
-    const NOW: Entry = Entry { arrival: 0.0, source: Source::Pfs, pfs_begins: None };
+    const NOW: Staged = Staged { arrival: 0.0, source: ReadSource::Pfs, pfs_begins: None };
 
     #[test]
-    fn a_sample_takes_its_room_once_and_gives_it_back_once() {
-        let mut buffer = Buffer::new(Accounting::Honest, 10, 1, 3, 0.0);
+    fn sample_takes_and_releases_its_space_once() {
+        let mut buffer = StagingBuffer::new(Accounting::Honest, 10, 1, 3, 0.0);
         for sample in [0, 1, 0] {
-            assert_eq!(buffer.room(sample, 5), Room::Free);
+            assert_eq!(buffer.room(sample, 5), Admission::Free);
             buffer.stage(sample, 5, NOW);
         }
-        assert_eq!(buffer.room(2, 5), Room::Full);
+        assert_eq!(buffer.room(2, 5), Admission::Full);
         assert!(buffer.consume(0, 0, 5).is_some());
-        assert_eq!(buffer.room(2, 5), Room::Full, "the third access still needs sample 0");
+        assert_eq!(buffer.room(2, 5), Admission::Full, "the third access still needs sample 0");
         assert!(buffer.consume(1, 1, 5).is_some());
-        assert_eq!(buffer.room(2, 5), Room::Free);
-        assert_eq!((buffer.room(2, 6), buffer.most_held()), (Room::Full, 10));
+        assert_eq!(buffer.room(2, 5), Admission::Free);
+        assert_eq!((buffer.room(2, 6), buffer.most_held()), (Admission::Full, 10));
         assert!(buffer.consume(2, 0, 5).is_some());
-        assert_eq!(buffer.room(2, 11), Room::TooSmall);
+        assert_eq!(buffer.room(2, 11), Admission::TooSmall);
         assert!(buffer.consume(3, 2, 11).is_none());
         assert_eq!(buffer.next(), 4);
     }
 
     #[test]
-    fn the_thesis_gains_room_with_every_sample_that_comes_again() {
-        let mut buffer = Buffer::new(Accounting::Thesis, 10, 1, 2, 0.0);
+    fn thesis_accounting_gains_space_with_every_reuse() {
+        let mut buffer = StagingBuffer::new(Accounting::Thesis, 10, 1, 2, 0.0);
         for position in 0..3 {
             buffer.stage(0, 5, NOW);
             assert!(buffer.consume(position, 0, 5).is_some());
         }
-        assert_eq!(buffer.room(1, 20), Room::Free);
-        assert_eq!(buffer.room(1, 21), Room::TooSmall);
+        assert_eq!(buffer.room(1, 20), Admission::Free);
+        assert_eq!(buffer.room(1, 21), Admission::TooSmall);
     }
 }

@@ -1,12 +1,13 @@
-//! What is read: the samples' sizes, and the order in which each worker reads them.
+//! The workload: the sizes of samples, and the order in which each worker reads them.
 //!
-//! Sizes are drawn once from a normal distribution, again while negative, and rounded to whole bytes, so that all
-//! decisions about room are made in integers. Orders are the oracle's own shuffle: a fresh uniform permutation every
-//! epoch. Of each global batch of B samples, worker i takes the i-th block of ceil(B / N), also of a short last one; so
-//! the last workers have less, or nothing, where N does not divide B. Price: 4 bytes an access, for the whole run.
+//! Sizes are drawn once from a normal distribution, redrawn while negative, and rounded to whole
+//! bytes. So all decisions about space are made in integers. Orders are the oracle's own shuffle: a
+//! new uniform permutation in every epoch. From each global batch of B samples, worker i takes the
+//! i-th block of ceil(B / N), also from a short last one. So the last workers have fewer samples,
+//! or none, if N does not divide B. The price is 4 bytes per access, for the whole run.
 
 use foreread_oracle::{Sampler, Shuffle};
-use foreread_planner::{Epoch, floor};
+use foreread_planner::{EpochDemand, floor};
 use foreread_types::SampleId;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
@@ -17,7 +18,7 @@ use crate::scenario::Scenario;
 /// Bytes of a MB.
 pub(crate) const MB: f64 = 1e6;
 
-/// The sizes and orders of one scenario and seed; every policy runs over the same.
+/// The sizes and orders of one scenario and seed. Every policy runs over the same.
 #[derive(Debug)]
 pub(crate) struct Workload {
     /// By sample, in bytes.
@@ -26,28 +27,28 @@ pub(crate) struct Workload {
     pub seed: u64,
 }
 
-/// What each worker reads over the whole run, and where its batches end.
+/// The reads of each worker over the whole run, and the shape of its batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Streams {
     /// By worker, then position.
     pub ids: Vec<Vec<u32>>,
-    pub shape: Shape,
+    pub shape: BatchShape,
 }
 
-/// How many accesses each worker has in each batch. All epochs are alike.
+/// The number of accesses of each worker in each batch. All epochs are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct BatchShape {
     workers: usize,
     /// ceil(B / N)
     block: usize,
     batch: usize,
-    /// Samples of the short last batch; 0 if there is none.
+    /// Samples of the short last batch. 0 if there is none.
     short: usize,
     full: usize,
     epochs: usize,
 }
 
-impl Shape {
+impl BatchShape {
     fn new(scenario: &Scenario) -> Self {
         let (samples, batch) = (scenario.samples as usize, scenario.batch as usize);
         Self {
@@ -85,7 +86,7 @@ impl Shape {
         if batch % self.batches_an_epoch() < self.full { self.batch } else { self.short }
     }
 
-    /// The longest share of any batch, and how many workers have one at all.
+    /// The longest share of any batch, and the number of workers with a share.
     pub(crate) fn reading(&self) -> (usize, usize) {
         let longest = if self.full > 0 { self.batch } else { self.short };
         let block = self.block.min(longest).max(1);
@@ -113,7 +114,7 @@ impl Workload {
                 }
             })
             .collect();
-        let shape = Shape::new(scenario);
+        let shape = BatchShape::new(scenario);
         let shuffle = Shuffle::new(u64::from(scenario.samples), seed)?;
         let mut ids: Vec<Vec<u32>> = vec![Vec::new(); shape.workers];
         let mut batch_ids = vec![SampleId(0); shape.batch];
@@ -135,26 +136,27 @@ impl Workload {
         Ok(Self { sizes, streams: Streams { ids, shape }, seed })
     }
 
-    /// The sum of all sizes, in bytes.
+    /// The total size in bytes.
     pub(crate) fn total(&self) -> u64 {
         self.sizes.iter().sum()
     }
 
-    /// Numbers for a policy that draws.
+    /// Random numbers for a policy that draws.
     pub(crate) fn draws(&self) -> Draws {
         Draws::new(b"foreread/simulate/redraw/", self.seed)
     }
 }
 
 impl Streams {
-    /// The origin bytes that no policy saves which reads these streams with caches and staging of `capacity` bytes.
+    /// The lower bound of origin bytes for any policy that reads these streams, with caches and
+    /// staging buffers of `capacity` bytes.
     pub(crate) fn floor(&self, sizes: &[u64], capacity: u64) -> u64 {
         let mut used_in: Vec<u32> = vec![0; sizes.len()];
         let mut epochs = Vec::with_capacity(self.shape.epochs);
         let mut at = vec![0; self.ids.len()];
         for batch in 0..self.shape.batches() {
             if self.shape.begins_epoch(batch) {
-                epochs.push(Epoch { distinct: 0, seen: 0 });
+                epochs.push(EpochDemand { distinct: 0, seen: 0 });
             }
             let number = epochs.len() as u32;
             let Some(epoch) = epochs.last_mut() else { continue };
@@ -188,12 +190,13 @@ impl Draws {
         Self(random)
     }
 
-    /// A number below `bound`, all practically equally likely: the bias is below `bound` / 2^64.
+    /// A nearly uniform number below `bound`. The bias is below `bound` / 2^64.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.0.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// From the normal distribution of mean 0 and deviation 1, by the polar method of Marsaglia.
+    /// A number from the normal distribution of mean 0 and deviation 1, by Marsaglia's polar
+    /// method.
     fn normal(&mut self) -> f64 {
         loop {
             let mut uniform = || (self.0.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_epoch_reads_every_sample_once_unless_some_are_dropped() {
+    fn epoch_reads_every_undropped_sample_once() {
         for (batch, workers, drop_last) in [(10, 4, false), (7, 3, false), (7, 7, true), (3, 5, false)] {
             let workload = Workload::new(&scenario(101, batch, workers, drop_last), 7).unwrap();
             let shape = workload.streams.shape;
@@ -243,18 +246,19 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_the_mean_and_deviation_asked_for() {
+    fn sizes_have_the_mean_and_deviation_of_the_scenario() {
         let workload = Workload::new(&scenario(50_000, 100, 4, true), 1).unwrap();
         let mean = workload.total() as f64 / 50_000.0;
         let variance =
             workload.sizes.iter().map(|&size| (size as f64 - mean).powi(2)).sum::<f64>() / 50_000.0;
-        // The normal distribution cut at 0, 2.7 deviations below its mean: 0.4 % of it are drawn again.
+        // The normal distribution cut at 0, 2.7 deviations below its mean: 0.4 % of the sizes are
+        // redrawn.
         assert!((mean / 0.02711 / MB - 1.0).abs() < 0.01, "{mean}");
         assert!((variance.sqrt() / 0.00985 / MB - 1.0).abs() < 0.02, "{variance}");
     }
 
     #[test]
-    fn the_floor_of_whole_epochs_is_the_formula() {
+    fn lower_bound_of_whole_epochs_equals_the_formula() {
         let workload = Workload::new(&scenario(100, 10, 2, false), 3).unwrap();
         let (total, floor) = (workload.total(), |c| workload.streams.floor(&workload.sizes, c));
         assert_eq!(floor(0), 3 * total);

@@ -1,7 +1,8 @@
-//! What holds of every run: on random scenarios for all policies, and on a grid of cluster, cache and run sizes for
-//! foreread's.
+//! Invariants of every run: on random scenarios for all policies, and on a grid of cluster, cache
+//! and run sizes for foreread's.
 //!
-//! With `FOREREAD_SOAK` (any value) the grid is run in full, and the random scenarios as often as `PROPTEST_CASES` says.
+//! With `FOREREAD_SOAK` (any value) the grid is run in full, and `PROPTEST_CASES` sets the number
+//! of random scenarios.
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails by panicking")]
 
 use foreread_simulator::{Accounting, Curve, Figures, Policy, Scenario, Simulation};
@@ -15,7 +16,7 @@ fn toml(name: &str) -> Scenario {
     .unwrap()
 }
 
-/// Anything that a scenario file may say, small: classes of any size and speed, more workers than batches have samples.
+/// Any small scenario: classes of any size and speed, and more workers than batches have samples.
 fn scenarios() -> impl Strategy<Value = Scenario> {
     let rates = (10.0..1000.0f64, 10.0..1000.0f64, 1.0..2000.0f64, 1.0..1000.0f64, 1.0..500.0f64);
     let classes = prop::collection::vec((0.5..300.0f64, 1..4usize, 5.0..2000.0f64), 1..4);
@@ -27,14 +28,16 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
         let mut text = format!(
             "seed = {}\n[cluster]\nworkers = {workers}\ncompute = {compute}\npreprocess = {preprocess}\n\
              network = {network}\npfs_client = {pfs_client}\n[pfs]\nread = {{ 1 = {pfs}, 4 = {} }}\n\
-             [dataset]\nsamples = {samples}\nmean = 1\nsd = {sd}\n[training]\nbatch = {batch}\nepochs = {epochs}\n\
-             drop_last = {drop_last}\nstaging = \"{}\"\n",
+             [dataset]\nsamples = {samples}\nmean = 1\nsd = {sd}\n[training]\nbatch = {batch}\n\
+             epochs = {epochs}\ndrop_last = {drop_last}\nstaging = \"{}\"\n",
             seed >> 1,
             pfs * 2.0,
             if honest { "honest" } else { "thesis" },
         );
         for (capacity, threads, rate) in classes {
-            text += &format!("[[storage]]\ncapacity = {capacity}\nthreads = {threads}\nread = {{ {threads} = {rate} }}\n");
+            text += &format!(
+                "[[storage]]\ncapacity = {capacity}\nthreads = {threads}\nread = {{ {threads} = {rate} }}\n"
+            );
         }
         Scenario::from_toml(&text).unwrap()
     })
@@ -44,9 +47,10 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     // semantics: SIM-2
-    fn every_run_keeps_the_books(scenario in scenarios()) {
+    fn run_counts_add_up(scenario in scenarios()) {
         let simulation = Simulation::new(&scenario, scenario.seed).unwrap();
-        let samples = if scenario.drop_last { scenario.samples / scenario.batch * scenario.batch } else { scenario.samples };
+        let dropped = if scenario.drop_last { scenario.samples % scenario.batch } else { 0 };
+        let samples = scenario.samples - dropped;
         let accesses = f64::from(samples * scenario.epochs);
         let bound = simulation.run(Policy::LowerBound, &mut || ()).figures.unwrap().seconds;
         let naive = simulation.run(Policy::Naive, &mut || ()).figures.unwrap();
@@ -57,20 +61,22 @@ proptest! {
                 prop_assert!(outcome.refused.is_some());
                 continue;
             };
-            // These two train on other samples, or deal them otherwise, so that their batches are balanced otherwise.
+            // These two train on other samples, or deal them differently, so their batches are
+            // balanced differently.
             if !matches!(policy, Policy::ParallelStaging | Policy::ForereadLocality) {
-                prop_assert!(f.seconds >= bound, "{} below the bound of {bound} s: {f:?}", policy);
+                prop_assert!(f.seconds >= bound, "{} below the lower bound of {bound} s: {f:?}", policy);
             }
             prop_assert!(f.seconds >= f.init_stall_seconds);
-            prop_assert_eq!(f.reads_staging + f.reads_pfs + f.reads_local + f.reads_remote, accesses, "{}", policy);
+            let reads = f.reads_staging + f.reads_pfs + f.reads_local + f.reads_remote;
+            prop_assert_eq!(reads, accesses, "{}", policy);
             if policy != Policy::LowerBound {
                 prop_assert_eq!(f.served_pfs + f.served_local + f.served_remote, accesses, "{}", policy);
             }
-            prop_assert!(f.pfs_mb >= f.floor_pfs_mb, "{} reads less than the floor: {f:?}", policy);
-            prop_assert!(f.cache_fill <= 1.0, "{} overdraws a cache: {f:?}", policy);
+            prop_assert!(f.pfs_mb >= f.floor_pfs_mb, "{} reads less than the lower bound: {f:?}", policy);
+            prop_assert!(f.cache_fill <= 1.0, "{} exceeds a cache: {f:?}", policy);
             let honest = matches!(policy, Policy::Prisma | Policy::Foreread | Policy::ForereadLocality);
             if honest || scenario.staging == Accounting::Honest {
-                prop_assert!(f.staging_fill <= 1.0, "{} overdraws its staging buffer: {f:?}", policy);
+                prop_assert!(f.staging_fill <= 1.0, "{} exceeds its staging buffer: {f:?}", policy);
             }
             if policy == Policy::Naive {
                 prop_assert_eq!(f.reads_pfs, accesses);
@@ -82,8 +88,8 @@ proptest! {
     }
 }
 
-/// A cluster with one cache class that has exactly `share` of a dataset of equal samples, and a staging buffer of
-/// `staging` samples a worker.
+/// A cluster with one cache class of exactly `share` of a dataset of equal samples, and a staging
+/// buffer of `staging` samples per worker.
 fn grid(workers: usize, share: f64, epochs: u32, each: u32, staging: f64) -> Scenario {
     let mut scenario = toml("s1");
     scenario.staging = Accounting::Honest;
@@ -102,7 +108,7 @@ fn check(scenario: &Scenario, share: f64) -> [Figures; 2] {
     [Policy::Foreread, Policy::ForereadLocality].map(|policy| {
         let f = simulation.run(policy, &mut || ()).figures.unwrap();
         let over = f.pfs_mb / f.floor_pfs_mb;
-        assert!((1.0..=1.01).contains(&over), "{policy}, {what}: {over} times the floor");
+        assert!((1.0..=1.01).contains(&over), "{policy}, {what}: {over} times the lower bound");
         assert!(f.cache_fill <= 1.0 && f.staging_fill <= 1.0, "{policy}, {what}: {f:?}");
         if scenario.epochs > 1 {
             let origin = f.steady_pfs_mb / f.steady_mb;
@@ -115,10 +121,11 @@ fn check(scenario: &Scenario, share: f64) -> [Figures; 2] {
 
 const SHARES: [f64; 8] = [0.05, 0.2, 0.35, 0.5, 0.8, 1.0, 1.2, 2.0];
 
-/// Where the staging buffer is a thousandth of the dataset, so that the floor, which counts it as a cache, is within 1 %.
+/// With a staging buffer of a thousandth of the dataset, so that the lower bound, which counts it
+/// as a cache, is within 1 %.
 #[test]
 // semantics: SIM-3
-fn foreread_reads_the_floor_while_it_stages() {
+fn foreread_reads_the_lower_bound_while_it_stages() {
     for workers in [1, 4, 16] {
         for epochs in [2, 10] {
             for share in SHARES {
@@ -128,10 +135,11 @@ fn foreread_reads_the_floor_while_it_stages() {
     }
 }
 
-/// Where it is smaller than a sample: a large cluster with few samples a worker would otherwise stage all it caches.
+/// With a staging buffer smaller than a sample. A large cluster with few samples per worker would
+/// otherwise stage all samples.
 #[test]
 // semantics: SIM-3
-fn foreread_reads_the_floor_on_large_clusters_and_in_long_runs() {
+fn foreread_reads_the_lower_bound_at_scale() {
     let soak = std::env::var_os("FOREREAD_SOAK").is_some();
     for (workers, epochs) in
         [(1, 90), (4, 90), (16, 90), (64, 2), (64, 10), (64, 90), (1024, 2), (1024, 10), (1024, 90)]
@@ -146,9 +154,9 @@ fn foreread_reads_the_floor_on_large_clusters_and_in_long_runs() {
     }
 }
 
-/// Sizes that differ leave room at the end of a cache that no sample fits in.
+/// With different sizes, space in which no sample fits is left at the end of a cache.
 #[test]
-fn foreread_reads_the_floor_with_samples_of_all_sizes() {
+fn foreread_reads_the_lower_bound_with_mixed_sizes() {
     for (workers, share) in [(4, 0.3), (16, 0.6), (4, 1.1)] {
         let mut scenario = grid(workers, share, 5, 2000, 2.0);
         scenario.sd = 0.3;
@@ -159,7 +167,7 @@ fn foreread_reads_the_floor_with_samples_of_all_sizes() {
 }
 
 #[test]
-fn foreread_is_not_slower_than_those_who_need_no_disk_or_network() {
+fn foreread_is_not_slower_with_a_slow_disk_or_network() {
     let others = [Policy::Nopfs, Policy::Naive, Policy::StagingBuffer, Policy::Prisma];
     let mut s3 = toml("s3");
     s3.staging = Accounting::Honest;
@@ -177,7 +185,8 @@ fn foreread_is_not_slower_than_those_who_need_no_disk_or_network() {
             let ours = seconds(Policy::Foreread);
             for other in others {
                 let theirs = seconds(other);
-                // Waiting for a read that is under way, where NoPFS reads a second time, may cost half a percent.
+                // Waiting for a pending read, where NoPFS reads a second time, may cost half a
+                // percent.
                 assert!(
                     ours <= theirs * 1.005,
                     "{name}, disk {disk}, network {network}: {ours} against {other}'s {theirs}"
@@ -188,12 +197,12 @@ fn foreread_is_not_slower_than_those_who_need_no_disk_or_network() {
 }
 
 #[test]
-fn locality_aware_dealing_ends_network_traffic() {
+fn locality_aware_dealing_reduces_network_traffic() {
     let [dealt_in_blocks, by_ownership] = check(&grid(16, 1.0, 5, 2000, 2.0), 1.0);
     let remote = |f: Figures| f.prefetch_remote + f.reads_remote;
     let later = 4.0 * 32_000.0;
     assert!(remote(dealt_in_blocks) > 0.9 * later, "{dealt_in_blocks:?}");
-    // 32 samples a rank would leave 7 % (facts of the literature's setting); 8 a rank leave more.
+    // 32 samples per rank would leave 7 % (the literature's setting). 8 per rank leave more.
     assert!(remote(by_ownership) < 0.25 * later, "{by_ownership:?}");
 }
 
@@ -218,20 +227,20 @@ fn prisma_is_a_staging_buffer_that_warms_up() {
 
 #[test]
 // semantics: SIM-5
-fn more_classes_than_the_planner_has_levels_are_refused() {
+fn foreread_refuses_more_classes_than_levels() {
     let mut scenario = toml("s1");
     let disk = scenario.storage[2].clone();
     scenario.storage.extend([disk.clone(), disk]);
     let simulation = Simulation::new(&scenario, 1).unwrap();
     for policy in [Policy::Foreread, Policy::ForereadLocality] {
         let why = simulation.run(policy, &mut || ()).refused.unwrap();
-        assert!(why.ends_with("a store has at most 3; merge the slowest"), "{why}");
+        assert!(why.ends_with("must be at most 3. Merge the slowest"), "{why}");
     }
 }
 
-/// In a run of one epoch nothing is worth keeping, and yet the caches' threads must not stand idle.
+/// In a run of one epoch no sample is worth keeping, but the caches' threads must not be idle.
 #[test]
-fn a_single_epoch_is_read_ahead_with_the_threads_of_all_classes() {
+fn single_epoch_uses_the_threads_of_all_classes() {
     for quarter in [1.0, 4.0] {
         let mut scenario = toml("s3");
         scenario.epochs = 1;

@@ -1,14 +1,14 @@
-//! The tables of Böhringer's thesis, chapter 5: every figure within 1 %, and the staging buffer's at a tenth of the size
-//! within 2 %.
+//! Tests against the tables of Böhringer's thesis, chapter 5: every figure within 1 %, and the
+//! staging buffer's at a tenth of the size within 2 %.
 //!
-//! S1 runs in full. S2 and S3 run at a tenth of samples and capacities, so that their seconds count tenfold. Figures
-//! are means over five seeds. No constant here or in the model was fitted to them: what the model's rules leave open is
-//! listed in the engine's head.
+//! S1 runs in full. S2 and S3 run at a tenth of samples and capacities, so their seconds count
+//! tenfold. Figures are means over five seeds. No constant here or in the model was fitted to them.
+//! The engine's module documentation lists the interpretations of ambiguous rules.
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails by panicking")]
 
 use foreread_simulator::{Accounting, Policy, Scenario, Simulation};
 
-/// The thesis's seconds; none where it refuses.
+/// The thesis's seconds, or `None` if it refuses.
 type Row = (Policy, Option<f64>);
 
 const SEEDS: std::ops::Range<u64> = 42..47;
@@ -46,7 +46,7 @@ fn check(toml: &str, scale: f64, rows: &[Row]) {
 
 #[test]
 // semantics: SIM-1
-fn s1() {
+fn s1_equals_the_thesis() {
     check(
         include_str!("../scenarios/thesis-s1.toml"),
         1.0,
@@ -66,7 +66,7 @@ fn s1() {
 
 #[test]
 // semantics: SIM-1
-fn s2_at_a_tenth() {
+fn s2_equals_the_thesis_at_a_tenth() {
     check(
         include_str!("../scenarios/thesis-s2.toml"),
         10.0,
@@ -86,7 +86,7 @@ fn s2_at_a_tenth() {
 
 #[test]
 // semantics: SIM-1
-fn s3_at_a_tenth() {
+fn s3_equals_the_thesis_at_a_tenth() {
     check(
         include_str!("../scenarios/thesis-s3.toml"),
         10.0,
@@ -104,10 +104,11 @@ fn s3_at_a_tenth() {
     );
 }
 
-/// With a quarter of the capacities the dataset no longer fits into the cluster: one copy each is worth more. The thesis's
-/// accounting favours NoPFS, because foreread's policies never overdraw their staging buffers.
+/// With a quarter of the capacities the dataset no longer fits into the cluster, and a single copy
+/// of each sample is worth more. The thesis's accounting favours NoPFS, because foreread's policies
+/// never exceed their staging buffers.
 #[test]
-fn foreread_is_faster_than_nopfs_where_room_is_short() {
+fn foreread_is_faster_than_nopfs_with_small_caches() {
     let mut scenario = Scenario::from_toml(include_str!("../scenarios/thesis-s3.toml")).unwrap();
     for class in &mut scenario.storage {
         class.capacity /= 4.0;

@@ -1,10 +1,10 @@
-//! A store for other processes to read: generated objects in the bucket `bench`, until standard input ends.
+//! A store for other processes: generated objects in the bucket `bench`, until standard input ends.
 //!
 //! ```text
 //! cargo run --release -p foreread-tier-testing --features http --example store -- --objects 20000 --size 110000
 //! ```
 //!
-//! It prints its endpoint, and at its end what it was asked. `--port 0` (the default) takes any free port.
+//! It prints its endpoint, and its request counts at the end. `--port 0` (the default) takes any free port.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,22 +16,22 @@ use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
 /// Serves generated objects over S3's protocol.
 #[derive(Debug, Parser)]
 struct Options {
-    /// How many objects
+    /// Number of objects
     #[arg(long, default_value_t = 20_000)]
     objects: u64,
-    /// Bytes of each
+    /// Bytes per object
     #[arg(long, default_value_t = 110_000)]
     size: u64,
-    /// Added to every answer, in milliseconds
+    /// Latency of every answer, in milliseconds
     #[arg(long, default_value_t = 0.0)]
     latency_ms: f64,
-    /// Requests a second above which it answers 503
+    /// Requests per second above which it answers 503
     #[arg(long)]
     ceiling: Option<f64>,
-    /// The part of reads that fail with 500
+    /// The fraction of reads that fail with 500
     #[arg(long, default_value_t = 0.0)]
     faults: f64,
-    /// Access keys that are let in; everybody where there is none
+    /// Admitted access keys; without any, every client is admitted
     #[arg(long)]
     allow: Vec<String>,
     #[arg(long, default_value_t = 0)]
@@ -54,7 +54,7 @@ fn main() {
     }
     options.allow.iter().for_each(|key| store.allow(key));
     println!("{}", store.endpoint());
-    // Whoever started it ends it by closing its input.
+    // The parent process ends it by closing its input.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     println!("{:?}", store.requests());
 }

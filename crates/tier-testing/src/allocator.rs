@@ -3,13 +3,13 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The system's allocator, with a count of what is in use: what glibc takes for it, and not what was asked for. A test
-/// program makes one of it its `#[global_allocator]`.
+/// The system's allocator with a count of the memory in use, as glibc allocates it and not as requested. A test program
+/// makes one of it its `#[global_allocator]`.
 #[derive(Debug, Default)]
 pub struct CountingAllocator(AtomicU64);
 
 impl CountingAllocator {
-    /// Nothing is in use.
+    /// An allocator with nothing in use.
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -20,18 +20,18 @@ impl CountingAllocator {
     }
 }
 
-/// What glibc's allocator takes for an allocation: 8 bytes in front, a multiple of 16, at least 32, and what comes to lie
-/// before memory that is aligned beyond that (measured: 42 bytes of 48 for a cache line). More of that it uses for others.
+/// The memory that glibc takes for an allocation: 8 bytes of header, rounded up to a multiple of 16, at least 32, and the
+/// padding before memory with a larger alignment (measured: 42 bytes of 48 for a cache line). It reuses the rest.
 fn chunk(layout: Layout) -> u64 {
     let plain = (layout.size() as u64 + 8).next_multiple_of(16).max(32);
     plain + layout.align().clamp(16, 64) as u64 - 16
 }
 
-// SAFETY: passes every call on to the system's allocator as it is.
+// SAFETY: forwards every call unchanged to the system's allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.0.fetch_add(chunk(layout), Relaxed);
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller guarantees what `System` requires.
         unsafe { System.alloc(layout) }
     }
 

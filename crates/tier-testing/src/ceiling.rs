@@ -1,34 +1,34 @@
-//! Stores that refuse what comes too often.
+//! A store that refuses requests above a rate.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A number of requests a second below one prefix, above which a store refuses: a bucket that fills with tokens at
-/// that rate and holds a burst of them. A refusal costs the store nothing, so it takes no token.
+/// A ceiling on requests per second below one prefix: a token bucket with a burst. A refusal costs the store nothing, so it
+/// takes no token.
 #[derive(Debug)]
-pub(crate) struct Ceiling {
+pub(crate) struct RateCeiling {
     prefix: String,
     burst: f64,
     retry_after: Option<Duration>,
-    bucket: Mutex<Bucket>,
+    bucket: Mutex<TokenBucket>,
 }
 
 #[derive(Debug)]
-struct Bucket {
+struct TokenBucket {
     per_second: f64,
     tokens: f64,
     at: Option<Instant>,
 }
 
-impl Ceiling {
+impl RateCeiling {
     pub(crate) fn new(prefix: &str, per_second: f64, burst: f64, retry_after: Option<Duration>) -> Self {
-        let bucket = Mutex::new(Bucket { per_second, tokens: burst, at: None });
+        let bucket = Mutex::new(TokenBucket { per_second, tokens: burst, at: None });
         Self { prefix: prefix.to_owned(), burst, retry_after, bucket }
     }
 
-    fn bucket(&self) -> MutexGuard<'_, Bucket> {
+    fn bucket(&self) -> MutexGuard<'_, TokenBucket> {
         self.bucket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,7 +50,7 @@ impl Ceiling {
         bucket.per_second = per_second;
     }
 
-    /// Whether a request that comes now is let in.
+    /// Whether a request is admitted now.
     pub(crate) fn admits(&self) -> bool {
         let mut bucket = self.bucket();
         bucket.fill(self.burst);
@@ -60,7 +60,7 @@ impl Ceiling {
     }
 }
 
-impl Bucket {
+impl TokenBucket {
     fn fill(&mut self, burst: f64) {
         let now = Instant::now();
         let passed = self.at.replace(now).map_or(Duration::ZERO, |at| now - at);
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_and_then_the_rate_and_refusals_cost_nothing() {
-        let ceiling = Ceiling::new("a/", 100.0, 5.0, None);
+    async fn ceiling_admits_a_burst_and_then_its_rate() {
+        let ceiling = RateCeiling::new("a/", 100.0, 5.0, None);
         assert!(ceiling.covers("a/b") && !ceiling.covers("b/a"));
         let admitted = |of| (0..of).filter(|_| ceiling.admits()).count();
         assert_eq!(admitted(50), 5);

@@ -1,46 +1,45 @@
-//! Fake origins by what limits them: latency, parallelism, bandwidth.
+//! Fake origins by their bottleneck: latency, parallelism, bandwidth.
 
 use std::time::Duration;
 
 use crate::FakeOrigin;
 
-/// What no origin is asked to exceed, in samples a second.
+/// The highest demand, in samples per second.
 const CEILING: f64 = 20_000.0;
 
-/// An origin that does the lesser of `parallelism / latency` and `bandwidth / size` samples a second, and how many
-/// requests that takes.
+/// An origin whose throughput is the lesser of `parallelism / latency` and `bandwidth / size`, in samples per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// From a request to its answer, while nothing queues.
+    /// The time from a request to its answer, without a queue.
     pub latency: Duration,
-    /// Requests that it works on at once; others queue.
+    /// Requests that it processes at once; others queue.
     pub parallelism: usize,
-    /// Bytes a second of all answers together.
+    /// Bytes per second of all answers together.
     pub bandwidth: Option<u64>,
 }
 
 impl Cell {
     /// Samples of an origin, all of [`Self::SIZE`].
     pub const SAMPLES: u64 = 1000;
-    /// Bytes a sample.
+    /// Bytes per sample.
     pub const SIZE: u64 = 100_000;
-    /// Samples a batch of the trainer that reads them.
+    /// Samples per batch of the trainer.
     pub const BATCH: u64 = 32;
 
-    /// Latency in milliseconds, bandwidth in MB a second.
+    /// Latency in milliseconds, bandwidth in MB/s.
     pub fn new(latency_ms: u64, parallelism: usize, megabytes: Option<u64>) -> Self {
         let bandwidth = megabytes.map(|megabytes| megabytes * 1_000_000);
         Self { latency: Duration::from_millis(latency_ms), parallelism, bandwidth }
     }
 
-    /// The nine of one latency: parallelism 4, 64, 1024, each with 50 MB/s, 400 MB/s and without a limit.
+    /// The nine cells of one latency: parallelism 4, 64, 1024, each with 50 MB/s, 400 MB/s and without a limit.
     pub fn of_latency(latency_ms: u64) -> impl Iterator<Item = Self> {
         [4, 64, 1024].into_iter().flat_map(move |parallelism| {
             [Some(50), Some(400), None].map(|megabytes| Self::new(latency_ms, parallelism, megabytes))
         })
     }
 
-    /// What a trainer computes on a batch that takes all that an origin may be asked for, 20,000 samples a second.
+    /// The compute time per batch of a trainer that needs 20,000 samples per second.
     pub fn greedy() -> Duration {
         Duration::from_secs_f64(Self::BATCH as f64 / CEILING)
     }
@@ -53,12 +52,12 @@ impl Cell {
         self.parallelism as f64 / self.latency.as_secs_f64()
     }
 
-    /// Samples a second that it can do, of 20,000 that it is asked for.
+    /// The possible samples per second, at most 20,000.
     pub fn possible(&self) -> f64 {
         self.by_latency().min(self.by_bandwidth()).min(CEILING)
     }
 
-    /// Requests that may be under way: where bandwidth is the limit, twice what fills it and a batch; else any number.
+    /// The allowed requests in flight: if bandwidth is the bottleneck, twice what fills it plus a batch; otherwise any number.
     pub fn allowed(&self) -> f64 {
         let by_bandwidth = self.by_bandwidth();
         if by_bandwidth < self.by_latency().min(CEILING) {
@@ -68,7 +67,7 @@ impl Cell {
         }
     }
 
-    /// The origin. Its answers leave their places before they are sent, so that bandwidth queues nothing inside.
+    /// The origin. Its answers free their slots before they are sent, so that bandwidth queues nothing inside.
     pub fn origin(&self) -> FakeOrigin {
         let origin = FakeOrigin::uniform(Self::SAMPLES, Self::SIZE).with_zeroes().with_latency(self.latency);
         let origin = origin.with_parallelism(self.parallelism).with_pipe_outside();
@@ -84,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_possible_is_the_least_of_three() {
+    fn throughput_is_the_least_of_three_limits() {
         assert_eq!(Cell::new(10, 4, Some(50)).possible(), 400.0);
         assert_eq!(Cell::new(10, 64, Some(50)).possible(), 500.0);
         assert_eq!(Cell::new(1, 1024, None).possible(), CEILING);

@@ -1,4 +1,4 @@
-//! Samples whose bytes can be told from their names.
+//! Generated contents that depend on the object.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use bytes::Bytes;
 use foreread_tier::{Object, ReadRequest, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 
-/// The content of the object `path` of `size` bytes: a pure function of its arguments, unlike that of any other
-/// object, and without a period, so that a wrong path, length or offset shows.
+/// The content of the object `path` of `size` bytes: a pure function of its arguments, different for every object and
+/// without a period, so that a wrong path, length or offset is detected.
 pub fn content(seed: u64, path: &str, size: u64) -> Bytes {
     content_range(seed, path, size, 0..size)
 }
 
-/// A part of [`content`], without making the rest.
+/// A part of [`content`], without generating the rest.
 ///
 /// # Panics
 /// If the range leaves the object.
@@ -36,20 +36,20 @@ pub(crate) fn unit(value: u64) -> f64 {
     (mix(value) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// An object, the sample that it is, and what is in it.
+/// An object with its sample's key and its content.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// The sample.
     pub key: SampleKey,
-    /// Where it is.
+    /// The object.
     pub object: Object,
-    /// What a read of all of it answers.
+    /// The bytes of the whole object.
     pub content: Bytes,
 }
 
 impl Known {
-    /// The objects `named` by path and size, without versions, numbered in this order as samples of dataset 0, with
-    /// the [`content`] of `seed`.
+    /// Objects of the given paths and sizes without versions, numbered in this order as samples of dataset 0, with the
+    /// [`content`] of `seed`.
     pub fn generate<'a>(seed: u64, named: impl IntoIterator<Item = (&'a str, u64)>) -> Vec<Self> {
         named
             .into_iter()
@@ -62,7 +62,7 @@ impl Known {
             .collect()
     }
 
-    /// A read of all of it, due at this tick.
+    /// A read of the whole object, due at this tick.
     pub fn whole(&self, due: u32) -> ReadRequest {
         request(due, self.key, &self.object)
     }
@@ -73,7 +73,7 @@ impl Known {
     }
 }
 
-/// A read of all of `object`, due at this tick.
+/// A read of the whole `object`, due at this tick.
 pub fn request(due: u32, key: SampleKey, object: &Object) -> ReadRequest {
     ReadRequest::new(key, object.clone(), Span::Whole, Tick(u64::from(due)))
 }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_a_part_of_the_whole() {
+    fn range_equals_a_slice_of_the_content() {
         let whole = content(7, "a/b", 100);
         assert_eq!(whole.len(), 100);
         for (start, end) in [(0, 100), (0, 0), (3, 4), (5, 29), (8, 16), (99, 100)] {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn seed_path_and_size_all_matter() {
+    fn content_depends_on_seed_path_and_size() {
         let base = content(7, "a/b", 100);
         assert_ne!(content(8, "a/b", 100), base);
         assert_ne!(content(7, "a/c", 100), base);

@@ -1,4 +1,4 @@
-//! Counting what passes.
+//! Counts the reads of a tier.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use futures::stream::BoxStream;
 
 use crate::Counts;
 
-/// A tier whose reads are counted and recorded. A request counts as started when it is read, and as in flight
-/// until it is answered or its future dropped.
+/// A tier whose reads are counted and recorded. A request starts when it is read, and is in flight until it is answered or
+/// its future is dropped.
 #[derive(Debug)]
 pub struct CountingTier<T: ?Sized> {
     counts: Counts,
@@ -22,12 +22,12 @@ pub struct CountingTier<T: ?Sized> {
 }
 
 impl<T: ?Sized> CountingTier<T> {
-    /// `inner`, counted from now on.
+    /// Wraps `inner`.
     pub fn new(inner: Arc<T>) -> Self {
         Self { counts: Counts::default(), inner }
     }
 
-    /// What it has seen.
+    /// The counts.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

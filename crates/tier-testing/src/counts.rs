@@ -1,82 +1,82 @@
-//! What a fake has seen.
+//! The counts of a fake tier.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread_tier::TierError;
 use foreread_types::SampleKey;
 
-/// What was asked and answered up to a moment.
+/// The requests and answers up to a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Requests that have started.
     pub requests: u64,
-    /// Bytes that were answered.
+    /// Bytes in the answers.
     pub bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Requests that had started and were dropped before the answer.
+    /// Requests that were dropped after their start and before the answer.
     pub cancelled: u64,
-    /// Requests under way now.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// The most requests that were under way at once.
+    /// The most requests in flight at once.
     pub peak_in_flight: u64,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct CountsState {
     tally: Tally,
     order: Vec<SampleKey>,
 }
 
 /// A shared [`Tally`] and the order in which requests started; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Counts(Arc<Mutex<Inner>>);
+pub struct Counts(Arc<Mutex<CountsState>>);
 
 impl Counts {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, CountsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The numbers now.
+    /// The current counts.
     pub fn tally(&self) -> Tally {
         self.lock().tally.clone()
     }
 
-    /// The samples that were asked for, in the order in which the requests started.
+    /// The requested samples, in the order in which the requests started.
     pub fn order(&self) -> Vec<SampleKey> {
         self.lock().order.clone()
     }
 
-    /// Begins again: forgets everything but what is in flight.
+    /// Resets everything except the requests in flight.
     pub fn reset(&self) {
-        let mut inner = self.lock();
-        let in_flight = inner.tally.in_flight;
-        *inner = Inner {
+        let mut state = self.lock();
+        let in_flight = state.tally.in_flight;
+        *state = CountsState {
             tally: Tally { in_flight, peak_in_flight: in_flight, ..Tally::default() },
             order: vec![],
         };
     }
 
-    /// One request starts; it ends with [`Flight::end`] or, cancelled, when the flight is dropped.
-    pub(crate) fn start(&self, key: SampleKey) -> Flight {
-        let mut inner = self.lock();
-        inner.order.push(key);
-        let tally = &mut inner.tally;
+    /// One request starts; it ends with [`CountedRead::end`], or is cancelled when the result is dropped.
+    pub(crate) fn start(&self, key: SampleKey) -> CountedRead {
+        let mut state = self.lock();
+        state.order.push(key);
+        let tally = &mut state.tally;
         tally.requests += 1;
         tally.in_flight += 1;
         tally.peak_in_flight = tally.peak_in_flight.max(tally.in_flight);
-        Flight { counts: self.clone(), ended: false }
+        CountedRead { counts: self.clone(), ended: false }
     }
 }
 
-/// One request under way.
+/// One request in flight.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct CountedRead {
     counts: Counts,
     ended: bool,
 }
 
-impl Flight {
+impl CountedRead {
     pub(crate) fn end(mut self, result: &Result<bytes::Bytes, TierError>) {
         self.ended = true;
         let tally = &mut self.counts.lock().tally;
@@ -87,7 +87,7 @@ impl Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for CountedRead {
     fn drop(&mut self) {
         let tally = &mut self.counts.lock().tally;
         tally.in_flight -= 1;

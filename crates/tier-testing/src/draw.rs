@@ -1,33 +1,37 @@
-//! Numbers that tests draw, from one seed for a whole run of the tests.
+//! Random numbers for tests, from one seed per test run.
 
 use std::time::UNIX_EPOCH;
 
-/// `SplitMix64` from the seed of this run of the tests, `FOREREAD_TEST_SEED`, or else from the clock.
+use foreread_types::SplitMix64;
+
+/// `SplitMix64`, seeded by `FOREREAD_TEST_SEED` or by the clock.
 #[derive(Debug)]
 pub struct Draw {
-    /// What it began with.
+    /// The seed.
     pub seed: u64,
-    state: u64,
+    generator: SplitMix64,
 }
 
 impl Draw {
-    /// Prints the seed, so that whoever reads of a failure can repeat it.
+    /// Prints the seed, so that a failure can be reproduced.
     ///
     /// # Panics
-    /// If `FOREREAD_TEST_SEED` is no number.
-    #[expect(clippy::new_without_default, reason = "what prints is asked for by name")]
+    /// If `FOREREAD_TEST_SEED` is not a number.
+    #[expect(clippy::new_without_default, reason = "it prints, so it is called by name")]
     pub fn new() -> Self {
         let seed = match std::env::var("FOREREAD_TEST_SEED") {
-            Ok(seed) => seed.parse().unwrap_or_else(|_| panic!("FOREREAD_TEST_SEED is a number")),
+            Ok(seed) => {
+                seed.parse().unwrap_or_else(|_| panic!("invalid FOREREAD_TEST_SEED: expected a number"))
+            }
             Err(_) => UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64 % 1_000_000_000),
         };
         println!("FOREREAD_TEST_SEED={seed}");
         Self::of(seed)
     }
 
-    /// Always the same numbers: for one of many cases, which says its own number where it fails.
+    /// A fixed sequence, for one of many cases that reports its own number on failure.
     pub const fn of(seed: u64) -> Self {
-        Self { seed, state: seed }
+        Self { seed, generator: SplitMix64(seed) }
     }
 
     /// The next number, below `bound`.
@@ -35,10 +39,6 @@ impl Draw {
     /// # Panics
     /// If `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
+        self.generator.below(bound)
     }
 }

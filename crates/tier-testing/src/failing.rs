@@ -1,4 +1,4 @@
-//! Failures on command.
+//! Fault injection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,13 +19,13 @@ use tokio::time::Instant;
 
 use crate::content::unit;
 
-/// What goes wrong with a read.
+/// The fault of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It is answered with an error of this kind; the tier below is not asked.
+    /// An error of this kind; the inner tier gets no request.
     Error(ErrorKind),
-    /// The same, and the error asks to be left alone for so long.
+    /// The same with `Retry-After`.
     RetryAfter(ErrorKind, Duration),
     /// The answer lacks its last byte (an empty one stays empty).
     Short,
@@ -33,13 +33,13 @@ pub enum Fault {
     Long,
     /// The first byte of the answer has one bit flipped.
     Flip,
-    /// There is no answer, ever; the tier below is not asked.
+    /// There is never an answer; the inner tier gets no request.
     Never,
-    /// The answer comes so much later than it would.
+    /// The answer is delayed by this time.
     Stall(Duration),
 }
 
-/// Which reads go wrong.
+/// Which reads get a fault.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum When {
@@ -49,29 +49,29 @@ pub enum When {
     Read(u64),
     /// Every `n`-th read, beginning with the `n`-th.
     Every(u64),
-    /// Of every `of` reads the last `reads`.
+    /// The last `reads` of every `of` reads.
     Burst {
-        /// How many fail in a row.
+        /// The length of the burst.
         reads: u64,
-        /// Out of how many.
+        /// The length of the period.
         of: u64,
     },
     /// Every read of this sample.
     Key(SampleKey),
-    /// The first so many reads of this sample.
+    /// The first reads of this sample.
     First(SampleKey, u32),
-    /// The first so many reads of each sample.
+    /// The first reads of each sample.
     FirstOfEach(u32),
     /// All reads before this moment of the runtime's clock, as in an outage.
     Before(Instant),
-    /// Reads drawn with this probability from the seed, the sample and how often the sample was read before; so the
-    /// same ones whatever the order of reads.
+    /// Reads drawn with this probability from the seed, the sample and its earlier reads. So the order of reads does not
+    /// matter.
     Chance(f64),
 }
 
-/// A tier some of whose reads go wrong, as rules say; the others pass to the tier below.
+/// A tier with faults by rules; reads without a fault pass to the inner tier.
 ///
-/// Listings, lookups and reservations pass always.
+/// Listings, lookups and reservations always pass.
 #[derive(Debug)]
 pub struct FailingTier<T: ?Sized> {
     seed: u64,
@@ -84,7 +84,7 @@ pub struct FailingTier<T: ?Sized> {
 }
 
 impl<T: ?Sized> FailingTier<T> {
-    /// `inner`, with nothing wrong yet.
+    /// Wraps `inner`, without rules.
     pub fn new(inner: Arc<T>) -> Self {
         Self {
             seed: 0,
@@ -97,7 +97,7 @@ impl<T: ?Sized> FailingTier<T> {
         }
     }
 
-    /// The same, where `fault` happens to the reads that `when` says. The first rule that fits counts.
+    /// Adds a rule. The first matching rule applies.
     #[must_use]
     pub fn on(mut self, when: When, fault: Fault) -> Self {
         self.rules.push((when, fault));
@@ -110,13 +110,13 @@ impl<T: ?Sized> FailingTier<T> {
         Self { seed, ..self }
     }
 
-    /// The same, where nothing can be stored.
+    /// The same, where every store fails.
     #[must_use]
     pub fn with_failing_stores(self, kind: ErrorKind) -> Self {
         Self { stores: Some(kind), ..self }
     }
 
-    /// How many reads went wrong.
+    /// The number of reads with a fault.
     pub fn faults(&self) -> u64 {
         self.faults.load(Ordering::Relaxed)
     }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rules_pick_reads_and_the_others_pass() {
+    async fn rules_select_reads_and_others_pass() {
         let origin = Arc::new(FakeOrigin::uniform(6, 10));
         let counting = Arc::new(CountingTier::new(Arc::clone(&origin)));
         let failing = FailingTier::new(Arc::clone(&counting))
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_never_answers_holds_up_nobody_else() {
+    async fn hanging_read_delays_no_other() {
         let origin = Arc::new(FakeOrigin::uniform(6, 10));
         let failing = FailingTier::new(Arc::clone(&origin)).on(When::Key(KEY), Fault::Never);
         let batch = (0..6).map(|id| origin.request(SampleId(id), Tick(0))).collect();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_stalls_is_late_and_right_and_bursts_are_in_a_row() {
+    async fn stalled_read_is_late_and_bursts_are_consecutive() {
         let origin = Arc::new(FakeOrigin::uniform(6, 10).with_latency(Duration::from_millis(2)));
         let failing = FailingTier::new(Arc::clone(&origin))
             .on(When::Key(KEY), Fault::Stall(Duration::from_secs(5)))
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn chance_does_not_depend_on_the_order_of_reads() {
+    async fn chance_is_independent_of_read_order() {
         let origin = Arc::new(FakeOrigin::uniform(6, 10));
         let build = || {
             let rule = (When::Chance(0.5), Fault::Error(ErrorKind::Transient));

@@ -1,22 +1,22 @@
-//! For tests only: fakes of every kind of tier, and a conformance suite that real ones are held to.
+//! For tests only: fakes of every kind of tier, and the conformance suite for real ones.
 //!
-//! * [`FakeOrigin`]: a store of generated objects with a latency, a bandwidth and a parallelism.
-//! * [`Cell`]: such stores by what limits them, and what is possible there.
-//! * [`FailingTier`]: any tier, with failures on command.
-//! * [`Trainer`]: what an engine and a trainer ask of an origin, in time, and how they fare.
-//! * [`CountingTier`]: any tier, counted and recorded.
+//! * [`FakeOrigin`]: a store of generated objects with latency, bandwidth and parallelism.
+//! * [`Cell`]: such stores by their bottleneck, with their possible throughput.
+//! * [`FailingTier`]: any tier, with injected faults.
+//! * [`Trainer`]: the reads of an engine and a trainer over time, and their results.
+//! * [`CountingTier`]: any tier, with counts.
 //! * [`ReadAll`]: several reads of any tier as one stream.
-//! * [`CountingAllocator`]: what a test program has in use.
-//! * [`StoredCache`]: a cache that has to be read, as a disk has, but without the disk.
-//! * [`Draw`]: numbers from the seed of a run of the tests.
+//! * [`CountingAllocator`]: the memory that a test program has in use.
+//! * [`StoredCache`]: a cache that is read like a disk, without a disk.
+//! * [`Draw`]: random numbers from the seed of a test run.
 //! * [`Scheduler`]: simulated time, seeded randomness and the hash of a trace, for simulations of state machines.
-//! * `store`, with the feature `http`: an object store that is spoken to over HTTP, with counts and faults.
-//! * [`copy_program`]: a copy of a program that can be run at once.
-//! * [`conformance`]: what the contract promises, as functions that every backend's tests call.
+//! * `store`, with the feature `http`: an object store over HTTP, with counts and faults.
+//! * [`copy_program`]: a copy of a program that can be executed at once.
+//! * [`conformance`]: the contract as functions that every backend's tests call.
 //!
-//! The fakes keep time with [`tokio::time`] alone, so that on a paused clock an hour of reading takes a moment and
-//! two runs are alike. They use no threads, no global state and no randomness beyond a seed. Everything here may
-//! panic: a fake that is used wrongly, or a promise that is not kept, is a failed test.
+//! The fakes use [`tokio::time`] alone, so on a paused clock an hour of reading takes a moment and two runs are equal. They
+//! use no threads, no global state and no randomness beyond a seed. Everything here may panic: a wrongly used fake or a broken
+//! contract is a failed test.
 
 mod allocator;
 mod ceiling;

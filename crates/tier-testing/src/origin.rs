@@ -1,4 +1,4 @@
-//! An origin that costs time and nothing else.
+//! A fake origin that simulates latency, bandwidth and parallelism.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_tier::{
     ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile, Version,
+    check_path,
 };
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 use futures::future::BoxFuture;
@@ -17,37 +18,35 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::ceiling::Ceiling;
+use crate::ceiling::RateCeiling;
 use crate::content::{content_range, unit};
 use crate::{Counts, Known};
 
-/// A store of generated objects ([`content`](crate::content)), with a latency, a bandwidth that all reads share and
-/// a parallelism.
+/// A store of generated objects ([`content`](crate::content)) with a latency, a shared bandwidth and a parallelism.
 ///
-/// A read waits for one of `parallelism` places, then for the latency, then for its turn on the shared pipe, which
-/// sends `bandwidth` bytes a second, one answer after another. Without latency and bandwidth it answers at once.
-/// A read begins when its future is first polled. Clones share the objects and the counts.
+/// A read waits for one of `parallelism` slots, then for the latency, then for the shared link, which sends `bandwidth`
+/// bytes per second, one answer after another. Without latency and bandwidth it answers at once. A read begins at the
+/// first poll of its future. Clones share the objects and the counts.
 ///
-/// Latency, bandwidth and parallelism can be changed while it is read ([`set_latency`](Self::set_latency) and its
-/// like): reads that have started keep the latency that they started with.
+/// Latency and bandwidth can be changed during reads ([`set_latency`](Self::set_latency)); started reads keep their latency.
 #[derive(Clone, Debug)]
 pub struct FakeOrigin {
     name: Arc<str>,
     profile: TierProfile,
     paths: Arc<[Arc<str>]>,
-    server: Arc<Server>,
+    server: Arc<FakeServer>,
 }
 
 #[derive(Debug)]
-struct Server {
+struct FakeServer {
     seed: u64,
     latency: AtomicU64, // nanoseconds
     jitter: Duration,
     bandwidth: AtomicU64, // bytes a second; 0 for any
-    places: Semaphore,
+    slots: Semaphore,
     pipe_outside: bool,
     refuses_above: u64,
-    ceilings: Vec<Ceiling>,
+    ceilings: Vec<RateCeiling>,
     zeroes: Option<Bytes>,
     pipe_free: Mutex<Option<Instant>>,
     objects: Mutex<BTreeMap<Arc<str>, (u64, u64)>>, // path -> (size, generation)
@@ -55,8 +54,8 @@ struct Server {
 }
 
 impl FakeOrigin {
-    /// A store of the given objects (path and size); sample `i` of dataset 0 is the `i`-th of them. It answers at
-    /// once and any number of reads together.
+    /// A store of the given objects (path and size); sample `i` of dataset 0 is the `i`-th of them. It answers any number
+    /// of reads at once.
     pub fn new<P: Into<Arc<str>>>(objects: impl IntoIterator<Item = (P, u64)>) -> Self {
         let objects: Vec<(Arc<str>, u64)> =
             objects.into_iter().map(|(path, size)| (path.into(), size)).collect();
@@ -64,12 +63,12 @@ impl FakeOrigin {
             name: "fake".into(),
             profile: TierProfile::new(64),
             paths: objects.iter().map(|(path, _)| Arc::clone(path)).collect(),
-            server: Arc::new(Server {
+            server: Arc::new(FakeServer {
                 seed: 0,
                 latency: AtomicU64::new(0),
                 jitter: Duration::ZERO,
                 bandwidth: AtomicU64::new(0),
-                places: Semaphore::new(Semaphore::MAX_PERMITS),
+                slots: Semaphore::new(Semaphore::MAX_PERMITS),
                 pipe_outside: false,
                 refuses_above: u64::MAX,
                 ceilings: Vec::new(),
@@ -86,10 +85,10 @@ impl FakeOrigin {
         Self::new((0..samples).map(|id| (format!("{:05}/{id:08}", id / 100), size)))
     }
 
-    fn configure(mut self, change: impl FnOnce(&mut Server)) -> Self {
+    fn configure(mut self, change: impl FnOnce(&mut FakeServer)) -> Self {
         match Arc::get_mut(&mut self.server) {
             Some(server) => change(server),
-            None => panic!("a fake origin is configured before it is cloned or read"),
+            None => panic!("a fake origin must be configured before it is cloned or read"),
         }
         self
     }
@@ -103,26 +102,26 @@ impl FakeOrigin {
     /// The same with the contents of another seed than 0.
     ///
     /// # Panics
-    /// If it was cloned or read already (so for all `with_`).
+    /// If it was cloned or read already, as all `with_` methods.
     #[must_use]
     pub fn with_seed(self, seed: u64) -> Self {
         self.configure(|server| server.seed = seed)
     }
 
-    /// The same where every read takes `latency` before its first byte.
+    /// The same with a latency before the first byte of every read.
     #[must_use]
     pub fn with_latency(self, latency: Duration) -> Self {
         self.set_latency(latency);
         self
     }
 
-    /// Reads that start from now on take `latency` before their first byte.
+    /// Sets the latency of reads that start from now on.
     pub fn set_latency(&self, latency: Duration) {
         self.server.latency.store(latency.as_nanos() as u64, Relaxed);
     }
 
-    /// The same where a read's latency is longer by a part of `jitter` that depends on the seed and the sample, so
-    /// that answers come in another order than requests.
+    /// The same with additional latency up to `jitter`, which depends on the seed and the sample, so that answers come in
+    /// another order than requests.
     #[must_use]
     pub fn with_jitter(self, jitter: Duration) -> Self {
         self.configure(|server| server.jitter = jitter)
@@ -131,48 +130,46 @@ impl FakeOrigin {
     /// The same where all reads together get `bytes_per_second`.
     ///
     /// # Panics
-    /// If that is nothing.
+    /// If it is 0.
     #[must_use]
     pub fn with_bandwidth(self, bytes_per_second: u64) -> Self {
         self.set_bandwidth(bytes_per_second);
         self
     }
 
-    /// From now on all reads together get `bytes_per_second`.
+    /// Sets the bandwidth of all reads together.
     ///
     /// # Panics
-    /// If that is nothing.
+    /// If it is 0.
     pub fn set_bandwidth(&self, bytes_per_second: u64) {
         assert!(bytes_per_second > 0, "a store that never answers is a FailingTier");
         self.server.bandwidth.store(bytes_per_second, Relaxed);
     }
 
-    /// The same where `parallelism` reads are served at once and the others wait their turn.
+    /// The same where `parallelism` reads are served at once and the others wait.
     #[must_use]
     pub fn with_parallelism(mut self, parallelism: usize) -> Self {
         self.profile.parallelism = parallelism;
-        self.configure(|server| server.places = Semaphore::new(parallelism))
+        self.configure(|server| server.slots = Semaphore::new(parallelism))
     }
 
-    /// The same where a read gives its place back before its bytes are sent, so that the store does the lesser of
-    /// `parallelism / latency` reads and `bandwidth` bytes a second, whatever the sizes. Otherwise it keeps it, and a
-    /// narrow pipe makes the places scarce as well.
+    /// The same where a read frees its slot before its bytes are sent. So the throughput is the lesser of
+    /// `parallelism / latency` reads and `bandwidth` bytes per second, whatever the sizes. Otherwise a read keeps its slot,
+    /// and a narrow link makes slots scarce as well.
     #[must_use]
     pub fn with_pipe_outside(self) -> Self {
         self.configure(|server| server.pipe_outside = true)
     }
 
-    /// The same where a read that comes while `reads` are under way is refused at once, as
-    /// [`Throttled`](ErrorKind::Throttled).
+    /// The same where a read is refused at once as [`Throttled`](ErrorKind::Throttled) while `reads` are in flight.
     #[must_use]
     pub fn with_refusals_above(self, reads: u64) -> Self {
         self.configure(|server| server.refuses_above = reads)
     }
 
-    /// The same where objects whose paths begin with `prefix` (empty: all) are given out `per_second` times a second,
-    /// with a `burst` of so many at once (one at least); what comes more often is refused after the latency, as
-    /// [`Throttled`](ErrorKind::Throttled), and costs the store nothing. `retry_after` is what the refusal asks for.
-    /// Ceilings of several prefixes are independent; the first whose prefix fits counts.
+    /// The same with a ceiling of `per_second` reads of objects whose paths start with `prefix` (empty: all), and a `burst`
+    /// of at least one. Excess reads are refused after the latency as [`Throttled`](ErrorKind::Throttled) with `retry_after`,
+    /// and cost the store nothing. Ceilings of several prefixes are independent; the first matching prefix applies.
     #[must_use]
     pub fn with_ceiling(
         self,
@@ -182,11 +179,11 @@ impl FakeOrigin {
         retry_after: Option<Duration>,
     ) -> Self {
         self.configure(|server| {
-            server.ceilings.push(Ceiling::new(prefix, per_second, burst, retry_after));
+            server.ceilings.push(RateCeiling::new(prefix, per_second, burst, retry_after));
         })
     }
 
-    /// From now on the ceiling that was set for `prefix` is another.
+    /// Changes the ceiling of `prefix`.
     ///
     /// # Panics
     /// If there is none.
@@ -197,8 +194,8 @@ impl FakeOrigin {
         }
     }
 
-    /// The same where every byte is zero and all answers share them: for tests of timing, in which making contents
-    /// would be most of the work.
+    /// The same where every byte is zero and all answers share one allocation: for tests of timing, where generating
+    /// contents would be most of the work.
     #[must_use]
     pub fn with_zeroes(self) -> Self {
         let largest = self.server.objects().values().map(|&(size, _)| size).max().unwrap_or(0);
@@ -211,20 +208,20 @@ impl FakeOrigin {
         Self { profile, ..self }
     }
 
-    /// What it has seen.
+    /// The counts of its reads.
     pub fn counts(&self) -> &Counts {
         &self.server.counts
     }
 
-    /// How many samples it was made with.
+    /// The number of samples.
     pub fn samples(&self) -> u64 {
         self.paths.len() as u64
     }
 
-    /// The object of a sample, in the state in which it is now.
+    /// The current object of a sample.
     ///
     /// # Panics
-    /// If there is no such sample, or its object was removed.
+    /// If the sample does not exist, or its object was removed.
     pub fn object(&self, id: SampleId) -> Object {
         let path = &self.paths[id.0 as usize];
         match self.server.objects().get(path) {
@@ -235,7 +232,7 @@ impl FakeOrigin {
         }
     }
 
-    /// What a right read of all of a sample answers.
+    /// The content of a sample.
     ///
     /// # Panics
     /// As [`object`](Self::object).
@@ -244,7 +241,7 @@ impl FakeOrigin {
         self.server.content(&object.path, object.size, 0..object.size)
     }
 
-    /// A read of all of a sample.
+    /// A read of a whole sample.
     ///
     /// # Panics
     /// As [`object`](Self::object).
@@ -265,14 +262,14 @@ impl FakeOrigin {
             .collect()
     }
 
-    /// Replaces an object behind everybody's back by one of `size` bytes: reads of the state before are `Changed`.
+    /// Replaces an object by one of `size` bytes: reads of its earlier state are `Changed`.
     pub fn change(&self, id: SampleId, size: u64) {
         let mut objects = self.server.objects();
         let entry = objects.entry(Arc::clone(&self.paths[id.0 as usize])).or_default();
         *entry = (size, entry.1 + 1);
     }
 
-    /// Removes an object behind everybody's back: reads are `NotFound`.
+    /// Removes an object: reads are `NotFound`.
     pub fn remove(&self, id: SampleId) {
         self.server.objects().remove(&self.paths[id.0 as usize]);
     }
@@ -282,11 +279,7 @@ fn version(generation: u64) -> Option<Version> {
     Some(Version::ETag(format!("v{generation}").into()))
 }
 
-fn climbs(path: &str) -> bool {
-    path.is_empty() || path.split('/').any(|part| matches!(part, "" | "." | ".."))
-}
-
-impl Server {
+impl FakeServer {
     fn objects(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, (u64, u64)>> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -318,14 +311,14 @@ impl Server {
             flight.end(&result);
             return result;
         }
-        let mut place = Some(self.places.acquire().await);
+        let mut place = Some(self.slots.acquire().await);
         let flight = self.counts.start(request.key);
         let stretch = mix(self.seed ^ mix(request.key.id.0 ^ (u64::from(request.key.dataset.0) << 48)));
         let latency = self.latency() + self.jitter.mul_f64(unit(stretch));
         if !latency.is_zero() {
             sleep(latency).await;
         }
-        let result = self.look(&name, &request);
+        let result = self.find(&name, &request);
         if self.pipe_outside {
             place = None;
         }
@@ -337,10 +330,10 @@ impl Server {
         result
     }
 
-    fn look(&self, name: &str, request: &ReadRequest) -> Result<Bytes, TierError> {
+    fn find(&self, name: &str, request: &ReadRequest) -> Result<Bytes, TierError> {
         let object = &request.object;
         let error = |kind| TierError::new(kind, name).with_object(&*object.path);
-        if climbs(&object.path) {
+        if check_path(&object.path).is_err() {
             return Err(error(ErrorKind::Invalid));
         }
         let Some((size, generation)) = self.objects().get(&object.path).copied() else {
@@ -349,17 +342,11 @@ impl Server {
         if size != object.size || object.version.is_some() && object.version != version(generation) {
             return Err(error(ErrorKind::Changed).with_detail(format!("{size} bytes, state {generation}")));
         }
-        let range = match &request.span {
-            Span::Whole => 0..size,
-            Span::Range(range) => range.clone(),
-        };
-        if range.start > range.end || range.end > size {
-            return Err(error(ErrorKind::Changed).with_detail(format!("no {range:?} in {size} bytes")));
-        }
+        let range = request.range().map_err(|why| error(ErrorKind::Invalid).with_detail(why))?;
         Ok(self.content(&object.path, size, range))
     }
 
-    /// Waits until the pipe has sent `bytes` behind all that it was given before.
+    /// Waits until the link has sent `bytes` after everything before.
     async fn send(&self, bytes: u64, bandwidth: u64) {
         let sent = {
             let mut free = self.pipe_free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -387,7 +374,7 @@ impl Tier for FakeOrigin {
         Arc::clone(&self.server).answer(Arc::clone(&self.name), request).boxed()
     }
 
-    /// Nothing is held back.
+    /// Nothing is delayed.
     fn submit(&self) {}
 }
 
@@ -431,7 +418,7 @@ impl OriginTier for FakeOrigin {
                 sleep(latency).await;
             }
             let Some((size, generation)) = found else {
-                let kind = if climbs(&path) { ErrorKind::Invalid } else { ErrorKind::NotFound };
+                let kind = if check_path(&path).is_err() { ErrorKind::Invalid } else { ErrorKind::NotFound };
                 return Err(TierError::new(kind, &*name).with_object(&*path));
             };
             Ok(Object { path, size, version: version(generation) })
@@ -446,7 +433,7 @@ mod tests {
     use crate::{ReadAll, conformance};
 
     #[tokio::test(start_paused = true)]
-    async fn conforms() {
+    async fn origin_conformance() {
         let objects = conformance::samples(3).into_iter().map(|known| (known.object.path, known.object.size));
         let hidden = conformance::HIDDEN.iter().map(|&(path, size)| (path.into(), size));
         let origin = FakeOrigin::new(objects.chain(hidden)).with_seed(3);
@@ -457,7 +444,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn latency_bandwidth_and_parallelism_take_their_time() {
+    async fn latency_bandwidth_and_parallelism_are_simulated() {
         let origin = FakeOrigin::uniform(100, 1_000_000).with_latency(Duration::from_millis(50));
         let batch = || (0..100).map(|id| origin.request(SampleId(id), Tick(0))).collect();
         let began = Instant::now();
@@ -481,7 +468,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn changed_and_removed_objects_are_noticed_and_dropped_reads_counted() {
+    async fn changed_removed_and_dropped_reads_are_counted() {
         let origin = FakeOrigin::uniform(2, 10).with_latency(Duration::from_millis(1));
         let stale = |id| origin.request(SampleId(id), Tick(0));
         let batch = vec![stale(0), stale(1)];

@@ -1,12 +1,12 @@
-//! Copies of programs that are run at once.
+//! Copies of programs that are executed at once.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Copies a program, so that it can be run at once.
+/// Copies a program, so that it can be executed at once.
 ///
-/// Another process writes the copy. A child that another thread starts meanwhile has every open file of this process, until it
-/// runs its own program. A program that is still open for writing cannot be run (`ETXTBSY`).
+/// Another process writes the copy. A child that another thread forks meanwhile inherits every open file of this process
+/// until its `exec`, and a program that is open for writing cannot be executed (`ETXTBSY`).
 ///
 /// # Panics
 /// If it cannot be copied.

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_by_time_then_by_order_of_scheduling() {
+    fn events_are_ordered_by_time_then_by_insertion() {
         let mut scheduler = Scheduler::new(1);
         let [late, soon] = [20, 10].map(Duration::from_millis);
         scheduler.after(late, "late");

@@ -1,4 +1,4 @@
-//! A cache that has to be read.
+//! A fake cache that is read like a disk.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,10 +17,10 @@ use tokio::time::sleep;
 
 use crate::Counts;
 
-/// A cache whose lookup says [`Lookup::Stored`] and which is then read, as a disk is: storing copies, so the sample's
-/// own charge ends with the sample; reading takes time and answers a copy; the room is given back when the sample is
-/// removed and no read of it is under way. With a [write-behind](Self::with_write_behind), what is stored is copied at
-/// once and written one after another. Clones share everything.
+/// A cache whose lookup returns [`Lookup::Stored`] and which is then read, like a disk. A store copies, so the sample's own
+/// charge ends with the sample. A read takes time and returns a copy. The capacity is released when the sample is removed
+/// and no read of it is in flight. With a [write-behind](Self::with_write_behind), samples are copied at once and written
+/// one after another. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct StoredCache {
     name: String,
@@ -29,29 +29,29 @@ pub struct StoredCache {
     read_latency: Duration,
     write_latency: Duration,
     budget: Budget,
-    behind: Option<Behind>,
-    kept: Arc<Mutex<HashMap<SampleKey, Arc<Kept>>>>,
+    write_behind: Option<WriteBehind>,
+    kept: Arc<Mutex<HashMap<SampleKey, Arc<CachedSample>>>>,
     counts: Counts,
 }
 
-/// What is on its way to be kept.
+/// The write-behind queue.
 #[derive(Clone, Debug)]
-struct Behind {
+struct WriteBehind {
     room: Budget,
-    /// The one that is being written.
+    /// Held during a write.
     writing: Arc<tokio::sync::Mutex<()>>,
     hangs: bool,
     refused: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedSample {
     bytes: Bytes,
     _room: Charge,
 }
 
 impl StoredCache {
-    /// An empty cache of `capacity` bytes that takes no time, with blocks of 4096 bytes.
+    /// An empty cache of `capacity` bytes without latencies, with blocks of 4096 bytes.
     pub fn new(capacity: u64) -> Self {
         Self {
             name: "stored".to_owned(),
@@ -60,7 +60,7 @@ impl StoredCache {
             read_latency: Duration::ZERO,
             write_latency: Duration::ZERO,
             budget: Budget::new(capacity),
-            behind: None,
+            write_behind: None,
             kept: Arc::default(),
             counts: Counts::default(),
         }
@@ -72,18 +72,18 @@ impl StoredCache {
         Self { read_latency: read, write_latency: write, ..self }
     }
 
-    /// The same where at most `bytes` (of samples) wait to be written, one after another; more is
-    /// [`Full`](ErrorKind::Full). No write ever ends if it `hangs`.
+    /// The same with a write-behind of at most `bytes` of samples; more is [`Full`](ErrorKind::Full). If it `hangs`, no
+    /// write ever ends.
     #[must_use]
     pub fn with_write_behind(self, bytes: u64, hangs: bool) -> Self {
-        let behind =
-            Behind { room: Budget::new(bytes), hangs, writing: Arc::default(), refused: Arc::default() };
-        Self { behind: Some(behind), ..self }
+        let write_behind =
+            WriteBehind { room: Budget::new(bytes), hangs, writing: Arc::default(), refused: Arc::default() };
+        Self { write_behind: Some(write_behind), ..self }
     }
 
-    /// How many samples were refused because too much waited to be written.
+    /// The number of samples that were refused because the write-behind was full.
     pub fn refused(&self) -> u64 {
-        self.behind.as_ref().map_or(0, |behind| behind.refused.load(Relaxed))
+        self.write_behind.as_ref().map_or(0, |write_behind| write_behind.refused.load(Relaxed))
     }
 
     /// The same with another footprint.
@@ -92,27 +92,27 @@ impl StoredCache {
         Self { footprint, ..self }
     }
 
-    /// What was read from it.
+    /// The counts of its reads.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// The bytes of room in use.
+    /// The capacity in use, in bytes.
     pub fn used(&self) -> u64 {
         self.budget.used()
     }
 
-    /// How many samples it keeps.
+    /// The number of stored samples.
     pub fn len(&self) -> usize {
         self.kept().len()
     }
 
-    /// Whether it keeps none.
+    /// Whether no sample is stored.
     pub fn is_empty(&self) -> bool {
         self.kept().is_empty()
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<SampleKey, Arc<Kept>>> {
+    fn kept(&self) -> MutexGuard<'_, HashMap<SampleKey, Arc<CachedSample>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,7 +146,7 @@ impl Tier for StoredCache {
         self.clone().answer(request).boxed()
     }
 
-    /// Nothing is held back.
+    /// Nothing is delayed.
     fn submit(&self) {}
 }
 
@@ -169,26 +169,26 @@ impl CacheTier for StoredCache {
         if !room.is_of(&self.budget) || room.bytes() < self.footprint.of(sample.len() as u64) {
             return Err(error(ErrorKind::Invalid).with_detail("the room was not reserved for this sample"));
         }
-        let Some(behind) = &self.behind else {
+        let Some(write_behind) = &self.write_behind else {
             if !self.write_latency.is_zero() {
                 sleep(self.write_latency).await;
             }
             let bytes = Bytes::copy_from_slice(&sample);
-            self.kept().entry(key).or_insert_with(|| Arc::new(Kept { bytes, _room: room }));
+            self.kept().entry(key).or_insert_with(|| Arc::new(CachedSample { bytes, _room: room }));
             return Ok(());
         };
-        let Some(_waits) = behind.room.try_charge(sample.len() as u64) else {
-            behind.refused.fetch_add(1, Relaxed);
+        let Some(_waits) = write_behind.room.try_charge(sample.len() as u64) else {
+            write_behind.refused.fetch_add(1, Relaxed);
             return Err(error(ErrorKind::Full));
         };
         let bytes = Bytes::copy_from_slice(&sample);
         drop(sample);
-        let _writing = behind.writing.lock().await;
-        if behind.hangs {
+        let _writing = write_behind.writing.lock().await;
+        if write_behind.hangs {
             std::future::pending::<()>().await;
         }
         sleep(self.write_latency).await;
-        self.kept().entry(key).or_insert_with(|| Arc::new(Kept { bytes, _room: room }));
+        self.kept().entry(key).or_insert_with(|| Arc::new(CachedSample { bytes, _room: room }));
         Ok(())
     }
 
@@ -203,13 +203,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn conforms() {
+    async fn cache_conformance() {
         let slow = Duration::from_millis(3);
         crate::conformance::cache(Arc::new(StoredCache::new(8 << 20).with_latency(slow, 2 * slow))).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn conforms_with_a_write_behind() {
+    async fn cache_conformance_with_write_behind() {
         let slow = StoredCache::new(8 << 20).with_latency(Duration::ZERO, Duration::from_millis(1));
         crate::conformance::cache(Arc::new(slow.with_write_behind(8 << 20, false))).await;
     }

@@ -1,4 +1,4 @@
-//! A trainer and the engine in front of it, as far as an origin notices them.
+//! A trainer and its engine, as an origin sees them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,52 +9,52 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
-/// Reads samples in order, as far ahead of a trainer as a look-ahead in bytes allows, in turns of a sixteenth of it,
-/// and hands them to the trainer in batches. The trainer takes a batch as soon as it wants one and it is complete.
+/// Reads samples in order, ahead of a trainer by a look-ahead in bytes, in bursts of a sixteenth of it. The trainer takes a
+/// batch as soon as it wants one and the batch is complete.
 #[derive(Clone, Debug)]
 pub struct Trainer {
-    /// How far reads run ahead, in bytes.
+    /// The look-ahead, in bytes.
     pub look_ahead: u64,
-    /// Samples of a batch.
+    /// Samples per batch.
     pub batch: usize,
-    /// What the trainer spends on a batch before it asks for the next.
+    /// The compute time per batch.
     pub compute: Duration,
-    /// How much time each entry of [`Fared::course`] covers.
+    /// The length of each entry of [`Fared::course`].
     pub step: Duration,
 }
 
-/// What happened in one step of time.
+/// The events of one step of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Course {
     /// Samples that the trainer took.
     pub taken: u64,
     /// Samples that arrived.
     pub arrived: u64,
-    /// How long the trainer waited for batches that were not there.
+    /// How long the trainer waited for incomplete batches.
     pub stalled: Duration,
-    /// What the caller's probe said at the step's end.
+    /// The value of the caller's probe at the end of the step.
     pub probe: usize,
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Fared {
     /// Samples that the trainer took.
     pub taken: u64,
-    /// Samples that were not among them because they could not be read, and why.
+    /// The errors of samples that could not be read.
     pub failed: Vec<TierError>,
     /// Time from the first read to the last batch.
     pub took: Duration,
-    /// How long the trainer waited for the first batch.
+    /// The trainer's wait for the first batch.
     pub first_batch: Duration,
-    /// How long it waited for all others together.
+    /// Its wait for all other batches together.
     pub stalled: Duration,
     /// The run in steps of time.
     pub course: Vec<Course>,
 }
 
 impl Fared {
-    /// Samples a second that the trainer took between two moments, in whole steps of `step`.
+    /// Samples per second that the trainer took between two moments, in whole steps of `step`.
     pub fn rate(&self, step: Duration, from: Duration, to: Duration) -> f64 {
         let at = |time: Duration| (time.as_nanos() / step.as_nanos()) as usize;
         let (from, to) = (at(from), at(to).min(self.course.len()));
@@ -64,13 +64,13 @@ impl Fared {
 }
 
 impl Trainer {
-    /// Batches of 32, computed in `compute`, with 256 MiB of look-ahead; a course in steps of 10 ms.
+    /// Batches of 32 with the compute time `compute`, 256 MiB of look-ahead, and steps of 10 ms.
     pub fn new(compute: Duration) -> Self {
         Self { look_ahead: 256 << 20, batch: 32, compute, step: Duration::from_millis(10) }
     }
 
-    /// Reads with `request` (by sample, from 0 on) until `samples` have been taken or `until` has passed; after each
-    /// step `probe` is told the time and what it says is kept.
+    /// Reads with `request` (by sample, from 0 on) until `samples` have been taken or `until` has passed. `probe` is called
+    /// with the time after each step, and its value is recorded.
     ///
     /// # Panics
     /// If an answer has the wrong length.
@@ -85,7 +85,7 @@ impl Trainer {
         let began = Instant::now();
         let (mut fared, mut course) = (Fared::default(), Course::default());
         let mut reads = FuturesUnordered::new();
-        // Bytes by sample under way or at hand; `None` in the second place: not yet there.
+        // The bytes of each sample in the look-ahead, and whether it has arrived.
         let mut window: VecDeque<(u64, bool)> = VecDeque::new();
         let (mut first, mut next, mut held) = (0u64, 0u64, 0u64);
         let mut wants = began;
@@ -111,7 +111,7 @@ impl Trainer {
             let waits = now >= wants;
             if waits && ready(&window) {
                 let late = now - wants;
-                // Timers are exact to a millisecond or two; a trainer that was not kept waiting keeps its pace.
+                // Timers are exact to a millisecond or two; below that, the trainer did not wait.
                 if late > Duration::from_millis(2) {
                     if first == 0 {
                         fared.first_batch = late;

@@ -9,25 +9,44 @@ use tokio::runtime::Handle;
 
 use crate::{Buffers, OriginTier, TierError};
 
-/// What a backend works with; shared by all that one run opens.
+/// The resources of a backend, shared by all backends of a run.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// Where memory for samples comes from.
+    /// Allocates memory for samples.
     pub buffers: Arc<dyn Buffers>,
-    /// Where tasks run.
+    /// Runs tasks.
     pub runtime: Handle,
-    /// Where randomness (jitter) comes from.
+    /// Seed of random numbers (jitter).
     pub seed: u64,
 }
 
-/// What the user asked of an origin beyond its URL.
+/// The user's options for an origin beyond its URL.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// Reads under way at once; the backend's own choice where it is `None`.
+    /// Concurrent reads; `None` leaves the choice to the backend.
     pub parallelism: Option<usize>,
-    /// The backend's own settings, by name. Values may be secrets.
+    /// Backend-specific settings by name. Values may be secrets.
     pub settings: BTreeMap<String, String>,
+}
+
+impl OpenOptions {
+    /// The largest valid [`parallelism`](Self::parallelism): each read is a connection or a thread.
+    pub const MAX_PARALLELISM: usize = 4096;
+
+    /// The parallelism, if it is set.
+    ///
+    /// # Errors
+    /// If it is 0 or above [`MAX_PARALLELISM`](Self::MAX_PARALLELISM).
+    pub fn checked_parallelism(&self, tier: &str) -> Result<Option<usize>, TierError> {
+        match self.parallelism {
+            Some(other) if !(1..=Self::MAX_PARALLELISM).contains(&other) => {
+                let why = format!("{other} is not between 1 and {}", Self::MAX_PARALLELISM);
+                Err(TierError::invalid(tier, "parallelism", why))
+            }
+            parallelism => Ok(parallelism),
+        }
+    }
 }
 
 impl Debug for OpenOptions {
@@ -38,17 +57,17 @@ impl Debug for OpenOptions {
     }
 }
 
-/// A kind of store: opens the origins of some URL schemes.
+/// Opens the origins of some URL schemes.
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
     /// The schemes, lower case, without `://`.
     fn schemes(&self) -> &[&str];
 
-    /// Opens the origin at `url`, whose scheme is one of [`schemes`](Self::schemes); a path without a scheme comes
-    /// as it is to the backend of `file`.
+    /// Opens the origin at `url`, whose scheme is one of [`schemes`](Self::schemes). The backend of `file` also gets
+    /// paths without a scheme.
     ///
     /// # Errors
-    /// If there is nothing there, it may not be read, or the URL makes no sense.
+    /// If the origin does not exist, reading it is denied, or the URL is invalid.
     async fn open(
         &self,
         url: &str,

@@ -1,25 +1,25 @@
-//! Bytes set aside, counted until whoever holds them lets go.
+//! Byte budgets.
 //!
-//! A [`Budget`] is a counter with a limit; a [`Charge`] is a part of it that gives itself back when dropped. The
-//! counter never blocks: a caller that finds no room decides for itself what to do, because only it knows whether
-//! the trainer is waiting. [`Budget::charge`] goes past the limit for exactly that case: the batch needed next must
-//! be admitted, or a buffer full of later samples would wait for ever.
+//! A [`Budget`] is a counter with a limit. A [`Charge`] is a part of it that is released when dropped. The counter never
+//! blocks: a caller that finds no room decides what to do, because only it knows whether the trainer is waiting.
+//! [`Budget::charge`] may exceed the limit for exactly that case. The batch needed next must be admitted, or a buffer full
+//! of later samples would wait forever.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-type Released = Box<dyn Fn(u64) + Send + Sync>;
+type ReleaseHook = Box<dyn Fn(u64) + Send + Sync>;
 
-struct Inner {
+struct BudgetState {
     limit: u64,
     used: AtomicU64,
-    on_release: Option<Released>,
+    on_release: Option<ReleaseHook>,
 }
 
 /// A shared limit on bytes; clones share it.
 #[derive(Clone)]
-pub struct Budget(Arc<Inner>);
+pub struct Budget(Arc<BudgetState>);
 
 impl fmt::Debug for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,13 +30,13 @@ impl fmt::Debug for Budget {
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        Self(Arc::new(Inner { limit, used: AtomicU64::new(0), on_release: None }))
+        Self(Arc::new(BudgetState { limit, used: AtomicU64::new(0), on_release: None }))
     }
 
-    /// A budget that calls `on_release` with the number of bytes each time a charge ends, on the thread that ended
-    /// it (often the trainer's): it must be quick and must not block.
+    /// A budget that calls `on_release` with the number of bytes each time a charge ends. The call runs on the thread
+    /// that ended the charge (often the trainer's), so it must be quick and must not block.
     pub fn with_release(limit: u64, on_release: impl Fn(u64) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { limit, used: AtomicU64::new(0), on_release: Some(Box::new(on_release)) }))
+        Self(Arc::new(BudgetState { limit, used: AtomicU64::new(0), on_release: Some(Box::new(on_release)) }))
     }
 
     /// The limit in bytes.
@@ -44,12 +44,12 @@ impl Budget {
         self.0.limit
     }
 
-    /// The bytes that are charged now; above the limit only through [`charge`](Self::charge).
+    /// The charged bytes; above the limit only through [`charge`](Self::charge).
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Acquire)
     }
 
-    /// `bytes` of it, if they are free.
+    /// Charges `bytes` if they are free.
     pub fn try_charge(&self, bytes: u64) -> Option<Charge> {
         self.0
             .used
@@ -60,7 +60,7 @@ impl Budget {
             .map(|_| Charge { budget: self.clone(), bytes })
     }
 
-    /// `bytes` of it, free or not.
+    /// Charges `bytes`, even above the limit.
     pub fn charge(&self, bytes: u64) -> Charge {
         self.0.used.fetch_add(bytes, Ordering::AcqRel);
         Charge { budget: self.clone(), bytes }
@@ -81,20 +81,20 @@ impl fmt::Debug for Charge {
 }
 
 impl Charge {
-    /// How many bytes.
+    /// The charged bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether it is a part of `budget`.
+    /// Whether the charge belongs to `budget`.
     pub fn is_of(&self, budget: &Budget) -> bool {
         Arc::ptr_eq(&self.budget.0, &budget.0)
     }
 
-    /// Makes one charge of two, so that many can be held as one number. A charge of another budget is handed back.
+    /// Adds `other` to this charge.
     ///
     /// # Errors
-    /// `other`, if it is no part of the same budget.
+    /// `other`, if it belongs to another budget.
     pub fn merge(&mut self, mut other: Self) -> Result<(), Self> {
         if !other.is_of(&self.budget) {
             return Err(other);
@@ -103,7 +103,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Makes two charges of one: `bytes` of it, or all if it has fewer, become a charge of their own.
+    /// Splits off a charge of `bytes`, or of all bytes if there are fewer.
     pub fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -113,7 +113,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        // Its bytes are another's.
+        // Its bytes belong to another charge.
         if self.bytes == 0 {
             return;
         }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_charge_gives_itself_back_and_says_so() {
+    fn dropped_charge_is_released_and_reported() {
         let seen = Arc::new(AtomicU64::new(0));
         let sum = Arc::clone(&seen);
         let budget = Budget::with_release(10, move |bytes| {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_and_split_charges_are_counted_once() {
+    fn merged_and_split_charges_count_once() {
         let budget = Budget::new(10);
         let mut charge = budget.try_charge(3).unwrap();
         charge.merge(budget.try_charge(4).unwrap()).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_request_is_refused_and_not_wrapped() {
+    fn overflowing_charge_is_refused() {
         let budget = Budget::new(u64::MAX);
         let _held = budget.charge(5);
         assert!(budget.try_charge(u64::MAX - 1).is_none());

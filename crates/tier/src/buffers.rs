@@ -1,8 +1,8 @@
-//! Where the memory for samples comes from: one seam for plain, aligned, pinned and shared memory.
+//! Memory for samples: one trait for plain, aligned, pinned and shared memory.
 //!
-//! A [`Buffer`] is memory of an exact length that is filled from its beginning and then frozen into
-//! [`Bytes`] without a copy. It is handed out uninitialised, because clearing 100 KB costs a third of reading it from
-//! the page cache; [`Buffer::fill`] keeps that safe.
+//! A [`Buffer`] is memory of an exact length that is filled from its start and then frozen into [`Bytes`] without a copy.
+//! It is uninitialised, because clearing 100 KB costs a third of reading it from the page cache. [`Buffer::fill`] keeps
+//! that safe.
 
 use std::alloc::Layout;
 use std::fmt::Debug;
@@ -13,23 +13,22 @@ use std::sync::Arc;
 use bytes::buf::UninitSlice;
 use bytes::{BufMut, Bytes};
 
-use crate::recycled::Shelves;
+use crate::recycled::FreeLists;
 
-/// What all memory for samples begins at a multiple of, in bytes: a cache line.
+/// The alignment of all memory for samples, in bytes: a cache line.
 ///
-/// Memory that an allocator has mapped by itself begins 16 bytes behind a page, and there the kernel's copy takes three to
-/// five times as long (an AMD EPYC: 63 us instead of 22 for 110 KB of the page cache).
-pub(crate) const LINE: usize = 64;
+/// Memory that an allocator has mapped separately starts 16 bytes after a page boundary. There the kernel's copy takes
+/// three to five times as long (an AMD EPYC: 63 us instead of 22 us for 110 KB of the page cache).
+pub(crate) const CACHE_LINE: usize = 64;
 
-/// Hands out memory for samples.
+/// Allocates memory for samples.
 pub trait Buffers: Debug + Send + Sync + 'static {
-    /// Memory for exactly `length` bytes that begins at a multiple of `align` and of 64; `None` if there is not so much, or
-    /// `align` is no power of two. Lengths come from catalogs, and a file of ten terabytes must cost an error and not the
-    /// process.
+    /// Memory for exactly `length` bytes, aligned to `align` and to 64 bytes. `None` if memory is short or `align` is not a
+    /// power of two. Lengths come from catalogs, so a file of ten terabytes must cost an error and not the process.
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer>;
 
-    /// Told before the first read where samples are let go soon and none is kept: memory may then be a little longer
-    /// than what lies in it, if that makes it easier to use again. All that it is longer is bounded, however much is out.
+    /// Allows buffers that are a little longer than their contents, where that makes recycling easier. Call it before the
+    /// first read, and only where samples are dropped soon. The excess of all buffers together is bounded.
     fn none_is_kept(&self) {}
 }
 
@@ -47,51 +46,51 @@ impl Buffers for HeapBuffers {
 #[derive(Debug)]
 pub struct Buffer {
     memory: Heap,
-    /// How much of the memory is used.
+    /// The usable length of the memory.
     length: usize,
     filled: usize,
-    /// Where the memory goes when it is let go; back to the allocator if nowhere.
-    shelves: Option<Arc<Shelves>>,
+    /// Receives the memory when the buffer is dropped; the allocator does if this is `None`.
+    free_lists: Option<Arc<FreeLists>>,
 }
 
 impl Buffer {
-    /// `length` bytes from the program's allocator, at a multiple of `align` and of 64; `None` if it has not so much, or
-    /// `align` is no power of two.
+    /// `length` bytes from the program's allocator, aligned to `align` and to 64 bytes. `None` if memory is short or
+    /// `align` is not a power of two.
     pub fn heap(length: usize, align: usize) -> Option<Self> {
-        Some(Self { memory: Heap::new(length, align)?, length, filled: 0, shelves: None })
+        Some(Self { memory: Heap::new(length, align)?, length, filled: 0, free_lists: None })
     }
 
-    /// The first `length` bytes of `memory`, which goes to `shelves` afterwards.
-    pub(crate) fn recycled(memory: Heap, length: usize, shelves: Arc<Shelves>) -> Self {
-        debug_assert!(length <= memory.size() && memory.layout.align() == shelves.align());
-        shelves.lend(memory.size() - length);
-        Self { memory, length, filled: 0, shelves: Some(shelves) }
+    /// The first `length` bytes of `memory`, which goes to `free_lists` afterwards.
+    pub(crate) fn recycled(memory: Heap, length: usize, free_lists: Arc<FreeLists>) -> Self {
+        debug_assert!(length <= memory.size() && memory.layout.align() == free_lists.align());
+        free_lists.add_spare(memory.size() - length);
+        Self { memory, length, filled: 0, free_lists: Some(free_lists) }
     }
 
-    /// How many bytes it holds when full.
+    /// The length of the full buffer.
     pub fn capacity(&self) -> usize {
         self.length
     }
 
-    /// How many bytes its memory has.
+    /// The length of its memory.
     #[cfg(test)]
     pub(crate) fn size(&self) -> usize {
         self.memory.size()
     }
 
-    /// How many bytes have been filled.
+    /// The number of filled bytes.
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// Lets `read` fill a part of what is still empty. It returns the part that it initialised, which must begin
-    /// where the slice it was given begins (as `rustix::io::pread` returns it); the number of bytes is returned.
+    /// Lets `read` fill the empty part or a prefix of it. `read` returns the prefix that it initialised, as
+    /// `rustix::io::pread` does. Returns the number of new bytes.
     ///
     /// # Errors
     /// Those of `read`; nothing counts as filled then.
     ///
     /// # Panics
-    /// If `read` returns another slice than the beginning of what it was given.
+    /// If `read` returns a slice that is not a prefix of its argument.
     pub fn fill<E>(
         &mut self,
         read: impl for<'a> FnOnce(&'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8], E>,
@@ -109,7 +108,7 @@ impl Buffer {
         Ok(count)
     }
 
-    /// Copies `bytes` in behind what has been filled.
+    /// Appends a copy of `bytes`.
     ///
     /// # Panics
     /// If they do not fit.
@@ -119,17 +118,17 @@ impl Buffer {
         self.filled += bytes.len();
     }
 
-    /// The filled part, shared from now on. The allocation lives until the last handle is dropped.
+    /// The filled part as shared bytes. The allocation lives until the last handle is dropped.
     pub fn freeze(mut self) -> Bytes {
         let (length, filled, memory) = (self.length, self.filled, self.take());
-        match self.shelves.take() {
-            None => Bytes::from_owner(Plain { memory, filled }),
-            Some(shelves) => {
-                // What comes back knows how much was filled, and no longer how much was asked for.
-                shelves.lend(length - filled);
+        match self.free_lists.take() {
+            None => Bytes::from_owner(HeapBytes { memory, filled }),
+            Some(free_lists) => {
+                // The returned memory remembers the filled length only, not the requested one.
+                free_lists.add_spare(length - filled);
                 let memory = ManuallyDrop::new(memory);
                 let (pointer, size) = (memory.pointer, memory.size());
-                Bytes::from_owner(Shelved { pointer, size, filled, shelves })
+                Bytes::from_owner(RecycledBytes { pointer, size, filled, free_lists })
             }
         }
     }
@@ -142,14 +141,14 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(shelves) = self.shelves.take() {
-            shelves.put(self.length, self.take());
+        if let Some(free_lists) = self.free_lists.take() {
+            free_lists.put(self.length, self.take());
         }
     }
 }
 
-// SAFETY: `chunk_mut` hands out exactly the memory behind what is filled, up to the length, and `advance_mut` counts no
-// more than that as filled; its caller promises that it is initialised.
+// SAFETY: `chunk_mut` returns exactly the memory after the filled part, up to the length. `advance_mut` counts no more
+// than that as filled, and its caller guarantees that it is initialised.
 unsafe impl BufMut for Buffer {
     fn remaining_mut(&self) -> usize {
         self.length - self.filled
@@ -166,72 +165,72 @@ unsafe impl BufMut for Buffer {
 }
 
 /// Filled memory that goes back to the allocator.
-struct Plain {
+struct HeapBytes {
     memory: Heap,
     filled: usize,
 }
 
-impl AsRef<[u8]> for Plain {
+impl AsRef<[u8]> for HeapBytes {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: as in `Buffer::as_ref`; nothing is ever written here.
         unsafe { std::slice::from_raw_parts(self.memory.pointer.as_ptr(), self.filled) }
     }
 }
 
-/// Filled memory that goes to the shelves. One stays with each sample in memory, so it is no larger than [`Plain`]: the
-/// shelves know the alignment of what lies on them.
-struct Shelved {
+/// Filled memory that returns to the free lists. One exists per sample in memory, so it is no larger than [`HeapBytes`]:
+/// the free lists know the alignment of their memory.
+struct RecycledBytes {
     pointer: NonNull<u8>,
     size: usize,
     filled: usize,
-    shelves: Arc<Shelves>,
+    free_lists: Arc<FreeLists>,
 }
 
 // SAFETY: the memory is owned by this value alone and is plain bytes.
-unsafe impl Send for Shelved {}
+unsafe impl Send for RecycledBytes {}
 // SAFETY: shared references only read (`as_ref`).
-unsafe impl Sync for Shelved {}
+unsafe impl Sync for RecycledBytes {}
 
-impl AsRef<[u8]> for Shelved {
+impl AsRef<[u8]> for RecycledBytes {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: as in `Buffer::as_ref`; nothing is ever written here.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.filled) }
     }
 }
 
-impl Drop for Shelved {
+impl Drop for RecycledBytes {
     fn drop(&mut self) {
         // It was a layout in `Heap::new`, so it is one here.
-        let Ok(layout) = Layout::from_size_align(self.size, self.shelves.align()) else { return };
-        self.shelves.put(self.filled, Heap { pointer: self.pointer, layout });
+        let Ok(layout) = Layout::from_size_align(self.size, self.free_lists.align()) else { return };
+        self.free_lists.put(self.filled, Heap { pointer: self.pointer, layout });
     }
 }
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the first `filled` bytes were initialised through `fill` or `extend`, the memory is ours, at least
-        // `filled` bytes long, and nobody writes to it while `self` is borrowed.
+        // `filled` bytes long, and nothing writes to it while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.memory.pointer.as_ptr(), self.filled) }
     }
 }
 
 /// An allocation that is neither initialised nor grown.
 ///
-/// What is to begin at a cache line is not asked of the allocator so: glibc before 2.38 does not use aligned memory again
-/// that was let go, and a process grows without end. It is a plain allocation, [`LINE`] bytes longer, of which the first
-/// line at least 16 bytes in is used; the byte before it says how far in that is.
+/// Alignment to a cache line is not requested from the allocator: glibc before 2.38 does not reuse freed aligned memory, so
+/// a process would grow without bound. It is a plain allocation, [`CACHE_LINE`] bytes longer, which is used from the first
+/// cache line at least 16 bytes in. The byte before that line stores the offset.
 #[derive(Debug)]
 pub(crate) struct Heap {
     pointer: NonNull<u8>,
     layout: Layout,
 }
 
-/// What plain allocations are multiples of.
+/// The alignment of plain allocations.
 const GRAIN: usize = 16;
 
 /// The plain allocation that memory of this layout lies in.
 fn around(layout: Layout) -> Option<Layout> {
-    Layout::from_size_align(layout.size().checked_add(LINE)?, GRAIN).ok()
+    Layout::from_size_align(layout.size().checked_add(CACHE_LINE)?, GRAIN).ok()
 }
 
 // SAFETY: the allocation is owned by this value alone and is plain bytes.
@@ -245,19 +244,19 @@ impl Heap {
 
     pub(crate) fn new(length: usize, align: usize) -> Option<Self> {
         // No power of two stays none: 64 does not hide it.
-        let align = if align.is_power_of_two() { align.max(LINE) } else { return None };
+        let align = if align.is_power_of_two() { align.max(CACHE_LINE) } else { return None };
         let layout = Layout::from_size_align(length, align).ok()?;
         if length == 0 {
             return Some(Self { pointer: layout.dangling_ptr(), layout });
         }
-        if align > LINE {
+        if align > CACHE_LINE {
             // SAFETY: the layout's size is not zero.
             let pointer = unsafe { std::alloc::alloc(layout) };
             return NonNull::new(pointer).map(|pointer| Self { pointer, layout });
         }
         // SAFETY: the layout's size is not zero.
         let base = NonNull::new(unsafe { std::alloc::alloc(around(layout)?) })?;
-        let inside = LINE - base.as_ptr() as usize % LINE;
+        let inside = CACHE_LINE - base.as_ptr() as usize % CACHE_LINE;
         // SAFETY: `inside` is 16 to 64, because the base is a multiple of 16, and the allocation is 64 bytes longer than what
         // follows; so the byte before is the allocation's, too.
         let pointer = unsafe {
@@ -268,7 +267,7 @@ impl Heap {
         Some(Self { pointer, layout })
     }
 
-    /// How many bytes it has.
+    /// The length in bytes.
     pub(crate) fn size(&self) -> usize {
         self.layout.size()
     }
@@ -285,7 +284,7 @@ impl Drop for Heap {
         if self.layout.size() == 0 {
             return;
         }
-        if self.layout.align() > LINE {
+        if self.layout.align() > CACHE_LINE {
             // SAFETY: allocated in `new` with this very layout, and not yet freed.
             return unsafe { std::alloc::dealloc(self.pointer.as_ptr(), self.layout) };
         }
@@ -305,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filled_in_parts_and_frozen_without_a_copy() {
+    fn buffer_is_filled_in_parts_and_frozen_without_a_copy() {
         let mut buffer = HeapBuffers.allocate(10, 4096).unwrap();
         buffer.extend(&[1, 2, 3]);
         let count = buffer.fill(|empty| Ok::<_, ()>(empty[..4].write_copy_of_slice(&[4, 5, 6, 7]))).unwrap();
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_parts_fills_it_and_no_more() {
+    fn buffer_accepts_parts_up_to_its_length() {
         let mut buffer = crate::RecycledBuffers::default().allocate(10_000, 1).unwrap();
         let address = buffer.as_ref().as_ptr();
         buffer.put_slice(&[1; 3]);
@@ -328,25 +327,25 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_buffer_allocates_nothing_and_freezes() {
+    fn empty_buffer_allocates_nothing_and_freezes() {
         assert!(HeapBuffers.allocate(0, 1).unwrap().freeze().is_empty());
     }
 
     #[test]
     #[should_panic(expected = "other memory")]
-    fn filling_other_memory_is_caught() {
+    fn fill_of_other_memory_panics() {
         let other: &'static mut [u8] = Box::leak(vec![0; 4].into_boxed_slice());
         let _ = Buffer::heap(10, 1).unwrap().fill(|_| Ok::<_, ()>(other));
     }
 
     #[test]
-    fn what_no_machine_has_is_refused() {
+    fn impossible_length_is_refused() {
         assert!(HeapBuffers.allocate(1 << 62, 1).is_none());
         assert!(HeapBuffers.allocate(usize::MAX, 4096).is_none());
     }
 
     #[test]
-    fn alignment_that_is_no_power_of_two_is_refused() {
+    fn alignment_must_be_a_power_of_two() {
         let recycled = crate::RecycledBuffers::default();
         let buffers: [&dyn Buffers; 2] = [&HeapBuffers, &recycled];
         for buffers in buffers {
@@ -361,9 +360,9 @@ mod tests {
     /// 128 KiB and more is what an allocator maps by itself: at a page and 16 bytes, where copies are slow.
     #[test]
     fn buffers_of_any_length_begin_at_a_cache_line() {
-        let (recycled, roomy) = (crate::RecycledBuffers::default(), crate::RecycledBuffers::default());
-        roomy.none_is_kept();
-        let buffers: [&dyn Buffers; 3] = [&HeapBuffers, &recycled, &roomy];
+        let (recycled, is_roomy) = (crate::RecycledBuffers::default(), crate::RecycledBuffers::default());
+        is_roomy.none_is_kept();
+        let buffers: [&dyn Buffers; 3] = [&HeapBuffers, &recycled, &is_roomy];
         for buffers in buffers {
             for _ in 0..2 {
                 let lengths = [1, 100, 1000, 8192, 10_000, 110_000, 131_072, 300_000, 4 << 20, 9 << 20];
@@ -373,7 +372,10 @@ mod tests {
                     for mut buffer in held {
                         buffer.extend(&[7]);
                         let address = buffer.freeze().as_ptr() as usize;
-                        assert!(address.is_multiple_of(align.max(LINE)), "{length} bytes at {address:#x}");
+                        assert!(
+                            address.is_multiple_of(align.max(CACHE_LINE)),
+                            "{length} bytes at {address:#x}"
+                        );
                     }
                 }
             }

@@ -5,41 +5,40 @@ use foreread_types::{Footprint, SampleKey};
 
 use crate::{Charge, Sample, Tier, TierError};
 
-/// What a cache knows of a sample at once.
+/// The answer of a lookup, without I/O.
 #[derive(Clone, Debug)]
 pub enum Lookup {
-    /// Here it is, without I/O or copying.
+    /// The sample itself, without I/O or a copy.
     Ready(Sample),
-    /// It is kept; [`Tier::read`] it.
+    /// The sample is stored; [`Tier::read`] it.
     Stored,
-    /// It is not kept.
+    /// The sample is not stored.
     Absent,
 }
 
-/// A tier of bounded room that keeps what it is given until it is told to remove it. It never evicts by itself:
-/// placement is the planner's, and a plan that the cache may overrule is no plan.
+/// A bounded tier that keeps samples until they are removed. It never evicts automatically: the planner decides placement,
+/// and a cache must not overrule the plan.
 #[async_trait]
 pub trait CacheTier: Tier {
-    /// What a sample of n bytes takes of the room that [`reserve`](Self::reserve) hands out; also the most that a read of it
-    /// allocates.
+    /// The capacity that a sample takes, as counted by [`reserve`](Self::reserve). A read of it allocates at most as much.
     fn footprint(&self) -> Footprint;
 
-    /// Whether it keeps a sample. Never blocks.
+    /// Looks a sample up. Never blocks.
     fn lookup(&self, key: SampleKey) -> Lookup;
 
-    /// Sets aside room for `bytes` (a footprint) or says that there is none. Dropping the charge gives it back.
+    /// Reserves capacity for `bytes` (a footprint); `None` if there is none. Dropping the charge releases it.
     fn reserve(&self, bytes: u64) -> Option<Charge>;
 
-    /// Keeps `sample` under `key` in room that was reserved for it. A key that is kept already stays as it is, and
-    /// the room is given back.
+    /// Stores `sample` under `key` in reserved capacity. If the key is stored already, nothing changes and the capacity is
+    /// released.
     ///
     /// # Errors
-    /// If the sample could not be kept; the room is given back.
+    /// If the sample could not be stored; the capacity is released.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the sample either kept whole or not at all.
+    /// Dropping the future leaves the sample stored whole or not at all.
     async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError>;
 
-    /// Forgets these samples. Handles that are out stay valid, and keep their room until they are dropped.
+    /// Removes these samples. Existing handles stay valid and keep their capacity until they are dropped.
     async fn remove(&self, keys: Vec<SampleKey>);
 }

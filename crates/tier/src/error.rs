@@ -1,7 +1,7 @@
-//! What can go wrong with a read, said once for every tier.
+//! The error of every tier.
 //!
-//! The error is opaque and cheap to clone (one sample may be awaited twice). Backends only *classify*: they map their
-//! own failures to an [`ErrorKind`], and the layers decide from the kind whether to try again.
+//! It is opaque and cheap to clone, because one sample may be awaited twice. Backends only *classify*: they map their
+//! failures to an [`ErrorKind`], and the layers decide from the kind whether to retry.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,37 +16,37 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub enum ErrorKind {
     /// The object (or the prefix, or the directory) does not exist.
     NotFound,
-    /// It exists and we may not read it.
+    /// The object exists and must not be read with these credentials.
     Denied,
-    /// The credentials were right once and have expired.
+    /// The credentials have expired.
     Expired,
     /// The object is not the one that was indexed: another length, time or ETag.
     Changed,
-    /// The store asks to be asked less.
+    /// The store asks for fewer requests.
     Throttled,
-    /// A failure that may pass: a reset connection, a time-out, a 500.
+    /// A failure that may pass: a reset connection, a timeout, a 500.
     Transient,
-    /// The bytes are there and wrong: a checksum does not match.
+    /// The bytes are wrong: a checksum does not match.
     Corrupt,
-    /// A cache or a peer does not hold the sample (any more).
+    /// A cache or a peer does not hold the sample.
     Absent,
-    /// There is no room to store it.
+    /// There is no room to store the sample.
     Full,
     /// The request itself is wrong: a path that leaves the prefix, a name that is not UTF-8, a bad URL.
     Invalid,
-    /// This tier cannot do what was asked.
+    /// This tier does not support the request.
     Unsupported,
     /// An origin that lists in order found that its store does not (see
     /// [`OriginTier::list`](crate::OriginTier::list)).
     Unordered,
     /// The tier was closed while the request waited.
     Closed,
-    /// Anything else; trying again is not known to help.
+    /// Anything else; a retry is not known to help.
     Other,
 }
 
 impl ErrorKind {
-    /// A few words for the kind, as they stand in messages and in metrics' labels.
+    /// The kind as text, for messages and metric labels.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::NotFound => "not found",
@@ -66,8 +66,8 @@ impl ErrorKind {
         }
     }
 
-    /// Whether a cache that fails so has lost the sample: what it keeps is wrong, of another length, or gone. After any other
-    /// failure the next read may succeed, so the cache keeps what it has.
+    /// Whether this failure of a cache means that the sample is lost: its bytes are wrong, of another length, or gone. After
+    /// any other failure the next read may succeed, so the sample stays in the cache.
     pub const fn is_loss(self) -> bool {
         matches!(self, Self::Corrupt | Self::Changed | Self::Absent)
     }
@@ -81,10 +81,10 @@ impl fmt::Display for ErrorKind {
 
 /// A failed operation of a tier: which tier, which object, what kind, why.
 #[derive(Clone, Debug)]
-pub struct TierError(Arc<Inner>);
+pub struct TierError(Arc<ErrorDetails>);
 
 #[derive(Clone, Debug)]
-struct Inner {
+struct ErrorDetails {
     kind: ErrorKind,
     tier: String,
     object: Option<String>,
@@ -97,57 +97,73 @@ impl TierError {
     /// An error of `kind` in the tier named `tier`.
     pub fn new(kind: ErrorKind, tier: impl Into<String>) -> Self {
         let tier = tier.into();
-        Self(Arc::new(Inner { kind, tier, object: None, detail: None, retry_after: None, source: None }))
+        Self(Arc::new(ErrorDetails {
+            kind,
+            tier,
+            object: None,
+            detail: None,
+            retry_after: None,
+            source: None,
+        }))
     }
 
-    fn edit(mut self, change: impl FnOnce(&mut Inner)) -> Self {
+    /// A request or a setting that cannot be right.
+    pub fn invalid(tier: &str, object: &str, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, tier).with_object(object).with_detail(detail)
+    }
+
+    /// An object that is not the one that was indexed.
+    pub fn changed(tier: &str, object: &str, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Changed, tier).with_object(object).with_detail(detail)
+    }
+
+    fn edit(mut self, change: impl FnOnce(&mut ErrorDetails)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
     }
 
-    /// Names the object, sample or directory that was asked for. An empty name is none.
+    /// Sets the object, sample or directory of the request. An empty name is ignored.
     #[must_use]
     pub fn with_object(self, object: impl Into<String>) -> Self {
         let object = object.into();
-        self.edit(|inner| inner.object = (!object.is_empty()).then_some(object))
+        self.edit(|details| details.object = (!object.is_empty()).then_some(object))
     }
 
-    /// Says in the message what the kind alone does not: the cause and the remedy.
+    /// Sets the detail of the message: the cause and the remedy.
     #[must_use]
     pub fn with_detail(self, detail: impl Into<String>) -> Self {
-        self.edit(|inner| inner.detail = Some(detail.into()))
+        self.edit(|details| details.detail = Some(detail.into()))
     }
 
-    /// Keeps the store's own `Retry-After`, if it sent one.
+    /// Sets the store's `Retry-After`, if it sent one.
     #[must_use]
     pub fn with_retry_after(self, wait: impl Into<Option<Duration>>) -> Self {
         let wait = wait.into();
-        self.edit(|inner| inner.retry_after = wait)
+        self.edit(|details| details.retry_after = wait)
     }
 
-    /// Keeps the error that caused this one.
+    /// Sets the error that caused this one.
     #[must_use]
     pub fn with_source(self, source: impl Into<BoxError>) -> Self {
-        self.edit(|inner| inner.source = Some(source.into().into()))
+        self.edit(|details| details.source = Some(source.into().into()))
     }
 
-    /// A number that clones of one error share and no other error has, as long as one of them lives. A read that failed for
-    /// several requests at once is recognised by it.
+    /// Identifies an error and its clones while one of them lives. It shows that several requests failed by one read.
     pub fn failure(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether the same request may succeed later without anybody doing anything.
+    /// Whether the same request may succeed later without a change by the user.
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Throttled | ErrorKind::Transient | ErrorKind::Expired)
     }
 
-    /// How long the store asked to be left alone, where it said so.
+    /// The store's `Retry-After`.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
@@ -157,20 +173,20 @@ impl TierError {
         &self.0.tier
     }
 
-    /// The object that was asked for, where there was one.
+    /// The object of the request, if it has one.
     pub fn object(&self) -> Option<&str> {
         self.0.object.as_deref()
     }
 
-    /// What the message says beyond tier, object and kind, where it says more.
+    /// The message beyond tier, object and kind, if there is more.
     pub fn detail(&self) -> Option<&str> {
         self.0.detail.as_deref()
     }
 }
 
 impl fmt::Display for TierError {
-    /// `local: images/a.jpg: changed since it was indexed: 17 bytes instead of 20`. The source is left to the reader
-    /// of the chain ([`std::error::Error::source`]).
+    /// `local: images/a.jpg: changed since it was indexed: 17 bytes instead of 20`. The source is not included; see
+    /// [`std::error::Error::source`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.0.tier)?;
         if let Some(object) = &self.0.object {
@@ -197,17 +213,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_names_tier_object_kind_and_cause() {
+    fn error_names_tier_object_kind_and_cause() {
         let error = TierError::new(ErrorKind::Changed, "local")
             .with_object("images/a.jpg")
             .with_detail("17 bytes instead of 20")
-            .with_source(std::io::Error::other("inner"));
+            .with_source(std::io::Error::other("details"));
         assert_eq!(
             error.to_string(),
             "local: images/a.jpg: changed since it was indexed: 17 bytes instead of 20"
         );
         assert_eq!((error.object(), error.detail()), (Some("images/a.jpg"), Some("17 bytes instead of 20")));
-        assert_eq!(error.source().unwrap().to_string(), "inner");
+        assert_eq!(error.source().unwrap().to_string(), "details");
         assert!(!error.is_retryable());
         assert!(TierError::new(ErrorKind::Throttled, "s3").is_retryable());
         assert_eq!(error.failure(), error.clone().failure());

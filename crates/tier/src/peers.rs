@@ -1,14 +1,14 @@
-//! What ranks do for each other: ask for samples, and answer.
+//! Reads between ranks: requests, replies, and the service of an owner.
 //!
-//! Whoever asks sees a [`Tier`] for each store of the cluster, so that limits, retries and breakers are layers there as
-//! everywhere. Whoever answers is the engine, through [`Serve`]: it alone knows what it keeps, what it is reading and
-//! what it has to read for others. An answer that must come from the origin first says so at once
-//! ([`Served::Reading`]): that an owner is slow and that it is gone look alike from outside, and only the second is a
-//! reason to read the sample oneself. The price is a few bytes on the wire for each sample that is not there yet.
+//! A client sees a [`Tier`] for each store of the cluster, so limits, retries and breakers are layers there as everywhere.
+//! The engine answers, through [`Serve`]: it alone knows which samples it holds, reads, or has to read for others. A reply
+//! that needs the origin first is announced at once ([`Served::Reading`]). From outside, a slow owner and a dead owner look
+//! alike, and only a dead one is a reason to read the sample from the origin. The price is a few bytes on the wire for each
+//! sample that is not ready.
 //!
-//! How long a sample is worth waiting for, only the asker's engine knows: a sample that is needed in a minute may take its
-//! time on a slow link, and the same link must not hold up a trainer. So the engine reads late samples from the origin as
-//! well and cancels the request that lost ([`Peers::cancel`]).
+//! Only the client's engine knows how long a sample is worth waiting for. A sample needed in a minute may take its time on
+//! a slow link, and the same link must not delay a trainer. So the engine reads late samples from the origin as well, and
+//! cancels the request that lost ([`Peers::cancel`]).
 
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
@@ -19,35 +19,35 @@ use futures::stream::BoxStream;
 
 use crate::{Sample, Tier, TierError};
 
-/// A sample that another rank asks for.
+/// A request of another rank for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Unique within the batch; the answer carries it back.
+    /// Unique within the batch; the reply carries it back.
     pub tag: u32,
     /// The sample.
     pub key: SampleKey,
-    /// When the asker's trainer needs it, on the asker's clock of uses: a smaller tick is more urgent.
+    /// When the client's trainer needs it, in the client's ticks: a smaller tick is more urgent.
     pub due: Tick,
 }
 
-/// What is said of a sample that was asked for.
+/// A reply to a request for a sample.
 #[derive(Clone, Debug)]
 pub enum Served {
-    /// It is not here yet and is being read: worth waiting for. Comes before the answer, at most once.
+    /// The sample is being read, so waiting is worthwhile. Precedes the answer, at most once.
     Reading {
-        /// Which.
+        /// The tag of the request.
         tag: u32,
     },
     /// The answer: the bytes, or why there are none.
     Done {
-        /// Which.
+        /// The tag of the request.
         tag: u32,
         /// The answer.
         result: Result<Bytes, TierError>,
     },
-    /// The answer, where the sample is at hand and stays: its checksum is computed once, however often it is asked for.
+    /// The answer from a cached sample, whose checksum is computed only once.
     Kept {
-        /// Which.
+        /// The tag of the request.
         tag: u32,
         /// The sample.
         sample: Sample,
@@ -65,34 +65,34 @@ impl Served {
     }
 }
 
-/// The answers to a batch: one for each tag ([`Served::answer`]), in any order, then the end. Dropping it cancels what nobody
-/// else waits for.
+/// The replies to a batch: one answer per tag ([`Served::answer`]), in any order, then the end. Dropping the stream cancels
+/// the reads that no other caller waits for.
 pub type Serving = BoxStream<'static, Served>;
 
-/// What a rank does for others.
+/// The service of a rank for other ranks.
 pub trait Serve: Debug + Send + Sync + 'static {
-    /// Starts to answer a batch and returns at once. What is not this rank's to serve is
+    /// Starts to answer a batch and returns at once. A sample that this rank does not own is
     /// [`ErrorKind::Absent`](crate::ErrorKind::Absent).
     fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving;
 }
 
-/// The other ranks of a run, as one rank sees them.
+/// The other ranks of a run, as seen by one rank.
 pub trait Peers: Debug + Send + Sync + 'static {
     /// This rank.
     fn rank(&self) -> Rank;
 
-    /// How many there are.
+    /// The number of ranks.
     fn world_size(&self) -> u32;
 
-    /// What `store` holds, read by asking a rank that uses it; `None` for this rank's own store and for one that
-    /// nobody uses. Requests need their key, and nothing of the object but its length.
+    /// The samples in `store`, read through a rank that uses it. `None` for this rank's own store and for a store without
+    /// ranks. Requests need the key and the object's length only.
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>>;
 
-    /// The sample that `store` was asked for is no longer wanted. If its request is still open, it fails with
+    /// Cancels a request for a sample of `store`. If it is still open, it fails with
     /// [`ErrorKind::Transient`](crate::ErrorKind::Transient) and is cancelled at the owner. Returns at once.
     fn cancel(&self, store: StoreId, key: SampleKey);
 
-    /// Answers what others ask from now on. Until then their questions wait; when `source` is gone, they are told that nothing
-    /// is held.
+    /// Starts to answer requests of other ranks, which wait until then. Once `source` is dropped, the answer is
+    /// [`ErrorKind::Absent`](crate::ErrorKind::Absent).
     fn serve(&self, source: Weak<dyn Serve>);
 }

@@ -1,80 +1,80 @@
-//! Memory that is used again, the most recently used first.
+//! Recycled memory, most recently freed first.
 //!
-//! An origin reads a sample into memory, the trainer lets go of it some milliseconds later, and the next sample of
-//! about that size comes right after. Where the allocator hands out other memory each time, the processor's caches hold
-//! none of it, and where it gives memory back to the kernel in between, every page of it is faulted in and cleared
-//! again: reading a page-cached sample of 100 KB then takes two to four times as long. Freed buffers are therefore kept
-//! on shelves by size, and the one that was freed last is handed out first.
+//! An origin reads a sample into memory, the trainer drops it some milliseconds later, and a sample of about that size
+//! follows. If the allocator returns other memory each time, none of it is in the processor's caches. If it returns memory
+//! to the kernel in between, every page is faulted in and cleared again. Reading a page-cached sample of 100 KB then takes
+//! two to four times as long. So freed buffers are kept in free lists by size, and the last freed one is reused first.
 //!
-//! Memory is taken from the allocator exactly as long as it is asked for, and reused where it is at most two sixty-fourths
-//! too long: the price is that much, for the samples that get it. Samples of many lengths then find none that fits every
-//! third time. Where none is kept ([`Buffers::none_is_kept`]), memory is taken up to an eighth longer, so that all on a
-//! shelf fits whoever looks there, and a few shelves serve all. That is nobody's memory, so all that is too long
-//! together is at most [`SPARE`]; beyond that, only memory of the very length is handed out. What lies on the shelves is
-//! bounded, too; beyond that, memory goes back to the allocator. So does what was not taken while [`SWEEP`] limits' worth of memory came back: each shelf would
-//! else keep the most that it ever held, and samples of many lengths fill it to the limit epoch by epoch. Small buffers are left to the allocator, which is good at them; very large ones too, because
-//! a few of them would fill the shelves. Memory that begins at a page, for direct I/O, lies on shelves of its own, with the
-//! same bound for both together.
+//! * Memory is allocated exactly as long as requested, and reused where it is at most two sixty-fourths too long. That
+//!   excess is the price. With samples of many lengths, every third request finds no match.
+//! * After [`Buffers::none_is_kept`], memory is allocated up to an eighth longer, so that everything in a free list fits
+//!   every request for it and a few lists suffice. The total excess is at most [`MAX_SPARE`]. Beyond that, only memory of the
+//!   exact length is handed out.
+//! * Free memory is bounded as well; above the bound it returns to the allocator. So does memory that was not reused while
+//!   [`SWEEP_LIMITS`] limits' worth of memory came back. Otherwise each list would keep its peak, and samples of many
+//!   lengths would fill the limit epoch by epoch.
+//! * Small buffers are left to the allocator, which handles them well, and so are very large ones, because a few would fill
+//!   the limit. Page-aligned memory for direct I/O has its own free lists, which share the bound.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Buffers;
-use crate::buffers::{Buffer, Heap, LINE};
+use crate::buffers::{Buffer, CACHE_LINE, Heap};
 
-/// Bytes on the shelves where nobody says otherwise.
-const LIMIT: usize = 32 << 20;
+/// Default bound on free memory, in bytes.
+const DEFAULT_LIMIT: usize = 32 << 20;
 
-/// Bytes by which all memory that is out together may be longer than what was asked for, where it is made longer.
-const SPARE: usize = 16 << 20;
+/// Bound on the excess of all buffers in use together, in bytes.
+const MAX_SPARE: usize = 16 << 20;
 
-/// What lies untouched while so many times the limit is put back is given up.
-const SWEEP: usize = 2;
+/// Memory that stays unused while this many times the limit is returned is released.
+const SWEEP_LIMITS: usize = 2;
 
-/// Buffers of `1 << SMALLEST` to `1 << LARGEST` bytes are kept.
-const SMALLEST: u32 = 13;
-const LARGEST: u32 = 23;
+/// Buffers of `1 << MIN_POWER` to `1 << MAX_POWER` bytes are recycled.
+const MIN_POWER: u32 = 13;
+const MAX_POWER: u32 = 23;
 
-/// `1 << STEPS` shelves between a power of two and the next.
+/// `1 << STEPS` free lists between a power of two and the next.
 const STEPS: u32 = 6;
 
-/// `1 << ROOMY` lengths between a power of two and the next, where memory may be longer than what lies in it.
-const ROOMY: u32 = 3;
+/// `1 << ROOMY_STEPS` lengths between a power of two and the next, where memory may be longer than its contents.
+const ROOMY_STEPS: u32 = 3;
 
-/// All shelves.
-const SHELVES: usize = ((LARGEST - SMALLEST) << STEPS) as usize + 1;
+/// The number of free lists.
+const FREE_LISTS: usize = ((MAX_POWER - MIN_POWER) << STEPS) as usize + 1;
 
-/// What memory for direct I/O begins at a multiple of.
+/// The alignment of memory for direct I/O.
 const PAGE: usize = 4096;
 
-/// Memory from the program's allocator, used again. Clones share it.
+/// Recycles memory from the program's allocator. Clones share it.
 #[derive(Clone, Debug)]
 pub struct RecycledBuffers {
-    plain: Arc<Shelves>,
-    paged: Arc<Shelves>,
-    roomy: Arc<AtomicBool>,
+    plain: Arc<FreeLists>,
+    paged: Arc<FreeLists>,
+    is_roomy: Arc<AtomicBool>,
 }
 
 impl Default for RecycledBuffers {
     fn default() -> Self {
-        Self::new(LIMIT)
+        Self::new(DEFAULT_LIMIT)
     }
 }
 
 impl RecycledBuffers {
-    /// Keeps at most `limit` bytes for later use.
+    /// Keeps at most `limit` bytes of free memory.
     pub fn new(limit: usize) -> Self {
         let (kept, spare) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-        let shelves = |align| {
-            let shelves = std::array::from_fn(|_| Mutex::default());
+        let free_lists = |align| {
+            let free_lists = std::array::from_fn(|_| Mutex::default());
             let (kept, spare) = (Arc::clone(&kept), Arc::clone(&spare));
-            Arc::new(Shelves { align, limit, kept, spare, since: AtomicUsize::new(0), shelves })
+            Arc::new(FreeLists { align, limit, kept, spare, since: AtomicUsize::new(0), free_lists })
         };
-        Self { plain: shelves(LINE), paged: shelves(PAGE), roomy: Arc::default() }
+        Self { plain: free_lists(CACHE_LINE), paged: free_lists(PAGE), is_roomy: Arc::default() }
     }
 
-    /// Bytes that wait for their next use.
+    /// Bytes of free memory.
     pub fn kept(&self) -> usize {
         self.plain.kept.load(Ordering::Relaxed)
     }
@@ -85,78 +85,78 @@ impl Buffers for RecycledBuffers {
         if !align.is_power_of_two() || align > PAGE {
             return Buffer::heap(length, align);
         }
-        let shelves = if align <= LINE { &self.plain } else { &self.paged };
-        // How much longer it may be, and is made.
-        let (most, size) = match self.roomy.load(Ordering::Relaxed) {
+        let free_lists = if align <= CACHE_LINE { &self.plain } else { &self.paged };
+        // The largest excess, and the length to allocate.
+        let (most, size) = match self.is_roomy.load(Ordering::Relaxed) {
             false => (usize::MAX, length),
             true => {
-                let most = SPARE.saturating_sub(shelves.spare.load(Ordering::Relaxed));
+                let most = MAX_SPARE.saturating_sub(free_lists.spare.load(Ordering::Relaxed));
                 let size = with_room(length);
                 (most, if size - length <= most { size } else { length })
             }
         };
-        let Some(shelf) = shelf_of(size) else { return Buffer::heap(length, align) };
+        let Some(list) = list_of(size) else { return Buffer::heap(length, align) };
         let lengths = length..=length.saturating_add(most);
-        let kept = shelves.take(shelf, &lengths).or_else(|| shelves.take(shelf + 1, &lengths));
-        let memory = kept.or_else(|| Heap::new(size, shelves.align))?;
-        Some(Buffer::recycled(memory, length, Arc::clone(shelves)))
+        let kept = free_lists.take(list, &lengths).or_else(|| free_lists.take(list + 1, &lengths));
+        let memory = kept.or_else(|| Heap::new(size, free_lists.align))?;
+        Some(Buffer::recycled(memory, length, Arc::clone(free_lists)))
     }
 
     fn none_is_kept(&self) {
-        self.roomy.store(true, Ordering::Relaxed);
+        self.is_roomy.store(true, Ordering::Relaxed);
     }
 }
 
-/// Free memory by size, all of it at multiples of `align`.
+/// Free memory by size, all of it aligned to `align`.
 #[derive(Debug)]
-pub(crate) struct Shelves {
+pub(crate) struct FreeLists {
     align: usize,
     limit: usize,
-    /// On these shelves and those that share the limit.
+    /// Free bytes of all lists that share the limit.
     kept: Arc<AtomicUsize>,
-    /// By how much all that is out is longer than what was asked for, or is filled; the same for both.
+    /// The excess of all buffers in use over their requested or filled lengths; shared like `kept`.
     spare: Arc<AtomicUsize>,
-    /// Bytes that were put on these since the last sweep.
+    /// Bytes returned since the last sweep.
     since: AtomicUsize,
-    shelves: [Mutex<Shelf>; SHELVES],
+    free_lists: [Mutex<FreeList>; FREE_LISTS],
 }
 
-/// Memory of about one length, what was freed last at the end.
+/// Memory of about one length, the last freed at the end.
 #[derive(Debug, Default)]
-struct Shelf {
+struct FreeList {
     free: Vec<Heap>,
-    /// The fewest that lay here since the last sweep: the first so many were not touched.
+    /// The smallest length of `free` since the last sweep: that many from the front were not used.
     least: usize,
 }
 
-impl Shelves {
-    /// What the memory that lies here is aligned to.
+impl FreeLists {
+    /// The alignment of the memory.
     pub(crate) fn align(&self) -> usize {
         self.align
     }
 
-    fn take(&self, shelf: usize, lengths: &RangeInclusive<usize>) -> Option<Heap> {
-        let mut shelf = self.shelves.get(shelf)?.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = shelf.free.pop_if(|memory| lengths.contains(&memory.size()))?;
-        shelf.least = shelf.least.min(shelf.free.len());
-        drop(shelf);
+    fn take(&self, list: usize, lengths: &RangeInclusive<usize>) -> Option<Heap> {
+        let mut list = self.free_lists.get(list)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = list.free.pop_if(|memory| lengths.contains(&memory.size()))?;
+        list.least = list.least.min(list.free.len());
+        drop(list);
         self.kept.fetch_sub(memory.size(), Ordering::Relaxed);
         Some(memory)
     }
 
-    /// Notes that so many bytes more are out for nothing.
-    pub(crate) fn lend(&self, spare: usize) {
+    /// Adds to the excess of the buffers in use.
+    pub(crate) fn add_spare(&self, spare: usize) {
         self.spare.fetch_add(spare, Ordering::Relaxed);
     }
 
-    /// Keeps `memory`, of which so many bytes were of use, or gives it back to the allocator.
+    /// Keeps `memory`, of which `used` bytes were requested, or returns it to the allocator.
     pub(crate) fn put(&self, used: usize, memory: Heap) {
         let size = memory.size();
         self.spare.fetch_sub(size - used, Ordering::Relaxed);
-        let Some(shelf) = shelf_of(size) else { return };
+        let Some(list) = list_of(size) else { return };
         let since = self.since.fetch_add(size, Ordering::Relaxed);
-        let due = self.limit.saturating_mul(SWEEP);
-        // One of those who come at once sweeps.
+        let due = self.limit.saturating_mul(SWEEP_LIMITS);
+        // Of several threads, exactly one sweeps.
         if since < due && since + size >= due {
             self.sweep();
             self.since.store(0, Ordering::Relaxed);
@@ -165,17 +165,17 @@ impl Shelves {
             self.kept.fetch_sub(size, Ordering::Relaxed);
             return;
         }
-        self.shelves[shelf].lock().unwrap_or_else(PoisonError::into_inner).free.push(memory);
+        self.free_lists[list].lock().unwrap_or_else(PoisonError::into_inner).free.push(memory);
     }
 
-    /// Gives up what was not touched since the last time.
+    /// Releases memory that was not used since the last sweep.
     fn sweep(&self) {
-        for shelf in &self.shelves {
+        for list in &self.free_lists {
             let untouched: Vec<Heap> = {
-                let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
-                let least = shelf.least;
-                let untouched = shelf.free.drain(..least).collect();
-                shelf.least = shelf.free.len();
+                let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+                let least = list.least;
+                let untouched = list.free.drain(..least).collect();
+                list.least = list.free.len();
                 untouched
             };
             let bytes: usize = untouched.iter().map(Heap::size).sum();
@@ -184,22 +184,23 @@ impl Shelves {
     }
 }
 
-/// `length`, and what is missing to the next of a few lengths.
+/// `length` rounded up to the next of a few lengths.
 fn with_room(length: usize) -> usize {
     match length.checked_ilog2() {
-        Some(power) if power >= SMALLEST => length.next_multiple_of(1 << (power - ROOMY)),
+        Some(power) if power >= MIN_POWER => length.next_multiple_of(1 << (power - ROOMY_STEPS)),
         _ => length,
     }
 }
 
-/// Where memory of `length` bytes lies, beside some that is a little shorter or longer. All on the next shelf is longer.
-fn shelf_of(length: usize) -> Option<usize> {
-    if !(1 << SMALLEST..=1 << LARGEST).contains(&length) {
+/// The free list for memory of `length` bytes. It also holds slightly shorter and longer memory; the next list holds only
+/// longer memory.
+fn list_of(length: usize) -> Option<usize> {
+    if !(1 << MIN_POWER..=1 << MAX_POWER).contains(&length) {
         return None;
     }
     let power = length.ilog2();
     let above = (length - (1 << power)) >> (power - STEPS);
-    Some((((power - SMALLEST) << STEPS) as usize) + above)
+    Some((((power - MIN_POWER) << STEPS) as usize) + above)
 }
 
 #[cfg(test)]
@@ -209,23 +210,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shelf_holds_what_is_about_as_long() {
-        let mut shelf = 0;
-        let mut first = 1 << SMALLEST;
-        for length in 1 << SMALLEST..=1 << LARGEST {
-            let on = shelf_of(length).unwrap();
-            if on != shelf {
-                assert_eq!(on, shelf + 1, "{length}");
-                (shelf, first) = (on, length);
+    fn free_list_holds_similar_lengths() {
+        let mut list = 0;
+        let mut first = 1 << MIN_POWER;
+        for length in 1 << MIN_POWER..=1 << MAX_POWER {
+            let on = list_of(length).unwrap();
+            if on != list {
+                assert_eq!(on, list + 1, "{length}");
+                (list, first) = (on, length);
             }
             assert!((length - first) << STEPS < first, "{length} lies beside {first}");
         }
-        assert_eq!(shelf, SHELVES - 1);
-        assert!(shelf_of((1 << SMALLEST) - 1).is_none() && shelf_of((1 << LARGEST) + 1).is_none());
+        assert_eq!(list, FREE_LISTS - 1);
+        assert!(list_of((1 << MIN_POWER) - 1).is_none() && list_of((1 << MAX_POWER) + 1).is_none());
     }
 
     #[test]
-    fn what_was_freed_last_is_used_first_and_exactly_as_long_as_asked() {
+    fn last_freed_memory_is_reused_first() {
         let buffers = RecycledBuffers::default();
         let (first, second) = (buffers.allocate(100_000, 1).unwrap(), buffers.allocate(100_000, 1).unwrap());
         let (old, young) = (first.as_ref().as_ptr(), second.as_ref().as_ptr());
@@ -243,14 +244,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "out of range")]
-    fn nothing_is_written_behind_the_length() {
+    fn write_past_the_length_panics() {
         let buffers = RecycledBuffers::default();
         drop(buffers.allocate(100_100, 1).unwrap());
         buffers.allocate(100_000, 1).unwrap().extend(&[0; 100_001]);
     }
 
     #[test]
-    fn no_more_than_the_limit_is_kept() {
+    fn free_memory_is_bounded_by_the_limit() {
         let buffers = RecycledBuffers::new(250_000);
         let held: Vec<Buffer> = (0..5).map(|_| buffers.allocate(100_000, 1).unwrap()).collect();
         drop(held);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn where_none_is_kept_a_few_lengths_serve_all() {
+    fn rounded_lengths_share_free_lists() {
         let buffers = RecycledBuffers::default();
         buffers.none_is_kept();
         for length in (90_000..130_000).step_by(500) {
@@ -275,16 +276,16 @@ mod tests {
             buffers.kept(),
             (88 << 10) + (96 << 10) + (104 << 10) + (112 << 10) + (120 << 10) + (128 << 10)
         );
-        for length in [(1 << SMALLEST) - 1, 1 << SMALLEST, 100_000, (1 << LARGEST) - 1, 1 << LARGEST] {
+        for length in [(1 << MIN_POWER) - 1, 1 << MIN_POWER, 100_000, (1 << MAX_POWER) - 1, 1 << MAX_POWER] {
             assert!(with_room(length) >= length && with_room(length) <= length + length / 8, "{length}");
         }
         assert_eq!(with_room(0), 0);
     }
 
-    /// Else a look-ahead of 4 GiB took half a gibibyte that nobody counts.
+    /// Otherwise a look-ahead of 4 GiB took half a gibibyte of uncounted memory.
     #[test]
     // semantics: CACHE-6
-    fn spare_bytes_of_longer_buffers_are_bounded_in_all() {
+    fn spare_bytes_are_bounded_in_total() {
         let buffers = RecycledBuffers::default();
         buffers.none_is_kept();
         let spare = || buffers.plain.spare.load(Ordering::Relaxed);
@@ -293,7 +294,7 @@ mod tests {
             for length in (0..6000).map(|number| 90_000 + number * 7919 % 40_000) {
                 let mut buffer = buffers.allocate(length, 1).unwrap();
                 assert!(buffer.size() <= length + length / 8);
-                // As long as the buffer, or not, or never frozen: what is lent comes back.
+                // Full, not full, or never frozen: the spare bytes are returned.
                 buffer.extend(&[1; 90_000]);
                 if length % 3 > 0 {
                     buffer.put_bytes(1, length - 90_000);
@@ -302,7 +303,7 @@ mod tests {
                     held.push(Err(buffer));
                 }
             }
-            assert!((SPARE / 2..=SPARE).contains(&spare()), "{} in round {round}", spare());
+            assert!((MAX_SPARE / 2..=MAX_SPARE).contains(&spare()), "{} in round {round}", spare());
             held.drain(..held.len() / 2);
         }
         held.clear();
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_any_longer_is_given_up() {
+    fn unused_free_memory_is_released() {
         let buffers = RecycledBuffers::new(1 << 20);
         let burst: Vec<Buffer> = (0..8).map(|_| buffers.allocate(100_000, 1).unwrap()).collect();
         drop(burst);
@@ -325,7 +326,7 @@ mod tests {
             drop(held);
         }
         assert_eq!(buffers.kept(), 200_000);
-        // Nor does it keep out what is used instead, when it fills the shelves.
+        // Nor does it keep out what is used instead, when it fills the free lists.
         drop((0..12).map(|_| buffers.allocate(100_000, 1).unwrap()).collect::<Vec<_>>());
         for _ in 0..50 {
             drop([buffers.allocate(200_000, 1).unwrap(), buffers.allocate(200_000, 1).unwrap()]);
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_direct_reads_is_used_again_and_stays_aligned() {
+    fn page_aligned_memory_is_recycled() {
         let buffers = RecycledBuffers::new(300_000);
         let plain = buffers.allocate(114_688, 1).unwrap();
         let first = buffers.allocate(114_688, 4096).unwrap();
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_may_outlive_what_made_them() {
+    fn buffers_outlive_their_pool() {
         let buffers = RecycledBuffers::default();
         let mut buffer = buffers.allocate(50_000, 1).unwrap();
         drop(buffers);

@@ -1,42 +1,42 @@
-//! What a read asks for.
+//! Read requests, objects and versions.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use foreread_types::{SampleKey, Tick};
 
-/// What tells one state of an object from another.
+/// Identifies one state of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Version {
     /// Time of the last modification, in nanoseconds since 1970 (negative before).
     Modified(i64),
-    /// A file's time of the last modification, and what its file system knows of its last change. The first can be set to
-    /// anything, the second cannot: a listing that has it tells data from others that were put in their place. Reads
-    /// compare the first alone, because a change of owner or mode changes the second, too, and catalogs keep the first.
+    /// A file's modification time, and its file system's record of the last change. The first can be set to any value, the
+    /// second cannot, so a listing with it detects data that were replaced. Reads compare the first alone, because a change
+    /// of owner or mode also changes the second, and catalogs store only the first.
     Written {
         /// As in [`Modified`](Self::Modified).
         modified: i64,
-        /// What is known of the last change.
+        /// The record of the last change.
         changed: Change,
     },
     /// The store's own tag.
     ETag(Arc<str>),
 }
 
-/// What is known of a file's last change. Numbers stand for the file (its inode) and the time of the change together.
+/// A file system's record of a file's last change. The numbers combine the file's inode and the time of the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Change {
     /// The file system sets the time itself, at every write.
     Kept(u64),
-    /// The file system passes on the time of another one below it, which may be an image: equal numbers prove nothing.
+    /// The file system passes on the time of an underlying one, which may be an image: equal numbers prove nothing.
     Claimed(u64),
-    /// The file lies on another file system than the directory that was listed: nothing is known.
+    /// The file is on another file system than the listed directory: there is no record.
     Elsewhere,
 }
 
 impl Version {
-    /// The time of the last modification, where that is what tells states apart.
+    /// The modification time, unless the version is an ETag.
     pub fn modified(&self) -> Option<i64> {
         match self {
             Self::Modified(modified) | Self::Written { modified, .. } => Some(*modified),
@@ -45,56 +45,61 @@ impl Version {
     }
 }
 
-/// One object of an origin: what a listing finds and what a read names.
+/// A modification time as [`Version::Modified`] stores it; saturates.
+pub fn unix_nanoseconds(seconds: i64, nanoseconds: impl Into<i64>) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds.into())
+}
+
+/// One object of an origin, as listings return it and reads name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Object {
-    /// Path below the origin's prefix, `/` between its parts, UTF-8, neither absolute nor climbing.
+    /// UTF-8 path below the origin's prefix with `/` between its components; see [`check_path`](crate::check_path).
     pub path: Arc<str>,
     /// Length in bytes.
     pub size: u64,
-    /// The state that was indexed; a read of another state is [`ErrorKind::Changed`](crate::ErrorKind::Changed).
-    /// `None` where the origin has none.
+    /// The indexed state; a read of another state is [`ErrorKind::Changed`](crate::ErrorKind::Changed). `None` if the
+    /// origin has no versions.
     pub version: Option<Version>,
 }
 
-/// Which part of an object a sample is.
+/// The part of an object that a sample is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Span {
-    /// All of it, in one request; a length other than [`Object::size`] means that the object has changed.
+    /// The whole object, in one request. A length other than [`Object::size`] means that the object has changed.
     Whole,
-    /// These bytes of it; never empty (an empty sample is `Whole` of an empty object, or read by nobody).
+    /// These bytes; never empty (an empty sample is `Whole` of an empty object, or never read).
     Range(Range<u64>),
 }
 
-/// One read. It says everything that any tier may need, so that it can travel through layers and on to another tier.
-/// Layers and backends share it ([`Arc`]) instead of copying it.
+/// One read. It has everything that any tier may need, so it can pass through layers to another tier. Layers and backends
+/// share it ([`Arc`]) instead of copying it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// What caches and peers know the sample by.
+    /// The sample's key in caches and peers.
     pub key: SampleKey,
-    /// What the origin knows it by. For caches and peers, which know it by its key, this may be an object without a path that
-    /// is as long as the sample: names may lie in a file, and looking one up takes time.
+    /// The sample's object in the origin. Reads from caches and peers may pass an object without a path and with the
+    /// sample's length, because a path may be stored in a file and its lookup takes time.
     pub object: Object,
-    /// Which part of the object.
+    /// The part of the object.
     pub span: Span,
     /// When the trainer needs it: a smaller tick is more urgent.
     pub due: Tick,
-    /// The block that it is a part of, where it is read together with others.
+    /// The block that the read belongs to, if any.
     pub block: Option<Arc<Block>>,
 }
 
-/// A part of an object that its caller has decided to read in one request, by several reads in one burst. A layer that joins
-/// reads joins these whatever that costs; other tiers need not know it.
+/// A part of an object that the caller reads in one request, by several reads in one burst. A layer that joins reads always
+/// joins these. Other tiers ignore it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// What tells it from other blocks of the object: bytes that its reads lie in.
+    /// The bytes that contain its reads; they identify the block within the object.
     pub bytes: Range<u64>,
-    /// How many reads it has.
+    /// The number of its reads.
     pub reads: usize,
 }
 
 impl ReadRequest {
-    /// A read by itself.
+    /// A read without a block.
     pub const fn new(key: SampleKey, object: Object, span: Span, due: Tick) -> Self {
         Self { key, object, span, due, block: None }
     }
@@ -104,6 +109,21 @@ impl ReadRequest {
         match &self.span {
             Span::Whole => self.object.size,
             Span::Range(range) => range.end.saturating_sub(range.start),
+        }
+    }
+
+    /// The requested bytes of the object.
+    ///
+    /// # Errors
+    /// The reason, if the range is empty or ends after the object.
+    pub fn range(&self) -> Result<Range<u64>, String> {
+        let size = self.object.size;
+        match &self.span {
+            Span::Whole => Ok(0..size),
+            Span::Range(range) if range.start < range.end && range.end <= size => Ok(range.clone()),
+            Span::Range(Range { start, end }) => {
+                Err(format!("invalid range: bytes {start}..{end} of {size}"))
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! A sample's bytes and the charge that counts them.
+//! A sample's bytes and their charge.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,22 +8,22 @@ use bytes::Bytes;
 
 use crate::Charge;
 
-/// What all clones of a sample share.
-struct Shared {
+/// The state shared by all clones of a sample.
+struct SampleShared {
     data: Bytes,
     charge: Mutex<Option<Charge>>,
-    /// For readers on this node.
+    /// Checksum for readers on this node.
     crc32c: OnceLock<u32>,
-    /// For readers on others.
+    /// Tag for readers on other nodes.
     tag: OnceLock<SampleTag>,
 }
 
-/// A keyed tag of a sample's bytes. Whoever has the key makes and checks it; here it is only kept.
+/// A keyed authentication tag of a sample's bytes. The connection computes and checks it; the sample only stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleTag {
-    /// Which of this process's keys has made it.
+    /// The number of the key within this process.
     pub by: u32,
-    /// The number that the key was used with.
+    /// The nonce.
     pub number: u64,
     /// The tag.
     pub tag: [u8; 16],
@@ -31,53 +31,53 @@ pub struct SampleTag {
 
 /// The bytes of one sample; clones share both the bytes and the charge.
 ///
-/// The charge ends with the last clone, and with the last slice of what [`bytes`](Self::bytes) returns.
-/// [`recharge`](Self::recharge) moves a sample from one budget to another (from look-ahead to the memory tier) while others
-/// hold it, without a copy. The price is one allocation per sample, and one more for each call of `bytes`: most samples are
-/// read through [`Deref`] and never need it.
+/// The charge ends with the last clone and the last slice of [`bytes`](Self::bytes). [`recharge`](Self::recharge) moves a
+/// sample from one budget to another (from look-ahead to the memory tier) without a copy, while other handles exist. The
+/// price is one allocation per sample, and one more per call of `bytes`. Most samples are read through [`Deref`] and never
+/// need that.
 #[derive(Clone)]
-pub struct Sample(Arc<Shared>);
+pub struct Sample(Arc<SampleShared>);
 
 impl Sample {
-    /// `data`, counted by `charge` until the last handle on either is dropped.
+    /// `data`, counted by `charge` until the last handle is dropped.
     pub fn new(data: Bytes, charge: Charge) -> Self {
         Self::with_charge(data, Some(charge))
     }
 
-    /// `data` that no budget counts.
+    /// `data` without a charge.
     pub fn uncharged(data: Bytes) -> Self {
         Self::with_charge(data, None)
     }
 
     fn with_charge(data: Bytes, charge: Option<Charge>) -> Self {
         let (crc32c, tag) = Default::default();
-        Self(Arc::new(Shared { data, charge: Mutex::new(charge), crc32c, tag }))
+        Self(Arc::new(SampleShared { data, charge: Mutex::new(charge), crc32c, tag }))
     }
 
-    /// A handle on the bytes. Its clones and slices keep the sample and its charge.
+    /// A handle to the bytes. Its clones and slices keep the sample and its charge.
     pub fn bytes(&self) -> Bytes {
         Bytes::from_owner(self.clone())
     }
 
-    /// The CRC-32C of the bytes. Computed when it is first asked for (5 us for 110 KB), and then known to all clones.
+    /// The CRC-32C of the bytes. It is computed at the first call (5 us for 110 KB) and cached for all clones.
     pub fn crc32c(&self) -> u32 {
         *self.0.crc32c.get_or_init(|| crc32c::crc32c(self))
     }
 
-    /// The tag of the bytes by the key `by`, which `make` computes when it is first asked for; then it is known to all
-    /// clones. Only the first key's tag is kept.
+    /// The tag of the bytes by the key `by`. `make` computes it at the first call, and all clones share it. Only the first
+    /// key's tag is cached.
     pub fn tag(&self, by: u32, make: impl Fn(&[u8]) -> SampleTag) -> SampleTag {
         let kept = *self.0.tag.get_or_init(|| make(self));
         if kept.by == by { kept } else { make(self) }
     }
 
-    /// The bytes that it is counted as now; more than it has where its allocation is longer.
+    /// The charged bytes; more than the sample's length if its allocation is longer.
     pub fn charged(&self) -> u64 {
         let charge = self.0.charge.lock().unwrap_or_else(PoisonError::into_inner);
         charge.as_ref().map_or(0, Charge::bytes)
     }
 
-    /// Counts the sample under `charge` from now on; what counted it before is given back here.
+    /// Replaces the charge and releases the previous one.
     pub fn recharge(&self, charge: Charge) {
         let before = self.0.charge.lock().unwrap_or_else(PoisonError::into_inner).replace(charge);
         drop(before); // outside the lock: ending a charge may call back
@@ -110,7 +110,7 @@ mod tests {
     use crate::Budget;
 
     #[test]
-    fn the_charge_ends_with_the_last_slice() {
+    fn charge_ends_with_the_last_slice() {
         let budget = Budget::new(100);
         let sample = Sample::new(Bytes::from(vec![1, 2, 3]), budget.charge(3));
         let slice = sample.bytes().slice(1..2);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_that_of_the_bytes_on_every_clone() {
+    fn checksum_is_shared_by_clones() {
         let sample = Sample::uncharged(Bytes::from_static(b"123456789"));
         let clone = sample.clone();
         assert_eq!(sample.crc32c(), 0xe306_9283);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn tag_is_kept_for_the_first_key_and_made_anew_for_others() {
+    fn tag_is_cached_for_the_first_key_only() {
         let sample = Sample::uncharged(Bytes::from_static(b"123456789"));
         let made = std::cell::Cell::new(0);
         let by = |by| {
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     // semantics: CACHE-12
-    fn recharging_moves_a_held_sample_without_copying_it() {
+    fn recharge_moves_a_held_sample_without_a_copy() {
         let (look_ahead, memory) = (Budget::new(100), Budget::new(100));
         let sample = Sample::new(Bytes::from(vec![7; 10]), look_ahead.charge(10));
         let held = sample.clone();

@@ -9,31 +9,31 @@ use futures::stream::BoxStream;
 
 use crate::{Object, ReadRequest, TierError};
 
-/// A read under way. It answers the bytes, exactly as many as were asked for and in an allocation of their own, so that
-/// keeping them keeps nothing else; or why there are none.
+/// A read in flight. It resolves to exactly the requested bytes, in an allocation of their own, so that keeping them keeps
+/// nothing else in memory.
 ///
-/// A cache's answer may be a part of an allocation as long as the sample's [`footprint`](crate::CacheTier::footprint) there,
-/// which is what it is to be charged as; who keeps such a sample for longer copies it.
+/// A cache's answer may be a part of an allocation as long as the sample's [`footprint`](crate::CacheTier::footprint), and
+/// is charged as that. A caller that keeps such a sample for longer copies it.
 ///
 /// # Cancel safety
-/// Dropping it cancels a read that has not started. One that has started owns its buffer and ends by itself.
+/// Dropping it cancels a read that has not started. A started read owns its buffer and completes in the background.
 pub type ReadFuture = BoxFuture<'static, Result<Bytes, TierError>>;
 
-/// What a tier says of itself before anything was measured.
+/// The properties of a tier that are known before any measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TierProfile {
-    /// How many reads it is worth having under way at once.
+    /// The useful number of concurrent reads.
     pub parallelism: usize,
-    /// Whether the kernel of this machine caches what is read from it, so that keeping a second copy gains nothing.
+    /// Whether this machine's kernel caches the data, so that a second copy in memory gains nothing.
     pub kernel_cached: bool,
-    /// Whether a listing hands out objects in the order of their paths, as bytes, or says that it cannot: then an
-    /// interrupted one can resume after the last of them.
+    /// Whether a listing returns objects in byte order of their paths, or reports that it cannot. An interrupted listing in
+    /// order can resume after its last object.
     pub lists_in_order: bool,
 }
 
 impl TierProfile {
-    /// A profile with the given parallelism, and no preference otherwise.
+    /// A profile with the given parallelism and defaults otherwise.
     pub const fn new(parallelism: usize) -> Self {
         Self { parallelism, kernel_cached: false, lists_in_order: false }
     }
@@ -51,55 +51,55 @@ impl TierProfile {
     }
 }
 
-/// A place that samples can be read from.
+/// A source of samples.
 ///
-/// The trait has no default methods: a layer that forgets to pass one on does not compile.
+/// The trait has no default methods, so a layer that forgets to forward one does not compile.
 pub trait Tier: Debug + Send + Sync + 'static {
     /// A short name for messages, metrics and reports: `memory`, `local`, `s3`.
     fn name(&self) -> &str;
 
-    /// What the tier says of itself.
+    /// The tier's properties.
     fn profile(&self) -> &TierProfile;
 
-    /// Queues a read and returns at once. Reads start in the order of the calls; only a request over HTTP may wait for
-    /// the future's first poll.
+    /// Queues a read and returns at once. Reads start in the order of the calls; only a request over HTTP may wait for the
+    /// future's first poll.
     ///
-    /// Between this and [`submit`](Self::submit) a tier may hold back what is cheaper for many reads than for one: waking
-    /// threads, entering the kernel, sending a frame. The first poll of any of the futures submits, too.
+    /// Until [`submit`](Self::submit) a tier may delay work that is cheaper for many reads than for one: waking threads,
+    /// entering the kernel, sending a frame. The first poll of any of the futures also submits.
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture;
 
-    /// Ends a burst of reads: what was held back happens now. Costs next to nothing where nothing was.
+    /// Ends a burst of reads and does the delayed work. Without delayed work it costs next to nothing.
     fn submit(&self);
 }
 
-/// The slow shared store that holds a whole dataset.
+/// The slow shared storage of a whole dataset.
 pub trait OriginTier: Tier {
     /// Every object below `prefix` (relative to the origin; empty for all) whose path is greater than `after` as
     /// bytes, in any order, each once.
     ///
-    /// Hidden files are left out: those with a part of the path below the prefix that begins with a dot; so are
-    /// things that are no objects (directories, their zero-length place-holders, devices, sockets). After an error
-    /// the stream goes on where it can and ends where it cannot.
+    /// Hidden files are left out: those with a path component below the prefix that starts with a dot. So are entries
+    /// that are not objects (directories, their zero-length placeholders, devices, sockets). After an error the stream
+    /// continues if it can and ends otherwise.
     ///
     /// An origin whose profile says [`lists_in_order`](TierProfile::lists_in_order) checks that. If its store lists in
-    /// another order, the stream holds one error of kind [`Unordered`](crate::ErrorKind::Unordered). The caller drops
-    /// all that it has of this prefix, from this listing and from earlier ones that it resumes. Every object below
+    /// another order, the stream returns one error of kind [`Unordered`](crate::ErrorKind::Unordered). The caller drops
+    /// all its objects of this prefix, from this listing and from earlier ones that it resumes. Every object below
     /// `prefix` follows, whatever `after`. Such a listing cannot be resumed.
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>>;
 
-    /// One object by its path, without listing: its size and version. Hidden ones can be asked for too.
+    /// The size and version of one object, without a listing. Hidden objects are found too.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is none of this path, and whatever else goes wrong.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such object, and any failure of the storage.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>>;
 
-    /// Where the data lie, as one word: equal for every way that leads to the same data (a second mount point, another
-    /// name of the same endpoint), and different for different data.
+    /// Identifies the data's location: equal for every path to the same data (a second mount point, another name of the
+    /// same endpoint), and different for different data.
     ///
-    /// What is kept of the data on disks is found again by this word and the catalog's fingerprint, so two places must
-    /// never have one word; a place that has two words only loses its cache. Credentials do not belong into it.
+    /// Disk caches are found by this text and the catalog's fingerprint, so two locations must never share one text. A
+    /// location with two texts only loses its cache. Credentials must not be part of it.
     fn place(&self) -> &str;
 }

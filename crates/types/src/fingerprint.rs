@@ -1,4 +1,4 @@
-//! Short names for large values, compared where the values themselves would be too large to send.
+//! Digests that stand for values too large to send.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ pub struct ParseFingerprintError;
 
 impl fmt::Display for ParseFingerprintError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a fingerprint is 32 hexadecimal digits")
+        f.write_str("invalid fingerprint: expected 32 hexadecimal digits")
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_back() {
+    fn fingerprint_text_round_trip() {
         let print = Fingerprint(0x1234_abcd);
         assert_eq!(print.to_string().parse(), Ok(print));
         assert_eq!("+0000000000000000000000000000001".parse::<Fingerprint>(), Err(ParseFingerprintError));

@@ -1,13 +1,13 @@
-//! What a dataset's bytes are known by wherever they outlive a moment.
+//! The identity of a dataset's bytes.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// 128 bits of a catalog's fingerprint and the place that its data are read from.
+/// A 128-bit digest of a catalog's fingerprint and its data's location.
 ///
-/// A fingerprint says what data look like: names, sizes, times. Two datasets may look alike and hold other bytes, so
-/// whatever keeps or passes bytes on (disk records, peers, shared memory) goes by the identity. What is only about the
-/// order (state files, calibrations) goes by the fingerprint, so that a run can be resumed after its data were moved.
+/// A fingerprint covers names, sizes and times. Two datasets may agree in these and differ in their bytes, so everything
+/// that stores or sends bytes (disk records, peers, shared memory) uses the identity. State files and calibrations use the
+/// fingerprint, so that a run can resume after its data were moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DatasetIdentity(pub u128);
 
@@ -24,7 +24,7 @@ pub struct ParseIdentityError;
 
 impl fmt::Display for ParseIdentityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a dataset's identity is 32 hexadecimal digits")
+        f.write_str("invalid dataset identity: expected 32 hexadecimal digits")
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identity_is_text_and_back() {
+    fn identity_text_round_trip() {
         let identity = DatasetIdentity(0x1234_abcd);
         assert_eq!(identity.to_string().parse(), Ok(identity));
         assert_eq!("12".parse::<DatasetIdentity>(), Err(ParseIdentityError));

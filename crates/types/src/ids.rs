@@ -1,4 +1,4 @@
-//! Names for things: one newtype each, so that a position is never taken for a sample.
+//! Identifiers, one newtype each, so that a position is never taken for a sample.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ number! {
     Rank(u32)
 }
 number! {
-    /// One process's or node's caches, as the planner sees them: what owns samples.
+    /// The caches of one process or node, which own samples in the planner's model.
     StoreId(u32)
 }
 number! {
@@ -44,7 +44,7 @@ number! {
     Tick(u64)
 }
 
-/// One sample among all datasets of a run: what caches and peers are asked for.
+/// One sample among all datasets of a run: the key of caches and peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SampleKey {
     /// The dataset that the sample belongs to.
@@ -61,7 +61,7 @@ impl SampleKey {
 }
 
 impl fmt::Display for SampleKey {
-    /// `sample 17`, or `sample 17 of dataset 1` where it is not the first dataset's.
+    /// `sample 17`, or `sample 17 of dataset 1` for datasets other than the first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.dataset {
             DatasetId(0) => write!(f, "sample {}", self.id),

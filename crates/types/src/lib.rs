@@ -1,8 +1,8 @@
-//! The words that every other crate uses: samples, ranks, stores, positions, sizes and fingerprints.
+//! The vocabulary of all other crates: samples, ranks, stores, positions, sizes and fingerprints.
 //!
-//! These are plain values without behaviour beyond arithmetic, and this crate depends on nothing, so that the pure
-//! crates (oracle, planner) and the ones that do I/O can share them without pulling each other in. The price is that
-//! nothing here can serialise or hash itself with a library; crates that need it do that at their own edge.
+//! These are plain values without behaviour beyond arithmetic. The crate depends on nothing, so the pure crates (oracle,
+//! planner) and the crates with I/O can share it without depending on each other. The price is that no type here
+//! implements a library's serialisation or hashing; crates that need it convert at their own boundary.
 
 mod fingerprint;
 mod footprint;
@@ -17,5 +17,5 @@ pub use footprint::Footprint;
 pub use identity::{DatasetIdentity, ParseIdentityError};
 pub use ids::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 pub use map::{KeyHasher, KeyMap};
-pub use mix::mix;
+pub use mix::{SplitMix64, finalize, mix};
 pub use sizes::Sizes;

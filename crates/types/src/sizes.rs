@@ -1,4 +1,4 @@
-//! How long the samples of a dataset are.
+//! The lengths of the samples of a dataset.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use crate::SampleId;
 
 /// The length in bytes of every sample of a dataset; cheap to clone.
 ///
-/// A table of 4 bytes a sample where all lengths fit, of 8 bytes where not, and no table at all where all are alike.
+/// It takes 4 bytes per sample if all lengths fit, 8 bytes otherwise, and no table if all lengths are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    table: Table,
+    table: SizeTable,
     total: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Table {
+enum SizeTable {
     Uniform { samples: u64, bytes: u64 },
     Narrow(Arc<[u32]>),
     Wide(Arc<[u64]>),
@@ -23,30 +23,30 @@ enum Table {
 impl Sizes {
     /// `samples` samples of `bytes` bytes each; the total saturates at `u64::MAX`.
     pub const fn uniform(samples: u64, bytes: u64) -> Self {
-        Self { table: Table::Uniform { samples, bytes }, total: samples.saturating_mul(bytes) }
+        Self { table: SizeTable::Uniform { samples, bytes }, total: samples.saturating_mul(bytes) }
     }
 
-    /// One length a sample, in the order of their ids; the total saturates at `u64::MAX`.
+    /// One length per sample, in the order of their ids; the total saturates at `u64::MAX`.
     pub fn table(lengths: &[u64]) -> Self {
         let total = lengths.iter().fold(0u64, |sum, &length| sum.saturating_add(length));
         let table = match lengths.iter().map(|&length| u32::try_from(length)).collect::<Result<Vec<u32>, _>>()
         {
-            Ok(narrow) => Table::Narrow(narrow.into()),
-            Err(_) => Table::Wide(lengths.into()),
+            Ok(narrow) => SizeTable::Narrow(narrow.into()),
+            Err(_) => SizeTable::Wide(lengths.into()),
         };
         Self { table, total }
     }
 
-    /// How many samples there are.
+    /// The number of samples.
     pub fn len(&self) -> u64 {
         match &self.table {
-            Table::Uniform { samples, .. } => *samples,
-            Table::Narrow(table) => table.len() as u64,
-            Table::Wide(table) => table.len() as u64,
+            SizeTable::Uniform { samples, .. } => *samples,
+            SizeTable::Narrow(table) => table.len() as u64,
+            SizeTable::Wide(table) => table.len() as u64,
         }
     }
 
-    /// Whether there is no sample.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -63,18 +63,18 @@ impl Sizes {
     #[inline]
     pub fn bytes(&self, id: SampleId) -> u64 {
         match &self.table {
-            Table::Uniform { samples, bytes } => {
+            SizeTable::Uniform { samples, bytes } => {
                 assert!(id.0 < *samples, "sample {id} of {samples}");
                 *bytes
             }
-            Table::Narrow(table) => u64::from(table[id.0 as usize]),
-            Table::Wide(table) => table[id.0 as usize],
+            SizeTable::Narrow(table) => u64::from(table[id.0 as usize]),
+            SizeTable::Wide(table) => table[id.0 as usize],
         }
     }
 
-    /// Whether all samples have one length, so that no choice between them depends on it.
+    /// Whether all samples have the same length.
     pub const fn is_uniform(&self) -> bool {
-        matches!(self.table, Table::Uniform { .. })
+        matches!(self.table, SizeTable::Uniform { .. })
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn narrow_and_wide_tables_say_the_same() {
+    fn narrow_and_wide_tables_agree() {
         for lengths in [vec![3, 0, 7], vec![3, u64::from(u32::MAX) + 1, 7], vec![]] {
             let sizes = Sizes::table(&lengths);
             assert_eq!(sizes.len(), lengths.len() as u64);

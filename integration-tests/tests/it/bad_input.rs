@@ -1,4 +1,4 @@
-//! Whatever is wrong, one clear line says what, the exit code is not zero, and nothing hangs.
+//! Every invalid input ends with one clear line and a non-zero exit code, and nothing hangs.
 
 use std::fs;
 use std::path::Path;
@@ -21,27 +21,27 @@ fn assert_says(line: &str, parts: &[&str]) {
 }
 
 #[test]
-fn no_such_directory() {
+fn missing_directory_is_named() {
     let line = run(&mut foreread(["load", "/no/such/place"])).fails(1);
     assert_says(&line, &["/no/such/place", "not found"]);
 }
 
 #[test]
-fn an_empty_directory() {
+fn empty_directory_is_an_error() {
     let samples = Samples::new();
     let line = run(&mut foreread(["load", samples.path().to_str().unwrap()])).fails(1);
     assert_says(&line, &[samples.path().to_str().unwrap(), "no samples"]);
 }
 
 #[test]
-fn a_file_that_is_no_catalog() {
+fn file_that_is_not_a_catalog_is_refused() {
     let samples = Samples::awkward(3, 10);
     samples.add("notes.txt", b"hello");
     let line = run(&mut foreread(["load", samples.path().join("notes.txt").to_str().unwrap()])).fails(1);
     assert_says(&line, &["notes.txt", "neither a directory nor a catalog"]);
 }
 
-/// Indexes, changes one file and loads: one line that names the file and says what has changed.
+/// Indexes, changes one file and loads: one line names the file and the change.
 #[track_caller]
 fn changed(change: impl FnOnce(&Path), says: &[&str]) {
     let samples = Samples::awkward(200, 1000);
@@ -54,25 +54,25 @@ fn changed(change: impl FnOnce(&Path), says: &[&str]) {
 
 #[test]
 // semantics: FAIL-2
-fn a_file_deleted_between_index_and_read() {
+fn file_deleted_after_indexing_is_named() {
     changed(|path| fs::remove_file(path).unwrap(), &["not found", "index"]);
 }
 
 #[test]
 // semantics: FAIL-2
-fn a_file_truncated_between_index_and_read() {
+fn file_truncated_after_indexing_is_named() {
     changed(|path| fs::write(path, b"short").unwrap(), &["changed", "5 bytes"]);
 }
 
 #[test]
 // semantics: FAIL-2
-fn a_file_grown_between_index_and_read() {
+fn file_grown_after_indexing_is_named() {
     changed(|path| fs::write(path, content(1, 5000)).unwrap(), &["changed"]);
 }
 
 #[test]
 // semantics: FAIL-16
-fn a_file_replaced_by_a_pipe() {
+fn file_replaced_by_a_pipe_is_named() {
     changed(
         |path| {
             fs::remove_file(path).unwrap();
@@ -84,7 +84,7 @@ fn a_file_replaced_by_a_pipe() {
 
 #[test]
 // semantics: FAIL-3
-fn unreadable_samples_are_skipped_or_substituted_where_that_is_chosen() {
+fn unreadable_samples_are_skipped_or_substituted_on_request() {
     let samples = Samples::awkward(200, 1000);
     let catalog = index(&samples);
     fs::remove_file(samples.path().join("a/2")).unwrap();
@@ -98,7 +98,7 @@ fn unreadable_samples_are_skipped_or_substituted_where_that_is_chosen() {
 
 #[test]
 // semantics: FAIL-3
-fn a_run_that_skips_every_sample_fails() {
+fn run_that_skips_every_sample_fails() {
     let samples = Samples::awkward(20, 100);
     let catalog = index(&samples);
     for path in samples.in_order().iter().filter(|path| !path.ends_with("set.foreread")) {
@@ -113,13 +113,13 @@ fn a_run_that_skips_every_sample_fails() {
 }
 
 #[test]
-fn a_file_without_read_permission() {
+fn file_without_read_permission_is_named() {
     use std::os::unix::fs::PermissionsExt;
     let samples = Samples::awkward(20, 1000);
     let path = samples.path().join("a/2");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&path).is_ok() {
-        // Root reads everything; become somebody else, who may still enter the directory and run the command.
+        // Root reads everything, so the test switches to another user who may enter the directory.
         let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         let program = elsewhere.path().join("foreread");
@@ -138,7 +138,7 @@ fn a_file_without_read_permission() {
 
 #[test]
 // semantics: SAMPLE-19
-fn a_catalog_with_any_flipped_byte_or_a_missing_end() {
+fn damaged_or_truncated_catalog_is_refused() {
     let samples = Samples::awkward(40, 100);
     let catalog = index(&samples);
     let whole = fs::read(&catalog).unwrap();
@@ -154,8 +154,8 @@ fn a_catalog_with_any_flipped_byte_or_a_missing_end() {
 }
 
 #[test]
-// semantics: CACHE-11
-fn a_sample_larger_than_memory_and_look_ahead_is_delivered() {
+// semantics: CACHE-6
+fn sample_larger_than_memory_and_look_ahead_is_delivered() {
     let samples = Samples::awkward(20, 1000);
     samples.add("a/big", &content(9, 3_000_000));
     let report = crate::support::load(
@@ -168,7 +168,7 @@ fn a_sample_larger_than_memory_and_look_ahead_is_delivered() {
 
 #[test]
 // semantics: FAIL-24
-fn settings_that_make_no_sense() {
+fn invalid_settings_are_one_line() {
     let samples = Samples::awkward(8, 10);
     let target = samples.path().to_str().unwrap();
     for (arguments, says) in [
@@ -214,7 +214,7 @@ fn wrong_arguments_are_one_line_too() {
 
 #[test]
 // semantics: FAIL-1
-fn a_file_of_ten_terabytes_is_an_error_and_not_the_end_of_the_process() {
+fn file_of_ten_terabytes_is_an_error() {
     let samples = Samples::awkward(8, 100);
     let huge = fs::File::create(samples.path().join("a/huge")).unwrap();
     if let Err(error) = huge.set_len(10 << 40) {
@@ -228,7 +228,7 @@ fn a_file_of_ten_terabytes_is_an_error_and_not_the_end_of_the_process() {
 }
 
 #[test]
-fn a_pipe_in_place_of_the_settings_or_the_state_is_not_waited_for() {
+fn pipe_in_place_of_settings_or_state_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let pipe = directory.path().join("foreread.toml");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -249,7 +249,7 @@ fn a_pipe_in_place_of_the_settings_or_the_state_is_not_waited_for() {
 fn index_replaces_no_arrow_file_of_another_program() {
     let samples = Samples::awkward(20, 100);
     let catalog = index(&samples);
-    // The same file with a foreign key in the place of ours: what other programs write begins and ends so, too.
+    // The same file with a foreign key. Files of other programs begin and end in the same way.
     let foreign = String::from_utf8_lossy(b"foreread.catalog").replace("foreread", "somebody");
     let mut bytes = fs::read(&catalog).unwrap();
     let at: Vec<usize> = bytes
@@ -265,7 +265,7 @@ fn index_replaces_no_arrow_file_of_another_program() {
     let line = run(&mut foreread(["index", data, "-o", path])).fails(2);
     assert_says(&line, &[path, "exists and is not a catalog"]);
     assert_eq!(fs::read(&other).unwrap(), bytes);
-    // A catalog that is damaged in its rows is one all the same.
+    // A catalog with damaged rows is still a catalog.
     let mut damaged = fs::read(&catalog).unwrap();
     damaged[1000] ^= 1;
     fs::write(&catalog, &damaged).unwrap();
@@ -308,7 +308,7 @@ fn mistyped_option_is_one_line_with_a_tip_and_the_help() {
 
 #[test]
 // semantics: FAIL-25
-fn a_catalog_never_replaces_what_is_none() {
+fn index_replaces_catalogs_only() {
     let samples = Samples::awkward(8, 100);
     let victim = samples.path().join("a/2");
     let before = fs::read(&victim).unwrap();

@@ -1,4 +1,4 @@
-//! `foreread calibrate`, and what plans make of it.
+//! `foreread calibrate`, and its use in plans.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn plan(arguments: &[&str]) -> Value {
 
 #[test]
 // semantics: TIME-2
-fn a_plan_says_how_long_epochs_take_and_what_more_room_would_buy() {
+fn plan_predicts_times_and_the_gain_of_more_room() {
     let described =
         ["--samples", "1000", "--sample-bytes", "100000", "--origin-limit", "10MB/s", "--epochs", "3"];
     let report = plan(&[&described[..], &["--memory", "0"]].concat());
@@ -24,7 +24,7 @@ fn a_plan_says_how_long_epochs_take_and_what_more_room_would_buy() {
         assert_eq!(number(forecast, "/origin_bytes"), 100_000_000);
         assert_eq!(forecast["limiting"], "origin client limit");
     }
-    // All fits in another GB, so that two of three epochs are saved.
+    // Another GB holds everything, which saves two of three epochs.
     let more = report["one_more_gigabyte"].as_array().unwrap();
     assert_eq!(
         more.iter().map(|more| more["level"].as_str().unwrap()).collect::<Vec<_>>(),
@@ -37,7 +37,7 @@ fn a_plan_says_how_long_epochs_take_and_what_more_room_would_buy() {
     let half = plan(&[&described[..], &["--memory", "50MB"]].concat());
     let later = half["forecast"][1]["seconds"].as_f64().unwrap();
     assert!((5.0..5.1).contains(&later), "{later}");
-    // A trainer that is slower than the origin is what is waited for.
+    // A trainer slower than the origin is the bottleneck.
     let slow =
         plan(&[&described[..], &["--memory", "0", "--batch-size", "100", "--compute-ms", "2000"]].concat());
     assert_eq!(slow["forecast"][0]["limiting"], "compute");
@@ -46,16 +46,19 @@ fn a_plan_says_how_long_epochs_take_and_what_more_room_would_buy() {
 
 #[test]
 // semantics: TIME-1
-fn without_a_speed_a_plan_says_that_it_knows_no_times() {
+fn plan_without_a_speed_has_no_times() {
     let described = ["plan", "--samples", "1000", "--sample-bytes", "100000"];
-    let said = run(&mut foreread(described)).ok();
-    assert!(said.contains("time         unknown (run `foreread calibrate` and set --calibration"), "{said}");
+    let printed = run(&mut foreread(described)).ok();
+    assert!(
+        printed.contains("time         unknown (run `foreread calibrate` and set --calibration"),
+        "{printed}"
+    );
     assert!(plan(&described[1..]).get("forecast").is_none());
 }
 
 #[test]
 // semantics: TIME-4
-fn what_is_measured_is_what_plans_are_made_with() {
+fn plans_use_the_measured_speeds() {
     let samples = Samples::awkward(300, 50_000);
     let scratch = tempfile::tempdir().unwrap();
     let (disk, file) = (scratch.path().join("disk"), scratch.path().join("measured.toml"));
@@ -68,8 +71,8 @@ fn what_is_measured_is_what_plans_are_made_with() {
     assert!(number(&report, "/disk/0/read/0/bytes_per_second") > 0);
     assert_eq!(number(&report, "/origin/read/0/parallelism"), 1);
     let rates = report["origin"]["read"].as_array().unwrap();
-    // The limit is on a run's rate. A machine that stood still lets more through in one of its parts; without the limit it
-    // would be a hundred times as much.
+    // The limit applies to a run's rate. After a pause one part of the run may exceed it. Without the limit
+    // the rate would be a hundred times higher.
     assert!(rates.iter().all(|rate| number(rate, "/bytes_per_second") < 60_000_000), "{rates:?}");
     let planned = plan(&[data, "--memory", "0", "--calibration", text]);
     // One of the measured rates, whichever was the best.
@@ -78,7 +81,7 @@ fn what_is_measured_is_what_plans_are_made_with() {
     let expected: Vec<f64> = expected.collect();
     let is_of = |expected: &f64| (0.99..1.06).contains(&(seconds / expected));
     assert!(expected.iter().any(is_of), "{seconds} s, {expected:?} s of bytes");
-    // Another origin is another matter.
+    // Another origin has no calibration.
     let other = Samples::awkward(10, 100);
     assert!(plan(&[other.path().to_str().unwrap(), "--calibration", text]).get("forecast").is_none());
     let loaded =
@@ -87,43 +90,43 @@ fn what_is_measured_is_what_plans_are_made_with() {
 }
 
 #[test]
-fn what_cannot_be_measured_or_read_is_one_line_that_names_it() {
+fn failed_calibration_is_one_line_with_the_name() {
     let empty = tempfile::tempdir().unwrap();
     assert!(
         run(&mut foreread(["calibrate"]))
             .fails(2)
             .contains("name a dataset, a directory with --disk, or both")
     );
-    let said = run(&mut foreread(["calibrate", empty.path().to_str().unwrap()])).fails(1);
-    assert!(said.contains(empty.path().to_str().unwrap()), "{said}");
-    let said = run(&mut foreread(["calibrate", "--disk", "/proc", "--seconds", "1"])).fails(1);
-    assert!(said.contains("/proc"), "{said}");
-    let said = run(&mut foreread(["calibrate", "--disk", "/tmp", "--seconds", "0"])).fails(2);
-    assert!(said.contains("--seconds 0 (argument): must be at least 1"), "{said}");
+    let printed = run(&mut foreread(["calibrate", empty.path().to_str().unwrap()])).fails(1);
+    assert!(printed.contains(empty.path().to_str().unwrap()), "{printed}");
+    let printed = run(&mut foreread(["calibrate", "--disk", "/proc", "--seconds", "1"])).fails(1);
+    assert!(printed.contains("/proc"), "{printed}");
+    let printed = run(&mut foreread(["calibrate", "--disk", "/tmp", "--seconds", "0"])).fails(2);
+    assert!(printed.contains("--seconds 0 (argument): must be at least 1"), "{printed}");
     let samples = Samples::awkward(20, 50_000);
     let data = samples.path().to_str().unwrap();
     let store = Store::start();
     store.bucket("train");
     store.put("train", "a", "a sample");
     store.on(Kind::Get, When::Always, Fault::StallHeaders(Duration::from_secs(600)));
-    let said = run(&mut s3::at(&store, &["calibrate", "s3://train", "--seconds", "1"])).fails(1);
-    assert!(said.contains("not one sample came in 0.7 s; allow more time"), "{said}");
-    let said = run(&mut foreread(["calibrate", data, "--origin-bytes", "0"])).fails(2);
-    assert!(said.contains("--origin-bytes 0 (argument): must be at least 1"), "{said}");
-    let said = run(&mut foreread(["calibrate", data, "-o", "/nowhere/c.toml"])).fails(1);
-    assert!(said.contains("/nowhere/c.toml cannot be written"), "{said}");
+    let printed = run(&mut s3::at(&store, &["calibrate", "s3://train", "--seconds", "1"])).fails(1);
+    assert!(printed.contains("not one sample came in 0.7 s; allow more time"), "{printed}");
+    let printed = run(&mut foreread(["calibrate", data, "--origin-bytes", "0"])).fails(2);
+    assert!(printed.contains("--origin-bytes 0 (argument): must be at least 1"), "{printed}");
+    let printed = run(&mut foreread(["calibrate", data, "-o", "/nowhere/c.toml"])).fails(1);
+    assert!(printed.contains("/nowhere/c.toml cannot be written"), "{printed}");
     let file = empty.path().join("c.toml");
     std::fs::write(&file, "version = 1\nmade = 0\n[memory]\nbytes_per_second = 0\nspread = 0.0\n").unwrap();
     let described = ["plan", "--samples", "10", "--sample-bytes", "10", "--calibration"];
-    let said = run(foreread(described).arg(&file)).fails(2);
-    assert!(said.contains("memory.bytes_per_second must be more than 0"), "{said}");
-    let said = run(foreread(described).arg(empty.path().join("none"))).fails(2);
-    assert!(said.contains("none cannot be read"), "{said}");
+    let printed = run(foreread(described).arg(&file)).fails(2);
+    assert!(printed.contains("memory.bytes_per_second must be more than 0"), "{printed}");
+    let printed = run(foreread(described).arg(empty.path().join("none"))).fails(2);
+    assert!(printed.contains("none cannot be read"), "{printed}");
 }
 
-/// The first sample comes before a limit holds anything up: its time was taken for the origin's.
+/// The limit does not delay the first sample, whose time was once taken for the origin's.
 #[test]
-fn no_speed_above_the_users_limit_is_measured() {
+fn measured_speed_stays_below_the_users_limit() {
     for (limit, most, length, seconds) in [("1KB/s", 1000, 50_000, "1"), ("1MB/s", 1_000_000, 2_000_000, "3")]
     {
         let samples = Samples::awkward(20, length);
@@ -136,13 +139,13 @@ fn no_speed_above_the_users_limit_is_measured() {
 
 #[test]
 // semantics: TIME-3
-fn the_caches_of_several_ranks_are_planned_as_one_too() {
+fn plan_covers_the_caches_of_all_ranks() {
     let described =
         ["--samples", "1000", "--sample-bytes", "100000", "--origin-limit", "10MB/s", "--epochs", "3"];
     let ranks = ["--rank", "1", "--world-size", "4", "--memory", "30MB", "--look-ahead", "1MiB"];
     let report = plan(&[&described[..], &ranks].concat());
     let together = &report["together"];
-    // All fit in the four together, and in none alone.
+    // Everything fits in the four together, and in none alone.
     assert_eq!(number(together, "/origin_bytes"), 100_000_000);
     assert_eq!(number(together, "/floor_origin_bytes"), 100_000_000);
     assert!(number(&report, "/plan/origin_bytes") > 30_000_000, "{report}");
@@ -152,10 +155,10 @@ fn the_caches_of_several_ranks_are_planned_as_one_too() {
     assert!((2.4..2.7).contains(&first), "{together}");
     assert_eq!(number(together, "/forecast/1/origin_bytes"), 0);
     assert!(plan(&described).get("together").is_none());
-    let said = run(foreread(["plan"]).args(described).args(ranks)).ok();
+    let printed = run(foreread(["plan"]).args(described).args(ranks)).ok();
     assert!(
-        said.contains("the caches of 4 ranks as one: ") && !said.contains("read for themselves"),
-        "{said}"
+        printed.contains("the caches of 4 ranks as one: ") && !printed.contains("read for themselves"),
+        "{printed}"
     );
 }
 
@@ -175,7 +178,7 @@ fn plan_counts_local_uses_as_samples_are_dealt() {
     assert!((0.85..1.0).contains(&share("locality")), "{}", share("locality"));
 }
 
-/// From 2^26 uses on, 61,009 epochs of this dataset, no rank made a second copy.
+/// From 2^26 uses on, 61,009 epochs of this dataset, ranks once made no second copies.
 #[test]
 // semantics: PLAN-5
 fn plan_of_a_long_run_is_local_where_all_fits() {

@@ -1,4 +1,4 @@
-//! `foreread index`: which files become samples, and what a catalog says of them.
+//! `foreread index`: the files that become samples, and their catalog.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -8,36 +8,36 @@ use crate::support::{Samples, foreread, load, number, run, watch};
 
 #[test]
 // semantics: SAMPLE-2
-fn hidden_files_and_catalogs_are_no_samples() {
+fn hidden_files_and_catalogs_are_not_samples() {
     let samples = Samples::awkward(30, 100);
     let target = samples.path().to_str().unwrap();
     let catalog = samples.path().join("mine.foreread").to_str().unwrap().to_owned();
-    let said = run(&mut foreread(["index", target, "-o", &catalog])).ok();
-    assert!(said.contains("30 samples"), "{said}");
-    // Listed again with the catalog beside the samples: still thirty.
+    let printed = run(&mut foreread(["index", target, "-o", &catalog])).ok();
+    assert!(printed.contains("30 samples"), "{printed}");
+    // Listed again with the catalog next to the samples: still thirty.
     assert_eq!(number(&load(&samples, &["--epochs=1"]), "/samples"), 30);
 }
 
 #[test]
-fn a_catalog_beside_the_data_is_used_instead_of_listing_them() {
+fn catalog_next_to_the_data_replaces_listing() {
     let samples = Samples::awkward(30, 100);
     let target = samples.path().to_str().unwrap();
     let catalog = samples.path().join("catalog.foreread");
     run(&mut foreread(["index", target, "-o", catalog.to_str().unwrap()])).ok();
     samples.add("later", b"not in it");
     assert_eq!(number(&load(&samples, &["--epochs=1"]), "/samples"), 30);
-    // Indexing lists, whatever lies there.
-    let said = run(&mut foreread(["index", target, "-o", catalog.to_str().unwrap()])).ok();
-    assert!(said.contains("31 samples"), "{said}");
+    // Indexing lists despite an existing catalog.
+    let printed = run(&mut foreread(["index", target, "-o", catalog.to_str().unwrap()])).ok();
+    assert!(printed.contains("31 samples"), "{printed}");
     assert_eq!(number(&load(&samples, &["--epochs=1"]), "/samples"), 31);
-    // One that is damaged is not passed over in silence.
+    // A damaged catalog is an error.
     fs::write(&catalog, &fs::read(&catalog).unwrap()[..500]).unwrap();
-    let said = run(&mut foreread(["load", target])).fails(1);
-    assert!(said.contains("catalog.foreread: the catalog is damaged"), "{said}");
+    let printed = run(&mut foreread(["load", target])).fails(1);
+    assert!(printed.contains("catalog.foreread: the catalog is damaged"), "{printed}");
 }
 
 #[test]
-fn a_catalog_loads_as_its_directory_does() {
+fn catalog_loads_as_its_directory_does() {
     let samples = Samples::awkward(120, 1000);
     let directory = load(&samples, &["--digest", "--epochs=2", "--memory=1MB"]);
     let elsewhere = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ fn a_catalog_loads_as_its_directory_does() {
 }
 
 #[test]
-fn include_and_exclude_choose() {
+fn include_and_exclude_select_files() {
     let samples = Samples::new();
     for path in ["a/1.jpg", "a/2.png", "b/3.jpg", "b/notes.txt"] {
         samples.add(path, b"x");
@@ -89,8 +89,8 @@ fn labels_are_the_first_directories() {
     }
     let directory = tempfile::tempdir().unwrap();
     let mut command = foreread(["index", samples.path().to_str().unwrap(), "-o", "c.foreread"]);
-    let said = run(command.current_dir(directory.path())).ok();
-    assert!(said.contains("4 samples") && said.contains("2 labels"), "{said}");
+    let printed = run(command.current_dir(directory.path())).ok();
+    assert!(printed.contains("4 samples") && printed.contains("2 labels"), "{printed}");
     let catalog = foreread_dataset::Catalog::open(directory.path().join("c.foreread")).unwrap();
     let labels: Vec<_> =
         (0..4).map(|id| (catalog.path(id.into()).unwrap(), catalog.label(id.into()))).collect();
@@ -100,7 +100,7 @@ fn labels_are_the_first_directories() {
 
 #[test]
 // semantics: SAMPLE-17
-fn a_name_that_is_not_utf8_is_named_and_can_be_excluded() {
+fn name_outside_utf8_is_reported_and_can_be_excluded() {
     let samples = Samples::awkward(10, 100);
     fs::write(samples.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9.jpg")), b"x").unwrap();
     let target = samples.path().to_str().unwrap();
@@ -113,13 +113,13 @@ fn a_name_that_is_not_utf8_is_named_and_can_be_excluded() {
 
 #[test]
 // semantics: SAMPLE-18
-fn a_catalog_that_climbs_out_is_refused() {
+fn catalog_with_outside_paths_is_refused() {
     let samples = Samples::awkward(3, 10);
     let secret = samples.path().parent().unwrap();
     let target = samples.path().to_str().unwrap();
     let catalog = samples.path().join("c.foreread");
     run(&mut foreread(["index", target, "-o", catalog.to_str().unwrap()])).ok();
-    // Whoever can write a catalog can give it a right checksum: change a path of the same length and seal it again.
+    // An attacker can compute the checksum: replace a path by one of equal length and correct the checksum.
     let path = "a/2";
     let climbing = "../";
     let mut bytes = fs::read(&catalog).unwrap();
@@ -138,10 +138,10 @@ fn reads_samples(process: u32) -> bool {
     names.any(|name| name.trim() == "foreread-local")
 }
 
-/// When catalogs were mapped, this ended the run by SIGBUS and without a message.
+/// Mapped catalogs once ended the run by SIGBUS without a message.
 #[test]
 // semantics: SAMPLE-20
-fn truncated_catalog_ends_a_run_by_an_error_that_names_it() {
+fn truncated_catalog_ends_a_run_with_its_name() {
     let samples = Samples::awkward(300, 1000);
     let directory = tempfile::tempdir().unwrap();
     let catalog = directory.path().join("c.foreread");
@@ -166,7 +166,7 @@ fn truncated_catalog_ends_a_run_by_an_error_that_names_it() {
     assert!(line.contains(target) && line.contains("changed while it was in use"), "{line}");
 }
 
-/// Makes the checksum of a changed catalog right again: XXH3-128 over the file with the checksum's digits zeroed.
+/// Corrects the checksum of a changed catalog: XXH3-128 over the file with the checksum's digits zeroed.
 fn seal(bytes: &mut [u8]) {
     let marker = b"xxh3:";
     let at = bytes.windows(marker.len()).rposition(|window| window == marker).unwrap() + marker.len();

@@ -1,4 +1,4 @@
-//! `load --disk`: the disk tier under the real command, and `cache`.
+//! `load --disk`: the disk tier in the real command, and `cache`.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::support::{
 
 #[test]
 // semantics: DISK-2, DISK-7
-fn memory_and_disk_together_stay_at_the_floor_and_the_next_run_starts_warm() {
+fn memory_and_disk_read_the_lower_bound_and_restart_warm() {
     let samples = four_thousand();
     let directory = tempfile::tempdir().unwrap();
     let (size, epochs) = (samples.bytes(), 3);
@@ -38,10 +38,10 @@ fn memory_and_disk_together_stay_at_the_floor_and_the_next_run_starts_warm() {
     assert!(taken(directory.path()) <= part);
 }
 
-/// The last samples of a run were on their way to the disk when it ended.
+/// Runs once ended before their last samples were written to the disk.
 #[test]
 // semantics: DISK-21
-fn the_end_of_a_run_waits_for_its_last_writes_and_the_report_says_what_the_disk_holds() {
+fn run_waits_for_its_last_disk_writes_and_reports_them() {
     let samples = Samples::awkward(200, 100_000);
     let directory = tempfile::tempdir().unwrap();
     let all = disk(directory.path(), 100_000_000);
@@ -55,19 +55,22 @@ fn the_end_of_a_run_waits_for_its_last_writes_and_the_report_says_what_the_disk_
     assert_eq!(number(&warm, "/origin_requests"), 200 - written, "what was written is there");
     assert_eq!(number(&warm, "/disk/corrupt"), 0);
 
-    let said = run(&mut foreread(["load", samples.path().to_str().unwrap(), "--epochs=1", &all])).ok();
-    assert!(said.lines().any(|line| line.starts_with("disk  ") && line.contains("0 corrupt")), "{said}");
-    assert!(load(&samples, &["--epochs=1"]).get("disk").is_none(), "nothing is said where there is none");
+    let printed = run(&mut foreread(["load", samples.path().to_str().unwrap(), "--epochs=1", &all])).ok();
+    assert!(
+        printed.lines().any(|line| line.starts_with("disk  ") && line.contains("0 corrupt")),
+        "{printed}"
+    );
+    assert!(load(&samples, &["--epochs=1"]).get("disk").is_none(), "nothing is printed where there is none");
 }
 
 #[test]
 // semantics: DISK-7
-fn what_a_disk_holds_is_used_whatever_the_next_run_plans() {
+fn disk_contents_are_used_under_any_plan() {
     let samples = Samples::awkward(200, 20_000);
     let directory = tempfile::tempdir().unwrap();
     let all = disk(directory.path(), 20_000_000);
     load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--compute-ms=5"]);
-    // Now memory takes all: every sample moves there from the disk, and none is read from the origin.
+    // Memory now holds everything: every sample moves there from the disk, and none is read from the origin.
     let moved = load(&samples, &["--epochs=2", &all, "--memory=50MB", "--digest", "--look-ahead=100KB"]);
     assert_eq!(number(&moved, "/origin_requests"), 0);
     assert_eq!(number(&moved, "/epochs/0/reads/disk/samples"), 200);
@@ -75,11 +78,11 @@ fn what_a_disk_holds_is_used_whatever_the_next_run_plans() {
     assert_digests(&samples, &moved);
 }
 
-/// Most kills hit a run that fills a new cache, when it has listed a number of samples that is drawn; every fourth hits
-/// one that goes on with what the last one left, at any time after its start.
+/// Most kills hit a run that fills a new cache, after a random number of listed samples. Every fourth hits a
+/// run that continues with an existing cache, at a random time.
 #[test]
 // semantics: DISK-8
-fn killed_at_any_moment_it_leaves_only_whole_samples() {
+fn killed_run_leaves_only_whole_samples() {
     let samples = Samples::awkward(300, 30_000);
     let mut directory = tempfile::tempdir().unwrap();
     let (mut draw, kills, mut unfinished) = (Draw::new(), times(10, 500), 0);
@@ -121,7 +124,7 @@ fn killed_at_any_moment_it_leaves_only_whole_samples() {
     assert!(unfinished >= kills / 2, "{unfinished} of {kills} kills hit a cache that was being filled");
 }
 
-/// How many entries the index of the only cache in a directory has.
+/// The number of entries in the index of a directory's only cache.
 fn listed(directory: &Path) -> u64 {
     let places = fs::read_dir(cache_root(directory)).into_iter().flatten().flatten();
     let indexes = places.filter_map(|place| fs::metadata(place.path().join("index")).ok());
@@ -129,7 +132,7 @@ fn listed(directory: &Path) -> u64 {
 }
 
 #[test]
-// semantics: DISK-18
+// semantics: DISK-9
 fn flipped_bytes_cost_reads_and_never_wrong_samples() {
     let samples = Samples::awkward(100, 20_000);
     let directory = tempfile::tempdir().unwrap();
@@ -181,7 +184,7 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     }
     let kept = run(&mut foreread(["cache", "clean", path])).ok();
     assert!(kept.starts_with("skipped ") && kept.contains(&format!("process {}", user.id())), "{kept}");
-    // A second run on the same directory reads what is there and writes nothing.
+    // A second run on the same directory only reads.
     assert_digests(&samples, &load(&samples, &["--epochs=1", &all, "--digest"]));
     user.kill().unwrap();
     user.wait().unwrap();
@@ -191,7 +194,7 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     let other = format!("--dataset={:032x}", 1);
     let none = run(&mut foreread(["cache", "clean", path, &other])).ok();
     assert!(none.starts_with("nothing to remove: no such cache"), "{none}");
-    // A file that is not the cache's stays, and is named.
+    // Foreign files stay, and are named.
     let place = fs::read_dir(cache_root(directory.path())).unwrap().map(|entry| entry.unwrap().path());
     let notes = place.into_iter().find(|path| path.is_dir()).unwrap().join("notes.txt");
     fs::write(&notes, "x").unwrap();
@@ -203,7 +206,7 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
 
 #[test]
 // semantics: DISK-20
-fn a_directory_that_cannot_be_used_is_named() {
+fn unusable_directory_is_named() {
     let samples = Samples::awkward(8, 100);
     samples.add("file", &content(1, 10));
     let target = samples.path().to_str().unwrap();

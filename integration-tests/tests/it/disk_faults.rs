@@ -1,5 +1,5 @@
-//! `load --disk` on a cache that something has happened to, before a run or under it: every run ends well with the
-//! right digest, and the capacity is kept. What takes a mount to bring about is in `needs_mounts.rs`.
+//! `load --disk` on a cache that is damaged before or during a run: every run succeeds with the right digest
+//! and keeps the capacity. Faults that need a mount are in `needs_mounts.rs`.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -18,7 +18,7 @@ use crate::support::{
 const SAMPLES: u64 = 100;
 const CAPACITY: u64 = 20_000_000;
 
-/// A dataset, and a directory that holds all of it.
+/// A dataset, and a directory with all of it cached.
 struct Cache {
     samples: Samples,
     directory: TempDir,
@@ -39,7 +39,7 @@ impl Cache {
         command
     }
 
-    /// A run that must end well, deliver what is right, and keep the capacity all the time.
+    /// A run that must succeed with the right digest and never exceed the capacity.
     #[track_caller]
     fn load(&self, arguments: &[&str]) -> Value {
         self.load_while(arguments, || ())
@@ -58,7 +58,7 @@ impl Cache {
         report
     }
 
-    /// The cache's files lie here.
+    /// The directory of the cache's files.
     fn place(&self) -> PathBuf {
         let root = cache_root(self.directory.path());
         let found = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
@@ -73,16 +73,16 @@ impl Cache {
         self.place().join("index")
     }
 
-    /// Runs until nothing is read from the origin. A run does not wait for copies that are on their way when it ends, so
-    /// one alone need not be enough.
+    /// Runs until nothing is read from the origin. A run may end before all copies are written, so one
+    /// run may not suffice.
     #[track_caller]
     fn fill(&self, what: &str) {
         let full = (0..20).any(|_| number(&self.load(&["--compute-ms=3"]), "/origin_requests") == 0);
         assert!(full, "{what}: samples are not kept");
     }
 
-    /// After some damage: the next run delivers what is right and its first epoch reads `lost` samples from the origin;
-    /// what was lost is kept again.
+    /// After damage, the next run has the right digest, and its first epoch reads `lost` samples from the
+    /// origin. Lost samples are cached again.
     #[track_caller]
     fn heals(&self, what: &str, lost: std::ops::RangeInclusive<u64>) {
         let read = number(&self.load(&[]), "/epochs/0/reads/origin/samples");
@@ -97,7 +97,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     fs::write(path, bytes).unwrap();
 }
 
-/// A header of another version, as another release would write it: with the right checksum.
+/// Writes a header of another version, with the right checksum.
 fn of_another_version(bytes: &mut [u8]) {
     bytes[8] += 1;
     let (text, sum) = bytes.split_last_chunk_mut::<4>().unwrap();
@@ -106,7 +106,7 @@ fn of_another_version(bytes: &mut [u8]) {
 
 #[test]
 // semantics: DISK-9
-fn a_truncated_segment_costs_what_was_cut() {
+fn truncated_segment_costs_the_cut_samples() {
     let cache = Cache::filled();
     let whole = fs::metadata(cache.segment()).unwrap().len();
     for length in [whole - 1, whole / 2, 4096, 4095, 1, 0] {
@@ -118,7 +118,7 @@ fn a_truncated_segment_costs_what_was_cut() {
 
 #[test]
 // semantics: DISK-9
-fn a_segment_or_an_index_of_another_version_is_begun_afresh() {
+fn files_of_another_version_are_replaced() {
     let cache = Cache::filled();
     edit(&cache.segment(), |bytes| of_another_version(&mut bytes[..4096]));
     cache.heals("a segment of another version", SAMPLES..=SAMPLES);
@@ -128,22 +128,22 @@ fn a_segment_or_an_index_of_another_version_is_begun_afresh() {
 
 #[test]
 // semantics: DISK-9
-fn a_segment_whose_header_is_zeros_gives_its_room_back() {
+fn zeroed_segment_header_frees_its_space() {
     let cache = Cache::filled();
     edit(&cache.segment(), |bytes| bytes[..4096].fill(0));
     cache.heals("a segment whose header is zeros", SAMPLES..=SAMPLES);
     edit(&cache.segment(), |bytes| bytes[..4096].fill(0));
     edit(&cache.index(), |bytes| bytes[..64].fill(0));
     let path = cache.directory.path().to_str().unwrap();
-    let said = run(&mut foreread(["cache", "clean", path])).ok();
-    assert!(said.starts_with("removed ") && !said.contains("kept "), "{said}");
+    let printed = run(&mut foreread(["cache", "clean", path])).ok();
+    assert!(printed.starts_with("removed ") && !printed.contains("kept "), "{printed}");
     let left = taken(cache.directory.path());
     assert!(left <= 2 * 4096, "{left} bytes: more than the two directories");
 }
 
 #[test]
 // semantics: DISK-9
-fn a_lost_file_costs_what_was_in_it() {
+fn lost_file_costs_its_samples() {
     let cache = Cache::filled();
     fs::remove_file(cache.segment()).unwrap();
     cache.heals("a lost segment", SAMPLES..=SAMPLES);
@@ -159,11 +159,11 @@ fn a_lost_file_costs_what_was_in_it() {
 
 #[test]
 // semantics: DISK-9
-fn a_garbled_index_costs_what_it_listed() {
+fn garbled_index_costs_its_samples() {
     let cache = Cache::filled();
     let mut draw = Draw::new();
     for _ in 0..times(3, 60) {
-        // From the middle of some entry on, nothing is as it was.
+        // Everything after the middle of an entry is changed.
         let from = draw.below(64 + 32 * SAMPLES) as usize;
         edit(&cache.index(), |bytes| {
             bytes.iter_mut().skip(from).for_each(|byte| *byte = draw.below(256) as u8)
@@ -178,10 +178,10 @@ fn a_garbled_index_costs_what_it_listed() {
     cache.heals("an index that ends early", 1..=SAMPLES);
 }
 
-/// What happens under an open cache: every damage of the tests above, and the removal of all of it.
+/// Damage to an open cache: every damage of the tests above, and its removal.
 #[test]
 // semantics: DISK-9
-fn what_happens_to_the_files_under_a_run_costs_reads_only() {
+fn damaged_files_during_a_run_cost_reads_only() {
     type Damage = fn(&Cache);
     let damages: [(&str, Damage); 4] = [
         ("truncated", |cache| {
@@ -197,7 +197,7 @@ fn what_happens_to_the_files_under_a_run_costs_reads_only() {
             fs::remove_file(cache.segment()).unwrap();
             fs::remove_file(cache.index()).unwrap();
         }),
-        // The run may make a file while its directory is being removed.
+        // The run may create a file while its directory is being removed.
         ("removed with its directory", |cache| {
             while let Err(error) = fs::remove_dir_all(cache.directory.path()) {
                 assert_eq!(error.kind(), std::io::ErrorKind::DirectoryNotEmpty, "{error}");
@@ -229,7 +229,7 @@ fn what_happens_to_the_files_under_a_run_costs_reads_only() {
 
 #[test]
 // semantics: DISK-20
-fn a_directory_that_is_not_writable_is_named_with_the_remedy() {
+fn directory_that_is_not_writable_is_named_with_the_remedy() {
     let cache = Cache::filled();
     let path = cache.directory.path().join("closed");
     fs::create_dir(&path).unwrap();
@@ -239,7 +239,7 @@ fn a_directory_that_is_not_writable_is_named_with_the_remedy() {
     let mut command = foreread(["load", &target, &disk(&path, CAPACITY)]);
     let elsewhere = tempfile::tempdir().unwrap();
     if fs::File::create(path.join("probe")).is_ok() {
-        // Root writes everywhere; become somebody else, who may enter the directories and run the command.
+        // Root writes everywhere, so the test switches to another user who may enter the directories.
         fs::remove_file(path.join("probe")).unwrap();
         let program = elsewhere.path().join("foreread");
         copy_program(binary(), &program);
@@ -257,12 +257,12 @@ fn a_directory_that_is_not_writable_is_named_with_the_remedy() {
     }
 }
 
-/// Both deliver what is right; the first fills the directory, the second reads what is there.
+/// Both have the right digest. The first fills the directory, the second only reads it.
 #[test]
 // semantics: DISK-19
 fn two_runs_on_one_directory_share_it() {
     let (samples, directory) = (Samples::awkward(4 * SAMPLES, 20_000), tempfile::tempdir().unwrap());
-    // Room for about half of it.
+    // Room for about half of the dataset.
     let (room, target) = (4_500_000, samples.path().to_str().unwrap());
     let own = disk(directory.path(), room);
     let run_of = |epochs: &str| {

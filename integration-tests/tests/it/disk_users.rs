@@ -1,6 +1,6 @@
-//! One `--disk` directory for several users: each has a cache of its own, and none is in another's way.
+//! One `--disk` directory for several users: each has a separate cache.
 //!
-//! Root becomes two other users for that; where the tests run as another user, they say that they are skipped.
+//! The tests switch from root to two other users. They report that they are skipped if not run as root.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -16,7 +16,7 @@ use crate::support::{Samples, assert_digests, binary, cache_root, clean, disk, l
 
 const SAMPLES: u64 = 60;
 
-/// A dataset and a directory for all users, and the command where they can run it.
+/// A dataset, a directory and the command, accessible to all users.
 struct Scratch {
     samples: Samples,
     directory: TempDir,
@@ -50,7 +50,7 @@ impl Scratch {
         command
     }
 
-    /// Runs as a user until the whole dataset is kept; the last report.
+    /// Runs as a user until the whole dataset is cached. Returns the last report.
     #[track_caller]
     fn fill(&self, user: u32, disk: &str) -> Value {
         let target = self.samples.path().to_str().unwrap();
@@ -68,7 +68,7 @@ impl Scratch {
 
 #[test]
 // semantics: DISK-12
-fn two_users_of_one_directory_have_a_cache_each() {
+fn users_of_one_directory_have_separate_caches() {
     let Some(scratch) = Scratch::new() else { return };
     let disk = disk(scratch.path(), 20_000_000);
     for user in [1001, 1002] {
@@ -88,7 +88,7 @@ fn two_users_of_one_directory_have_a_cache_each() {
     }
 }
 
-/// Each rank's part lies in its user's cache, so that they do not stand in each other's way either.
+/// Each rank's part is in its user's cache.
 #[test]
 // semantics: DISK-12
 fn ranks_of_two_users_share_a_directory() {
@@ -105,7 +105,7 @@ fn ranks_of_two_users_share_a_directory() {
     }
 }
 
-/// What a stranger has put in the place of this user's cache is another user's data under this one's names.
+/// Another user has put other data with the same names in the place of this user's cache.
 #[test]
 // semantics: DISK-13
 fn planted_cache_delivers_nothing() {
@@ -127,7 +127,7 @@ fn planted_cache_delivers_nothing() {
     assert!(scratch.path().join("foreread-cache-1002.1").is_dir());
 }
 
-/// An administrator fills it, and who may not write to it reads it.
+/// An administrator fills it, and users without write permission read it.
 #[test]
 // semantics: DISK-14
 fn shared_cache_serves_other_users() {
@@ -146,7 +146,7 @@ fn shared_cache_serves_other_users() {
 
 #[test]
 // semantics: SAMPLE-2
-fn names_that_begin_as_a_caches_are_no_samples() {
+fn names_of_caches_are_not_samples() {
     let (samples, bytes) = (Samples::awkward(8, 100), Samples::awkward(8, 100).bytes());
     for name in ["foreread-cache", "foreread-cache-1000", "foreread-cache-1000.3", "foreread-cache-shared"] {
         samples.add(&format!("{name}/sample"), b"x");

@@ -1,5 +1,5 @@
-//! A dataset much larger than memory and disk together, for three epochs: nothing grows. `cargo xtask soak` runs it with
-//! 24 GiB of samples through 1 GiB of memory and 4 GiB of disk.
+//! Three epochs over a dataset much larger than memory and disk: no resource grows. `cargo xtask soak` runs
+//! it with 24 GiB of samples through 1 GiB of memory and 4 GiB of disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use crate::support::{content, disk, foreread, is_soak, memory, number, order, ta
 
 const MIB: u64 = 1 << 20;
 
-/// The constant of the promise on resident memory, with what the disk tier has on its way (32 MiB).
+/// The constant of the promise on resident memory, with the disk tier's write-behind (32 MiB).
 const CONSTANT: u64 = 128 * MIB;
 
-/// What the allocator may lose to holes between samples: this part of memory and look-ahead.
+/// The share of memory and look-ahead that the allocator may lose to fragmentation.
 const HOLES: u64 = 16;
 
-/// How large everything is.
+/// The sizes of the test.
 struct Size {
     samples: u64,
     /// On average, in bytes.
@@ -54,7 +54,7 @@ fn path(directory: &Path, id: u64) -> PathBuf {
     directory.join(format!("{:04}/{id:08}", id / 1000))
 }
 
-/// What the digest of an epoch must be; content is made again, so that the files are not trusted.
+/// The expected digest of an epoch, from regenerated content, independent of the files.
 fn digest(size: &Size, epoch: u64) -> String {
     let mut digest = Sha256::new();
     for id in order(&["--samples", &size.samples.to_string(), "--epoch", &epoch.to_string()]) {
@@ -64,20 +64,20 @@ fn digest(size: &Size, epoch: u64) -> String {
     digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The most that was seen in one epoch.
+/// The peaks of one epoch.
 #[derive(Clone, Copy, Debug, Default)]
-struct Most {
+struct Peaks {
     /// Resident memory of all kinds, in bytes.
     resident: u64,
-    /// What of it is the process's own, and not pages of files.
+    /// Its part without pages of files.
     own: u64,
     descriptors: u64,
     disk: u64,
 }
 
-impl Most {
+impl Peaks {
     fn see(&mut self, process: u32, directory: &Path) {
-        // Each is gone when the process has ended.
+        // These files disappear when the process ends.
         let descriptors = fs::read_dir(format!("/proc/{process}/fd")).map_or(0, |all| all.count() as u64);
         self.descriptors = self.descriptors.max(descriptors);
         self.resident = self.resident.max(memory(process, "status", "VmRSS:").unwrap_or(0));
@@ -86,23 +86,23 @@ impl Most {
     }
 }
 
-/// The epoch that the run's state file speaks of.
+/// The epoch in the run's state file.
 fn epoch(state: &Path) -> usize {
     let saved = fs::read_to_string(state).ok().and_then(|text| serde_json::from_str(&text).ok());
     saved.and_then(|saved: serde_json::Value| saved["epoch"].as_u64()).unwrap_or(0) as usize
 }
 
-/// Bytes that are free where temporary files go.
+/// Free bytes in the directory of temporary files.
 fn free() -> u64 {
-    let said =
+    let printed =
         Command::new("df").args(["--output=avail", "--block-size=1"]).arg(std::env::temp_dir()).output();
-    let said = String::from_utf8(said.unwrap().stdout).unwrap();
-    said.lines().nth(1).unwrap().trim().parse().unwrap()
+    let printed = String::from_utf8(printed.unwrap().stdout).unwrap();
+    printed.lines().nth(1).unwrap().trim().parse().unwrap()
 }
 
 #[test]
 // semantics: CACHE-8
-fn three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat() {
+fn resources_stay_flat_over_epochs_larger_than_the_caches() {
     let size = Size {
         samples: times(2500, 48 << 10),
         sample: times(105_000, MIB / 2),
@@ -130,15 +130,15 @@ fn three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat(
     let mut command = foreread(["load", data.to_str().unwrap(), "--epochs=3", "--report=json", "--digest"]);
     command.arg(format!("--memory={}", size.memory)).arg(format!("--look-ahead={}", size.look_ahead));
     command.arg(disk(&cache, size.disk)).arg("--state").arg(&state);
-    // The small run is held to a speed at which it is seen often.
+    // The small run is slowed down, so that it is sampled often.
     if !is_soak() {
         command.arg("--origin-limit=150MB/s");
     }
-    // Looking takes time, of the process that is looked at too.
+    // Sampling takes time, also of the sampled process.
     let every = Duration::from_millis(times(10, 250));
     let began = Instant::now();
-    let mut most = [Most::default(); 4];
-    let (mut looked, mut said) = (began, began);
+    let mut most = [Peaks::default(); 4];
+    let (mut looked, mut printed) = (began, began);
     let finished = watch(&mut command, Duration::from_secs(times(120, 7200)), |process| {
         if looked.elapsed() < every {
             return;
@@ -146,8 +146,8 @@ fn three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat(
         looked = Instant::now();
         let epoch = epoch(&state).min(3);
         most[epoch].see(process, &cache);
-        if said.elapsed() > Duration::from_secs(30) {
-            said = Instant::now();
+        if printed.elapsed() > Duration::from_secs(30) {
+            printed = Instant::now();
             println!("{:.0?}: epoch {epoch}, at most {:?}", began.elapsed(), most[epoch]);
         }
     });
@@ -168,10 +168,10 @@ fn three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat(
     assert!(peak <= bound, "peak {} MiB of {} MiB", peak / MIB, bound / MIB);
     let [_, second, third, _] = most;
     assert!(second.own > 0 && third.own > 0, "an epoch was over before it was seen");
-    // What the allocator happens to hold of buffers under way moves by some percent.
+    // The allocator's share of buffers in flight varies by some percent.
     let noise = 16 * MIB + size.memory / 64;
     assert!(third.own <= second.own + noise, "memory grows: {second:?}, then {third:?}");
-    // Files are opened and closed all the time; a leak would be thousands.
+    // Files are opened and closed constantly. A leak would be thousands.
     assert!(third.descriptors <= second.descriptors + 16, "descriptors leak: {second:?}, then {third:?}");
     for most in most {
         assert!(most.disk <= size.disk, "{} bytes of {} on the disk", most.disk, size.disk);
@@ -182,7 +182,7 @@ fn three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat(
     println!("{} MiB read from the origin, the bound is {} MiB", read / MIB, bound / MIB);
     assert!(read as f64 <= 1.01 * bound as f64, "{read} of at most {bound}");
     assert!(read >= number(&report, "/floor_origin_bytes"));
-    // Beside each other: of 24 GiB a digest takes minutes.
+    // In parallel, because a digest of 24 GiB takes minutes.
     std::thread::scope(|scope| {
         let size = &size;
         let digests: Vec<_> = (0..3).map(|epoch| (epoch, scope.spawn(move || digest(size, epoch)))).collect();

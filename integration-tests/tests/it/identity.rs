@@ -1,4 +1,4 @@
-//! Data that look alike are not taken for each other, and the same data are known again whichever way leads to them.
+//! Identical-looking data never share a cache, and the same data are recognised under every path.
 
 use std::fs;
 use std::path::Path;
@@ -13,12 +13,12 @@ use crate::support::{Samples, assert_digests, content, disk, foreread, load, num
 const COUNT: u64 = 40;
 const LENGTH: usize = 4000;
 
-/// Some moment in the past, in nanoseconds that no clock's tick has made.
+/// A time in the past, with nanoseconds that no clock produces.
 fn then(number: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000 + number) + Duration::from_nanos(123_456_789)
 }
 
-/// Data of this `kind`: other bytes for another kind, and else alike: names, sizes, and `times` of modification.
+/// Writes data of a `kind`. Kinds differ in bytes only, not in names, sizes and modification `times`.
 fn write(samples: &Samples, kind: u64, times: fn(u64) -> SystemTime) {
     for number in 0..COUNT {
         let name = format!("class-{}/{number:03}.npy", number % 3);
@@ -51,7 +51,7 @@ fn data_that_look_alike_share_no_cache() {
         for samples in [&one, &two, &one, &two] {
             assert_digests(samples, &load(samples, &arguments));
         }
-        // Each has a cache of its own, which is found again: the file system's change times tell them apart.
+        // Each has a separate cache, which is found again by the file system's change times.
         assert_eq!(from_disk(&load(&one, &arguments)), COUNT);
         assert_eq!(from_disk(&load(&two, &arguments)), COUNT);
     }
@@ -78,7 +78,7 @@ fn validation_set_that_looks_like_the_training_set_is_itself() {
 
 #[test]
 // semantics: DISK-5
-fn data_made_anew_in_place_with_old_times_are_read_again() {
+fn data_rewritten_with_old_times_are_read_again() {
     for times in TIMES {
         let samples = made(1, times);
         let directory = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ fn put(store: &Store, prefix: &str, samples: &Samples) {
 // semantics: DISK-3
 fn stores_whose_objects_look_alike_share_no_cache() {
     let samples = [made(1, TIMES[0]), made(2, TIMES[0])];
-    // Both number their objects' tags from one on.
+    // Both stores number their tags from one.
     let stores = [Store::start(), Store::start()];
     let directory = tempfile::tempdir().unwrap();
     let disk = disk(directory.path(), 20_000_000);
@@ -172,7 +172,7 @@ fn stores_whose_objects_look_alike_share_no_cache() {
 
 #[test]
 // semantics: DISK-5
-fn store_without_versions_keeps_a_cache_for_a_saved_catalog_alone() {
+fn store_without_versions_caches_by_saved_catalog_only() {
     let (one, two) = (made(1, TIMES[0]), made(2, TIMES[0]));
     let store = Store::start();
     store.forget_tags();
@@ -204,7 +204,7 @@ fn store_without_versions_keeps_a_cache_for_a_saved_catalog_alone() {
         assert_eq!(from_disk(&report), expected, "the catalog keeps the number of its listing");
         assert_digests(&one, &report);
     }
-    // Made anew in its place: a new listing has nothing of the old one.
+    // Rewritten in place: a new listing finds none of the old cache.
     put(&store, "one", &two);
     assert_digests(&two, &load("s3://data/one").json());
 }

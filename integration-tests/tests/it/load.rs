@@ -2,7 +2,7 @@
 
 use crate::support::{Samples, foreread, four_thousand, load, number, order, run};
 
-/// Every pass of a report has the digest that the order and the files give.
+/// Asserts that every pass of a report has the digest of its order and files.
 #[track_caller]
 fn assert_digests(samples: &Samples, report: &serde_json::Value, sampler: &str, seed: &str) {
     let count = number(report, "/samples").to_string();
@@ -28,9 +28,9 @@ fn everything_in_memory_reads_each_sample_once() {
     assert_digests(samples, &report, "shuffle", "11");
 }
 
-/// A storage backend of a user's own could be used from Rust and not by the command.
+/// Custom storage backends could once be used from Rust only, not by the command.
 #[test]
-fn command_with_a_backend_of_its_own_opens_its_urls() {
+fn command_with_a_custom_backend_opens_its_urls() {
     let samples = Samples::awkward(20, 2000);
     let url = format!("mirror://{}", samples.path().display());
     let read = |own: bool| {
@@ -43,11 +43,11 @@ fn command_with_a_backend_of_its_own_opens_its_urls() {
     let report = read(true).json();
     assert_digests(&samples, &report, "shuffle", "0");
     assert_eq!(number(&report, "/epochs/1/samples"), 20);
-    let said = read(false).fails(1);
-    assert!(said.contains("no backend opens 'mirror' URLs"), "{said}");
+    let printed = read(false).fails(1);
+    assert!(printed.contains("no backend opens 'mirror' URLs"), "{printed}");
 }
 
-/// A report had as many entries as a run had passes, and each line of text was made of all of them.
+/// Reports once had an entry per pass, and every line of text used all of them.
 #[test]
 // semantics: CACHE-8
 fn report_of_many_epochs_sums_up_its_middle() {
@@ -69,7 +69,7 @@ fn report_of_many_epochs_sums_up_its_middle() {
         let ids = order(&["--samples", "5", "--epoch", &epoch["epoch"].to_string()]);
         assert_eq!(epoch["digest"], samples.digest(&ids), "epoch {}", epoch["epoch"]);
     }
-    // For people each epoch has its line.
+    // The text output has a line per epoch.
     let text = run_of(&[]).ok();
     let numbers = text.lines().filter_map(|line| line.strip_prefix("epoch ")?.split_whitespace().next());
     assert!(numbers.eq((0..1300).map(|epoch| epoch.to_string()).collect::<Vec<_>>()), "{text}");
@@ -77,7 +77,7 @@ fn report_of_many_epochs_sums_up_its_middle() {
 
 #[test]
 // semantics: CACHE-3
-fn memory_for_a_part_stays_at_the_floor() {
+fn partial_memory_reads_the_lower_bound() {
     let samples = four_thousand();
     let (size, epochs) = (samples.bytes(), 4);
     let capacity = size * 6 / 10;
@@ -104,7 +104,7 @@ fn memory_for_a_part_stays_at_the_floor() {
 
 #[test]
 // semantics: ORDER-5
-fn a_validation_set_is_read_after_every_epoch_and_cached_like_the_rest() {
+fn validation_set_is_read_after_each_epoch_and_cached() {
     let train = Samples::awkward(600, 50_000);
     let validation = Samples::awkward(150, 50_000);
     let path = validation.path().to_str().unwrap();
@@ -144,7 +144,7 @@ fn ranks_share_an_epoch_as_order_says() {
 }
 
 #[test]
-fn a_directory_can_be_named_as_a_url_with_one_slash_or_three() {
+fn directory_url_may_have_one_or_three_slashes() {
     let samples = Samples::awkward(20, 100);
     for slashes in ["file:", "file://"] {
         let target = format!("{slashes}{}", samples.path().display());
@@ -161,8 +161,8 @@ fn drop_last_drops_the_short_batch() {
 }
 
 #[test]
-fn a_limited_origin_gets_a_memory_tier_and_a_plain_local_one_does_not() {
-    // Whether the file system is a local one decides; here only that a limit turns the tier on is certain.
+fn limited_origin_gets_a_memory_tier() {
+    // The file system decides in general. Only the effect of a limit is known here.
     let samples = Samples::awkward(50, 1000);
     let report = load(&samples, &["--origin-limit", "100MB/s", "--look-ahead", "1MB"]);
     assert_eq!(number(&report, "/origin_requests"), 50);
@@ -171,10 +171,10 @@ fn a_limited_origin_gets_a_memory_tier_and_a_plain_local_one_does_not() {
 
 #[test]
 // semantics: CACHE-6, CACHE-8
-fn resident_memory_stays_within_the_tier_the_look_ahead_and_a_constant() {
+fn resident_memory_stays_within_its_bound() {
     const MIB: u64 = 1 << 20;
     let samples = Samples::new();
-    // From nothing to 64 MB, so that the largest batch alone is more than the look-ahead.
+    // Samples up to 64 MB make the largest batch exceed the look-ahead.
     for id in 0..400u64 {
         let length = match id % 100 {
             0 => 64_000_000,
@@ -219,7 +219,7 @@ fn resident_memory_stays_within_the_tier_the_look_ahead_and_a_constant() {
 }
 
 #[test]
-fn what_a_run_sets_by_itself_is_in_its_report() {
+fn report_has_the_automatic_settings() {
     let samples = Samples::awkward(2600, 50_000);
     let report = load(
         &samples,
@@ -231,7 +231,7 @@ fn what_a_run_sets_by_itself_is_in_its_report() {
         (4, 4, Some("fixed"))
     );
     assert!((1..=4).contains(&number(limit, "/peak")), "{limit}");
-    // No further than an epoch of a dataset that is so small; and at half a megabyte a tenth of a second, most of that is of no use.
+    // The look-ahead ends within an epoch of this small dataset. At 5 MB/s most of it would be useless.
     let look_ahead = &report["adapted"]["look_ahead"];
     let epoch = samples.bytes() + 2600 * 512;
     assert_eq!(number(look_ahead, "/allowed_bytes"), epoch);
@@ -240,7 +240,7 @@ fn what_a_run_sets_by_itself_is_in_its_report() {
 
 #[test]
 // semantics: SAMPLE-2
-fn a_disk_tier_that_lies_in_the_dataset_is_no_part_of_it() {
+fn disk_tier_inside_the_dataset_is_ignored() {
     let samples = Samples::awkward(60, 20_000);
     let directory = samples.path().to_str().unwrap();
     let disk = format!("{directory}=20MB");
@@ -253,8 +253,8 @@ fn a_disk_tier_that_lies_in_the_dataset_is_no_part_of_it() {
 }
 
 #[test]
-// semantics: FAIL-23
-fn whoever_closes_the_output_has_not_let_the_run_end_well() {
+// semantics: FAIL-24
+fn closed_output_ends_the_run_with_141() {
     use std::io::Read;
     let samples = Samples::awkward(200, 20_000);
     let mut command =

@@ -1,4 +1,4 @@
-//! All integration tests, as one binary: one link instead of one for each file. A new file is one `mod` line here.
+//! All integration tests, as one binary, which is linked once. A new file is one `mod` line here.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

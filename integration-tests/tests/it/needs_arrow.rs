@@ -1,4 +1,4 @@
-//! The promise that other tools open a catalog, kept with the tools themselves.
+//! Other tools open a catalog, tested with the tools.
 
 use std::process::Command;
 
@@ -68,8 +68,8 @@ fn pandas_polars_and_duckdb_open_a_catalog() {
         command.arg(if labelled { "labelled" } else { "flat" });
         command.arg(if versioned { "versioned" } else { "plain" });
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "labelled {labelled}, versioned {versioned}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "labelled {labelled}, versioned {versioned}: {printed}");
     }
 }
 

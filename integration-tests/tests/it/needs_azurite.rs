@@ -15,15 +15,15 @@ use sha2::Sha256;
 
 use crate::support::{Samples, assert_digests, foreread, number, output, run};
 
-/// How long the emulator may take to answer.
+/// The timeout of the emulator's answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const ACCOUNT: &str = "devstoreaccount1";
 
-/// Published by Microsoft, and no secret.
+/// Published by Microsoft, not secret.
 const KEY: &str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// A container that nobody has used.
+/// A new container.
 struct Container {
     endpoint: String,
     name: String,
@@ -47,7 +47,7 @@ impl Container {
         format!("az://{}/{path}", self.name)
     }
 
-    /// `foreread` with these arguments, and nothing else that says where or who.
+    /// `foreread` with these arguments, without other settings of storage or credentials.
     fn foreread(&self, arguments: &[&str]) -> Command {
         let mut command = foreread(arguments);
         for (name, _) in std::env::vars_os() {
@@ -70,8 +70,9 @@ impl Container {
 
     /// Sends a PUT that is signed with the account's key (Shared Key).
     fn put(&self, path: &str, query: &str, headers: &str, body: &[u8]) {
-        let said = output(Command::new("date").args(["-u", "+%a, %d %b %Y %H:%M:%S GMT"]).env("LC_ALL", "C"));
-        let now = String::from_utf8(said.stdout).unwrap().trim().to_owned();
+        let printed =
+            output(Command::new("date").args(["-u", "+%a, %d %b %Y %H:%M:%S GMT"]).env("LC_ALL", "C"));
+        let now = String::from_utf8(printed.stdout).unwrap().trim().to_owned();
         let headers = format!("{headers}x-ms-date:{now}\nx-ms-version:2021-12-02\n");
         let length = if body.is_empty() { String::new() } else { body.len().to_string() };
         let path = format!("/{ACCOUNT}/{}{path}", self.name);
@@ -108,7 +109,7 @@ fn escape(path: &str) -> String {
         .collect()
 }
 
-/// A catalog of `url`, in a directory of its own.
+/// A catalog of `url` in a new directory.
 fn indexed(container: &Container, url: &str) -> (tempfile::TempDir, String) {
     let directory = tempfile::tempdir().unwrap();
     let catalog = directory.path().join("catalog.foreread").to_str().unwrap().to_owned();
@@ -118,12 +119,12 @@ fn indexed(container: &Container, url: &str) -> (tempfile::TempDir, String) {
 
 #[test]
 // semantics: BUCKET-6
-fn container_of_azurite_delivers_what_the_disk_has() {
+fn container_of_azurite_equals_the_disk() {
     let Some(container) = Container::new("load") else { return };
     let samples = Samples::awkward(240, 5_000);
     container.upload(&samples, "set one/ü+/");
     container.add("set one/ü+2/other", b"no sample");
-    // How Azure's tools mark a directory.
+    // The directory placeholder of Azure's tools.
     container.add("set one/ü+/a", b"");
     let (_directory, catalog) = indexed(&container, &container.url("set one/ü+/"));
     let load = ["load", &catalog, "--report=json", "--digest", "--epochs=2", "--memory=64MB"];

@@ -1,16 +1,16 @@
-//! File systems that keep no owners or no modes, as CIFS mounts and NFS exports that map users: bindfs shows a directory so.
+//! File systems without owners or modes, such as CIFS mounts and NFS exports that map users, simulated by bindfs.
 //!
 //! `FOREREAD_TEST_BINDFS` holds the words that make a mount namespace, to be put before a command.
 
-use crate::needs_mounts::Place;
+use crate::needs_mounts::MountedDataset;
 use crate::support::number;
 
-fn place() -> Option<Place> {
+fn place() -> Option<MountedDataset> {
     let words = std::env::var("FOREREAD_TEST_BINDFS").ok();
     if words.is_none() {
         println!("skipped: FOREREAD_TEST_BINDFS names no way to mount by bindfs");
     }
-    words.map(Place::within)
+    words.map(MountedDataset::within)
 }
 
 #[test]

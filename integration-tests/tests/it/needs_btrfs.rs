@@ -1,8 +1,8 @@
-//! A quota on the disk tier's directory: btrfs counts what a subvolume takes, whoever writes to it.
+//! A quota on the disk tier's directory: btrfs limits a subvolume, for all users.
 //!
 //! `FOREREAD_TEST_BTRFS` holds the words that make a mount namespace with loop devices, to be put before a command.
 
-use crate::needs_mounts::Place;
+use crate::needs_mounts::MountedDataset;
 use crate::support::number;
 
 /// Mounts a file system at `mounted` whose subvolume `v` may take 8 MiB.
@@ -15,17 +15,17 @@ const MOUNT: &str = "truncate -s 128M image
      DISK=mounted/v=1GB
 ";
 
-fn place() -> Option<Place> {
+fn place() -> Option<MountedDataset> {
     let words = std::env::var("FOREREAD_TEST_BTRFS").ok();
     if words.is_none() {
         println!("skipped: FOREREAD_TEST_BTRFS names no way to mount an image");
     }
-    words.map(Place::within)
+    words.map(MountedDataset::within)
 }
 
 #[test]
 // semantics: DISK-10
-fn quota_that_is_reached_costs_one_warning() {
+fn quota_reached_during_a_run_costs_one_warning() {
     let Some(place) = place() else { return };
     let (reports, warnings) = place.reports_and_warnings(&format!("{MOUNT} load --epochs=3 --compute-ms=3"));
     let kept = number(&reports[0], "/epochs/2/reads/disk/bytes");
@@ -36,7 +36,7 @@ fn quota_that_is_reached_costs_one_warning() {
 
 #[test]
 // semantics: DISK-10
-fn quota_that_was_reached_before_costs_one_warning() {
+fn quota_reached_before_a_run_costs_one_warning() {
     let Some(place) = place() else { return };
     let script = format!(
         "{MOUNT} dd if=/dev/zero of=mounted/v/others bs=64k oflag=direct 2>/dev/null || true

@@ -2,7 +2,7 @@
 //!
 //! `FOREREAD_TEST_CEPH` is a JSON object with the gateway's `endpoint`, `region` and `log`, and the keys of two users:
 //! `full` may do everything, `reader` what a bucket's policy allows. `cargo xtask ceph` starts such a gateway and
-//! prints it. Requests are counted in the gateway's own log.
+//! prints it. Requests are counted in the gateway's log.
 
 pub mod gateway;
 
@@ -16,19 +16,22 @@ use crate::state::{ids, joined};
 use crate::support::{Draw, Finished, Samples, assert_digests, number, run};
 
 fn gateway() -> Option<Gateway> {
-    let Ok(told) = std::env::var("FOREREAD_TEST_CEPH") else {
+    let Ok(description) = std::env::var("FOREREAD_TEST_CEPH") else {
         println!("skipped: FOREREAD_TEST_CEPH describes no gateway");
         return None;
     };
-    Some(Gateway::new(&told))
+    Some(Gateway::new(&description))
 }
 
-/// Runs a command and sees to it that no secret is in what it says.
+/// Runs a command and asserts that its output has no secret.
 #[track_caller]
 fn quiet(gateway: &Gateway, command: &mut Command) -> Finished {
     let finished = run(command);
     for secret in [&gateway.full.secret, &gateway.reader.secret] {
-        assert!(!finished.stdout.contains(secret) && !finished.stderr.contains(secret), "a secret is told");
+        assert!(
+            !finished.stdout.contains(secret) && !finished.stderr.contains(secret),
+            "the output has a secret"
+        );
     }
     finished
 }
@@ -42,12 +45,12 @@ struct Dataset<'a> {
 }
 
 impl<'a> Dataset<'a> {
-    /// `count` files of about `bytes` bytes, under a prefix that has to be escaped.
+    /// `count` files of about `bytes` bytes, under a prefix that must be escaped.
     fn new(gateway: &'a Gateway, what: &str, count: u64, bytes: u64) -> Self {
         let samples = Samples::awkward(count, bytes);
         let bucket = gateway.bucket(what);
         bucket.upload(&samples, "set one/ü+/");
-        // What must not be listed: another prefix that begins alike, and a place-holder of a directory.
+        // Must not be listed: another prefix with the same beginning, and a directory placeholder.
         bucket.put("set one/ü+2/other", b"no sample");
         bucket.put("set one/ü+/a/", b"");
         let directory = tempfile::tempdir().unwrap();
@@ -61,8 +64,8 @@ impl<'a> Dataset<'a> {
         self.bucket.url("set one/ü+/")
     }
 
-    /// What the gateway was asked while this ran.
-    fn asked_by<T>(&self, action: impl FnOnce() -> T) -> (T, Vec<gateway::Asked>) {
+    /// The gateway's requests during `action`.
+    fn asked_by<T>(&self, action: impl FnOnce() -> T) -> (T, Vec<gateway::LoggedRequest>) {
         let before = self.bucket.asked().len();
         let done = action();
         (done, self.bucket.asked().split_off(before))
@@ -75,7 +78,7 @@ fn json(finished: Finished) -> Value {
 
 #[test]
 // semantics: BUCKET-6
-fn index_and_load_deliver_what_the_disk_has_with_one_get_a_sample() {
+fn bucket_equals_the_disk_with_one_get_per_sample() {
     let Some(gateway) = gateway() else { return };
     let of = Dataset::new(&gateway, "load", 240, 20_000);
     let load = ["load", &of.catalog, "--report=json", "--digest", "--epochs=3", "--memory=64MB"];
@@ -85,7 +88,7 @@ fn index_and_load_deliver_what_the_disk_has_with_one_get_a_sample() {
     let all = number(&report, "/samples") + number(&report, "/retried") + number(&report, "/hedged");
     let gets = of_objects(&asked);
     assert_eq!(gets.keys().copied().collect::<Vec<_>>(), ["GET"], "no HEAD, nothing else: {gets:?}");
-    // One in all three epochs: what is in memory is not asked for again.
+    // One GET in all three epochs, because memory holds the samples.
     assert_eq!(gets["GET"] as u64, all, "{report}");
     assert_eq!(asked.len(), gets["GET"], "nothing was listed: {asked:?}");
     assert_eq!(number(&report, "/origin_bytes"), of.samples.bytes());
@@ -95,7 +98,7 @@ fn index_and_load_deliver_what_the_disk_has_with_one_get_a_sample() {
 }
 
 #[test]
-fn a_bucket_is_loaded_without_a_catalog_and_listed_once() {
+fn bucket_without_a_catalog_is_listed_once() {
     let Some(gateway) = gateway() else { return };
     let of = Dataset::new(&gateway, "list", 60, 2000);
     let load = ["load", &of.url(), "--report=json", "--digest", "--epochs=2", "--memory=64MB"];
@@ -108,7 +111,7 @@ fn a_bucket_is_loaded_without_a_catalog_and_listed_once() {
 }
 
 #[test]
-fn with_memory_for_a_part_only_the_rest_is_asked_for_again() {
+fn partial_memory_requests_only_the_rest_again() {
     let Some(gateway) = gateway() else { return };
     let of = Dataset::new(&gateway, "part", 120, 20_000);
     let load =
@@ -123,7 +126,7 @@ fn with_memory_for_a_part_only_the_rest_is_asked_for_again() {
 }
 
 #[test]
-fn a_run_that_is_terminated_goes_on_where_it_was() {
+fn terminated_run_from_a_bucket_resumes() {
     let Some(gateway) = gateway() else { return };
     let of = Dataset::new(&gateway, "resume", 61, 2000);
     let state = of.directory.path().join("state.json");
@@ -136,7 +139,7 @@ fn a_run_that_is_terminated_goes_on_where_it_was() {
         command.arg("--state").arg(&state).arg("--compute-ms=10");
         command.stdout(out.reopen().unwrap()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
-        // Twice it is ended; then it may finish.
+        // It is terminated twice, then it may finish.
         if ended < 2 {
             std::thread::sleep(std::time::Duration::from_millis(150 + draw.below(250)));
             let id = child.id().to_string();
@@ -144,12 +147,12 @@ fn a_run_that_is_terminated_goes_on_where_it_was() {
             ended += 1;
         }
         let status = child.wait().unwrap();
-        let said = std::fs::read_to_string(out.path()).unwrap();
-        if said.is_empty() {
+        let printed = std::fs::read_to_string(out.path()).unwrap();
+        if printed.is_empty() {
             assert!(!status.success(), "it was ended before it watched for signals");
             continue;
         }
-        seen = joined(seen, ids(&serde_json::from_str(&said).unwrap()));
+        seen = joined(seen, ids(&serde_json::from_str(&printed).unwrap()));
         if status.success() {
             break;
         }
@@ -158,7 +161,7 @@ fn a_run_that_is_terminated_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_object_that_was_replaced_after_indexing_is_named() {
+fn object_replaced_after_indexing_is_named() {
     let Some(gateway) = gateway() else { return };
     let of = Dataset::new(&gateway, "replaced", 40, 2000);
     let path = "set one/ü+/cats and dogs/img 8.jpg";
@@ -171,9 +174,9 @@ fn an_object_that_was_replaced_after_indexing_is_named() {
         "{line}"
     );
     assert!(line.contains(&of.bucket.name), "{line}");
-    // The gateway compared, by `If-Match`: once, since asking again cannot help.
+    // The gateway compared by `If-Match`, once, because a retry cannot help.
     assert_eq!(asked.iter().filter(|asked| asked.status == 412).count(), 1, "{asked:?}");
-    // An object that is gone is named as well.
+    // A deleted object is named as well.
     let gone = Dataset::new(&gateway, "gone", 10, 200);
     gone.bucket.delete("set one/ü+/a/2");
     let load = ["load", &gone.catalog, "--epochs=1"];
@@ -182,7 +185,7 @@ fn an_object_that_was_replaced_after_indexing_is_named() {
 }
 
 #[test]
-fn whoever_may_not_is_told_the_bucket_and_what_to_do() {
+fn denied_access_names_the_bucket_and_the_remedy() {
     let Some(gateway) = gateway() else { return };
     let of = Dataset::new(&gateway, "denied", 20, 200);
     let bucket = &*of.bucket.name;
@@ -205,10 +208,10 @@ fn whoever_may_not_is_told_the_bucket_and_what_to_do() {
     let mut unknown = gateway.foreread(&gateway.full, &load);
     unknown.env("AWS_ACCESS_KEY_ID", "nobody");
     fails(unknown, &["AWS_ACCESS_KEY_ID"]);
-    // Neither may the reader, until the bucket says so.
+    // The reader has no access until the bucket's policy allows it.
     fails(gateway.foreread(&gateway.reader, &index), &["s3:ListBucket"]);
     fails(gateway.foreread(&gateway.reader, &load), &["s3:GetObject"]);
-    // One who may read but not list is told what is missing, and can load by a catalog.
+    // A user who may read but not list gets the missing permission, and can load by a catalog.
     of.bucket.let_read(&gateway.reader);
     fails(gateway.foreread(&gateway.reader, &index), &["s3:ListBucket"]);
     let digest = ["load", &of.catalog, "--epochs=1", "--report=json", "--digest"];
@@ -216,7 +219,7 @@ fn whoever_may_not_is_told_the_bucket_and_what_to_do() {
 }
 
 #[test]
-fn a_bucket_that_is_not_there_is_named() {
+fn missing_bucket_is_named() {
     let Some(gateway) = gateway() else { return };
     let directory = tempfile::tempdir().unwrap();
     let catalog = directory.path().join("catalog.foreread");

@@ -1,22 +1,22 @@
-//! A file system that the kernel makes read-only under a run, because it found an error in it.
+//! A file system that the kernel makes read-only during a run, because of an error in it.
 //!
 //! `FOREREAD_TEST_EXT4` holds the words that make a mount namespace with loop devices, to be put before a command. An
 //! administrator cannot remount a file system read-only while a run writes to it: the kernel says that it is busy.
 
-use crate::needs_mounts::Place;
+use crate::needs_mounts::MountedDataset;
 use crate::support::number;
 
-fn place() -> Option<Place> {
+fn place() -> Option<MountedDataset> {
     let words = std::env::var("FOREREAD_TEST_EXT4").ok();
     if words.is_none() {
         println!("skipped: FOREREAD_TEST_EXT4 names no way to mount an image");
     }
-    words.map(Place::within)
+    words.map(MountedDataset::within)
 }
 
-/// What the runs of a script report. Its function `images` makes two images of data that look alike, `image1` and
-/// `image2`, whose eight files have the modification times that its argument says of each `$number`.
-fn reports(place: &Place, script: &str) -> Vec<serde_json::Value> {
+/// The reports of a script's runs. The script's function `images` makes two identical-looking images, `image1` and
+/// `image2`. Its argument computes the modification time of each of their eight files from `$number`.
+fn reports(place: &MountedDataset, script: &str) -> Vec<serde_json::Value> {
     let images = r#"images() {
              for kind in 1 2; do
                  for number in 1 2 3 4 5 6 7 8; do
@@ -26,13 +26,13 @@ fn reports(place: &Place, script: &str) -> Vec<serde_json::Value> {
                  mkfs.ext4 -q -F -m 0 -O ^has_journal -d data image$kind 16M >/dev/null
              done
          }"#;
-    let said = place.run(&format!("{images}\n{script}")).ok();
-    said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let printed = place.run(&format!("{images}\n{script}")).ok();
+    printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
-// semantics: DISK-16
-fn a_file_system_that_turns_read_only_under_a_run_costs_reads_only() {
+// semantics: DISK-10
+fn file_system_turning_read_only_costs_reads_only() {
     let Some(place) = place() else { return };
     let reports = place.reports(
         "truncate -s 64M image
@@ -50,7 +50,7 @@ fn a_file_system_that_turns_read_only_under_a_run_costs_reads_only() {
     assert!(number(report, "/epochs/5/reads/disk/samples") > 0, "what was kept before is read");
 }
 
-/// Two images of data that look alike, mounted at one path one after another; then the first one again, by another loop
+/// Two identical-looking images, mounted at one path in turn, then the first one again by another loop
 /// device.
 #[test]
 // semantics: DISK-4
@@ -82,11 +82,11 @@ fn images_mounted_at_one_path_share_no_cache() {
     assert_ne!(reports[0]["epochs"][0]["digest"], reports[2]["epochs"][0]["digest"], "the images differ");
 }
 
-/// An image that is mounted below the directory that is listed, over another one that looks the same; and an image that
-/// nobody can see any more because its file was removed.
+/// An image mounted below the listed directory, over an identical-looking one, and an image whose file was
+/// removed.
 #[test]
 // semantics: DISK-5
-fn what_is_mounted_below_the_data_is_not_believed() {
+fn mounts_below_the_data_are_not_trusted() {
     let Some(place) = place() else { return };
     let reports = reports(
         &place,

@@ -1,4 +1,4 @@
-//! The command against an S3 server that has nothing in common with Ceph's: moto.
+//! The command against an S3 server without common code with Ceph's: moto.
 //!
 //! `FOREREAD_TEST_MOTO` is its address. It takes any key and does not check signatures.
 
@@ -15,15 +15,16 @@ fn server() -> Option<Gateway> {
         return None;
     };
     let user = json!({"access_key": "AKIDMOTO", "secret_key": "hush-hush"});
-    let told = json!({"endpoint": endpoint, "region": "us-east-1", "log": "", "full": user, "reader": user});
-    Some(Gateway::new(&told.to_string()))
+    let description =
+        json!({"endpoint": endpoint, "region": "us-east-1", "log": "", "full": user, "reader": user});
+    Some(Gateway::new(&description.to_string()))
 }
 
 fn foreread(server: &Gateway, arguments: &[&str]) -> Command {
     server.foreread(&server.full, arguments)
 }
 
-/// A catalog of `url`, in a directory of its own.
+/// A catalog of `url` in a new directory.
 fn indexed(server: &Gateway, url: &str) -> (tempfile::TempDir, String) {
     let directory = tempfile::tempdir().unwrap();
     let catalog = directory.path().join("catalog.foreread").to_str().unwrap().to_owned();
@@ -39,7 +40,7 @@ fn fails(server: &Gateway, bucket: &Bucket<'_>, catalog: &str) -> String {
 
 #[test]
 // semantics: BUCKET-6
-fn bucket_of_moto_delivers_what_the_disk_has() {
+fn bucket_of_moto_equals_the_disk() {
     let Some(server) = server() else { return };
     // More than one page of the listing.
     let samples = Samples::awkward(1_100, 500);

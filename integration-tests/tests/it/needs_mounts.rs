@@ -11,22 +11,22 @@ use tempfile::TempDir;
 
 use crate::support::{Finished, Samples, assert_digests, binary, clean, number, watch};
 
-/// A dataset of 20 MB, a directory `mounted` to mount on, and the words before a command.
-pub struct Place {
+/// A dataset of 20 MB, a directory `mounted` as mount point, and the prefix of commands.
+pub struct MountedDataset {
     pub samples: Samples,
     directory: TempDir,
     words: String,
 }
 
-impl Place {
+impl MountedDataset {
     pub fn within(words: String) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("mounted")).unwrap();
         Self { samples: Samples::awkward(400, 50_000), directory, words }
     }
 
-    /// Runs a shell script in a namespace of its own, beside `mounted`. Its function `load` is a run over the dataset
-    /// with a disk tier of 1 GB there, or of `$DISK`.
+    /// Runs a shell script in a new namespace, in the parent of `mounted`. Its function `load` runs over the
+    /// dataset with a disk tier of 1 GB there, or of `$DISK`.
     #[track_caller]
     pub fn run(&self, script: &str) -> Finished {
         let load = r#"load() { "$0" load "$DATASET" --digest --report=json --look-ahead=1MB --disk=${DISK:-mounted=1GB} "$@"; }"#;
@@ -56,17 +56,17 @@ impl Place {
     }
 }
 
-fn place() -> Option<Place> {
+fn place() -> Option<MountedDataset> {
     let words = std::env::var("FOREREAD_TEST_MOUNTS").ok();
     if words.is_none() {
         println!("skipped: FOREREAD_TEST_MOUNTS names no way to mount");
     }
-    words.map(Place::within)
+    words.map(MountedDataset::within)
 }
 
 #[test]
 // semantics: DISK-10
-fn a_full_disk_keeps_what_fits_and_the_run_goes_on() {
+fn full_disk_keeps_the_samples_that_fit() {
     let Some(place) = place() else { return };
     let reports = place.reports(
         "mount -t tmpfs -o size=8m tmpfs mounted
@@ -79,10 +79,10 @@ fn a_full_disk_keeps_what_fits_and_the_run_goes_on() {
     assert!(number(warm, "/epochs/0/reads/disk/bytes") > 2 << 20, "what was kept is there for the next run");
 }
 
-/// As when other programs fill a disk beside the run.
+/// Other programs fill the disk during the run.
 #[test]
 // semantics: DISK-10
-fn a_disk_that_others_fill_under_a_run_costs_reads_only() {
+fn disk_filled_by_others_costs_reads_only() {
     let Some(place) = place() else { return };
     let reports = place.reports(
         "mount -t tmpfs -o size=40m tmpfs mounted
@@ -97,11 +97,11 @@ fn a_disk_that_others_fill_under_a_run_costs_reads_only() {
     let read = number(filled, "/epochs/3/reads/origin/samples");
     assert!(read > 0, "the disk was full before the run was over, and yet all was kept");
     assert!(number(filled, "/epochs/3/reads/disk/samples") > 0, "what was kept before is read");
-    // The next run has the room again.
+    // The next run uses the room again.
     assert_eq!(number(free, "/epochs/2/reads/disk/samples"), 400);
 }
 
-/// Others have taken every byte, before the run makes its first file and after an earlier run filled its cache.
+/// Other programs have filled the disk, before the run's first file, and after an earlier run's cache.
 #[test]
 // semantics: DISK-10
 fn full_disk_at_the_start_costs_one_warning() {

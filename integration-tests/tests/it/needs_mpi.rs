@@ -1,4 +1,4 @@
-//! The command under Open MPI, without a word to it about ranks.
+//! The command under Open MPI, without settings of ranks.
 //!
 //! `FOREREAD_TEST_MPIRUN` holds the path of `mpirun`.
 
@@ -22,7 +22,7 @@ fn mpirun(ranks: u32, samples: &Samples, arguments: &[&str]) -> Option<Vec<Value
     };
     let mut command = Command::new(mpirun);
     command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]);
-    // Each to a file of its own: mpirun mixes what several ranks print, where it is long.
+    // Separate files, because mpirun mixes long outputs of ranks.
     let reports = tempfile::tempdir().unwrap();
     let file = reports.path().join("%r");
     command.arg(binary()).arg("load").arg(samples.path()).arg("--report-file").arg(&file).args(arguments);
@@ -37,7 +37,7 @@ fn mpirun(ranks: u32, samples: &Samples, arguments: &[&str]) -> Option<Vec<Value
     Some((0..ranks).map(report).collect())
 }
 
-/// Five epochs in batches of 32 with so much memory a rank, the origin held to 100 MB/s over all.
+/// Five epochs in batches of 32 with this memory per rank, and the origin limited to 100 MB/s in total.
 #[track_caller]
 fn held(ranks: u32, memory: &str) -> Option<Vec<Value>> {
     let limit = format!("{}B/s", LIMIT / u64::from(ranks));
@@ -51,7 +51,7 @@ fn read(reports: &[Value]) -> u64 {
 
 #[test]
 // semantics: RANK-1
-fn where_all_fits_the_origin_is_opened_in_the_first_epoch_only() {
+fn full_caches_open_the_origin_in_the_first_epoch_only() {
     for (ranks, memory) in [(4, "1024MiB"), (4, "120MiB"), (2, "1024MiB")] {
         let Some(reports) = held(ranks, memory) else { return };
         assert_digests(four_thousand(), &reports);
@@ -66,12 +66,12 @@ fn where_all_fits_the_origin_is_opened_in_the_first_epoch_only() {
 
 #[test]
 // semantics: RANK-2
-fn where_it_does_not_the_origin_is_read_as_often_as_the_floor_says() {
+fn partial_caches_read_the_lower_bound() {
     for (ranks, mib) in [(4u64, 60u64), (2, 60)] {
         let Some(reports) = held(ranks as u32, &format!("{mib}MiB")) else { return };
         assert_digests(four_thousand(), &reports);
         let bytes = four_thousand().bytes();
-        // What the look-ahead holds is not counted as a cache here.
+        // The look-ahead does not count as a cache here.
         let floor = bytes + 4 * (bytes - ranks * (mib << 20));
         let read = read(&reports);
         assert!(read * 100 <= floor * 101, "{ranks} ranks: {read} bytes, the floor is {floor}");
@@ -80,7 +80,7 @@ fn where_it_does_not_the_origin_is_read_as_often_as_the_floor_says() {
 
 #[test]
 // semantics: RANK-4
-fn dealt_by_locality_nine_of_ten_reads_are_local() {
+fn locality_dealing_makes_nine_of_ten_reads_local() {
     let samples = Samples::awkward(8192, 1000);
     let arguments = [
         "--epochs",
@@ -106,7 +106,7 @@ fn dealt_by_locality_nine_of_ten_reads_are_local() {
     };
     let (local, all) = (of("memory"), of("memory") + of("peer") + of("origin"));
     assert!(local * 10 >= all * 9, "{local} of {all}");
-    // Each step trains on what it would train on without.
+    // Each step has the same samples as without locality.
     let dealt: Vec<Vec<u64>> = reports.iter().map(|report| delivered(report, 2)).collect();
     let plain: Vec<Vec<u64>> = (0..16).map(|rank| torch_ids(8192, 2, 16, rank)).collect();
     for step in 0..dealt[0].len() / 32 {
@@ -121,7 +121,7 @@ fn delivered(report: &Value, epoch: usize) -> Vec<u64> {
     report["epochs"][epoch]["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
 }
 
-/// What a rank reads in an epoch of PyTorch's order.
+/// A rank's samples in an epoch of PyTorch's order.
 fn torch_ids(samples: u64, epoch: u64, world_size: u32, rank: u32) -> Vec<u64> {
     let text = [samples, epoch, world_size.into(), rank.into()].map(|number| number.to_string());
     let [samples, epoch, world_size, rank] = &text;

@@ -1,5 +1,4 @@
-//! Ranks on machines of their own, as far as one machine can play several: each in a network namespace with an address of
-//! its own, behind a link of 1 Gbit/s.
+//! Ranks on simulated machines: each in a network namespace with a separate address and a link of 1 Gbit/s.
 //!
 //! `FOREREAD_TEST_NETWORK` holds the words that make a namespace in which namespaces may be made, to be put before a
 //! command.
@@ -36,7 +35,7 @@ on() { machine=$1; shift; ip netns exec n$machine "$@"; }
 rank() {
     n=$1; shift
     RANK=$n WORLD_SIZE=$RANKS FOREREAD_MEET=10.7.0.1:29000 FOREREAD_TOKEN=b7e1c95a03f64d2893ab5c17e0d68f42 \
-        exec ip netns exec n$n "$FOREREAD" load "$DATASET" --report json "$@" > report-$n 2> said-$n
+        exec ip netns exec n$n "$FOREREAD" load "$DATASET" --report json "$@" > report-$n 2> printed-$n
 }
 "#;
 
@@ -74,11 +73,12 @@ impl Network {
             std::fs::read_to_string(self.directory.path().join(format!("{what}-{rank}"))).unwrap()
         };
         let report = read("report");
-        serde_json::from_str(&report).unwrap_or_else(|_| panic!("rank {rank} said {report}{}", read("said")))
+        serde_json::from_str(&report)
+            .unwrap_or_else(|_| panic!("rank {rank} printed {report}{}", read("printed")))
     }
 
-    /// What each rank has delivered is what its order says, and none but those that something happened to waited for two
-    /// seconds; returns how much they have read from the origin together.
+    /// Asserts that each rank delivered its order, and that only the ranks `but` waited for two seconds.
+    /// Returns the total reads from the origin.
     #[track_caller]
     fn assert_well(&self, ranks: u32, but: &[u32]) -> u64 {
         let reports: Vec<Value> = (0..ranks).map(|rank| self.report(rank)).collect();
@@ -90,7 +90,7 @@ impl Network {
     }
 }
 
-/// The longest that a rank's trainer waited in any epoch but the first.
+/// The longest stall of a rank in an epoch, without the first.
 fn longest_stall(report: &Value) -> f64 {
     let epochs = report["epochs"].as_array().unwrap();
     epochs.iter().skip(1).map(|epoch| epoch["stall_seconds"].as_f64().unwrap()).fold(0.0, f64::max)
@@ -100,7 +100,7 @@ const RUN: &str = "--epochs 6 --batch-size 16 --memory 100MB --look-ahead 8MiB -
 
 #[test]
 // semantics: RANK-16
-fn a_rank_that_is_cut_off_holds_nobody_up() {
+fn disconnected_rank_does_not_delay_others() {
     let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
     let script = format!(
         "for n in 0 1 2; do rank $n {RUN} & done\n\
@@ -111,15 +111,15 @@ fn a_rank_that_is_cut_off_holds_nobody_up() {
     );
     network.run(3, &script);
     let read = network.assert_well(3, &[]);
-    // A third of what the other two use was the lost rank's, and two thirds of what that uses theirs: in each of the five
-    // epochs that were left, at most.
+    // At most, in each of the five remaining epochs: the lost rank's third of the others' samples, and the
+    // others' two thirds of its samples.
     let bytes = network.samples.bytes();
     assert!(read <= bytes + 5 * bytes * 4 / 9 + bytes / 20, "{read} of {bytes}");
 }
 
 #[test]
 // semantics: RANK-16
-fn a_rank_that_is_killed_and_one_that_comes_back() {
+fn killed_and_restarted_ranks_cost_reads_only() {
     let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
     let script = format!(
         "for n in 0 1 2; do rank $n {RUN} & eval pid$n=$!; done\n\
@@ -131,14 +131,14 @@ fn a_rank_that_is_killed_and_one_that_comes_back() {
     );
     network.run(3, &script);
     let read = network.assert_well(3, &[2]);
-    // The lost rank's third, by the others that use two thirds of it an epoch; and by itself, once more.
+    // The lost rank's third, by the others, which use two thirds of it per epoch, and once by the restarted rank.
     let bytes = network.samples.bytes();
     assert!(read <= bytes + 5 * bytes * 2 / 9 + bytes / 3 + bytes / 20, "{read} of {bytes}");
 }
 
 #[test]
 // semantics: RANK-16
-fn a_rank_that_stands_still_for_twenty_seconds_holds_nobody_up() {
+fn rank_stopped_for_twenty_seconds_does_not_delay_others() {
     let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
     let script = format!(
         "for n in 0 1 2; do rank $n {RUN} & eval pid$n=$!; done\n\

@@ -1,4 +1,4 @@
-//! What `foreread load` really asks of the file system, counted from outside the process.
+//! The file system calls of `foreread load`, counted from outside the process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::support::{Samples, foreread, four_thousand, number, run};
 
 /// System calls on one run's samples.
 #[derive(Debug, Default)]
-struct Seen {
+struct SystemCalls {
     /// Successful opens, by the last part of the path.
     opens: BTreeMap<String, u64>,
     /// Successful reads from opened samples, and their bytes.
@@ -17,7 +17,7 @@ struct Seen {
 }
 
 /// Runs `foreread load` under strace; `None` where there is no strace.
-fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, Seen)> {
+fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, SystemCalls)> {
     let Some(strace) = std::env::var_os("FOREREAD_TEST_STRACE") else {
         println!("skipped: FOREREAD_TEST_STRACE names no strace");
         return None;
@@ -27,7 +27,7 @@ fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, S
     let own =
         foreread(["load", samples.path().to_str().unwrap(), "--report", "json"].iter().chain(arguments));
     let mut command = Command::new(strace);
-    // One file a thread: calls stay whole. -y names the file behind each descriptor.
+    // One file per thread keeps calls whole. -y names the file of each descriptor.
     command.args([
         "-ff",
         "-y",
@@ -39,7 +39,7 @@ fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, S
     ]);
     command.arg("-o").arg(&prefix).arg(own.get_program()).args(own.get_args()).current_dir("/");
     let report = run(&mut command).json();
-    let mut seen = Seen::default();
+    let mut seen = SystemCalls::default();
     for file in std::fs::read_dir(traces.path()).unwrap() {
         let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
         text.lines().for_each(|line| seen.add(line, samples.path()));
@@ -47,7 +47,7 @@ fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, S
     Some((report, seen))
 }
 
-impl Seen {
+impl SystemCalls {
     fn add(&mut self, line: &str, root: &Path) {
         let Some((call, result)) = line.rsplit_once(" = ") else { return };
         // `= 11<\x2f\x74...>`: strace -xx writes paths as hexadecimal escapes.
@@ -76,13 +76,13 @@ impl Seen {
 
 #[test]
 // semantics: CACHE-2
-fn each_sample_is_opened_and_read_once_when_all_fit() {
+fn samples_that_fit_are_opened_and_read_once() {
     let samples = four_thousand();
     let Some((report, seen)) = traced(samples, &["--epochs", "3", "--memory", "1GiB"]) else { return };
     assert_eq!(seen.opens(), 4000);
     assert!(seen.opens.values().all(|&opens| opens == 1));
-    // The empty file needs none. Beside other work some files are read in two calls, each byte once all the same; why is not
-    // known, so how many calls there are is not held.
+    // The empty file needs no read. Under load some files are read in two calls, each byte once. The reason is
+    // unknown, so the number of calls is not asserted.
     assert!(seen.reads >= 3999, "{} reads", seen.reads);
     assert_eq!(seen.bytes, samples.bytes());
     assert_eq!((number(&report, "/origin_requests"), number(&report, "/origin_bytes")), (4000, seen.bytes));
@@ -90,7 +90,7 @@ fn each_sample_is_opened_and_read_once_when_all_fit() {
 
 #[test]
 // semantics: CACHE-3
-fn memory_for_a_part_reads_no_more_than_the_rest_again() {
+fn partial_memory_rereads_only_the_rest() {
     let samples = four_thousand();
     let capacity = samples.bytes() * 6 / 10;
     let memory = capacity.to_string();
@@ -103,7 +103,7 @@ fn memory_for_a_part_reads_no_more_than_the_rest_again() {
 }
 
 #[test]
-fn a_validation_set_is_read_once_when_all_fit() {
+fn validation_set_that_fits_is_read_once() {
     let (train, validation) = (Samples::awkward(200, 20_000), Samples::awkward(60, 20_000));
     let arguments = ["--epochs=3", "--memory=100MB", "--validate", validation.path().to_str().unwrap()];
     let Some((report, seen)) = traced(&train, &arguments) else { return };

@@ -1,4 +1,4 @@
-//! Archives that the `tar` of this machine writes, as it writes them.
+//! Archives written by this machine's `tar`.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::support::{Samples, content, foreread, number, order, output, run};
 
 #[test]
 // semantics: SHARD-3
-fn what_tar_packs_in_any_of_its_formats_is_delivered_byte_for_byte() {
+fn tar_archives_of_all_formats_are_delivered_exactly() {
     let Some(tar) = std::env::var_os("FOREREAD_TEST_TAR") else {
         println!("skipped: FOREREAD_TEST_TAR names no GNU tar");
         return;
@@ -19,7 +19,7 @@ fn what_tar_packs_in_any_of_its_formats_is_delivered_byte_for_byte() {
         let samples = Samples::new();
         let mut names = Vec::new();
         for id in 0..200u64 {
-            // Longer than a header's name, where the format has a way to write such names.
+            // Longer than a header's name field, in formats that support such names.
             let folder =
                 if format == "v7" { "f".to_owned() } else { "folder/".repeat(1 + (id % 12) as usize) };
             let name = format!("{}/\u{e9}chantillon {id:04}.bin", folder.trim_end_matches('/'));

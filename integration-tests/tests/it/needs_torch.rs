@@ -1,4 +1,4 @@
-//! `foreread order --sampler torch` against PyTorch itself, on cases that are drawn anew each time.
+//! `foreread order --sampler torch` against PyTorch, on random cases.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Draw, order, output, times};
 
-/// Draws cases and prints what PyTorch's own classes deliver for each.
+/// Draws cases and prints the result of PyTorch's classes for each.
 const SCRIPT: &str = r#"
 import json, random, sys
 from torch.utils.data import DataLoader, DistributedSampler
@@ -38,9 +38,9 @@ fn order_equals_distributed_sampler_for_random_cases() {
         return;
     };
     let (seed, count) = (Draw::new().seed.to_string(), times(150, 3000).to_string());
-    let said = output(Command::new(python).args(["-c", SCRIPT, &seed, &count]));
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-    let cases: Vec<Value> = serde_json::from_slice(&said.stdout).unwrap();
+    let printed = output(Command::new(python).args(["-c", SCRIPT, &seed, &count]));
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    let cases: Vec<Value> = serde_json::from_slice(&printed.stdout).unwrap();
     for case in cases {
         let text = |name: &str| case[name].to_string();
         let sampler = if case["shuffle"] == true { "torch" } else { "sequential" };

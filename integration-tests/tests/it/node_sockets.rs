@@ -1,4 +1,4 @@
-//! Ranks of one node meet at a socket whose name everybody can compute: what other processes put there changes nothing.
+//! Ranks of one node meet at a socket with a predictable name. Other processes' sockets there have no effect.
 
 use std::io::Read;
 use std::os::linux::net::SocketAddrExt;
@@ -9,13 +9,13 @@ use std::process::Command;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::ranks::{Job, assert_digests};
+use crate::ranks::{RankJob, assert_digests};
 use crate::support::{Samples, cache_root, number};
 
 /// Another user.
 const OTHER: u32 = 64_123;
 
-/// The words that the launcher's variables make of this port.
+/// The launcher's part of the socket name for this port.
 fn words(port: &str) -> String {
     format!("RANK and WORLD_SIZE {port}")
 }
@@ -27,7 +27,7 @@ fn name(uid: u32, attempt: u32, port: &str) -> String {
     format!("foreread-{hex}")
 }
 
-/// A socket with this name, which belongs to `user`: only the calling thread becomes that user.
+/// A socket with this name that belongs to `user`. Only the calling thread switches to that user.
 fn listen(name: &str, user: Option<u32>) -> UnixListener {
     let name = name.to_owned();
     let listen = move || {
@@ -40,9 +40,9 @@ fn listen(name: &str, user: Option<u32>) -> UnixListener {
     std::thread::spawn(listen).join().unwrap()
 }
 
-/// Two ranks that a user started by hand on this machine, with no token and no directory.
+/// Two ranks that a user started manually on this machine, without token and directory.
 fn two(port: &str, samples: &Samples) -> Vec<Value> {
-    let job = Job::new(2, samples, &["--epochs", "2", "--memory", "20MiB", "--digest"]);
+    let job = RankJob::new(2, samples, &["--epochs", "2", "--memory", "20MiB", "--digest"]);
     let command = |rank| -> Command {
         let mut command = job.command(rank);
         command.env_remove("FOREREAD_MEET").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);
@@ -52,7 +52,7 @@ fn two(port: &str, samples: &Samples) -> Vec<Value> {
     ranks.into_iter().map(|rank| rank.wait().json()).collect()
 }
 
-/// A port as a word: nobody listens there.
+/// A port as text, without a listener.
 fn port(number: u32) -> String {
     (30_000 + (std::process::id() * 8 + number) % 30_000).to_string()
 }
@@ -62,9 +62,9 @@ fn own_uid() -> u32 {
 }
 
 #[test]
-fn names_of_rank_0s_socket_are_those_that_this_test_computes() {
+fn rank_0s_socket_names_are_as_computed() {
     let (samples, port) = (Samples::awkward(60, 2_000), port(0));
-    // Of this user's own: what listens there takes connections and says nothing.
+    // A socket of this user, which accepts connections and sends nothing.
     let silent: Vec<_> = (0..2).map(|attempt| listen(&name(own_uid(), attempt, &port), None)).collect();
     let reports = two(&port, &samples);
     assert_digests(&samples, &reports);
@@ -76,7 +76,7 @@ fn names_of_rank_0s_socket_are_those_that_this_test_computes() {
 
 #[test]
 // semantics: RANK-8
-fn another_users_sockets_keep_no_rank_out_and_hear_nothing() {
+fn other_users_sockets_block_no_rank_and_get_no_data() {
     if cache_root(Path::new("")) != Path::new("foreread-cache-0") {
         println!("skipped: only root can become other users");
         return;
@@ -92,7 +92,7 @@ fn another_users_sockets_keep_no_rank_out_and_hear_nothing() {
         while let Ok((mut stream, _)) = one.accept() {
             stream.set_nonblocking(false).unwrap();
             let mut heard = Vec::new();
-            // It was closed, or reset, without a word.
+            // It was closed or reset without data.
             let _ = stream.read_to_end(&mut heard);
             assert!(heard.is_empty(), "{heard:?}");
         }

@@ -3,16 +3,16 @@
 use crate::support::{foreread, order, run};
 
 #[test]
-fn torch_vectors_of_the_literature() {
+fn torch_order_matches_known_vectors() {
     assert_eq!(order(&["--samples", "10", "--sampler", "torch"]), [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]);
     let ids = order(&["--samples", "100000", "--sampler", "torch", "--seed", "7"]);
     assert_eq!(ids[..6], [41615, 23657, 92717, 16389, 28607, 45432]);
-    // The seed is the sum of seed and epoch, as DistributedSampler has it.
+    // The seed is the sum of seed and epoch, as in DistributedSampler.
     assert_eq!(order(&["--samples", "100000", "--sampler", "torch", "--seed", "3", "--epoch", "4"]), ids);
 }
 
 #[test]
-fn fewer_samples_than_ranks() {
+fn fewer_samples_than_ranks_are_padded() {
     let of = |rank: &str, more: &[&str]| {
         order(
             &[&["--samples", "1", "--sampler", "torch", "--world-size", "4", "--rank", rank], more].concat(),
@@ -25,7 +25,7 @@ fn fewer_samples_than_ranks() {
 }
 
 #[test]
-fn settings_come_from_argument_environment_and_file_in_that_order() {
+fn settings_precede_as_argument_environment_file() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("foreread.toml"), "seed = 1\nsamples = 5\nsampler = 'torch'\n")
         .unwrap();
@@ -44,7 +44,7 @@ fn settings_come_from_argument_environment_and_file_in_that_order() {
 }
 
 #[test]
-fn a_reader_that_stops_early_is_no_error() {
+fn early_closed_output_of_order_is_not_an_error() {
     let line = format!("{} order --samples 3000000 | head -n 1", crate::support::binary().display());
     let output = crate::support::output(std::process::Command::new("sh").args(["-c", &line]));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));

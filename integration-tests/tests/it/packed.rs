@@ -1,4 +1,4 @@
-//! The command over shards: what real programs have written is delivered byte for byte.
+//! The command over shards: files of real programs are delivered byte for byte.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::s3::{at, kill};
 use crate::support::{content, foreread, number, order, run, watch};
 
-/// A shard that some other program has made (`crates/dataset/tests/files`).
+/// A shard written by another program (`crates/dataset/tests/files`).
 fn made(name: &str) -> Vec<u8> {
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/dataset/tests/files");
     fs::read(files.join(name)).unwrap()
@@ -61,7 +61,7 @@ fn load(target: &str, arguments: &[&str]) -> Value {
 
 #[test]
 // semantics: SHARD-4
-fn shuffled_records_are_delivered_from_a_directory_names_braces_and_a_catalog() {
+fn records_are_delivered_from_all_kinds_of_targets() {
     let (directory, samples) = records();
     let path = directory.path().to_str().unwrap();
     let braces = format!("{path}/train-{{000..003}}.tfrecord");
@@ -70,15 +70,15 @@ fn shuffled_records_are_delivered_from_a_directory_names_braces_and_a_catalog() 
         assert_delivered(&load(target, &["--memory", "1MB"]), &samples);
     }
     let catalog = directory.path().join("c.foreread").to_str().unwrap().to_owned();
-    let said = run(&mut foreread(["index", &braces, "-o", &catalog])).ok();
-    let mut lines = said.lines();
-    assert!(lines.next().unwrap().contains("200 samples"), "{said}");
+    let printed = run(&mut foreread(["index", &braces, "-o", &catalog])).ok();
+    let mut lines = printed.lines();
+    assert!(lines.next().unwrap().contains("200 samples"), "{printed}");
     let cost = lines.next().unwrap();
     assert!(cost.starts_with("indexed ") && cost.contains(" of tfrecord in "), "{cost}");
     assert_delivered(&load(&catalog, &[]), &samples);
     let opened = Catalog::open(&catalog).unwrap();
     assert_eq!(opened.base_url(), path);
-    // The same shards by their names, one by one, and as files of which each is a sample.
+    // The same shards by their names, individually, and as files that are samples.
     let names: Vec<PathBuf> =
         (0..4).map(|number| directory.path().join(format!("train-{number:03}.tfrecord"))).collect();
     let names: Vec<&str> = names.iter().map(|name| name.to_str().unwrap()).collect();
@@ -90,7 +90,7 @@ fn shuffled_records_are_delivered_from_a_directory_names_braces_and_a_catalog() 
 }
 
 #[test]
-fn a_webdataset_is_delivered_by_extents() {
+fn webdataset_is_delivered_by_extents() {
     let directory = tempfile::tempdir().unwrap();
     let mut samples = Vec::new();
     for name in ["gnutar-pax", "python-gnu", "webdataset"] {
@@ -98,8 +98,8 @@ fn a_webdataset_is_delivered_by_extents() {
     }
     let path = directory.path().to_str().unwrap();
     let catalog_path = directory.path().join("c.foreread");
-    let said = run(&mut foreread(["index", path, "-o", catalog_path.to_str().unwrap()])).ok();
-    assert!(said.contains("members are not samples"), "{said}");
+    let printed = run(&mut foreread(["index", path, "-o", catalog_path.to_str().unwrap()])).ok();
+    assert!(printed.contains("members are not samples"), "{printed}");
     let catalog = Catalog::open(&catalog_path).unwrap();
     for id in 0..catalog.len() {
         let entry = catalog.entry(id.into()).unwrap();
@@ -117,14 +117,14 @@ fn a_webdataset_is_delivered_by_extents() {
     assert_eq!(number(&again, "/origin_requests"), 0);
 }
 
-/// What a calibration of a store of 50 ms would say, whose requests and not bytes bind.
+/// The calibration of a store with 50 ms latency, limited by requests and not by bytes.
 const LATE: &str = "version = 1\nmade = 0\n[origin]\nurl = \"s3://train/shards\"\nsample_bytes = 20000\n\
     latency_seconds = 0.05\nstream_bytes_per_second = 80000000\n\
     [[origin.read]]\nparallelism = 8\nbytes_per_second = 500000000\nspread = 0.0\nsamples = 100\n";
 
 #[test]
 // semantics: CACHE-15
-fn the_first_epoch_reads_shards_of_a_late_store_in_blocks_and_each_byte_once() {
+fn first_epoch_of_a_slow_store_reads_blocks_once() {
     let (directory, samples) = records();
     let store = Store::start();
     store.bucket("train");
@@ -141,7 +141,7 @@ fn the_first_epoch_reads_shards_of_a_late_store_in_blocks_and_each_byte_once() {
     let late = directory.path().join("late.toml");
     fs::write(&late, LATE).unwrap();
     let late = late.to_str().unwrap();
-    // Measured here, shards are measured by large reads too, which are no longer than a shard.
+    // Calibration here also measures shards by large reads, which are at most a shard long.
     let (calibrate, file) =
         (["calibrate", catalog, "--seconds", "3", "--report", "json", "-o"], directory.path());
     let measured = run(at(&store, &calibrate).arg(file.join("measured.toml"))).json();
@@ -162,7 +162,7 @@ fn the_first_epoch_reads_shards_of_a_late_store_in_blocks_and_each_byte_once() {
     let (requests, asked) = load(&memory);
     assert_eq!((requests, asked.get), (4, 4), "{asked:?}");
     assert!(asked.bytes <= bytes, "{asked:?} of {bytes}");
-    // With room for next to nothing samples are read by their extents, neighbours that are due together in one request.
+    // With almost no room, samples are read by their extents. Neighbours that are due together share a request.
     let (requests, _) = load(&["--epochs", "2", "--memory", "50KB", "--calibration", late]);
     assert!(requests > 100, "{requests}");
     // A flipped byte in a block is found, and named.
@@ -171,13 +171,13 @@ fn the_first_epoch_reads_shards_of_a_late_store_in_blocks_and_each_byte_once() {
     damaged[middle] ^= 1;
     store.put("train", "shards/train-002.tfrecord", damaged);
     let arguments: Vec<_> = ["load", catalog].iter().chain(&memory).copied().collect();
-    let said = run(&mut at(&store, &arguments)).fails(1);
-    assert!(said.contains("train-002.tfrecord"), "{said}");
+    let printed = run(&mut at(&store, &arguments)).fails(1);
+    assert!(printed.contains("train-002.tfrecord"), "{printed}");
 }
 
 #[test]
 // semantics: SHARD-9
-fn a_tar_of_10_gb_behind_a_late_store_is_indexed_by_its_heads() {
+fn tar_of_10_gb_on_a_slow_store_is_indexed_by_headers() {
     const MEMBERS: u64 = 1250;
     let members = Numbered::named(MEMBERS, 8 << 20, |id| format!("{id:06}.bin"));
     let archive = Archive::new(members.clone());
@@ -189,18 +189,18 @@ fn a_tar_of_10_gb_behind_a_late_store_is_indexed_by_its_heads() {
     let directory = tempfile::tempdir().unwrap();
     let catalog = directory.path().join("large.foreread");
     let catalog = catalog.to_str().unwrap();
-    let said = run(&mut at(&store, &["index", "s3://train/large.tar", "-o", catalog])).ok();
+    let printed = run(&mut at(&store, &["index", "s3://train/large.tar", "-o", catalog])).ok();
     let asked = store.requests();
-    // A head for each member, the end, and what is asked for to find the shard itself.
+    // A header for each member, the end, and the requests that find the shard.
     assert!(asked.get + asked.head + asked.list <= MEMBERS + 8, "{asked:?}");
     assert!(asked.bytes <= 2_000_000, "{asked:?}");
-    let cost = said.lines().nth(1).unwrap();
+    let cost = printed.lines().nth(1).unwrap();
     assert!(
         cost.contains(" of tar in ") && cost.contains(" s with ") && cost.contains(" requests, "),
         "{cost}"
     );
     println!("{cost}; {asked:?}");
-    // Samples are those bytes: one rank of 250 reads five of them by their extents.
+    // The samples have the right bytes: one rank of 250 reads five of them by their extents.
     store.reset();
     let ranks = ["--rank", "7", "--world-size", "250"];
     let loaded = ["load", catalog, "--epochs", "1", "--report", "json", "--digest"];
@@ -220,7 +220,7 @@ fn a_tar_of_10_gb_behind_a_late_store_is_indexed_by_its_heads() {
 
 #[test]
 // semantics: SHARD-2
-fn shards_whose_names_say_nothing_are_told_by_their_first_bytes_or_by_the_format() {
+fn number_only_shards_are_detected_by_first_bytes_or_format() {
     let (directory, samples) = records();
     let numbered = tempfile::tempdir().unwrap();
     let odd = tempfile::tempdir().unwrap();
@@ -239,7 +239,7 @@ fn shards_whose_names_say_nothing_are_told_by_their_first_bytes_or_by_the_format
         assert_delivered(&load(target, &[]), &samples);
     }
     assert_delivered(&load(&format!("{path}/train-00002-of-00004"), &[]), &samples[100..150]);
-    // In a bucket too, one by its URL, and what is none by one small read.
+    // Also in a bucket, for one shard by its URL, and for a non-shard, with one small read.
     let catalog = directory.path().join("c.foreread");
     let catalog = catalog.to_str().unwrap();
     for number in 0..3 {
@@ -254,7 +254,7 @@ fn shards_whose_names_say_nothing_are_told_by_their_first_bytes_or_by_the_format
     assert_eq!((files, asked.get, asked.bytes), (3, 1, 12));
     assert_eq!(index("s3://train/x/train-00002-of-00004").0, 50);
     assert_eq!(index("s3://train/x").0, 200);
-    // What is said counts, whoever says it.
+    // The format setting overrides, from any source.
     let path = odd.path().to_str().unwrap();
     assert_eq!(number(&load(path, &[]), "/samples"), 4);
     assert_delivered(&load(path, &["--format", "tfrecord"]), &samples);
@@ -272,7 +272,7 @@ fn shards_whose_names_say_nothing_are_told_by_their_first_bytes_or_by_the_format
     assert!(refused.contains("auto, files, tar, tfrecord or zip"), "{refused}");
     let refused = run(&mut at(&store, &["load", catalog, "--format", "tar"])).fails(2);
     assert!(refused.contains("is of tfrecord, and --format says tar"), "{refused}");
-    // Compressed ones are no files of noise.
+    // Compressed shards are detected.
     store.put("train", "z/train-00000-of-00001", made("tensorflow-gzip.tfrecord"));
     let refused = run(&mut at(&store, &["load", "s3://train/z"])).fails(1);
     assert!(refused.contains("s3://train/z") && refused.contains("compressed shard"), "{refused}");
@@ -280,7 +280,7 @@ fn shards_whose_names_say_nothing_are_told_by_their_first_bytes_or_by_the_format
 
 #[test]
 // semantics: SAMPLE-16
-fn indexing_shards_goes_on_where_it_was_killed() {
+fn killed_shard_indexing_resumes() {
     const SHARDS: u64 = 1000;
     let store = Store::start();
     store.bucket("train");
@@ -304,17 +304,17 @@ fn indexing_shards_goes_on_where_it_was_killed() {
     });
     assert_eq!(killed.code, None, "{}", killed.stderr);
     assert!(!catalog.exists());
-    // Behind the head and the process that wrote it.
+    // After the header and the process that wrote it.
     let done = lines() - 2;
     assert!((600..SHARDS).contains(&done), "{done}");
     store.set_latency(Duration::ZERO);
     store.reset();
-    let said = run(&mut at(&store, &arguments)).ok();
+    let printed = run(&mut at(&store, &arguments)).ok();
     let asked = store.requests().get;
-    // The shards that were not done, and nothing else; one line may have been torn, and how many reads a shard takes depends on
-    // how quick they are.
+    // Only unfinished shards are read. One line may be torn, and the number of reads per shard depends on
+    // their speed.
     assert!(asked * SHARDS <= whole * (SHARDS - done + 1) * 3 / 2, "{asked} of {whole} with {done} done");
-    assert!(said.contains(" shards were already indexed"), "{said}");
+    assert!(printed.contains(" shards were already indexed"), "{printed}");
     let open = |path: &Path| Catalog::open(path).unwrap().fingerprint();
     assert_eq!(open(&catalog), open(&at_once));
     let left: Vec<_> =
@@ -323,7 +323,7 @@ fn indexing_shards_goes_on_where_it_was_killed() {
 }
 
 #[test]
-fn shards_that_cannot_be_used_are_one_clear_line() {
+fn unusable_shards_are_one_line() {
     let (directory, _) = records();
     let path = directory.path();
     let out = path.join("c.foreread");
@@ -348,11 +348,11 @@ fn shards_that_cannot_be_used_are_one_clear_line() {
 
 #[test]
 // semantics: SHARD-10
-fn a_record_that_was_damaged_after_it_was_indexed_is_not_delivered() {
+fn record_damaged_after_indexing_is_not_delivered() {
     let (directory, _) = records();
     let path = directory.path().join("train-001.tfrecord");
     let catalog = directory.path().join("c.foreread").to_str().unwrap().to_owned();
-    // Wrong from the beginning, so that the file's time does not tell.
+    // Damaged before indexing, so that the file's time does not reveal it.
     let mut bytes = fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0x10;

@@ -1,5 +1,5 @@
-//! Several ranks of one run, each a process of its own: what they read together, and what becomes of the others when one
-//! of them does something else.
+//! Several ranks of one run, each in a separate process: their total reads, and the effect of one rank's
+//! faults on the others.
 
 use std::fs;
 use std::io::Write;
@@ -13,17 +13,17 @@ use tempfile::{NamedTempFile, TempDir};
 
 use crate::support::{Draw, Finished, Samples, foreread, four_thousand, number, order};
 
-/// Nothing here takes this long; what does, hangs.
+/// The deadline, after which a test counts as hanging.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A run of several ranks that meet in a directory of their own.
-pub struct Job {
+/// A run of several ranks that meet in a separate directory.
+pub struct RankJob {
     meeting: TempDir,
     pub world_size: u32,
     pub arguments: Vec<String>,
 }
 
-/// A rank under way.
+/// A running rank.
 pub struct Rank {
     pub process: Child,
     out: NamedTempFile,
@@ -47,16 +47,16 @@ impl Rank {
     pub fn wait_until_it_says(&self, text: &str) {
         let began = Instant::now();
         loop {
-            let said = fs::read_to_string(self.err.path()).unwrap();
-            if said.contains(text) {
+            let printed = fs::read_to_string(self.err.path()).unwrap();
+            if printed.contains(text) {
                 return;
             }
-            assert!(began.elapsed() < DEADLINE, "a rank does not say {text:?}, but {said:?}");
+            assert!(began.elapsed() < DEADLINE, "a rank does not say {text:?}, but {printed:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// What it left behind, when it has ended.
+    /// The result of the rank, after it has ended.
     pub fn wait(mut self) -> Finished {
         let began = Instant::now();
         let status = loop {
@@ -66,7 +66,7 @@ impl Rank {
             if began.elapsed() > DEADLINE {
                 self.process.kill().unwrap();
                 self.process.wait().unwrap();
-                panic!("a rank hangs; it said: {}", fs::read_to_string(self.err.path()).unwrap());
+                panic!("a rank hangs; stderr: {}", fs::read_to_string(self.err.path()).unwrap());
             }
             std::thread::sleep(Duration::from_millis(5));
         };
@@ -80,7 +80,7 @@ impl Rank {
     }
 }
 
-impl Job {
+impl RankJob {
     pub fn new(world_size: u32, samples: &Samples, arguments: &[&str]) -> Self {
         let target = samples.path().to_str().unwrap();
         let all = [&["load", target, "--report", "json"][..], arguments].concat();
@@ -123,13 +123,13 @@ fn sum(reports: &[Value], pointer: &str) -> u64 {
     reports.iter().map(|report| number(report, pointer)).sum()
 }
 
-/// What `rank` reads in an epoch, by another way than a run.
+/// The samples of `rank` in an epoch, computed independently of a run.
 pub fn ids(samples: u64, epoch: u64, world_size: u32, rank: u32) -> Vec<u64> {
     let text = [samples, epoch, world_size.into(), rank.into()].map(|number| number.to_string());
     order(&["--samples", &text[0], "--epoch", &text[1], "--world-size", &text[2], "--rank", &text[3]])
 }
 
-/// Every rank has delivered what its order says, byte by byte.
+/// Asserts that every rank delivered its order, byte for byte.
 #[track_caller]
 pub fn assert_digests(samples: &Samples, reports: &[Value]) {
     let world_size = reports.len() as u32;
@@ -144,12 +144,12 @@ pub fn assert_digests(samples: &Samples, reports: &[Value]) {
 
 #[test]
 // semantics: RANK-1, RANK-3
-fn the_origin_is_read_once_for_all_ranks() {
+fn origin_is_read_once_for_all_ranks() {
     let samples = four_thousand();
     let bytes = samples.bytes();
     let arguments =
         ["--epochs", "3", "--batch-size", "32", "--memory", "120MiB", "--look-ahead", "16MiB", "--digest"];
-    let reports = Job::new(4, samples, &arguments).reports();
+    let reports = RankJob::new(4, samples, &arguments).reports();
     assert_digests(samples, &reports);
     assert_eq!(sum(&reports, "/origin_bytes"), bytes);
     assert_eq!(sum(&reports, "/origin_requests"), 4000);
@@ -164,10 +164,10 @@ fn the_origin_is_read_once_for_all_ranks() {
 
 #[test]
 // semantics: RANK-2
-fn what_does_not_fit_is_read_as_often_as_the_floor_says() {
+fn ranks_with_partial_caches_read_the_lower_bound() {
     let samples = four_thousand();
     let arguments = ["--epochs", "3", "--batch-size", "32", "--memory", "60MiB", "--look-ahead", "4MiB"];
-    let reports = Job::new(2, samples, &arguments).reports();
+    let reports = RankJob::new(2, samples, &arguments).reports();
     let (read, bytes) = (sum(&reports, "/origin_bytes"), samples.bytes());
     let floor = bytes + 2 * (bytes - 2 * (60 << 20));
     assert!(read * 100 <= floor * 101, "{read} bytes, the floor is {floor}");
@@ -175,10 +175,10 @@ fn what_does_not_fit_is_read_as_often_as_the_floor_says() {
 
 #[test]
 // semantics: RANK-4
-fn dealt_by_locality_every_step_has_the_same_samples() {
+fn locality_dealing_keeps_each_steps_samples() {
     let samples = Samples::awkward(512, 2000);
     let arguments = ["--epochs", "3", "--batch-size", "8", "--memory", "10MB", "--ids", "--deal", "locality"];
-    let reports = Job::new(4, &samples, &arguments).reports();
+    let reports = RankJob::new(4, &samples, &arguments).reports();
     let of = |report: &Value, epoch: u64| -> Vec<u64> {
         let ids = report["epochs"][epoch as usize]["ids"].as_array().unwrap();
         ids.iter().map(|id| id.as_u64().unwrap()).collect()
@@ -201,7 +201,7 @@ fn dealt_by_locality_every_step_has_the_same_samples() {
 
 #[test]
 // semantics: RANK-5
-fn what_differs_between_ranks_is_said_by_every_one() {
+fn difference_between_ranks_is_reported_by_all() {
     let samples = Samples::awkward(64, 1000);
     let other = Samples::awkward(65, 1000);
     let cases: [(&[&str], &str); 4] = [
@@ -210,49 +210,49 @@ fn what_differs_between_ranks_is_said_by_every_one() {
         (&["--epochs", "3"], "number of epochs is 3, rank 0's is 2"),
         (&[], "dataset is"),
     ];
-    for (arguments, said) in cases {
-        let job = Job::new(3, &samples, &[]);
+    for (arguments, printed) in cases {
+        let job = RankJob::new(3, &samples, &[]);
         let mut odd = job.command(1);
         odd.args(arguments);
         if arguments.is_empty() {
-            odd = Job::new(3, &other, &[]).command(1);
+            odd = RankJob::new(3, &other, &[]).command(1);
             odd.env("FOREREAD_MEET", job.meeting.path());
         }
         let ranks = [job.start(0), job.start_as(&mut odd), job.start(2)];
         for rank in ranks {
             let line = rank.wait().fails(1);
-            assert!(line.contains("rank 1 differs from rank 0") && line.contains(said), "{line}");
+            assert!(line.contains("rank 1 differs from rank 0") && line.contains(printed), "{line}");
         }
     }
 }
 
-/// Found when ranks meet, and not when the first sample is refused.
+/// Detected at the rendezvous, not at the first refused sample.
 #[test]
 // semantics: RANK-36
-fn ranks_that_protect_samples_otherwise_are_told_so_when_they_meet() {
+fn ranks_with_different_wire_protection_are_refused() {
     let samples = Samples::awkward(64, 1000);
-    let job = Job::new(2, &samples, &[]);
+    let job = RankJob::new(2, &samples, &[]);
     let mut odd = job.command(1);
     odd.env("FOREREAD_PEER_WIRE", "sealed");
     for rank in [job.start(0), job.start_as(&mut odd)] {
         let line = rank.wait().fails(1);
-        let said = "rank 1 differs from rank 0: FOREREAD_PEER_WIRE is sealed, rank 0's is authenticated";
-        assert!(line.contains(said), "{line}");
+        let printed = "rank 1 differs from rank 0: FOREREAD_PEER_WIRE is sealed, rank 0's is authenticated";
+        assert!(line.contains(printed), "{line}");
     }
 }
 
 #[test]
 // semantics: RANK-6
-fn rank_of_another_world_size_ends_alone_and_is_named_by_the_others() {
+fn rank_of_another_world_size_ends_alone_and_is_named() {
     let samples = Samples::awkward(64, 1000);
-    let job = Job::new(2, &samples, &["--digest"]);
+    let job = RankJob::new(2, &samples, &["--digest"]);
     let mut odd = job.command(1);
     odd.env("WORLD_SIZE", "3");
     let (first, odd) = (job.start(0), job.start_as(&mut odd));
     let line = odd.wait().fails(1);
     assert!(line.contains("differs from rank 0: world size is 3, rank 0's is 2"), "{line}");
     first.wait_until_it_says("differs from rank 0: world size is 3, rank 0's is 2");
-    // The rank that was meant.
+    // The right rank.
     let reports = [first, job.start(1)].map(|rank| rank.wait().json());
     assert_digests(&samples, &reports);
 }
@@ -260,13 +260,13 @@ fn rank_of_another_world_size_ends_alone_and_is_named_by_the_others() {
 /// Node-local directories are often named after their node, and a calibration names one of them.
 #[test]
 // semantics: RANK-5
-fn ranks_whose_disks_have_other_names_plan_together_with_a_calibration() {
+fn ranks_with_differently_named_disks_plan_together() {
     let samples = Samples::awkward(200, 2000);
     let directory = tempfile::tempdir().unwrap();
     let disks: Vec<_> = (0..2).map(|rank| directory.path().join(format!("n{rank}"))).collect();
     let point = "parallelism = 8\nbytes_per_second = 5000000\nspread = 0.0\nsamples = 9\n";
     let slow = point.replace("5000000", "3000");
-    // Slower than the origin: what is known of it decides whether it is used.
+    // Slower than the origin, so the calibration decides whether it is used.
     let of_disk = |disk: &Path| {
         format!("[[disk]]\ndirectory = {disk:?}\nwrite_bytes_per_second = 3000\n[[disk.read]]\n{slow}")
     };
@@ -281,10 +281,10 @@ fn ranks_whose_disks_have_other_names_plan_together_with_a_calibration() {
         path
     };
     let of_rank = |rank: usize| write(&format!("{rank}.toml"), origin.clone() + &of_disk(&disks[rank]));
-    // One file for all, which knows rank 0's directory, and one for each rank.
+    // One file for all with rank 0's directory, and one file per rank.
     for (files, kept) in [([of_rank(0), of_rank(0)], [false, true]), ([of_rank(0), of_rank(1)], [false; 2])] {
         disks.iter().for_each(|disk| fs::create_dir_all(disk).unwrap());
-        let job = Job::new(
+        let job = RankJob::new(
             2,
             &samples,
             &["--epochs", "2", "--batch-size", "8", "--memory", "50KB", "--digest", "--compute-ms", "10"],
@@ -309,9 +309,9 @@ fn ranks_whose_disks_have_other_names_plan_together_with_a_calibration() {
 
 #[test]
 // semantics: RANK-5
-fn a_dataset_that_is_not_there_ends_all_ranks() {
+fn missing_dataset_ends_all_ranks() {
     let samples = Samples::awkward(8, 1000);
-    let mut job = Job::new(3, &samples, &[]);
+    let mut job = RankJob::new(3, &samples, &[]);
     job.arguments[1] = "/nowhere/at/all".to_owned();
     for rank in job.all() {
         let line = rank.wait().fails(1);
@@ -319,12 +319,12 @@ fn a_dataset_that_is_not_there_ends_all_ranks() {
     }
 }
 
-/// On one rank only, by the same name or by another: all say which rank misses what.
+/// Missing on one rank only, under the same name or another: all ranks name the rank and the dataset.
 #[test]
-fn a_dataset_that_one_rank_misses_is_named_with_the_rank() {
+fn dataset_missing_on_one_rank_is_named_with_the_rank() {
     let samples = Samples::awkward(8, 1000);
-    let job = Job::new(3, &samples, &[]);
-    let mut odd = Job::new(3, &samples, &[]);
+    let job = RankJob::new(3, &samples, &[]);
+    let mut odd = RankJob::new(3, &samples, &[]);
     odd.arguments[1] = "/nowhere/at/all".to_owned();
     let mut odd = odd.command(1);
     odd.env("FOREREAD_MEET", job.meeting.path());
@@ -337,12 +337,12 @@ fn a_dataset_that_one_rank_misses_is_named_with_the_rank() {
 
 #[test]
 // semantics: RANK-16
-fn a_rank_that_is_killed_costs_the_others_reads_and_nothing_else() {
+fn killed_rank_costs_others_reads_only() {
     let mut draw = Draw::new();
     let samples = Samples::awkward(2000, 20_000);
     let arguments =
         ["--epochs", "3", "--batch-size", "8", "--memory", "100MB", "--digest", "--compute-ms", "40"];
-    let job = Job::new(3, &samples, &arguments);
+    let job = RankJob::new(3, &samples, &arguments);
     let mut ranks = job.all();
     ranks[2].wait_for_first_batch();
     std::thread::sleep(Duration::from_millis(draw.below(1000)));
@@ -358,19 +358,19 @@ fn a_rank_that_is_killed_costs_the_others_reads_and_nothing_else() {
         }
     }
     assert_eq!(number(&reports[0]["all_ranks"], "/ranks"), 2);
-    // What the lost rank owned is read again, by each that needs it, in each epoch that was left: at most all of it.
+    // At most, each rank re-reads all samples of the lost rank in each remaining epoch.
     let (read, bytes) = (sum(&reports, "/origin_bytes"), samples.bytes());
     assert!(read <= bytes + 3 * bytes / 3, "{read} of {bytes}");
 }
 
-/// Its predecessor offered memory that this process was not given.
+/// Its predecessor offered more memory than this process has.
 #[test]
 // semantics: RANK-16
 fn restarted_rank_keeps_no_more_than_its_own_memory() {
     let samples = Samples::awkward(800, 20_000);
     let arguments = ["--epochs", "5", "--batch-size", "8", "--compute-ms", "20", "--digest", "--memory"];
-    let job = Job::new(2, &samples, &[&arguments[..], &["60MB"]].concat());
-    let less = Job::new(2, &samples, &[&arguments[..], &["0"]].concat());
+    let job = RankJob::new(2, &samples, &[&arguments[..], &["60MB"]].concat());
+    let less = RankJob::new(2, &samples, &[&arguments[..], &["0"]].concat());
     let mut ranks = job.all();
     ranks[1].wait_for_first_batch();
     ranks[1].process.kill().unwrap();
@@ -380,7 +380,7 @@ fn restarted_rank_keeps_no_more_than_its_own_memory() {
     again.env("FOREREAD_MEET", job.meeting.path());
     let report = job.start_as(&mut again).wait().json();
     for epoch in report["epochs"].as_array().unwrap() {
-        // Its predecessor kept 400 samples. A use whose sample is still in the look-ahead for an earlier one is counted here, too.
+        // Its predecessor kept 400 samples. Uses served from the look-ahead count here, too.
         let kept = epoch["reads"]["memory"]["samples"].as_u64().unwrap_or(0);
         assert!(kept < 20, "{epoch}");
         let of = epoch["epoch"].as_u64().unwrap();
@@ -390,15 +390,15 @@ fn restarted_rank_keeps_no_more_than_its_own_memory() {
 }
 
 #[test]
-fn a_rank_that_stands_still_holds_nobody_up() {
+fn stopped_rank_does_not_delay_others() {
     let samples = Samples::awkward(2000, 20_000);
     let arguments = ["--epochs", "3", "--batch-size", "8", "--memory", "100MB", "--compute-ms", "40"];
-    let job = Job::new(3, &samples, &arguments);
+    let job = RankJob::new(3, &samples, &arguments);
     let mut ranks = job.all();
     ranks[1].wait_for_first_batch();
     ranks[1].signal("-STOP");
     let (first, last) = (ranks.remove(0), ranks.remove(1));
-    // Its own end, and that it is there again, are waited for by nobody else's trainer.
+    // No other rank's trainer waits for its stop or its return.
     std::thread::sleep(Duration::from_secs(8));
     ranks[0].signal("-CONT");
     let reports = [first, ranks.remove(0), last].map(|rank| rank.wait().json());
@@ -411,7 +411,7 @@ fn a_rank_that_stands_still_holds_nobody_up() {
 
 #[test]
 // semantics: STATE-4, RANK-37
-fn a_run_goes_on_with_another_number_of_ranks() {
+fn run_resumes_with_another_number_of_ranks() {
     let mut draw = Draw::new();
     let samples = Samples::awkward(600, 2000);
     let directory = tempfile::tempdir().unwrap();
@@ -434,7 +434,7 @@ fn a_run_goes_on_with_another_number_of_ranks() {
     let mut seen: Vec<Vec<u64>> = vec![Vec::new(); 3];
     let mut origin = 0;
     for (world_size, stops) in [(4, true), (2, true), (3, true), (1, false)] {
-        let job = Job::new(world_size, &samples, &arguments);
+        let job = RankJob::new(world_size, &samples, &arguments);
         let ranks = job.all();
         if stops {
             std::thread::sleep(Duration::from_millis(900 + draw.below(300)));
@@ -448,7 +448,7 @@ fn a_run_goes_on_with_another_number_of_ranks() {
         }
         origin += sum(&of_ranks, "/origin_requests");
         let now: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
-        // What counts is what all ranks have completed: steps beyond it are done again.
+        // The state is the lowest completed step. Steps beyond it are repeated.
         for (epoch, seen) in seen.iter_mut().enumerate() {
             let of = |report: &Value| -> Option<Vec<u64>> {
                 let epochs = report["epochs"].as_array()?;
@@ -484,20 +484,20 @@ fn a_run_goes_on_with_another_number_of_ranks() {
         assert_eq!(*seen, (0..600).collect::<Vec<u64>>(), "epoch {epoch}");
         assert!(padded - 600 <= 12, "epoch {epoch}: {padded} uses of 600 samples");
     }
-    // The disks' parts were used by whoever came next.
+    // The parts of the disks were used by the following run.
     assert!(origin <= 600 + 120, "{origin} requests for 600 samples");
 }
 
 #[test]
 // semantics: RANK-31
-fn strangers_at_the_door_are_turned_away() {
+fn unauthenticated_connections_are_refused() {
     let samples = Samples::awkward(1000, 20_000);
     let port = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap().port()
     };
     let mut job =
-        Job::new(2, &samples, &["--epochs", "3", "--batch-size", "8", "--compute-ms", "5", "--digest"]);
+        RankJob::new(2, &samples, &["--epochs", "3", "--batch-size", "8", "--compute-ms", "5", "--digest"]);
     job.arguments.extend(["--memory".to_owned(), "50MB".to_owned()]);
     let ranks: Vec<Rank> = (0..2)
         .map(|rank| {
@@ -514,7 +514,7 @@ fn strangers_at_the_door_are_turned_away() {
     for _ in 0..300 {
         if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
             let noise: Vec<u8> = (0..draw.below(200)).map(|_| draw.below(256) as u8).collect();
-            // Whoever is turned away finds out when it writes.
+            // A refused client detects it when it writes.
             let _ = stream.write_all(&noise);
             held.push(stream);
         }

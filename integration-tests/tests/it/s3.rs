@@ -1,4 +1,4 @@
-//! `foreread` on buckets of a store in this process: what it asks, what it delivers, what it says when it may not.
+//! `foreread` on buckets of a store in this process: requests, samples, and errors.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use tempfile::TempDir;
 
 use crate::support::{Samples, assert_digests, clean, foreread, number, run, watch};
 
-/// What must never be printed, nor the key beside it.
+/// A secret that must never be printed, like its key.
 pub const SECRET: &str = "hush-hush-secret";
 pub const KEY: &str = "AKIDTESTTESTTEST";
 
-/// `foreread` as somebody with keys for this store would run it, and with nothing else of Amazon's around it.
+/// `foreread` with keys for this store, without other settings of Amazon's tools.
 pub fn at(store: &Store, arguments: &[&str]) -> Command {
     let mut command = foreread(arguments);
     for (name, _) in std::env::vars_os() {
@@ -30,7 +30,7 @@ pub fn at(store: &Store, arguments: &[&str]) -> Command {
     command
 }
 
-/// A bucket `train` with the samples below `images`, what is no sample, and an object beside the prefix.
+/// A bucket `train` with samples and other files below `images`, and an object outside of the prefix.
 fn upload(samples: &Samples) -> Store {
     let store = Store::start();
     store.bucket("train");
@@ -45,7 +45,7 @@ fn upload(samples: &Samples) -> Store {
     store
 }
 
-/// The catalog of `url`, in a directory of its own.
+/// The catalog of `url` in a new directory.
 pub fn index(store: &Store, url: &str) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("catalog.foreread");
@@ -60,7 +60,7 @@ fn load(store: &Store, target: &str, arguments: &[&str]) -> Value {
 
 #[test]
 // semantics: BUCKET-1
-fn a_bucket_is_read_once_and_is_what_the_same_files_are_on_disk() {
+fn bucket_is_read_once_and_equals_the_files_on_disk() {
     let samples = Samples::awkward(600, 20_000);
     let store = upload(&samples);
     store.allow(KEY);
@@ -75,18 +75,18 @@ fn a_bucket_is_read_once_and_is_what_the_same_files_are_on_disk() {
     assert_eq!(number(&report, "/floor_origin_bytes"), samples.bytes());
     assert_eq!(number(&report, "/epochs/2/reads/memory/samples"), 600);
     assert_digests(&samples, &report);
-    // One GET a sample, nothing before it, and nothing at all once all of it is here.
-    // A second read that was given up before it left is none.
+    // One GET per sample, nothing before it, and no request once all samples are cached.
+    // A second read that was cancelled before it was sent does not count.
     assert!((600..=600 + hedged).contains(&requests.get), "{requests:?}, {hedged} hedged");
     assert_eq!((requests.head, requests.list, requests.put, requests.other), (0, 0, 0, 0));
-    // Straight from the bucket it is the same.
+    // The same without a catalog.
     let again = load(&store, "s3://train/images/", &["--memory", "1GiB", "--epochs", "1", "--digest"]);
     assert_eq!(again["epochs"][0]["digest"], report["epochs"][0]["digest"]);
 }
 
 #[test]
 // semantics: BUCKET-7
-fn what_cannot_be_reached_is_one_line_that_names_the_bucket_and_what_to_do() {
+fn unreachable_store_is_one_line_with_bucket_and_remedy() {
     let store = upload(&Samples::awkward(20, 1_000));
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (down, tls) = (format!("http://{port}"), store.endpoint().replace("http:", "https:"));
@@ -97,7 +97,7 @@ fn what_cannot_be_reached_is_one_line_that_names_the_bucket_and_what_to_do() {
         (&[("AWS_ENDPOINT_URL", &tls)], &[&tls, "does not speak TLS", "http://", "AWS_ALLOW_HTTP=true"]),
         (&[("HTTP_PROXY", &proxy)], &["through the proxy", &down, "NO_PROXY"]),
     ];
-    // Side by side: what may pass is tried for some seconds.
+    // In parallel, because temporary failures are retried for some seconds.
     std::thread::scope(|scope| {
         for (variables, parts) in cases {
             let store = &store;
@@ -116,7 +116,7 @@ fn what_cannot_be_reached_is_one_line_that_names_the_bucket_and_what_to_do() {
 
 #[test]
 // semantics: BUCKET-7
-fn an_object_in_the_place_of_a_prefix_and_compressed_shards_are_said() {
+fn object_as_prefix_and_compressed_shards_are_reported() {
     let store = upload(&Samples::awkward(20, 1_000));
     store.put("train", "one.jpg", "x");
     for number in 0..2 {
@@ -137,7 +137,7 @@ fn an_object_in_the_place_of_a_prefix_and_compressed_shards_are_said() {
 
 #[test]
 // semantics: BUCKET-13
-fn keys_in_the_environment_do_without_a_readable_profile() {
+fn keys_in_the_environment_need_no_profile() {
     let store = upload(&Samples::awkward(20, 1_000));
     store.allow(KEY);
     let broken = tempfile::NamedTempFile::new().unwrap();
@@ -152,8 +152,8 @@ fn keys_in_the_environment_do_without_a_readable_profile() {
 }
 
 #[test]
-// semantics: BUCKET-17
-fn a_run_from_a_bucket_goes_on_where_it_was() {
+// semantics: STATE-1
+fn run_from_a_bucket_resumes() {
     let samples = Samples::awkward(300, 5_000);
     let store = upload(&samples);
     let (kept, catalog) = index(&store, "s3://train/images");
@@ -170,7 +170,7 @@ fn a_run_from_a_bucket_goes_on_where_it_was() {
 
 #[test]
 // semantics: BUCKET-3
-fn each_refusal_is_one_line_that_names_the_bucket_and_what_to_do() {
+fn each_refusal_is_one_line_with_bucket_and_remedy() {
     let samples = Samples::awkward(20, 1_000);
     let store = upload(&samples);
     store.allow(KEY);
@@ -195,9 +195,9 @@ fn each_refusal_is_one_line_that_names_the_bucket_and_what_to_do() {
         &["no such bucket", "AWS_ENDPOINT_URL"],
     );
     says(&mut at(&store, &["load", "s3://train/imagse"]), "s3://train/imagse", &[]);
-    let mut nobody = at(&store, &["load", url]);
-    nobody.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
-    says(&mut nobody, "s3://train", &["AWS_PROFILE", "AWS_SKIP_SIGNATURE=true"]);
+    let mut anonymous = at(&store, &["load", url]);
+    anonymous.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+    says(&mut anonymous, "s3://train", &["AWS_PROFILE", "AWS_SKIP_SIGNATURE=true"]);
     let mut public = at(&store, &["load", url]);
     says(public.env("AWS_SKIP_SIGNATURE", "true"), "s3://train", &["AWS_SKIP_SIGNATURE"]);
     let mut plain = at(&store, &["load", url]);
@@ -216,7 +216,7 @@ fn each_refusal_is_one_line_that_names_the_bucket_and_what_to_do() {
 
 #[test]
 // semantics: BUCKET-18
-fn a_million_keys_are_indexed_in_bounded_memory() {
+fn million_keys_are_indexed_in_bounded_memory() {
     let store = Store::start();
     store.numbered("train", Numbered::new(1_000_000, 110_000));
     let directory = tempfile::tempdir().unwrap();
@@ -232,7 +232,7 @@ fn a_million_keys_are_indexed_in_bounded_memory() {
 
 #[test]
 // semantics: SAMPLE-14
-fn a_listing_that_is_killed_goes_on_where_it_was() {
+fn killed_listing_resumes() {
     let store = Store::start();
     store.numbered("train", Numbered::new(150_000, 1_000));
     let directory = tempfile::tempdir().unwrap();
@@ -253,7 +253,7 @@ fn a_listing_that_is_killed_goes_on_where_it_was() {
     let rest = run(&mut index(&name("broken"))).ok();
     let line = rest.lines().find(|line| line.contains("objects were already listed"));
     let before: u64 = line.and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect(&rest);
-    // Ranges that are divided are listed again in part, how much depends on the machine: two thirds less leave room for that.
+    // Divided ranges are listed again in part, depending on the machine. Two thirds leave room for that.
     let listed = store.requests().listed;
     assert!(before > 50_000 && listed < all * 9 / 10, "{listed} of {all} after {before}");
     assert_eq!(fingerprint(&rest), fingerprint(&whole));
@@ -288,17 +288,17 @@ fn second_index_of_one_output_names_the_first() {
     assert!(run(&mut index()).ok().contains("30000 samples"));
 }
 
-/// What `index` says of a catalog's content.
+/// The fingerprint in the output of `index`.
 fn fingerprint(said: &str) -> String {
     said.split("fingerprint ").nth(1).unwrap().lines().next().unwrap().to_owned()
 }
 
-/// From the request of this number on.
+/// Faults from the request of this number on.
 fn from(first: u64) -> When {
     When::Burst { length: 1_000_000 - first, of: 1_000_000 }
 }
 
-/// A bucket whose keys have another place in each order.
+/// A bucket whose keys have different positions in each order.
 fn unordered(count: u64) -> Store {
     let store = Store::start();
     store.bucket("train");
@@ -320,7 +320,7 @@ fn bucket_in_any_order_is_listed_whole_in_40_requests() {
             store.set_order("train", order);
             let file = directory.path().join(format!("{order:?}"));
             let mut index = at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]);
-            // Killed in the midst of its pages, and run again.
+            // Killed between its pages, and restarted.
             store.on(Kind::List, from(9), Fault::StallHeaders(Duration::from_secs(600)));
             store.reset();
             let killed = watch(&mut index, Duration::from_secs(120), |process| {
@@ -354,7 +354,7 @@ fn unfinished_listing_of_an_unordered_store_starts_again() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("c.foreread");
     let mut index = at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]);
-    // What was listed until then looks as if it were in order, and is kept.
+    // The keys listed so far appear to be in order, and are kept.
     store.on(Kind::List, from(24), Fault::Expired);
     run(&mut index).fails(1);
     let partial = directory.path().join("c.foreread.partial");
@@ -365,32 +365,32 @@ fn unfinished_listing_of_an_unordered_store_starts_again() {
     assert_eq!(finished.stderr.matches("the listing starts again").count(), 1, "{}", finished.stderr);
     let said = finished.ok();
     assert!(said.contains("30000 samples") && !said.contains("already listed"), "{said}");
-    // Two pages until it was seen, and one object that was looked at.
+    // Two pages until the detection, and one object that was checked.
     assert!(store.requests().list <= 30 + 6, "{:?}", store.requests());
     assert!(!partial.exists());
 }
 
 #[test]
 // semantics: SAMPLE-12
-fn an_unfinished_listing_counts_only_for_what_it_is_of() {
+fn unfinished_listing_is_valid_for_its_store_only() {
     let store = Store::start();
     store.bucket("train");
     ["a", "b", "c"].iter().for_each(|key| store.put("train", key, "x"));
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("c.foreread");
     let index = || run(&mut at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]));
-    // One of another store that was reached by this name.
+    // A listing of another store with the same name.
     let foreign = "{\"unfinished_listing\":1,\"base_url\":\"s3://train\",\"include\":[],\"exclude\":[]}\n\
         {\"o\":[\"b\",1,null,\"\\\"other\\\"\"]}\n{\"upto\":\"b\"}\n";
     let partial = directory.path().join("c.foreread.partial");
     fs::write(&partial, foreign).unwrap();
     assert!(index().ok().contains("3 samples"));
-    // What could not be listed once cannot be the next time, and is not left out.
+    // A key that could not be listed fails again and is not omitted.
     store.put("train", "b//c", "x");
     for _ in 0..2 {
         assert!(index().fails(1).contains("b//c"));
     }
-    // What is no such file is left alone, and not waited for.
+    // Other files are left alone, and pipes are not waited for.
     store.remove("train", "b//c");
     fs::remove_file(&partial).unwrap();
     fs::write(&partial, "precious").unwrap();
@@ -402,7 +402,7 @@ fn an_unfinished_listing_counts_only_for_what_it_is_of() {
 }
 
 #[test]
-fn a_catalog_in_the_bucket_is_found_by_who_may_not_list() {
+fn catalog_in_the_bucket_is_found_without_list_permission() {
     let samples = Samples::awkward(40, 500);
     let store = upload(&samples);
     let (_kept, catalog) = index(&store, "s3://train/images");

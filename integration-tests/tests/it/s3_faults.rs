@@ -1,4 +1,4 @@
-//! `foreread load` from a store where things go wrong: every sample arrives intact, or one error names what did not.
+//! `foreread load` from a faulty store: every sample arrives intact, or one error names the sample.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::{is_soak, number, order, watch};
 /// Reads of each run.
 const READS: u64 = 10_000;
 
-/// Nothing here takes this long; what does, hangs.
+/// The deadline, after which a test counts as hanging.
 const DEADLINE: Duration = Duration::from_secs(400);
 
 fn objects() -> Numbered {
@@ -34,7 +34,7 @@ fn expected() -> String {
 /// Longer than any read should wait.
 const STALL: Duration = Duration::from_secs(20);
 
-/// What may pass, and how it shows.
+/// The temporary faults.
 const PASSING: [Fault; 9] = [
     Fault::Late(Duration::from_millis(100)),
     Fault::Internal,
@@ -47,7 +47,7 @@ const PASSING: [Fault; 9] = [
     Fault::StallHeaders(Duration::from_secs(3)),
 ];
 
-/// Loads all once while the store misbehaves as `spoil` says.
+/// Loads everything once while the store has the faults of `spoil`.
 fn survives(spoil: impl Fn(&Store)) {
     let (requests, report) = loaded(spoil);
     assert!(requests.faults > 50, "{requests:?}");
@@ -81,23 +81,23 @@ fn each_at(rate: f64) -> impl Fn(&Store) {
 
 #[test]
 // semantics: BUCKET-16
-fn one_per_cent_of_all_that_may_pass() {
+fn temporary_faults_of_one_per_cent_are_survived() {
     survives(each_at(0.01));
 }
 
 #[test]
 // semantics: BUCKET-16
-fn ten_per_cent_of_all_that_may_pass() {
+fn temporary_faults_of_ten_per_cent_are_survived() {
     survives(each_at(0.10));
 }
 
-/// One fault after the other, by itself: at 1 %, 10 % and in bursts in a soak, one of these drawn for each otherwise.
+/// Each fault alone: at 1 %, 10 % and in bursts in a soak, else at a random one of these rates.
 #[test]
-// semantics: FAIL-11
+// semantics: BUCKET-16
 fn each_fault_alone_is_survived() {
     let ways = [When::Chance(0.01), When::Chance(0.10), When::Burst { length: 60, of: 1500 }];
     let mut draw = Draw::new();
-    // Where one read in a hundred hangs, the second reads' budget is enough for all of them; a store that hangs for more is waited for.
+    // The budget of second reads covers one hanging read in a hundred. Higher rates cause waits.
     let stalls = [Fault::StallHeaders(STALL), Fault::StallBody(STALL)].map(|fault| (fault, &ways[..1]));
     for (fault, ways) in PASSING[..8].iter().map(|&fault| (fault, &ways[..])).chain(stalls) {
         let drawn = draw.below(ways.len() as u64) as usize;
@@ -114,7 +114,7 @@ fn each_fault_alone_is_survived() {
 
 #[test]
 // semantics: BUCKET-16
-fn bursts() {
+fn bursts_of_faults_are_survived() {
     survives(|store| {
         store.on(Kind::Get, When::Burst { length: 60, of: 1500 }, Fault::Internal);
         store.on(Kind::Get, When::Burst { length: 60, of: 2500 }, Fault::Close);
@@ -125,7 +125,7 @@ fn bursts() {
 
 #[test]
 // semantics: BUCKET-16
-fn what_does_not_pass_is_one_error_that_names_object_and_cause() {
+fn persistent_fault_names_object_and_cause() {
     for (fault, cause) in
         [(Fault::Replaced, "changed since it was indexed"), (Fault::Internal, "InternalError")]
     {

@@ -10,7 +10,7 @@ use crate::support::{Finished, foreread, run};
 const HEADER: &str = "policy,seconds,init_stall_seconds,reads_staging,reads_pfs,reads_local,reads_remote,prefetch_pfs,\
                       prefetch_local,prefetch_remote,pfs_mb,floor_pfs_mb";
 
-/// The scenario files that are kept beside the simulator.
+/// The scenario files in the simulator's crate.
 fn thesis(number: u32) -> PathBuf {
     let file = format!("../crates/simulator/scenarios/thesis-s{number}.toml");
     Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
@@ -21,7 +21,7 @@ fn simulate(scenario: &Path, arguments: &[&str]) -> Finished {
     run(&mut foreread(["simulate", scenario].iter().chain(arguments)))
 }
 
-/// The first scenario with one piece of text replaced, in a file of its own.
+/// The first scenario with one text replaced, in a new file.
 fn changed(from: &str, to: &str) -> tempfile::NamedTempFile {
     let text = fs::read_to_string(thesis(1)).unwrap();
     assert!(text.contains(from), "{from}");
@@ -32,7 +32,7 @@ fn changed(from: &str, to: &str) -> tempfile::NamedTempFile {
 
 #[test]
 // semantics: SIM-6
-fn csv_has_the_header_of_the_contract_and_a_row_a_policy() {
+fn csv_has_its_header_and_a_row_per_policy() {
     let finished = simulate(&thesis(3), &["--report", "csv"]);
     let refusals: Vec<_> = finished.stderr.lines().filter(|line| line.contains(" refuses ")).collect();
     assert_eq!(refusals.len(), 2, "{}", finished.stderr);
@@ -88,7 +88,7 @@ fn long_run_is_local_where_all_fits() {
 }
 
 #[test]
-fn a_table_names_every_policy() {
+fn table_names_every_policy() {
     let table = simulate(&thesis(1), &[]).ok();
     for policy in ["lower-bound", "nopfs", "monarch", "prisma", "foreread-locality"] {
         assert!(table.lines().any(|line| line.starts_with(policy)), "{table}");
@@ -104,7 +104,7 @@ fn plots_are_two_files() {
     simulate(scenario.path(), &["--plot", plot.to_str().unwrap()]).ok();
     for file in ["bars.svg", "bars-cache.svg"] {
         let svg = fs::read_to_string(directory.path().join(file)).unwrap();
-        // One document: an early end was the fault of the first form.
+        // One document: the first version ended early.
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{file}");
         assert_eq!(svg.matches("</svg>").count(), 1, "{file}");
         for word in ["foreread-locality", "nopfs", "lower-bound", "seconds"] {
@@ -115,13 +115,17 @@ fn plots_are_two_files() {
 
 #[test]
 // semantics: SIM-4
-fn a_bad_scenario_is_one_line_that_names_the_field() {
+fn invalid_scenario_is_one_line_with_the_field() {
     for (from, to, field) in [
-        ("workers = 4\n", "", "cluster.workers: is missing"),
-        ("compute = 100", "compute = -100", "cluster.compute: is -100"),
-        ("capacity = 51200", "capacity = 0", "storage[1].capacity: is 0"),
-        ("workers = 4", "workers = 20000", "cluster.workers: is 20000, but dataset.samples is 10000"),
-        ("[pfs]", "[pfs", "is not TOML"),
+        ("workers = 4\n", "", "cluster.workers: missing"),
+        ("compute = 100", "compute = -100", "cluster.compute: must be above 0, found -100"),
+        ("capacity = 51200", "capacity = 0", "storage[1].capacity: must be above 0, found 0"),
+        (
+            "workers = 4",
+            "workers = 20000",
+            "cluster.workers: must be at most dataset.samples, 10000, found 20000",
+        ),
+        ("[pfs]", "[pfs", "is not valid TOML"),
     ] {
         let scenario = changed(from, to);
         let line = simulate(scenario.path(), &[]).fails(2);
@@ -152,7 +156,7 @@ fn settings_may_come_from_the_environment() {
 }
 
 #[test]
-fn measured_speeds_take_the_place_of_the_scenarios() {
+fn measured_speeds_replace_the_scenarios() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let measured = "version = 1\nmade = 0\n[origin]\nurl = \"/x\"\nsample_bytes = 27000\nlatency_seconds = 0.0\n\
         stream_bytes_per_second = 1000000\n[[origin.read]]\nparallelism = 1\nbytes_per_second = 1000000\nspread = 0.0\n\
@@ -169,7 +173,7 @@ fn measured_speeds_take_the_place_of_the_scenarios() {
 }
 
 #[test]
-fn format_of_a_dataset_is_nothing_to_a_simulation() {
+fn dataset_format_does_not_affect_simulations() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("foreread.toml"), "format = \"tar\"").unwrap();
     let mut command = foreread(["simulate", thesis(1).to_str().unwrap(), "--policy", "naive"]);

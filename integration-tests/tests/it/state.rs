@@ -1,4 +1,4 @@
-//! `load --state`: a run that is ended anywhere goes on where it was.
+//! `load --state`: a run that is terminated anywhere resumes.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Draw, Samples, foreread, load, run, times};
 
-/// What was delivered of each pass: epoch, phase, ids in order.
+/// The delivered samples of each pass: epoch, phase, ids in order.
 pub type Passes = Vec<(u64, String, Vec<u64>)>;
 
 pub fn ids(report: &Value) -> Passes {
@@ -21,7 +21,7 @@ pub fn ids(report: &Value) -> Passes {
         .collect()
 }
 
-/// The passes of two reports one after the other; a pass that both have a part of is one.
+/// Joins the passes of two reports. Two parts of a pass become one.
 pub fn joined(mut first: Passes, second: Passes) -> Passes {
     for (epoch, phase, ids) in second {
         match first.last_mut() {
@@ -36,7 +36,7 @@ fn command(samples: &Samples, validation: &Samples, state: &Path, more: &[&str])
     let target = samples.path().to_str().unwrap();
     let mut command = foreread(["load", target, "--report=json", "--ids", "--memory=1MB"]);
     command.args(["--validate", validation.path().to_str().unwrap()]).arg("--state").arg(state).args(more);
-    // What is not said otherwise.
+    // The defaults.
     for (name, value) in [("EPOCHS", "3"), ("BATCH_SIZE", "4"), ("SEED", "9")] {
         command.env(format!("FOREREAD_{name}"), value);
     }
@@ -45,7 +45,7 @@ fn command(samples: &Samples, validation: &Samples, state: &Path, more: &[&str])
 
 #[test]
 // semantics: STATE-1
-fn a_run_that_is_terminated_anywhere_goes_on_where_it_was() {
+fn run_terminated_anywhere_resumes() {
     let (samples, validation) = (Samples::awkward(61, 2000), Samples::awkward(10, 2000));
     let whole = ids(&load(
         &samples,
@@ -79,13 +79,13 @@ fn a_run_that_is_terminated_anywhere_goes_on_where_it_was() {
                 .status()
                 .unwrap();
             let status = child.wait().unwrap();
-            let said = std::fs::read_to_string(out.path()).unwrap();
-            if said.is_empty() {
-                // It was ended before it watched for signals: nothing was delivered either.
+            let printed = std::fs::read_to_string(out.path()).unwrap();
+            if printed.is_empty() {
+                // It was terminated before it handled signals, and nothing was delivered.
                 assert!(!status.success());
                 continue;
             }
-            seen = joined(seen, ids(&serde_json::from_str(&said).unwrap()));
+            seen = joined(seen, ids(&serde_json::from_str(&printed).unwrap()));
             match status.code() {
                 Some(0) => break,
                 code => assert!(matches!(code, Some(130 | 143)), "{status}"),
@@ -102,7 +102,7 @@ fn a_run_that_is_terminated_anywhere_goes_on_where_it_was() {
 
 #[test]
 // semantics: STATE-4
-fn a_finished_run_can_be_prolonged_and_goes_on_at_another_batch_size() {
+fn finished_run_continues_with_another_batch_size() {
     let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state.json");
@@ -116,7 +116,7 @@ fn a_finished_run_can_be_prolonged_and_goes_on_at_another_batch_size() {
 
 #[test]
 // semantics: STATE-6
-fn a_state_of_another_run_is_refused_with_what_differs() {
+fn state_of_another_run_is_refused_with_the_difference() {
     let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state.json");
@@ -138,7 +138,7 @@ fn a_state_of_another_run_is_refused_with_what_differs() {
 
 #[test]
 // semantics: STATE-4
-fn a_state_is_of_one_rank_or_of_ranks_that_work_together() {
+fn state_needs_one_rank_or_cooperating_ranks() {
     let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state.json");
@@ -147,7 +147,7 @@ fn a_state_is_of_one_rank_or_of_ranks_that_work_together() {
 }
 
 #[test]
-fn a_state_that_cannot_be_written_is_found_out_before_anything_is_read() {
+fn unwritable_state_is_detected_before_reading() {
     let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
     let state = Path::new("/no/such/directory/state.json");
     let line = run(&mut command(&samples, &validation, state, &["--origin-limit=10"])).fails(1);
@@ -156,12 +156,12 @@ fn a_state_that_cannot_be_written_is_found_out_before_anything_is_read() {
 
 #[test]
 // semantics: SAMPLE-2
-fn a_state_that_would_be_a_sample_is_refused() {
+fn state_that_would_be_a_sample_is_refused() {
     let samples = Samples::awkward(30, 1000);
     let directory = samples.path().to_str().unwrap();
     let state = format!("{directory}/run.state");
-    let said = run(&mut foreread(["load", directory, "--state", &state])).fails(2);
-    assert!(said.contains("would be a sample of it; keep it elsewhere"), "{said}");
+    let printed = run(&mut foreread(["load", directory, "--state", &state])).fails(2);
+    assert!(printed.contains("would be a sample of it; keep it elsewhere"), "{printed}");
     assert!(run(&mut foreread(["load", directory, "--state", ""])).fails(2).contains("--state"));
     let hidden = format!("{directory}/.run.state");
     run(&mut foreread(["load", directory, "--state", &hidden, "--epochs", "1"])).ok();
@@ -170,8 +170,8 @@ fn a_state_that_would_be_a_sample_is_refused() {
 }
 
 #[test]
-// semantics: STATE-5
-fn a_state_behind_a_link_stays_behind_it() {
+// semantics: FAIL-26
+fn state_link_is_kept() {
     let samples = Samples::awkward(30, 1000);
     let scratch = tempfile::tempdir().unwrap();
     let (real, link) = (scratch.path().join("real"), scratch.path().join("link"));

@@ -1,12 +1,11 @@
-//! Ending early: nothing hangs, whatever the run was doing.
+//! Ending early: nothing hangs.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::support::{Samples, foreread};
 
-/// Whether whoever started the tests has interrupts ignored, as a shell has for what it runs in the background: then they
-/// are for the command too.
+/// Whether interrupts are ignored, as in background jobs of a shell. The command inherits this.
 fn interrupts_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -15,9 +14,9 @@ fn interrupts_are_ignored() -> bool {
 
 #[test]
 // semantics: FAIL-17
-fn an_interrupt_ends_the_command_at_once() {
+fn interrupt_ends_the_command_at_once() {
     let samples = Samples::awkward(300, 10_000);
-    // So slow an origin that the run would take five minutes.
+    // With this slow origin the run would take five minutes.
     let target = samples.path().to_str().unwrap();
     let mut child = foreread(["load", target, "--origin-limit", "10KB/s"])
         .stdout(Stdio::null())

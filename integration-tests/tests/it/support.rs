@@ -1,5 +1,5 @@
-//! What the tests of the command share: datasets, the command itself under a deadline, and an independent opinion of
-//! what it should deliver.
+//! Helpers of the command's tests: datasets, runs of the command with a deadline, and independently computed
+//! expectations.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-/// Nothing that these tests start takes this long; what does, hangs.
+/// The deadline of a command, after which it counts as hanging.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The `foreread` of this build.
@@ -21,12 +21,12 @@ pub fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_foreread-under-test"))
 }
 
-/// What a finished command left behind.
+/// The result of a finished command.
 pub struct Finished {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
-    /// Largest resident set, in bytes, as far as it was seen.
+    /// The largest sampled resident set, in bytes.
     pub peak: u64,
 }
 
@@ -54,7 +54,7 @@ impl Finished {
     }
 }
 
-/// `foreread` with these arguments, free of the settings around it, in a directory without `foreread.toml`.
+/// `foreread` with these arguments, without inherited settings, in a directory without `foreread.toml`.
 pub fn foreread<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(binary());
     command.args(arguments).current_dir(std::env::temp_dir());
@@ -62,7 +62,7 @@ pub fn foreread<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
     command
 }
 
-/// The same of a command that runs `foreread` in the end.
+/// Removes inherited settings from a command that runs `foreread`.
 pub fn clean(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
@@ -74,15 +74,15 @@ pub fn clean(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Runs a command to its end, watching its memory; one that does not end is killed and fails the test.
+/// Runs a command to its end and samples its memory. A hanging command is killed and fails the test.
 #[track_caller]
 pub fn run(command: &mut Command) -> Finished {
     watch(command, DEADLINE, |_| ())
 }
 
-/// The same with another deadline, and `look` called with the process's id every few milliseconds.
+/// The same with another deadline, calling `poll` with the process id every few milliseconds.
 #[track_caller]
-pub fn watch(command: &mut Command, deadline: Duration, mut look: impl FnMut(u32)) -> Finished {
+pub fn watch(command: &mut Command, deadline: Duration, mut poll: impl FnMut(u32)) -> Finished {
     let out = tempfile::NamedTempFile::new().unwrap();
     let err = tempfile::NamedTempFile::new().unwrap();
     command.stdout(out.reopen().unwrap()).stderr(err.reopen().unwrap());
@@ -94,11 +94,11 @@ pub fn watch(command: &mut Command, deadline: Duration, mut look: impl FnMut(u32
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        look(child.id());
+        poll(child.id());
         if began.elapsed() > deadline {
             child.kill().unwrap();
             child.wait().unwrap();
-            panic!("{command:?} hangs; it said: {}", fs::read_to_string(err.path()).unwrap());
+            panic!("{command:?} hangs; stderr: {}", fs::read_to_string(err.path()).unwrap());
         }
         std::thread::sleep(Duration::from_millis(2));
     };
@@ -106,19 +106,19 @@ pub fn watch(command: &mut Command, deadline: Duration, mut look: impl FnMut(u32
     Finished { code: status.code(), stdout: read(out.path()), stderr: read(err.path()), peak }
 }
 
-/// The largest resident set of a process so far, in bytes. The kernel keeps it, so looking now and then is enough.
+/// The largest resident set of a process so far, in bytes. The kernel records it, so rare sampling suffices.
 fn high_water(process: u32) -> Option<u64> {
     memory(process, "status", "VmHWM:")
 }
 
-/// A line of what `/proc` says of a process's memory, in bytes; `None` once it has ended.
+/// A value of a process's memory in `/proc`, in bytes; `None` after its end.
 pub fn memory(process: u32, file: &str, line: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/{file}")).ok()?;
     let line = text.lines().find_map(|found| found.strip_prefix(line))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Bytes that a directory and all below it take on the disk, in blocks.
+/// The disk usage of a directory, in bytes of whole blocks.
 pub fn taken(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(metadata) = fs::symlink_metadata(path) else { return 0 }; // gone meanwhile
@@ -131,17 +131,17 @@ pub fn is_soak() -> bool {
     std::env::var_os("FOREREAD_SOAK").is_some()
 }
 
-/// How often something is done, or how much of it: `usual`, or `soak` under `cargo xtask soak`.
+/// A number of repetitions or a size: `usual`, or `soak` under `cargo xtask soak`.
 pub fn times(usual: u64, soak: u64) -> u64 {
     if is_soak() { soak } else { usual }
 }
 
-/// Runs anything else and returns its output.
+/// Runs another program and returns its output.
 pub fn output(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
-/// Bytes that differ from sample to sample and do not repeat within one.
+/// Bytes that differ between samples and do not repeat within a sample.
 pub fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = vec![0; length];
@@ -165,7 +165,7 @@ impl Samples {
     }
 
     /// `count` files of about `bytes` bytes: names with spaces and letters beyond ASCII, folders in folders, hidden
-    /// files beside them, and one empty file.
+    /// files, and one empty file.
     pub fn awkward(count: u64, bytes: u64) -> Self {
         let samples = Self::new();
         let classes = ["cats and dogs", "Äpfel", "a", "a-b", "zebra/striped one", "zebra", "数字/零", "B"];
@@ -185,7 +185,7 @@ impl Samples {
         samples
     }
 
-    /// Each file, hidden ones too: its path below the directory, and its bytes.
+    /// Calls `each` with the path below the directory and the bytes of each file, including hidden ones.
     pub fn each_file(&self, mut each: impl FnMut(&str, &[u8])) {
         let mut pending = vec![self.path().to_owned()];
         while let Some(directory) = pending.pop() {
@@ -210,8 +210,8 @@ impl Samples {
         self.directory.path()
     }
 
-    /// The samples' paths in the order of their ids, found without any code of ours: walked and sorted by (first
-    /// directory, containing directory, file name), each as bytes.
+    /// The samples' paths in the order of their ids, computed independently of the code under test: sorted by
+    /// (first directory, containing directory, file name), each as bytes.
     pub fn in_order(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut pending = vec![self.path().to_owned()];
@@ -251,13 +251,13 @@ impl Samples {
     }
 }
 
-/// 4,000 files of about 100 KB, made once for all tests that only read them.
+/// 4,000 files of about 100 KB, created once for all tests that only read them.
 pub fn four_thousand() -> &'static Samples {
     static SAMPLES: OnceLock<Samples> = OnceLock::new();
     SAMPLES.get_or_init(|| Samples::awkward(4000, 100_000))
 }
 
-/// What `foreread order` says.
+/// The ids printed by `foreread order`.
 pub fn order(arguments: &[&str]) -> Vec<u64> {
     let output = run(&mut foreread(["order"].iter().chain(arguments))).ok();
     output.lines().map(|line| line.parse().unwrap()).collect()
@@ -281,15 +281,15 @@ pub fn disk(directory: &Path, bytes: u64) -> String {
     format!("--disk={}={bytes}", directory.display())
 }
 
-/// Where the cache of this process's user in a directory is.
+/// The path of this user's cache in a directory.
 pub fn cache_root(directory: &Path) -> PathBuf {
     use std::os::unix::fs::MetadataExt;
-    // What a process makes is its user's.
+    // A new file belongs to the process's user.
     let user = tempfile::tempfile().unwrap().metadata().unwrap().uid();
     directory.join(format!("foreread-cache-{user}"))
 }
 
-/// Every pass of a report over the default order has the digest that the order and the files give.
+/// Asserts that every pass of a report in the default order has the digest of its order and files.
 #[track_caller]
 pub fn assert_digests(samples: &Samples, report: &Value) {
     let count = number(report, "/samples").to_string();

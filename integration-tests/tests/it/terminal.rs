@@ -1,11 +1,10 @@
-//! What is shown while work goes on: bars on a terminal (that of `script`, which is wherever Linux is), next to nothing in a
-//! log.
+//! Progress output: bars on a terminal (of `script`, which every Linux has), almost nothing in a log.
 
 use std::process::Command;
 
 use crate::support::{Samples, binary, clean, foreread, run};
 
-/// What a command writes to a terminal.
+/// A command's output on a terminal.
 fn on_a_terminal(arguments: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new("script");
     command.args(["-qec", &format!("{} {arguments}", binary().display()), "/dev/null"]);
@@ -23,8 +22,8 @@ fn progress_is_shown_by_rank_0_unless_it_is_off() {
     assert!(on_a_terminal(&load, &[]).contains("/200 batches"));
     assert!(!on_a_terminal(&format!("{load} --progress off"), &[]).contains(" batches"));
     for (rank, shown) in [("0", true), ("1", false)] {
-        let said = on_a_terminal(&load, &[("RANK", rank), ("WORLD_SIZE", "2")]);
-        assert_eq!(said.contains("/100 batches"), shown, "rank {rank}: {said}");
+        let printed = on_a_terminal(&load, &[("RANK", rank), ("WORLD_SIZE", "2")]);
+        assert_eq!(printed.contains("/100 batches"), shown, "rank {rank}: {printed}");
     }
     // A log has no bar, and no line before a minute.
     let log = run(&mut foreread(load.split(' ')));
@@ -39,29 +38,30 @@ fn colours_are_off_where_no_color_is_set() {
     let samples = Samples::awkward(20, 100);
     let load = format!("load {} --epochs 1 --progress off", samples.path().display());
     for (value, coloured) in [("1", false), ("", true)] {
-        let said = on_a_terminal(&load, &[("NO_COLOR", value), ("RUST_LOG", "debug")]);
-        assert!(said.contains("DEBUG"), "{said}");
-        assert_eq!(said.contains('\u{1b}'), coloured, "NO_COLOR={value}: {said}");
+        let printed = on_a_terminal(&load, &[("NO_COLOR", value), ("RUST_LOG", "debug")]);
+        assert!(printed.contains("DEBUG"), "{printed}");
+        assert_eq!(printed.contains('\u{1b}'), coloured, "NO_COLOR={value}: {printed}");
     }
 }
 
 #[test]
-fn memory_of_ranks_on_one_node_is_printed_in_all() {
+fn memory_of_all_ranks_on_a_node_is_printed() {
     let samples = Samples::awkward(20, 100);
     let mut command =
         foreread(["load", samples.path().to_str().unwrap(), "--memory", "1MiB", "--peers", "off"]);
     command.envs([("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "4"), ("LOCAL_RANK", "0")]);
-    let said = run(&mut command).ok();
-    assert!(said.contains("memory 1.0 MiB x 4 ranks on this node: 4.0 MiB"), "{said}");
+    let printed = run(&mut command).ok();
+    assert!(printed.contains("memory 1.0 MiB x 4 ranks on this node: 4.0 MiB"), "{printed}");
 }
 
 #[test]
-fn demo_compares_with_eight_readers_too() {
-    let said = run(&mut foreread(["demo"])).ok();
+fn demo_compares_with_eight_readers() {
+    let printed = run(&mut foreread(["demo"])).ok();
     let total = |row: &str| -> f64 {
-        let line = said.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("{row}: {said}"));
+        let line =
+            printed.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("{row}: {printed}"));
         line[30..].split_whitespace().nth(3).unwrap().parse().unwrap()
     };
-    assert!(total("8 readers, no plan") < total("plain loop, reads on demand"), "{said}");
-    assert!(total("foreread, memory for all") < total("8 readers, no plan"), "{said}");
+    assert!(total("8 readers, no plan") < total("plain loop, reads on demand"), "{printed}");
+    assert!(total("foreread, memory for all") < total("8 readers, no plan"), "{printed}");
 }

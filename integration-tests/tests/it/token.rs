@@ -2,7 +2,7 @@
 
 use crate::support::{foreread, output};
 
-/// What the command prints, and nothing on standard error.
+/// The output of the command, which must print nothing to standard error.
 fn printed() -> String {
     let said = output(&mut foreread(["token"]));
     assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");

@@ -1,12 +1,12 @@
-//! A run whose rank 0 was killed, and a later run over other data at its place: the same address, token, ids and lengths.
-//! What the earlier run left over must not get the later one's bytes, and must not hold it up.
+//! A run whose rank 0 was killed, and a later run over other data with the same address, token, ids and lengths.
+//! Left-over ranks of the earlier run must not get the later run's bytes, nor delay it.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::ranks::{Job, Rank, assert_digests, ids};
+use crate::ranks::{Rank, RankJob, assert_digests, ids};
 use crate::support::{Samples, content, load, number};
 
 /// The same names and lengths twice, with other bytes.
@@ -24,7 +24,7 @@ fn port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn start(job: &Job, rank: u32, port: u16, more: &[String]) -> Rank {
+fn start(job: &RankJob, rank: u32, port: u16, more: &[String]) -> Rank {
     let mut command = job.command(rank);
     command
         .args(more)
@@ -39,15 +39,15 @@ fn disk(directory: &Path, rank: u32) -> String {
     format!("--disk={}=100MB", own.display())
 }
 
-/// Kills rank 0 of a run over `one` in its midst and starts a run over `other` at its place; returns the report of the
-/// rank that is left, after it and the later run have delivered what is theirs.
+/// Kills rank 0 during a run over `one` and starts a run over `other` with the same address. Returns the
+/// report of the left-over rank, after both runs have delivered their samples.
 fn after_a_kill(
     (one, other): (&Samples, &Samples),
     arguments: &[&str],
     more: impl Fn(&str, u32) -> Vec<String>,
 ) -> Value {
     let port = port();
-    let (old, new) = (Job::new(2, one, arguments), Job::new(2, other, arguments));
+    let (old, new) = (RankJob::new(2, one, arguments), RankJob::new(2, other, arguments));
     let mut ranks: Vec<Rank> = (0..2).map(|rank| start(&old, rank, port, &more("old", rank))).collect();
     ranks[0].wait_for_first_batch();
     ranks[0].process.kill().unwrap();
@@ -69,7 +69,7 @@ fn after_a_kill(
 // semantics: RANK-7
 fn left_over_rank_delivers_its_own_data_to_the_end() {
     let (one, other) = twice(320, 5000);
-    // Room for half: what the other rank owns is asked for in each epoch.
+    // Room for half: the other rank's samples are requested in each epoch.
     let memory = (one.bytes() / 2).to_string();
     let arguments = [
         "--epochs",
@@ -90,10 +90,10 @@ fn left_over_rank_delivers_its_own_data_to_the_end() {
 
 #[test]
 // semantics: RANK-7
-fn left_over_rank_keeps_nothing_foreign_on_its_disk() {
+fn left_over_rank_keeps_no_foreign_bytes_on_disk() {
     let (one, other) = twice(400, 5000);
     let directory = tempfile::tempdir().unwrap();
-    // Many epochs: a rank keeps copies of what it uses at least twice.
+    // Many epochs: a rank caches copies of samples that it uses at least twice.
     let arguments = [
         "--epochs",
         "8",
@@ -109,7 +109,7 @@ fn left_over_rank_keeps_nothing_foreign_on_its_disk() {
     ];
     let more = |run: &str, rank: u32| vec![disk(&directory.path().join(run), rank)];
     after_a_kill((&one, &other), &arguments, more);
-    // On another day, alone, from what it has kept.
+    // A later run alone, from its cache.
     let kept = disk(&directory.path().join("old"), 1);
     let again = load(&one, &["--epochs", "1", "--digest", "--memory", "0", &kept]);
     crate::support::assert_digests(&one, &again);

@@ -1,8 +1,8 @@
-//! Memory to write from.
+//! Aligned memory to write from.
 
 use super::format::BLOCK;
 
-/// Memory that begins at a multiple of [`BLOCK`] and is used again.
+/// Reusable memory that begins at a multiple of [`BLOCK`].
 #[derive(Debug)]
 pub(super) struct Aligned {
     memory: Vec<u8>,

@@ -1,29 +1,30 @@
-//! Directories that were let go by a tier of this process and are still being written to.
+//! Directories of dropped tiers that are still being written.
 //!
-//! Dropping a tier does not wait for the disk: the threads that write own the directory's locks until they are done. So
-//! that the next tier of the same process, in the next line of the program, finds the directory free and everything in
-//! it, opening waits for them, and so do listing and cleaning. Another process need not: the locks end with this one.
+//! Dropping a tier does not wait for the disk. Its writer threads hold the directory's locks until
+//! they are done. Opening, listing and cleaning in the same process wait for them, so the next tier
+//! finds everything. Another process does not wait: the locks mark_free with this one.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use super::folder::FolderId;
+use crate::jobs::lock;
 
-/// How long a tier that was dropped may hold up whoever comes next.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long the next user of a directory waits for a dropped tier.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One entry a tier and directory.
+/// One entry per dropped tier and directory.
 static CLOSING: Mutex<Vec<FolderId>> = Mutex::new(Vec::new());
 static ENDED: Condvar = Condvar::new();
 
-/// These are let go from now on.
-pub(super) fn begin(roots: &[FolderId]) {
-    CLOSING.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(roots);
+/// Marks the directories as closing.
+pub(super) fn mark_closing(roots: &[FolderId]) {
+    lock(&CLOSING).extend_from_slice(roots);
 }
 
-/// These are free.
-pub(super) fn end(roots: &[FolderId]) {
-    let mut closing = CLOSING.lock().unwrap_or_else(PoisonError::into_inner);
+/// Marks the directories as free.
+pub(super) fn mark_free(roots: &[FolderId]) {
+    let mut closing = lock(&CLOSING);
     for root in roots {
         if let Some(at) = closing.iter().position(|other| other == root) {
             closing.swap_remove(at);
@@ -32,9 +33,9 @@ pub(super) fn end(roots: &[FolderId]) {
     ENDED.notify_all();
 }
 
-/// Waits until `root` is free, or has held up for long enough.
+/// Waits until `root` is free or [`CLOSE_TIMEOUT`] is over.
 pub(super) fn wait(root: FolderId) {
-    let closing = CLOSING.lock().unwrap_or_else(PoisonError::into_inner);
-    // Free or not, the lock tells.
-    drop(ENDED.wait_timeout_while(closing, FAREWELL, |closing| closing.contains(&root)));
+    let closing = lock(&CLOSING);
+    // The lock shows whether it is free.
+    drop(ENDED.wait_timeout_while(closing, CLOSE_TIMEOUT, |closing| closing.contains(&root)));
 }

@@ -1,4 +1,4 @@
-//! What a disk tier is told, and what it says of itself.
+//! Settings and reports of a disk tier.
 
 use std::path::PathBuf;
 
@@ -7,33 +7,34 @@ use foreread_types::DatasetIdentity;
 use super::folder::Permissions;
 use super::root;
 
-/// Reads under way at once where nobody says otherwise: a device is saturated by 16 to 32.
+/// Default number of concurrent reads. 16 to 32 saturate a device.
 const PARALLELISM: usize = 32;
 
-/// Bytes on their way to the disk at once where nobody says otherwise.
+/// Default limit of queued writes in bytes.
 const WRITE_BEHIND: u64 = 32 << 20;
 
-/// Where a disk tier keeps its samples, and how it goes about it.
+/// Settings of a disk tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiskConfig {
-    /// The directories. At most 32.
+    /// The directories, at most 32.
     pub directories: Vec<DiskDirectory>,
-    /// The bytes that may wait to be written at once; a sample that finds no room there is not stored. 32 MiB.
+    /// Limit of the bytes that wait to be written. Samples above it are not stored. 32 MiB by
+    /// default.
     pub write_behind: u64,
-    /// Reads under way at once, at most; 32.
+    /// Limit of concurrent reads. 32 by default.
     pub parallelism: usize,
-    /// What carries the reads out; [`DiskReader::Auto`].
+    /// How reads are executed. [`DiskReader::Auto`] by default.
     pub reader: DiskReader,
-    /// What to do with a directory whose space another process owns; [`WhenOwned::ReadOnly`].
+    /// What to do with a directory that another process owns. [`WhenOwned::ReadOnly`] by default.
     pub when_owned: WhenOwned,
-    /// The length in bytes at which a segment file is closed and the next one begun, 1 MiB to 64 GiB; `None`, the
-    /// default, chooses 256 MiB, or more where there would be more than 128 files.
+    /// Segment length in bytes, 1 MiB to 64 GiB. `None`, the default, chooses 256 MiB, or more
+    /// where that would make more than 128 files.
     pub segment: Option<u64>,
 }
 
 impl DiskConfig {
-    /// Caches in `directories`: paths with capacities in bytes, or more fully as [`DiskDirectory`].
+    /// Caches in `directories`: pairs of path and capacity, or [`DiskDirectory`]s.
     pub fn new(directories: impl IntoIterator<Item = impl Into<DiskDirectory>>) -> Self {
         Self {
             directories: directories.into_iter().map(Into::into).collect(),
@@ -45,31 +46,31 @@ impl DiskConfig {
         }
     }
 
-    /// The same with at most `bytes` on their way to the disk at once.
+    /// Sets the limit of queued writes in bytes.
     #[must_use]
     pub fn with_write_behind(self, bytes: u64) -> Self {
         Self { write_behind: bytes, ..self }
     }
 
-    /// The same with at most `parallelism` reads under way at once (0 is taken as 1).
+    /// Sets the limit of concurrent reads. 0 counts as 1.
     #[must_use]
     pub fn with_parallelism(self, parallelism: usize) -> Self {
         Self { parallelism: parallelism.max(1), ..self }
     }
 
-    /// The same, read so.
+    /// Sets how reads are executed.
     #[must_use]
     pub fn with_reader(self, reader: DiskReader) -> Self {
         Self { reader, ..self }
     }
 
-    /// The same, with a directory that another process owns treated so.
+    /// Sets what to do with a directory that another process owns.
     #[must_use]
     pub fn when_owned(self, when_owned: WhenOwned) -> Self {
         Self { when_owned, ..self }
     }
 
-    /// The same with segments of `bytes`.
+    /// Sets the segment length in bytes.
     #[must_use]
     pub fn with_segment(self, bytes: u64) -> Self {
         Self { segment: Some(bytes), ..self }
@@ -80,37 +81,39 @@ impl DiskConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiskDirectory {
-    /// The directory, in which the cache is one of the entries.
+    /// The directory that holds the cache.
     pub path: PathBuf,
-    /// The bytes that the cache in it may take, other datasets' caches and all bookkeeping included.
+    /// Limit of the cache in bytes. It includes other datasets' caches and all bookkeeping.
     pub capacity: u64,
-    /// Which part of this user's cache it is: 0, or another for each further process that writes on this node.
+    /// The part of this user's cache: 0, or another number for each further process on this node.
     pub part: u32,
-    /// Whether one cache serves all users. Then owners and modes are not checked, and are what the umask and the file
-    /// system make of them. For file systems that keep neither, and for caches that an administrator fills. All who can
-    /// write to the directory are trusted.
+    /// Whether one cache serves all users.
+    ///
+    /// Owners and modes are then not checked. They are what the umask and the file system make of
+    /// them. This is for file systems that keep neither, and for caches that an administrator
+    /// fills. All users who can write to the directory are trusted.
     pub shared: bool,
 }
 
 impl DiskDirectory {
-    /// This user's own cache in `path`, of `capacity` bytes.
+    /// This user's own cache of `capacity` bytes in `path`.
     pub fn new(path: impl Into<PathBuf>, capacity: u64) -> Self {
         Self { path: path.into(), capacity, part: 0, shared: false }
     }
 
-    /// The same, part `part` of it.
+    /// Sets the part.
     #[must_use]
     pub fn with_part(self, part: u32) -> Self {
         Self { part, ..self }
     }
 
-    /// The same, with one cache for all users if `shared`.
+    /// Sets whether one cache serves all users.
     #[must_use]
     pub fn with_shared(self, shared: bool) -> Self {
         Self { shared, ..self }
     }
 
-    /// How many parts the cache has now: at least 1.
+    /// The number of parts that the cache has now, at least 1.
     pub fn parts(&self) -> u32 {
         root::count_parts(self)
     }
@@ -126,21 +129,21 @@ impl From<(PathBuf, u64)> for DiskDirectory {
     }
 }
 
-/// What carries the reads of a disk tier out.
+/// How a disk tier reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DiskReader {
-    /// `io_uring` where the kernel and the container allow it, else threads. (Which of the two was found by measuring:
-    /// see the module's own figures.)
+    /// `io_uring` where the kernel and the container allow it, otherwise threads. The measurements
+    /// are in the module's documentation.
     #[default]
     Auto,
-    /// Threads, one for each read under way.
+    /// One thread per concurrent read.
     Threads,
-    /// `io_uring`: one thread, or two, for all of them. Opening fails where that is refused.
+    /// `io_uring` with one or two threads. Opening fails where it is refused.
     Ring,
 }
 
 impl DiskReader {
-    /// Its name in reports: `auto`, `threads` or `io_uring`.
+    /// The name in reports: `auto`, `threads` or `io_uring`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -150,58 +153,58 @@ impl DiskReader {
     }
 }
 
-/// What to do with a directory whose space another process owns.
+/// What to do with a directory that another process owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenOwned {
-    /// Read what it holds and write nothing.
+    /// Read its contents and write nothing.
     #[default]
     ReadOnly,
-    /// Fail, naming the directory and the process.
+    /// Fail with an error that names the directory and the process.
     Refuse,
 }
 
-/// What a tier may do with a directory.
+/// How a tier may use a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It owns the space.
+    /// The tier owns the space.
     Owner,
-    /// It reads what is there: another process owns the space, nothing can be written, or there is no room.
+    /// Read only: another process owns the space, nothing can be written, or the disk is full.
     ReadOnly,
-    /// Nothing: the directory could not be used.
+    /// Not at all.
     Unused,
 }
 
 /// A dataset of the run, in the order of its [`DatasetId`](foreread_types::DatasetId)s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatasetOnDisk {
-    /// The dataset's identity: what the samples are kept under.
+    /// The dataset's identity, which is the cache key.
     pub identity: DatasetIdentity,
-    /// How many samples there are; others are refused.
+    /// The number of samples. Larger ids are refused.
     pub samples: u64,
-    /// The sum of their lengths in bytes. Only as much of other datasets' old caches is removed as this needs.
+    /// The sum of the samples' lengths. It limits how much of other datasets' caches is removed.
     pub bytes: u64,
 }
 
-/// What is kept of a dataset.
+/// What is cached of a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
-    /// How many samples.
+pub struct DatasetUsage {
+    /// The number of samples.
     pub samples: u64,
-    /// The bytes that they take: the sum of their footprints.
+    /// The sum of their footprints in bytes.
     pub bytes: u64,
 }
 
-/// What has happened since the tier was opened.
+/// Event counts since the tier was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounts {
     /// Samples written.
     pub written: u64,
-    /// Their footprints, in bytes.
+    /// Sum of the footprints of written samples, in bytes.
     pub written_bytes: u64,
-    /// Samples that were not stored because too much was on its way already.
+    /// Samples that were not stored because the write queue was full.
     pub skipped: u64,
     /// Samples that were not stored because the disk failed or was full.
     pub failed: u64,
-    /// Samples that were dropped because their record was not what it should be.
+    /// Samples that were dropped because their record was invalid.
     pub corrupt: u64,
 }

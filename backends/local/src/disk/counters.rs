@@ -1,15 +1,15 @@
-//! What has happened in a tier, and what it holds: for reports, and for whatever recorder the program has installed.
+//! Counters of a tier, for reports and for the program's metrics recorder.
 //!
-//! As everywhere, the handles of the `metrics` facade are registered once, when the tier is opened; a recorder that is
-//! installed later sees nothing of it.
+//! The handles of the `metrics` facade are registered once, when the tier is opened. A recorder
+//! that is installed later sees nothing of this tier.
 //!
 //! | metric | kind | |
 //! |---|---|---|
 //! | `foreread_disk_written_samples_total` | counter | |
 //! | `foreread_disk_written_bytes_total` | counter | footprints |
-//! | `foreread_disk_skipped_samples_total` | counter | not stored: too much was on its way |
+//! | `foreread_disk_skipped_samples_total` | counter | not stored: the write queue was full |
 //! | `foreread_disk_failed_samples_total` | counter | not stored: the disk failed or was full |
-//! | `foreread_disk_corrupt_samples_total` | counter | dropped: the record was not what it should be |
+//! | `foreread_disk_corrupt_samples_total` | counter | dropped: the record was invalid |
 //! | `foreread_disk_held_bytes` | gauge | footprints, of the run's datasets |
 //! | `foreread_disk_capacity_bytes` | gauge | footprints that fit |
 //! | `foreread_disk_reads_in_flight` | gauge | |
@@ -21,54 +21,54 @@ use metrics::{Counter, Gauge, counter, gauge};
 
 use super::config::DiskCounts;
 
-/// A number that is kept twice.
-struct Count {
-    here: AtomicU64,
-    there: Counter,
+/// A counter that is kept here and in the metrics recorder.
+struct MirroredCounter {
+    local: AtomicU64,
+    exported: Counter,
 }
 
-impl Count {
-    fn new(there: Counter) -> Self {
-        Self { here: AtomicU64::new(0), there }
+impl MirroredCounter {
+    fn new(exported: Counter) -> Self {
+        Self { local: AtomicU64::new(0), exported }
     }
 
-    /// Adds; what it was before.
+    /// Adds `more` and returns the old value.
     fn add(&self, more: u64) -> u64 {
-        self.there.increment(more);
-        self.here.fetch_add(more, Relaxed)
+        self.exported.increment(more);
+        self.local.fetch_add(more, Relaxed)
     }
 
     fn get(&self) -> u64 {
-        self.here.load(Relaxed)
+        self.local.load(Relaxed)
     }
 }
 
-pub(super) struct Counters {
-    written: Count,
-    written_bytes: Count,
-    skipped: Count,
-    failed: Count,
-    corrupt: Count,
-    /// Changed by the tables.
+pub(super) struct DiskCounters {
+    written: MirroredCounter,
+    written_bytes: MirroredCounter,
+    skipped: MirroredCounter,
+    failed: MirroredCounter,
+    corrupt: MirroredCounter,
+    /// Updated by the tables.
     pub(super) held: Gauge,
     capacity: Gauge,
     pub(super) in_flight: Gauge,
 }
 
-impl fmt::Debug for Counters {
+impl fmt::Debug for DiskCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.counts().fmt(f)
     }
 }
 
-impl Counters {
+impl DiskCounters {
     pub(super) fn new() -> Self {
         Self {
-            written: Count::new(counter!("foreread_disk_written_samples_total")),
-            written_bytes: Count::new(counter!("foreread_disk_written_bytes_total")),
-            skipped: Count::new(counter!("foreread_disk_skipped_samples_total")),
-            failed: Count::new(counter!("foreread_disk_failed_samples_total")),
-            corrupt: Count::new(counter!("foreread_disk_corrupt_samples_total")),
+            written: MirroredCounter::new(counter!("foreread_disk_written_samples_total")),
+            written_bytes: MirroredCounter::new(counter!("foreread_disk_written_bytes_total")),
+            skipped: MirroredCounter::new(counter!("foreread_disk_skipped_samples_total")),
+            failed: MirroredCounter::new(counter!("foreread_disk_failed_samples_total")),
+            corrupt: MirroredCounter::new(counter!("foreread_disk_corrupt_samples_total")),
             held: gauge!("foreread_disk_held_bytes"),
             capacity: gauge!("foreread_disk_capacity_bytes"),
             in_flight: gauge!("foreread_disk_reads_in_flight"),
@@ -92,7 +92,7 @@ impl Counters {
         self.failed.add(1);
     }
 
-    /// Counts a record that is not what it should be; how many there were before it.
+    /// Counts an invalid record and returns the number before it.
     pub(super) fn corrupt(&self) -> u64 {
         self.corrupt.add(1)
     }

@@ -1,7 +1,8 @@
 //! Files that bypass the page cache.
 //!
-//! A file is opened with `O_DIRECT`. Where the file system refuses that, reads and writes go through the page cache
-//! and the pages are dropped afterwards (`posix_fadvise`), which costs a copy and, for writes, waiting for the device.
+//! Files are opened with `O_DIRECT`. Where the file system refuses it, data goes through the page
+//! cache and the pages are dropped afterwards (`posix_fadvise`). That costs a copy and, for writes,
+//! waiting for the device.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     }
 }
 
-/// A segment's file.
+/// A segment file.
 #[derive(Debug)]
 pub(super) struct DirectFile {
     file: OwnedFd,
@@ -30,22 +31,23 @@ pub(super) struct DirectFile {
 }
 
 impl DirectFile {
-    /// Opens `name` in `folder` to read, and to write as well if `write`; `create` makes it, and fails if it is there.
+    /// Opens `name` in `folder`, for writing as well if `write`. `create` requires that it does not
+    /// exist.
     pub(super) fn open(folder: &Folder, name: &str, write: bool, create: bool) -> Result<Self, Errno> {
         let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
-        // Without `O_DIRECT` first, because a file system that refuses `O_DIRECT` may have made the file by then.
+        // `O_DIRECT` is set later: a file system that refuses it may have created the file by then.
         if create {
-            return Self::settle(folder.open(name, flags | OFlags::CREATE | OFlags::EXCL)?);
+            return Self::configure(folder.open(name, flags | OFlags::CREATE | OFlags::EXCL)?);
         }
         match folder.open(name, flags | OFlags::DIRECT) {
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => Self::settle(folder.open(name, flags)?),
-            opened => Self::settle(opened?),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Self::configure(folder.open(name, flags)?),
+            opened => Self::configure(opened?),
         }
     }
 
-    /// Makes an open file direct if it can be, and waiting in any case: `O_NONBLOCK` was for what is no file, and on some
-    /// file systems a ring would not wait where it is set.
-    fn settle(file: OwnedFd) -> Result<Self, Errno> {
+    /// Sets `O_DIRECT` if possible and clears `O_NONBLOCK`. That flag only protects against opening
+    /// pipes, and on some file systems a ring would not wait with it.
+    fn configure(file: OwnedFd) -> Result<Self, Errno> {
         let direct = retry(|| rustix::fs::fcntl_setfl(&file, OFlags::DIRECT)).is_ok();
         if !direct {
             retry(|| rustix::fs::fcntl_setfl(&file, OFlags::empty()))?;
@@ -53,37 +55,34 @@ impl DirectFile {
         Ok(Self { file, direct: AtomicBool::new(direct) })
     }
 
-    /// Whether it is what `folder` has under `name`.
+    /// Whether `folder` has this file under `name`.
     pub(super) fn is_at(&self, folder: &Folder, name: &str) -> bool {
-        match (rustix::fs::fstat(&self.file), folder.stat(name)) {
-            (Ok(own), Ok(there)) => (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino),
-            _ => false,
-        }
+        folder.has_file(&self.file, name)
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Gives up on `O_DIRECT` for this file. Whoever sees that it has been given up can do without.
-    fn give_up(&self) -> Result<(), Errno> {
+    /// Stops using `O_DIRECT` for this file. Other threads that see it need do nothing.
+    fn disable_direct(&self) -> Result<(), Errno> {
         retry(|| rustix::fs::fcntl_setfl(&self.file, OFlags::empty()))?;
         self.direct.store(false, Ordering::Release);
         Ok(())
     }
 
-    /// Fills `buffer` from `offset` on, as far as the file goes.
+    /// Fills `buffer` from `offset`, up to the end of the file.
     pub(super) fn read(&self, buffer: &mut Buffer, offset: u64) -> Result<(), Errno> {
         loop {
             let direct = self.direct.load(Ordering::Acquire);
             let from = offset + buffer.filled() as u64;
             let answer =
                 buffer.fill(|empty| rustix::io::pread(&self.file, empty, from).map(|(done, _)| done));
-            match self.goes_on(buffer, answer) {
+            match self.needs_more(buffer, answer) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // Another read of this file may have given up on it meanwhile.
-                Err(Errno::INVAL) if direct => self.give_up()?,
+                // Another read may have disabled `O_DIRECT` in the meantime.
+                Err(Errno::INVAL) if direct => self.disable_direct()?,
                 Err(errno) => return Err(errno),
             }
         }
@@ -91,13 +90,13 @@ impl DirectFile {
         Ok(())
     }
 
-    /// What the answer to a read means: whether there is more to be read into `buffer`, which the answer has filled.
-    pub(super) fn goes_on(&self, buffer: &Buffer, answer: Result<usize, Errno>) -> Result<bool, Errno> {
+    /// Whether a read that has just filled a part of `buffer` needs another system call.
+    pub(super) fn needs_more(&self, buffer: &Buffer, answer: Result<usize, Errno>) -> Result<bool, Errno> {
         match answer {
             Ok(0) => Ok(false),
             Ok(_) => Ok(buffer.filled() < buffer.capacity()),
             Err(Errno::INTR) => Ok(true),
-            // What a read that begins off the grid answers, after a file that ends there.
+            // An unaligned read past the end of the file returns this.
             Err(Errno::INVAL) if buffer.filled() > 0 => Ok(false),
             Err(errno) => Err(errno),
         }
@@ -112,29 +111,29 @@ impl DirectFile {
                 Ok(0) => return Err(Errno::NOSPC),
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
-                // A read of this file may have given up on it meanwhile.
-                Err(Errno::INVAL) if direct => self.give_up()?,
+                // A read may have disabled `O_DIRECT` in the meantime.
+                Err(Errno::INVAL) if direct => self.disable_direct()?,
                 Err(errno) => return Err(errno),
             }
         }
         if !self.direct.load(Ordering::Relaxed) {
-            // Pages that wait to be written are not dropped.
+            // Dirty pages are not dropped.
             retry(|| rustix::fs::fdatasync(&self.file))?;
             self.drop_pages(offset, bytes.len() as u64);
         }
         Ok(())
     }
 
-    /// Drops what went through the page cache all the same.
+    /// Drops the pages that went through the page cache.
     pub(super) fn drop_pages(&self, offset: u64, length: u64) {
         if length > 0 && !self.direct.load(Ordering::Relaxed) {
-            // Advice: a file system that has no use for it loses nothing.
+            // Advice only: a file system may ignore it.
             let _ =
                 rustix::fs::fadvise(&self.file, offset, std::num::NonZeroU64::new(length), Advice::DontNeed);
         }
     }
 
-    /// Gives the blocks of a range back to the file system; the file's length stays.
+    /// Returns the blocks of a range to the file system. The file's length stays.
     pub(super) fn punch(&self, offset: u64, length: u64) -> Result<(), Errno> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         retry(|| rustix::fs::fallocate(&self.file, flags, offset, length))
@@ -144,7 +143,7 @@ impl DirectFile {
         retry(|| rustix::fs::ftruncate(&self.file, length))
     }
 
-    /// The length and the bytes that are allocated on disk.
+    /// The length and the allocated bytes.
     pub(super) fn size(&self) -> Result<(u64, u64), Errno> {
         let stat = rustix::fs::fstat(self.file.as_fd())?;
         Ok((stat.st_size as u64, stat.st_blocks as u64 * 512))
@@ -156,17 +155,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_cannot_be_direct_waits_all_the_same() {
+    fn file_without_direct_io_is_blocking() {
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
-        let file = DirectFile::settle(socket.into()).unwrap();
+        let file = DirectFile::configure(socket.into()).unwrap();
         assert!(!file.direct.load(Ordering::Relaxed), "a socket is never direct");
         assert!(!rustix::fs::fcntl_getfl(&file.file).unwrap().contains(OFlags::NONBLOCK));
     }
 
-    /// Bytes off the grid are what a device of larger blocks refuses with `EINVAL`.
+    /// A device with larger blocks refuses unaligned bytes with `EINVAL`.
     #[test]
-    fn a_write_that_is_refused_just_after_a_read_gave_up_is_repeated() {
+    fn write_refused_after_direct_io_was_disabled_is_repeated() {
         let directory = tempfile::tempdir().unwrap();
         let folder = Folder::for_test(directory.path());
         for round in 0..200 {
@@ -175,7 +174,7 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     barrier.wait();
-                    file.give_up().unwrap();
+                    file.disable_direct().unwrap();
                 });
                 barrier.wait();
                 file.write(b"off the grid", 3).unwrap();

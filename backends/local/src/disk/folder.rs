@@ -1,10 +1,11 @@
-//! One open directory of a cache. Everything in it is named relative to its descriptor.
+//! An open directory of a cache. Its files are named relative to its descriptor.
 //!
-//! A path is looked up anew with each call, and another user may have replaced a part of it meanwhile. A descriptor
-//! stays what it was when it was checked. So links are never followed, and the names below are single components.
+//! Each call looks a path up again, and another user may have replaced a part of it. A descriptor
+//! always means the directory that was checked. So links are never followed, and names are single
+//! components.
 //!
-//! Where permissions are kept private, directories get mode 0700 and files 0600, whatever the umask. The price is one
-//! `fstat` per file that is opened to be written, and one `fchmod` where the mode is another.
+//! With private permissions, directories get mode 0700 and files 0600, whatever the umask. The
+//! price is one `fstat` per file opened for writing, and one `fchmod` where the mode differs.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -16,19 +17,19 @@ use rustix::io::Errno;
 
 use super::file::retry;
 
-/// The error for what is neither a file nor a directory and has the name of a file that is to be written.
-pub(super) const NO_FILE: Errno = Errno::MEDIUMTYPE;
+/// The error for an object that is neither a file nor a directory where a file is to be written.
+pub(super) const NOT_A_FILE: Errno = Errno::MEDIUMTYPE;
 
-/// Who may use what is made.
+/// The permissions of new files and directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Permissions {
-    /// The effective user alone.
+    /// For the effective user only.
     Private,
-    /// As the umask and the file system allow; owners and modes are not checked.
+    /// As the umask and the file system allow. Owners and modes are not checked.
     Shared,
 }
 
-/// The device and inode of a directory: the same by whatever path it was found.
+/// Device and inode: the same for every path to a directory.
 pub(super) type FolderId = (u64, u64);
 
 /// An open directory.
@@ -52,7 +53,7 @@ impl Folder {
         Self::new(opened, path.to_owned(), Permissions::Private)
     }
 
-    /// Its path when it was opened, for messages.
+    /// The path at the time of opening, for messages.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -66,19 +67,27 @@ impl Folder {
         rustix::fs::fstat(&self.descriptor).map(|stat| (stat.st_dev, stat.st_ino))
     }
 
-    /// What `name` is; a link is not followed.
+    /// The metadata of `name`. A link is not followed.
     pub(super) fn stat(&self, name: impl rustix::path::Arg) -> Result<Stat, Errno> {
         retry_named(name, |name| rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW))
+    }
+
+    /// Whether `file` is the one with this name here.
+    pub(super) fn has_file(&self, file: impl AsFd, name: &str) -> bool {
+        rustix::fs::fstat(file).is_ok_and(|own| {
+            self.stat(name).is_ok_and(|named| (own.st_dev, own.st_ino) == (named.st_dev, named.st_ino))
+        })
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
         self.stat(name).is_ok()
     }
 
-    /// Opens the file `name`, and makes it where `flags` say so. Never waits, and never follows a link.
+    /// Opens the file `name` and creates it where `flags` say so. It never blocks and never follows
+    /// a link.
     ///
     /// # Errors
-    /// [`NO_FILE`] for a pipe or device that would be written to; otherwise the file system's.
+    /// [`NOT_A_FILE`] for a pipe or device opened for writing, otherwise the file system's.
     pub(super) fn open(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let mode = match self.permissions {
@@ -89,10 +98,10 @@ impl Folder {
         if flags.contains(OFlags::RDWR) {
             let stat = rustix::fs::fstat(&file)?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                return Err(NO_FILE);
+                return Err(NOT_A_FILE);
             }
             if self.permissions == Permissions::Private && stat.st_mode & 0o7777 != 0o600 {
-                // The directory keeps others out; this is for the day on which its mode is changed.
+                // A second line of defence in case the directory's mode is changed.
                 let _ = retry(|| rustix::fs::fchmod(&file, mode));
             }
         }
@@ -118,7 +127,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The same; makes it if it is not there.
+    /// Opens the directory `name` and creates it if it is missing.
     pub(super) fn make_folder(&self, name: &str) -> Result<Self, Errno> {
         match make_folder(&self.descriptor, name, self.permissions) {
             Ok(made) => Ok(Self::new(made, self.path_of(name), self.permissions)),
@@ -127,7 +136,7 @@ impl Folder {
         }
     }
 
-    /// Removes a file, or an empty directory that has its name. What is not there need not be removed.
+    /// Removes a file, or an empty directory with its name. A missing one is no error.
     pub(super) fn remove(&self, name: impl rustix::path::Arg) -> Result<(), Errno> {
         retry_named(name, |name| match rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
@@ -145,12 +154,13 @@ impl Folder {
         retry(|| rustix::fs::renameat(&self.descriptor, from, &self.descriptor, to))
     }
 
-    /// What is in it, in order.
+    /// The names in it, sorted.
     pub(super) fn names(&self) -> Result<Vec<OsString>, Errno> {
         names(self.descriptor.as_fd())
     }
 
-    /// The bytes that `name` and all below it take on the disk. What vanishes meanwhile takes none.
+    /// The allocated bytes of `name` and everything below it. Files that vanish in the meantime
+    /// count as 0.
     pub(super) fn allocated(&self, name: impl rustix::path::Arg) -> u64 {
         retry_named(name, |name| Ok(allocated(self.descriptor.as_fd(), name))).unwrap_or(0)
     }
@@ -180,7 +190,7 @@ fn allocated(parent: BorrowedFd<'_>, name: &std::ffi::CStr) -> u64 {
     below.fold(own, |sum, name| sum + allocated(folder.as_fd(), &name))
 }
 
-/// A call with a name as the kernel takes it.
+/// Calls with a C string and repeats interrupted calls.
 fn retry_named<T>(
     name: impl rustix::path::Arg,
     mut call: impl FnMut(&std::ffi::CStr) -> Result<T, Errno>,
@@ -188,16 +198,16 @@ fn retry_named<T>(
     name.into_with_c_str(|name| retry(|| call(name)))
 }
 
-/// Opens the directory `name` in `parent`, and never what a link leads to.
+/// Opens the directory `name` in `parent`. A link is not followed.
 pub(super) fn open_folder(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     retry_named(name, |name| rustix::fs::openat(parent.as_fd(), name, flags, Mode::empty()))
 }
 
-/// Makes the directory `name` in `parent`, where there must be none, and opens it.
+/// Creates and opens the directory `name` in `parent`, where it must not exist.
 ///
 /// # Errors
-/// The file system's; whether it keeps owners and modes is for the caller to look at.
+/// The file system's. The caller checks whether owner and mode were kept.
 pub(super) fn make_folder(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<OwnedFd, Errno> {
     let mode = match permissions {
         Permissions::Private => Mode::RWXU,
@@ -205,18 +215,19 @@ pub(super) fn make_folder(parent: impl AsFd, name: &str, permissions: Permission
     };
     retry(|| rustix::fs::mkdirat(parent.as_fd(), name, mode))?;
     let opened = match open_folder(parent.as_fd(), name) {
-        // A umask that takes the owner's rights, too.
+        // The umask removes the owner's rights too.
         Err(Errno::ACCESS) if permissions == Permissions::Private => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let found = retry(|| rustix::fs::openat(parent.as_fd(), name, flags, Mode::empty()))?;
-            // Such a descriptor takes no `fchmod`; this names the same directory, whatever has become of its path.
+            // This descriptor does not support `fchmod`. The path below names the same directory,
+            // even if it was renamed.
             rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)?;
             open_folder(&found, ".")
         }
         opened => opened,
     }?;
     if permissions == Permissions::Private {
-        let _ = retry(|| rustix::fs::fchmod(&opened, mode)); // the caller looks at what has come of it
+        let _ = retry(|| rustix::fs::fchmod(&opened, mode)); // the caller checks the result
     }
     Ok(opened)
 }

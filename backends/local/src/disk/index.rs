@@ -1,16 +1,19 @@
-//! The list of what a dataset's segments hold: appended to after the data, read instead of the data.
+//! The index of a dataset's segments. It is appended to after the data, and read instead of the
+//! data.
 //!
-//! An entry of 32 bytes says that a record was written or is dead; the last word on a place counts. Entries are of one
-//! size and carry a checksum of their own, so a torn tail is cut, and one that is damaged costs its own sample only.
-//! A list with more dead entries than living ones is written anew and renamed into place.
+//! An entry of 32 bytes records that a record was written or is dead. The last entry for a location
+//! counts. Entries have a fixed size and their own checksum. So a torn tail is cut off, and a
+//! damaged entry costs only its own sample. An index with more dead entries than live ones is
+//! rewritten and renamed into place.
 //!
-//! Not synced: a killed process loses nothing that was written, and what a power failure tears out of order is found
-//! when it is read. Syncing would cost a device flush a block to save reads of the origin after a power failure.
+//! Nothing is synced. A killed process loses nothing that was written. Records that a power failure
+//! has torn are detected when they are read. Syncing would cost a device flush per block, to save
+//! reads from the origin after a power failure.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use foreread_types::{DatasetIdentity, SampleId};
@@ -19,39 +22,40 @@ use rustix::io::Errno;
 
 use super::folder::Folder;
 use super::format::{
-    ENTRY, Entry, INDEX_HEADER, INDEX_MAGIC, Place, file_header, is_right, push_entry, read_entry,
+    ENTRY, INDEX_HEADER, INDEX_MAGIC, IndexEntry, RecordPlace, file_header, is_valid_header, push_entry,
+    read_entry,
 };
 use super::layout::{INDEX, NEXT_INDEX};
 
-/// Dead entries that are not worth a rewriting.
-const SLACK: u64 = 1024;
+/// Dead entries that do not justify a rewrite.
+const COMPACTION_SLACK: u64 = 1024;
 
-/// The most entries that an index has beside `most` living ones before it is rewritten, and then some.
-fn bound(most: u64) -> u64 {
-    most.saturating_mul(2).saturating_add(SLACK)
+/// The maximum number of entries for `most` live ones before a rewrite.
+fn max_entries(most: u64) -> u64 {
+    most.saturating_mul(2).saturating_add(COMPACTION_SLACK)
 }
 
-/// The bytes that an index of at most `most` samples takes at most, while it is rewritten, too.
-pub(super) fn room(most: u64) -> u64 {
-    let entries = bound(most).saturating_add(most).saturating_add(SLACK);
+/// The maximum size in bytes of an index for `most` samples, including a rewrite.
+pub(super) fn max_bytes(most: u64) -> u64 {
+    let entries = max_entries(most).saturating_add(most).saturating_add(COMPACTION_SLACK);
     entries.saturating_mul(ENTRY as u64).saturating_add(2 * 8192)
 }
 
-/// What an index lists.
+/// The entries of an index.
 #[derive(Debug, Default)]
-pub(super) struct Listed {
-    /// In the order of their entries.
-    pub(super) entries: Vec<Entry>,
-    /// How many entries were damaged.
+pub(super) struct IndexEntries {
+    /// In file order.
+    pub(super) entries: Vec<IndexEntry>,
+    /// The number of damaged entries.
     pub(super) damaged: u64,
-    /// How many entries of any kind there are up to the last whole one.
+    /// The number of entries up to the last valid one, damaged ones included.
     pub(super) length: u64,
 }
 
-impl Listed {
-    /// What is alive at the end.
-    pub(super) fn living(&self) -> Vec<(SampleId, Place)> {
-        let mut last: HashMap<SampleId, (usize, Place)> = HashMap::with_capacity(self.entries.len());
+impl IndexEntries {
+    /// The records that are live at the end.
+    pub(super) fn live(&self) -> Vec<(SampleId, RecordPlace)> {
+        let mut last: HashMap<SampleId, (usize, RecordPlace)> = HashMap::with_capacity(self.entries.len());
         for (at, entry) in self.entries.iter().enumerate() {
             if !entry.dead {
                 last.insert(entry.id, (at, entry.place));
@@ -59,19 +63,19 @@ impl Listed {
                 last.remove(&entry.id);
             }
         }
-        let mut living: Vec<_> = last.into_iter().map(|(id, (at, place))| (at, id, place)).collect();
-        living.sort_unstable_by_key(|(at, ..)| *at);
-        living.into_iter().map(|(_, id, place)| (id, place)).collect()
+        let mut live: Vec<_> = last.into_iter().map(|(id, (at, place))| (at, id, place)).collect();
+        live.sort_unstable_by_key(|(at, ..)| *at);
+        live.into_iter().map(|(_, id, place)| (id, place)).collect()
     }
 }
 
-/// What is in an open index from its `from`-th entry on; `None` if it is no right one.
+/// The entries of an open index from entry `from` on. `None` if its header is invalid.
 fn scan(
     file: &fs::File,
     directory: u8,
     identity: DatasetIdentity,
     from: u64,
-) -> std::io::Result<Option<Listed>> {
+) -> std::io::Result<Option<IndexEntries>> {
     if !file.metadata()?.is_file() {
         return Ok(None);
     }
@@ -79,10 +83,10 @@ fn scan(
     let mut start = file;
     std::io::Seek::rewind(&mut start)?;
     start.take(INDEX_HEADER as u64).read_to_end(&mut header)?;
-    if !is_right(&header, INDEX_MAGIC, identity, 0) {
+    if !is_valid_header(&header, INDEX_MAGIC, identity, 0) {
         return Ok(None);
     }
-    let mut listed = Listed { length: from, ..Listed::default() };
+    let mut listed = IndexEntries { length: from, ..IndexEntries::default() };
     let mut bytes = vec![0; ENTRY << 12];
     let mut position = from;
     let mut damaged = 0;
@@ -114,38 +118,40 @@ fn scan(
     }
 }
 
-/// What is found in an index's place.
+/// The state of an index file.
 #[derive(Debug)]
-pub(super) enum Found {
-    Nothing,
-    /// It is damaged, of another version or dataset, or no file.
-    Wrong,
-    Right(Listed),
+pub(super) enum IndexFile {
+    Missing,
+    /// Damaged, of another version or dataset, or not a file.
+    Invalid,
+    Valid(IndexEntries),
 }
 
-/// Everything in the index of a dataset's cache.
-pub(super) fn read(dataset: &Folder, directory: u8, identity: DatasetIdentity) -> std::io::Result<Found> {
+/// Reads the whole index of a dataset's cache.
+pub(super) fn read(dataset: &Folder, directory: u8, identity: DatasetIdentity) -> std::io::Result<IndexFile> {
     match dataset.open(INDEX, OFlags::RDONLY) {
-        Ok(file) => Ok(scan(&file.into(), directory, identity, 0)?.map_or(Found::Wrong, Found::Right)),
-        Err(Errno::NOENT) => Ok(Found::Nothing),
-        Err(Errno::LOOP) => Ok(Found::Wrong), // a link
+        Ok(file) => {
+            Ok(scan(&file.into(), directory, identity, 0)?.map_or(IndexFile::Invalid, IndexFile::Valid))
+        }
+        Err(Errno::NOENT) => Ok(IndexFile::Missing),
+        Err(Errno::LOOP) => Ok(IndexFile::Invalid), // a link
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// An index as its owner has it: open at its end.
+/// An index that its owner appends to.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct IndexWriter {
     dataset: Arc<Folder>,
     identity: DatasetIdentity,
     file: fs::File,
     entries: u64,
-    /// The most entries that it may have.
-    bound: u64,
+    /// The limit before a rewrite.
+    max_entries: u64,
 }
 
-impl Index {
-    /// Goes on with the index of `dataset` after its first `entries`; what comes after them is cut off.
+impl IndexWriter {
+    /// Opens the index of `dataset` and cuts it off after `entries`.
     pub(super) fn resume(
         dataset: &Arc<Folder>,
         identity: DatasetIdentity,
@@ -154,20 +160,20 @@ impl Index {
     ) -> std::io::Result<Self> {
         let file = fs::File::from(dataset.open(INDEX, OFlags::RDWR)?);
         file.set_len(INDEX_HEADER as u64 + entries * ENTRY as u64)?;
-        Ok(Self { dataset: Arc::clone(dataset), identity, file, entries, bound: bound(most) })
+        Ok(Self { dataset: Arc::clone(dataset), identity, file, entries, max_entries: max_entries(most) })
     }
 
-    /// Writes an index of `living` in the place of the one of `dataset`.
+    /// Replaces the index of `dataset` by one with `live` records.
     pub(super) fn rewrite(
         dataset: &Arc<Folder>,
         identity: DatasetIdentity,
-        living: impl Iterator<Item = (SampleId, Place)>,
+        live: impl Iterator<Item = (SampleId, RecordPlace)>,
         most: u64,
     ) -> std::io::Result<Self> {
         let mut bytes = file_header(INDEX_MAGIC, identity, 0, INDEX_HEADER);
         let mut entries = 0;
-        for (id, place) in living {
-            push_entry(&mut bytes, Entry { id, place, dead: false }, identity, entries);
+        for (id, place) in live {
+            push_entry(&mut bytes, IndexEntry { id, place, dead: false }, identity, entries);
             entries += 1;
         }
         dataset.remove(NEXT_INDEX)?; // whatever has that name
@@ -175,36 +181,44 @@ impl Index {
         let written = dataset.open(NEXT_INDEX, new).map_err(Into::into).and_then(|file| {
             let file = fs::File::from(file);
             file.write_all_at(&bytes, 0)?;
-            // Renamed before its bytes were on the disk, it could be empty after a power failure.
+            // If it were renamed before its bytes were on the disk, it could be empty after a power
+            // failure.
             file.sync_data()?;
             dataset.rename(NEXT_INDEX, INDEX)?;
             Ok(file)
         });
         match written {
-            Ok(file) => {
-                Ok(Self { dataset: Arc::clone(dataset), identity, file, entries, bound: bound(most) })
-            }
+            Ok(file) => Ok(Self {
+                dataset: Arc::clone(dataset),
+                identity,
+                file,
+                entries,
+                max_entries: max_entries(most),
+            }),
             Err(error) => {
-                let _ = dataset.remove(NEXT_INDEX); // gives its room back; it counts for nothing
+                let _ = dataset.remove(NEXT_INDEX); // frees its space
                 Err(error)
             }
         }
     }
 
-    /// Whether so many entries more are too many, so that it is to be rewritten first.
+    /// Whether `more` entries require a rewrite first.
     pub(super) fn is_full(&self, more: u64) -> bool {
-        self.entries + more > self.bound
+        self.entries + more > self.max_entries
     }
 
-    /// Replaces itself with an index of `living`.
-    pub(super) fn compact(&mut self, living: impl Iterator<Item = (SampleId, Place)>) -> std::io::Result<()> {
-        let next = Self::rewrite(&self.dataset, self.identity, living, 0)?;
-        *self = Self { bound: self.bound, ..next };
+    /// Replaces itself by an index of `live` records.
+    pub(super) fn compact(
+        &mut self,
+        live: impl Iterator<Item = (SampleId, RecordPlace)>,
+    ) -> std::io::Result<()> {
+        let next = Self::rewrite(&self.dataset, self.identity, live, 0)?;
+        *self = Self { max_entries: self.max_entries, ..next };
         Ok(())
     }
 
-    /// Appends entries: all of them or, on an error, none.
-    pub(super) fn append(&mut self, entries: impl Iterator<Item = Entry>) -> std::io::Result<()> {
+    /// Appends all entries, or none on an error.
+    pub(super) fn append(&mut self, entries: impl Iterator<Item = IndexEntry>) -> std::io::Result<()> {
         let mut bytes = Vec::new();
         let mut length = self.entries;
         for entry in entries {
@@ -218,7 +232,7 @@ impl Index {
                 Ok(())
             }
             Err(error) => {
-                // What was written of them is written over by the next, or cut when it is opened again.
+                // The next append overwrites partial entries, or opening cuts them off.
                 let _ = self.file.set_len(end);
                 Err(error)
             }
@@ -226,49 +240,42 @@ impl Index {
     }
 }
 
-/// An index as a reader follows it while its owner appends to it.
+/// A reader of an index that another process appends to.
 #[derive(Debug)]
-pub(super) struct Follower {
+pub(super) struct IndexFollower {
     identity: DatasetIdentity,
     directory: u8,
     open: Option<(fs::File, u64)>,
 }
 
-/// What a follower has found since it looked last.
+/// Changes since the last poll.
 #[derive(Debug)]
-pub(super) struct News {
-    /// The index was replaced: what was known before counts no longer.
-    pub(super) afresh: bool,
-    pub(super) entries: Vec<Entry>,
+pub(super) struct IndexUpdate {
+    /// The index was replaced: earlier entries are void.
+    pub(super) replaced: bool,
+    pub(super) entries: Vec<IndexEntry>,
 }
 
-impl Follower {
+impl IndexFollower {
     pub(super) fn new(identity: DatasetIdentity, directory: u8) -> Self {
         Self { identity, directory, open: None }
     }
 
-    /// Forgets what it follows.
-    pub(super) fn lose(&mut self) -> News {
-        News { afresh: self.open.take().is_some(), entries: Vec::new() }
+    /// Stops following the file.
+    pub(super) fn close(&mut self) -> IndexUpdate {
+        IndexUpdate { replaced: self.open.take().is_some(), entries: Vec::new() }
     }
 
-    /// What is new in the index of `dataset`. One that is not there, or no right one, has no news.
-    pub(super) fn look(&mut self, dataset: &Folder) -> std::io::Result<News> {
-        let there = match dataset.stat(INDEX) {
-            Ok(stat) => Some((stat.st_dev, stat.st_ino)),
-            Err(Errno::NOENT) => None,
-            Err(errno) => return Err(errno.into()),
-        };
-        let mut afresh = false;
-        if let Some((file, _)) = &self.open {
-            let own = file.metadata()?;
-            if Some((own.dev(), own.ino())) != there {
-                (self.open, afresh) = (None, true);
-            }
-        }
-        let none = News { afresh, entries: Vec::new() };
-        if self.open.is_none() && there.is_some() {
-            self.open = Some((dataset.open(INDEX, OFlags::RDONLY)?.into(), 0));
+    /// Returns the new entries of the index of `dataset`. A missing or invalid index has none.
+    pub(super) fn poll(&mut self, dataset: &Folder) -> std::io::Result<IndexUpdate> {
+        let replaced = self.open.take_if(|(file, _)| !dataset.has_file(file, INDEX)).is_some();
+        let none = IndexUpdate { replaced, entries: Vec::new() };
+        if self.open.is_none() {
+            self.open = match dataset.open(INDEX, OFlags::RDONLY) {
+                Ok(file) => Some((file.into(), 0)),
+                Err(Errno::NOENT) => None,
+                Err(errno) => return Err(errno.into()),
+            };
         }
         let Some((file, seen)) = &mut self.open else { return Ok(none) };
         let Some(listed) = scan(file, self.directory, self.identity, *seen)? else {
@@ -276,6 +283,6 @@ impl Follower {
             return Ok(none);
         };
         *seen = listed.length;
-        Ok(News { afresh, entries: listed.entries })
+        Ok(IndexUpdate { replaced, entries: listed.entries })
     }
 }

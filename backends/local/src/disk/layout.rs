@@ -1,16 +1,16 @@
-//! The files of a cache: their names, and what they take.
+//! File names of a cache, and their sizes.
 //!
 //! ```text
-//! DIRECTORY/foreread-cache-<uid>/owner                     locked by the process that owns the space
-//! DIRECTORY/foreread-cache-<uid>/<identity>/lock        locked, shared, by every process that uses the dataset's cache
+//! DIRECTORY/foreread-cache-<uid>/owner                 locked by the process that owns the space
+//! DIRECTORY/foreread-cache-<uid>/<identity>/lock       locked, shared, by each user of the dataset's cache
 //! DIRECTORY/foreread-cache-<uid>/<identity>/index
 //! DIRECTORY/foreread-cache-<uid>/<identity>/00000.segment ...
-//! DIRECTORY/foreread-cache-<uid>/rank-1/...                the same for each further rank on the node
+//! DIRECTORY/foreread-cache-<uid>/rank-1/...            the same for each further rank on the node
 //! ```
 //!
-//! Nothing else is ever opened for writing, changed or removed. What has one of these names in one of these places is
-//! ours, whatever is in it: a file whose first bytes were damaged says nothing of itself any more, and would otherwise
-//! hold its room for ever.
+//! No other file is ever opened for writing, changed or removed. Any file with one of these names
+//! here belongs to the cache, whatever its contents. A file with damaged first bytes can no longer
+//! be recognised and would otherwise keep its space for ever.
 
 use std::io::{ErrorKind, Read};
 use std::time::{Duration, SystemTime};
@@ -26,24 +26,24 @@ use super::root::is_folder;
 pub(super) const OWNER: &str = "owner";
 pub(super) const LOCK: &str = "lock";
 pub(super) const INDEX: &str = "index";
-/// An index that is being rewritten; it counts only once it has the other's name.
+/// An index that is being rewritten. It counts only after it is renamed.
 pub(super) const NEXT_INDEX: &str = "index.next";
 
-/// What the parts of ranks are called, before their number.
-const PART: &str = "rank-";
+/// Name prefix of the parts of ranks.
+const PART_PREFIX: &str = "rank-";
 
 /// More parts than ranks on any node.
-const MOST_PARTS: u32 = 1024;
+const MAX_PARTS: u32 = 1024;
 
 pub(super) fn part_name(part: u32) -> String {
-    format!("{PART}{part}")
+    format!("{PART_PREFIX}{part}")
 }
 
-/// The parts in a root beside the root itself, ascending.
+/// The parts in a root, except the root itself, ascending.
 pub(super) fn parts(root: &Folder) -> Vec<u32> {
     let number = |name: std::ffi::OsString| {
-        let number = name.to_str()?.strip_prefix(PART)?.parse::<u32>().ok()?;
-        let is_part = (1..MOST_PARTS).contains(&number) && part_name(number).as_str() == name;
+        let number = name.to_str()?.strip_prefix(PART_PREFIX)?.parse::<u32>().ok()?;
+        let is_part = (1..MAX_PARTS).contains(&number) && part_name(number).as_str() == name;
         (is_part && root.stat(&name).is_ok_and(|stat| is_folder(&stat))).then_some(number)
     };
     let mut parts: Vec<u32> = root.names().unwrap_or_default().into_iter().filter_map(number).collect();
@@ -66,7 +66,7 @@ pub(super) fn segments(dataset: &Folder) -> Result<Vec<u16>, Errno> {
     Ok(names.iter().filter_map(|name| name.to_str().and_then(segment_number)).collect())
 }
 
-/// Whether the file of the segment `number` is the right one, by its header.
+/// Whether the header of segment `number` is valid.
 pub(super) fn is_segment(dataset: &Folder, identity: DatasetIdentity, number: u16) -> std::io::Result<bool> {
     let file = std::fs::File::from(dataset.open(&segment_name(number), OFlags::RDONLY)?);
     let mut bytes = Vec::with_capacity(BLOCK as usize);
@@ -74,12 +74,13 @@ pub(super) fn is_segment(dataset: &Folder, identity: DatasetIdentity, number: u1
         Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error), // a pipe blocks
         _ => {}
     }
-    Ok(format::is_right(&bytes, SEGMENT_MAGIC, identity, number))
+    Ok(format::is_valid_header(&bytes, SEGMENT_MAGIC, identity, number))
 }
 
-/// Removes all files of a dataset's cache but its lock; those that could not be removed, and why.
+/// Removes all files of a dataset's cache except its lock. Returns those that remain, and why.
 pub(super) fn remove_files(dataset: &Folder) -> Result<Vec<(String, Errno)>, Errno> {
-    // The index first: segments without one are garbage, an index without segments is a list of misses.
+    // The index first: segments without an index are unused, an index without segments lists only
+    // misses.
     let names = [INDEX, NEXT_INDEX].map(str::to_owned).into_iter();
     let names = names.chain(segments(dataset)?.into_iter().map(segment_name));
     Ok(names.filter_map(|name| dataset.remove(&*name).err().map(|errno| (name, errno))).collect())
@@ -95,7 +96,7 @@ pub(super) fn datasets(root: &Folder) -> Result<Vec<(DatasetIdentity, Folder)>, 
             continue;
         };
         let Ok(dataset) = root.folder(name) else { continue };
-        // Whatever it has lost. What is not ours may stay in it when it is removed.
+        // A cache may have lost files. Foreign files stay when it is removed.
         if [LOCK, INDEX, NEXT_INDEX].iter().any(|name| dataset.has(name))
             || segments(&dataset).is_ok_and(|found| !found.is_empty())
         {
@@ -106,7 +107,7 @@ pub(super) fn datasets(root: &Folder) -> Result<Vec<(DatasetIdentity, Folder)>, 
     Ok(found)
 }
 
-/// The bytes that a root or a part takes on the disk, the parts of other ranks in it left out.
+/// The allocated bytes of a root or part, without the parts of other ranks.
 pub(super) fn allocated(root: &Folder) -> u64 {
     let parts = parts(root);
     let is_part = |name: &std::ffi::OsString| parts.iter().any(|part| part_name(*part).as_str() == name);
@@ -115,7 +116,7 @@ pub(super) fn allocated(root: &Folder) -> u64 {
     names.iter().filter(|name| !is_part(name)).fold(own, |sum, name| sum + root.allocated(&**name))
 }
 
-/// When a dataset's cache was opened or closed last.
+/// When a dataset's cache was last opened or closed.
 pub(super) fn last_used(dataset: &Folder) -> SystemTime {
     let modified = dataset.stat(LOCK).ok().and_then(|stat| {
         let since =

@@ -1,4 +1,4 @@
-//! What lies in a directory, whoever put it there, and getting rid of it.
+//! Listing and removing the caches in a directory.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use super::closing;
 use super::error::from_errno;
 use super::folder::Folder;
-use super::index::{self, Found};
+use super::index::{self, IndexFile};
 use super::layout::{self, INDEX, LOCK, OWNER};
-use super::{lock, root};
+use super::{flock, root};
 
 /// One dataset's cache in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,46 +20,46 @@ use super::{lock, root};
 pub struct CacheEntry {
     /// The dataset's identity.
     pub identity: DatasetIdentity,
-    /// Where its files are.
+    /// The directory of its files.
     pub path: PathBuf,
-    /// Whether an earlier version made it. Such a cache is not used any more.
+    /// Whether an earlier version made it. Such a cache is not used.
     pub is_old: bool,
-    /// How many samples its index lists; 0 if the index cannot be read.
+    /// The number of samples in its index. 0 if the index cannot be read.
     pub samples: u64,
-    /// The bytes that it takes on the disk, bookkeeping included.
+    /// The allocated bytes, bookkeeping included.
     pub bytes: u64,
-    /// When it was opened or closed last.
+    /// When it was last opened or closed.
     pub last_used: SystemTime,
     /// Whether a process uses it now.
     pub in_use: bool,
-    /// The process that writes it, if one does and said who it is.
+    /// The id of the process that writes it, where it is known.
     pub owner: Option<u32>,
 }
 
-/// Which caches are to be removed: those that every part of the rule names. An empty rule names none.
+/// Selects caches for removal. All conditions must hold. An empty rule selects none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rule {
-    /// Not used for so long.
+    /// Minimum time since the last use.
     pub older_than: Option<Duration>,
-    /// This dataset's.
+    /// The dataset.
     pub identity: Option<DatasetIdentity>,
-    /// All of them.
+    /// All caches.
     pub all: bool,
 }
 
 impl Rule {
-    /// Every cache that nobody uses.
+    /// Selects every unused cache.
     pub fn all() -> Self {
         Self { all: true, ..Self::default() }
     }
 
-    /// Caches that nobody has used for `age`.
+    /// Selects caches that have not been used for `age`.
     pub fn older_than(age: Duration) -> Self {
         Self { older_than: Some(age), ..Self::default() }
     }
 
-    /// The cache of one dataset.
+    /// Selects the cache of one dataset.
     pub fn dataset(identity: DatasetIdentity) -> Self {
         Self { identity: Some(identity), ..Self::default() }
     }
@@ -78,20 +78,20 @@ impl Rule {
 pub struct Removed {
     /// The dataset's identity.
     pub identity: DatasetIdentity,
-    /// Where its files were.
+    /// The directory of its files.
     pub path: PathBuf,
-    /// The bytes that are free again.
+    /// The freed bytes.
     pub bytes: u64,
-    /// What is still in the cache's directory: what this tier does not make, and what could not be removed. If any of
-    /// the latter, the cache is listed on.
+    /// The files that remain in the directory: foreign files, and files that could not be removed.
+    /// In the latter case the cache stays listed.
     pub left: Vec<PathBuf>,
 }
 
-/// The caches in `directory`, as a tier was given it, by identity: this user's, those of the directory's shared cache,
-/// and those of earlier versions that are this user's. A directory without any has none.
+/// The caches in `directory`, by identity. These are this user's, the shared ones, and this user's
+/// caches of earlier versions.
 ///
-/// Reads the indexes, not the samples; takes some microseconds a thousand samples. A tier that this process has dropped
-/// and that still writes there is waited for, for five seconds at most.
+/// Reads the indexes and not the samples, which takes some microseconds per thousand samples. Waits
+/// up to five seconds for a dropped tier of this process that still writes there.
 ///
 /// # Errors
 /// If the directory cannot be read.
@@ -108,33 +108,34 @@ pub fn list(directory: &Path) -> Result<Vec<CacheEntry>, TierError> {
 fn entries_of(root: &Folder) -> Result<Vec<(CacheEntry, Folder)>, TierError> {
     let failed = |errno| from_errno(errno, root.path().display());
     closing::wait(root.id().map_err(failed)?);
-    let owner = lock::is_owned(root).then(|| lock::owner(root));
+    let owner = flock::is_owned(root).then(|| flock::owner(root));
     let describe = |(identity, folder): (DatasetIdentity, Folder)| {
         let samples = match index::read(&folder, 0, identity) {
-            Ok(Found::Right(listed)) => listed.living().len() as u64,
+            Ok(IndexFile::Valid(listed)) => listed.live().len() as u64,
             _ => 0,
         };
         let owner = owner.as_ref().filter(|owner| owner.datasets.contains(&identity));
         let entry = CacheEntry {
             identity,
             path: folder.path().to_owned(),
-            is_old: root::is_old(root),
+            is_old: root::is_legacy(root),
             samples,
             bytes: folder.allocated("."),
             last_used: layout::last_used(&folder),
-            in_use: lock::is_shared(&folder),
-            owner: owner.and_then(lock::Owner::pid),
+            in_use: flock::is_shared(&folder),
+            owner: owner.and_then(flock::DirectoryOwner::pid),
         };
         (entry, folder)
     };
     Ok(layout::datasets(root).map_err(failed)?.into_iter().map(describe).collect())
 }
 
-/// Removes the caches in `directory` that `rule` names and nobody uses: the files with the names of those that this tier
-/// makes. What is left of a cache is named.
+/// Removes the unused caches in `directory` that `rule` selects. Only files with the tier's own
+/// names are removed. Remaining files are named.
 ///
 /// # Errors
-/// If the directory or a cache cannot be read or locked. What was removed before that stays removed.
+/// If the directory or a cache cannot be read or locked. Caches that were removed before stay
+/// removed.
 pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
     let mut removed = Vec::new();
     for root in root::existing(directory)? {
@@ -147,11 +148,11 @@ pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
             removed.extend(gone.map_err(|errno| from_errno(errno, entry.path.display()))?);
         }
         if (removed.len() > before || rule.all) && root.names().is_ok_and(|names| names == [OWNER]) {
-            // It counts for nothing; if it stays, the next owner uses it.
-            let _ = lock::remove_owner(&root);
+            // An unused owner file is harmless: the next owner reuses it.
+            let _ = flock::remove_owner(&root);
         }
-        if root::is_old(&root) {
-            // Stays if there is something in it.
+        if root::is_legacy(&root) {
+            // Fails if it is not empty.
             let _ = std::fs::remove_dir(root.path());
         }
     }
@@ -159,12 +160,12 @@ pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
     Ok(removed)
 }
 
-/// Removes one dataset's cache in `root`, or `None` if it is in use.
+/// Removes one dataset's cache in `root`. `None` if it is in use.
 fn remove(root: &Folder, dataset: &Folder, identity: DatasetIdentity) -> Result<Option<Removed>, Errno> {
     let before = dataset.allocated(".");
-    let Some(_held) = lock::hold(dataset)? else { return Ok(None) };
+    let Some(_held) = flock::hold(dataset)? else { return Ok(None) };
     let mut stays = layout::remove_files(dataset)?;
-    // The lock belongs to whatever of ours is left.
+    // The lock stays with remaining files of the cache.
     let locked = !stays.is_empty();
     if !locked && let Err(errno) = dataset.remove(LOCK) {
         stays.push((LOCK.to_owned(), errno));
@@ -174,7 +175,7 @@ fn remove(root: &Folder, dataset: &Folder, identity: DatasetIdentity) -> Result<
     }
     let name = identity.to_string();
     let (mut left, mut after) = (Vec::new(), 0);
-    // Stays if there is something in it.
+    // Fails if it is not empty.
     if root.remove_folder(&name).is_err() {
         let names = dataset.names()?.into_iter().filter(|file| !locked || file != LOCK);
         left = names.map(|file| dataset.path_of(file)).collect();
@@ -184,8 +185,8 @@ fn remove(root: &Folder, dataset: &Folder, identity: DatasetIdentity) -> Result<
     Ok(Some(Removed { identity, path, bytes, left }))
 }
 
-/// Removes caches that nobody uses, the least recently used first, until what is in `root` beside the caches in `own`
-/// takes at most `most` bytes, as far as that goes; what it takes then.
+/// Removes unused caches, least recently used first, until `root` without the caches in `own` takes
+/// at most `most` bytes. Returns what it takes then.
 pub(super) fn make_room(root: &Folder, own: &[(DatasetIdentity, &Folder)], most: u64) -> Result<u64, Errno> {
     let mut others =
         layout::allocated(root).saturating_sub(own.iter().map(|(_, folder)| counted(folder)).sum());
@@ -214,7 +215,7 @@ pub(super) fn make_room(root: &Folder, own: &[(DatasetIdentity, &Folder)], most:
     Ok(others)
 }
 
-/// What the segments and indexes in a dataset's directory take: that is counted by record, the rest is not.
+/// The bytes of a dataset's files that are counted per record.
 fn counted(dataset: &Folder) -> u64 {
     let segments = layout::segments(dataset).unwrap_or_default();
     let names = segments.into_iter().map(layout::segment_name);

@@ -1,97 +1,126 @@
-//! A cache on local disks: packed segments, found again by the next run, never between the trainer and its first use.
+//! A cache on local disks: packed segments that the next run reuses, written off the trainer's
+//! path.
 //!
-//! # What lies where
+//! # Files
 //!
-//! Each directory holds, in `foreread-cache-<uid>/<identity of the catalog>`, append-only *segment* files of records (a
-//! header, the sample, zeros up to a multiple of 4096) and one *index* of 32 bytes a record, appended after the data.
-//! A file a sample would cost an open and an inode each; a database would bring its own cache and write twice.
-//! In memory there are eight bytes a sample of the dataset, so a lookup is one load.
+//! Each directory has one subdirectory per dataset, `foreread-cache-<uid>/<identity of the
+//! catalog>`. It holds append-only *segment* files of records: a header, the sample, and zeros up
+//! to a multiple of 4096. One *index* has 32 bytes per record, appended after the data. One file
+//! per sample would cost an open and an inode each. A database would bring its own cache and write
+//! twice. In memory there are eight bytes per sample of the dataset, so a lookup is one load.
 //!
-//! # What may happen to it
+//! # The way of a sample
 //!
-//! Every record carries its dataset's identity, its sample's id and a crc32c, all checked on every read. So whatever
-//! has happened to the files, the worst is a miss: the read fails as [`Corrupt`](foreread_tier::ErrorKind::Corrupt) or
-//! [`Absent`](foreread_tier::ErrorKind::Absent), the engine reads the origin, and the sample is stored again.
+//! ```text
+//! DiskTier::store        tier.rs         reserve write-behind budget, queue a PackJob
+//!       |
+//!       v
+//! Packer                 packer.rs       copy the sample into an aligned RecordBlock of up to 1 MiB
+//!       |  WriteCommand
+//!       v
+//! DirectoryWriter        writer.rs       one thread per directory, waits for reads in flight
+//!       |
+//!       |-> SegmentWriter::write         dataset_dir.rs   1. append the block to a segment
+//!       |-> SegmentWriter::list          index.rs         2. append its entries to the index
+//!       |-> PlaceTable::put              table.rs         3. publish the locations for lookups
+//!       `-> StoreReply                                    4. complete the caller's future
 //!
-//! * *Killed at any moment*: a record counts once it is listed, and it is listed after it was written.
-//! * *Power lost*: nothing is synced, so the index may list what never reached the disk; that is found when it is read.
-//! * *A flipped byte, a torn, lost or foreign file, another version*: an entry, record or segment is lost, an index
-//!   costs the directory's cache of that dataset; one line of log each.
-//! * *A full disk or quota, at the start or later, one that fails or becomes read-only*: nothing is written there any
-//!   more, what is there is read on.
+//! DiskTier::read -> DiskReaders (threads or io_uring) -> RecordReader: look up, read, check
+//! ```
+//!
+//! A sample is copied by one thread and written by another, which waits for reads. The copies have
+//! a budget of their own. When it is full, a sample is not stored. That is counted, and the next
+//! use may store it. So neither the trainer nor the look-ahead ever waits for a disk. The price is
+//! one copy, which direct I/O needs in any case.
+//!
+//! # Failures
+//!
+//! Every record carries its dataset's identity, its sample's id and a crc32c, and every read checks
+//! all of them. So the worst damage to the files is a miss. The read fails as
+//! [`Corrupt`](foreread_tier::ErrorKind::Corrupt) or [`Absent`](foreread_tier::ErrorKind::Absent),
+//! the engine reads the origin, and the sample is stored again.
+//!
+//! * *Killed at any moment*: a record counts once it is listed, and it is listed after it was
+//!   written.
+//! * *Power lost*: nothing is synced, so the index may list records that never reached the disk.
+//!   Reading detects them.
+//! * *A flipped byte, a torn, lost or foreign file, another version*: an entry, a record or a
+//!   segment is lost. An invalid index costs the directory's cache of that dataset. Each is one
+//!   line of log.
+//! * *A full disk or quota at any time, a disk that fails or becomes read-only*: nothing more is
+//!   written there, and what is there is still read.
 //!
 //! # Other users
 //!
-//! A directory may be everybody's. The cache in it is one user's: mode 0700, files 0600, whatever the umask, opened once
-//! and used by its descriptor only (`root.rs`). What others put in its place is neither read nor changed. Samples may be
-//! private, and a file of samples that somebody else wrote may run code where it is unpickled. A directory that is
-//! [shared](DiskDirectory::shared) serves all users instead, and all are trusted.
+//! All users may be able to write to a directory. The cache in it is one user's: mode 0700, files
+//! 0600, whatever the umask. It is opened once and used only by its descriptor (`root.rs`). Other
+//! objects in its place are neither read nor changed. Samples may be private, and a planted file of
+//! samples may run code where it is unpickled. A directory that is [shared](DiskDirectory::shared)
+//! serves all users instead, and all are trusted.
 //!
-//! # Whose the space is
+//! # Ownership of the space
 //!
-//! One process owns the space of a directory at a time, by a lock that ends with it. Another that opens the directory
-//! reads what is there of its datasets and what the owner adds, or is refused with the owner's process id
-//! ([`WhenOwned`]). The capacity is that of everything in this user's cache: other datasets' caches, indexes and
-//! what file systems add are counted before samples are. *Other datasets' caches are removed at opening only, only when
-//! the run's own datasets could need their room, the least recently used first, and never one that any process uses.*
+//! One process owns the space of a directory at a time, by a lock that ends with it. Another
+//! process that opens the directory reads its datasets there and what the owner adds, or is refused
+//! with the owner's process id ([`WhenOwned`]). The capacity includes everything in this user's
+//! cache: other datasets' caches, indexes and the file system's overhead are counted before
+//! samples. *Other datasets' caches are removed only at opening, only when the run's own datasets
+//! could need their space, the least recently used first, and never while a process uses them.*
 //! [`list`] and [`clean`] are for everything else.
 //!
-//! # Writing behind
+//! # Page cache
 //!
-//! A sample that is to be kept is copied by a thread into a block of up to 1 MiB, and written by another one, which
-//! gives way to reads (`write.rs`). The copies count against a budget of their own; when it is full, a sample is not
-//! stored, which is counted, and the next use may store it. So neither the trainer nor the look-ahead ever waits for a
-//! disk, and the price is one copy, which direct I/O needs anyway.
-//!
-//! # Beside the page cache
-//!
-//! Reads and writes bypass it (`O_DIRECT`), because a disk tier that is read through it takes the memory that the
-//! memory tier was promised. Where a file system refuses that, pages are dropped after use.
+//! Reads and writes bypass it (`O_DIRECT`). A disk tier that reads through it would take the memory
+//! that the memory tier was promised. Where a file system refuses direct I/O, pages are dropped
+//! after use.
 //!
 //! # Measured
 //!
-//! `cargo xtask bench --bench figures -- disk_tier`: 5,000 samples of 110 KB, a virtual disk, two cores, medians of seven
-//! rounds in turns.
+//! `cargo xtask bench --bench figures -- disk_tier`: 5,000 samples of 110 KB, a virtual disk, two
+//! cores, medians of seven rounds in turns.
 //!
-//! * CPU a sample, the consumer's included: by `io_uring` 15 us, by threads 24; a loop of direct reads with 16 in flight,
-//!   which does not look at what it reads, 12 to 13. Samples of 16 KB: 7, 11 and 8 us. Beside other work (load 4 to 11)
-//!   25 to 30, 40 to 49 and 18 to 26. So [`DiskReader::Auto`] is a ring wherever there can be one.
-//! * Reads: 95 % of the loop's rate by `io_uring`, 92 % by threads; with samples of 16 KB as many as the loop.
-//! * Context switches: 2.0 a sample with threads, 0.4 to 0.9 with a ring. The checksum is 5 us from the cores' caches and
-//!   10 from memory, of which touching the bytes at all is 7.5, and which whoever reads them next is spared.
-//! * Memory that is used again ([`RecycledBuffers`](foreread_tier::RecycledBuffers)) saves threads 4 to 8 us a sample; with
-//!   a ring the difference is lost in the noise.
-//! * Opening 5,000 samples again: 1.5 ms, whether they have 110 KB or 16. Page cache after 28 passes: 12 of 135,003
-//!   pages, which are the segments' headers.
+//! * CPU per sample with its consumer: 15 us by `io_uring`, 24 by threads. A loop of direct reads
+//!   with 16 in flight takes 12 to 13, without looking at the bytes. Samples of 16 KB: 7, 11 and 8
+//!   us. With other work (load 4 to 11): 25 to 30, 40 to 49 and 18 to 26. So [`DiskReader::Auto`]
+//!   is a ring wherever possible.
+//! * Reads: 95 % of the loop's rate by `io_uring`, 92 % by threads. With samples of 16 KB both
+//!   reach the loop's rate.
+//! * Context switches: 2.0 per sample with threads, 0.4 to 0.9 with a ring. The checksum takes 5 us
+//!   from the cores' caches and 10 from memory. Touching the bytes at all is 7.5 of these, which
+//!   the next reader of the bytes saves.
+//! * Reused memory ([`RecycledBuffers`](foreread_tier::RecycledBuffers)) saves threads 4 to 8 us
+//!   per sample. With a ring the difference is lost in the noise.
+//! * Opening 5,000 samples again: 1.5 ms, for 110 KB and for 16 KB each. Page cache after 28
+//!   passes: 12 of 135,003 pages, which are the segments' headers.
 
 mod aligned;
 mod closing;
 mod config;
 mod counters;
+mod dataset_dir;
 mod error;
 mod file;
+mod flock;
 mod folder;
 mod format;
 mod index;
 mod layout;
-mod lock;
 mod manage;
 mod open;
-mod pack;
-mod read;
+mod packer;
+mod quota;
 mod readers;
+mod record_reader;
 mod ring;
-mod room;
 mod root;
-mod shelf;
-mod store;
+mod state;
 mod table;
 mod tier;
 mod uring;
-mod write;
+mod writer;
 
 pub use config::{
-    Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskDirectory, DiskReader, Stored, WhenOwned,
+    Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskDirectory, DiskReader, WhenOwned,
 };
 pub use manage::{CacheEntry, Removed, Rule, clean, list};
 pub(crate) use root::is_cache_name;

@@ -1,94 +1,96 @@
-//! Opening a directory: whose it is, what of it is ours to fill, and what is in it already.
+//! Opening a directory: ownership, available space, and recovery of its contents.
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetIdentity;
 
 use super::closing;
 use super::config::{Access, DatasetOnDisk, DiskConfig, DiskDirectory, WhenOwned};
-use super::error::{NAME, from_errno, from_io};
+use super::dataset_dir::{DatasetDir, SEGMENT_OVERHEAD, SegmentLimits, SegmentWriter};
+use super::error::{about, from_errno, from_io};
+use super::flock::{self, FileLock, ProcessId};
 use super::folder::Folder;
 use super::format::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, MAX_START};
-use super::index::{self, Found};
+use super::index::{self, IndexFile};
 use super::layout::OWNER;
-use super::lock::{self, Lock, Process};
 use super::manage;
-use super::room::Room;
-use super::root::{self, Root};
-use super::shelf::{Bounds, Ledger, SEGMENT, Shelf};
-use super::store::{Directory, Set};
+use super::quota::Quota;
+use super::root::{self, CacheRoot};
+use super::state::{CacheDirectory, CachedDataset};
 
-/// The length of a segment where nobody says otherwise, in bytes, and how many there are at most.
+/// The default segment length in bytes, and the limit of segment files.
 const SEGMENT_BYTES: u64 = 256 << 20;
-const SEGMENTS: u64 = 128;
+const MAX_SEGMENT_FILES: u64 = 128;
 
-/// What directories and locks take, in bytes.
+/// Bytes of directories and locks.
 const FIXED: u64 = 64 << 10;
 
-/// A directory that was opened.
+/// An opened directory.
 #[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) directory: Directory,
-    /// By set; none for a reader.
-    pub(super) ledgers: Vec<Ledger>,
-    pub(super) locks: Vec<Lock>,
+pub(super) struct OpenedDirectory {
+    pub(super) directory: CacheDirectory,
+    /// By set. Empty for a reader.
+    pub(super) segment_writers: Vec<SegmentWriter>,
+    pub(super) locks: Vec<FileLock>,
 }
 
-/// The caches of the directories, open; makes what is missing. None for a directory that cannot be used.
+/// Opens the caches of the directories and creates missing ones. `None` for a directory that cannot
+/// be used.
 ///
 /// # Errors
-/// If there is no directory or too many, or one cannot be used, leads to where another does, or has too little room.
-pub(super) fn roots(
+/// If the number of directories is invalid, two lead to the same place, or one is unusable or too
+/// small.
+pub(super) fn open_roots(
     config: &DiskConfig,
-    sets: &[Set],
+    sets: &[CachedDataset],
     datasets: &[DatasetOnDisk],
 ) -> Result<Vec<Option<Folder>>, TierError> {
-    let invalid = |what: String, why: String| {
-        Err(TierError::new(ErrorKind::Invalid, NAME).with_object(what).with_detail(why))
-    };
     let count = config.directories.len();
     if !(1..=MAX_DIRECTORIES).contains(&count) {
-        return invalid(format!("{count} directories"), "a disk tier has 1 to 32 of them".to_owned());
+        let why = "a disk tier has 1 to 32 of them";
+        return Err(about(ErrorKind::Invalid, format_args!("{count} directories"), why));
     }
-    let least = least(config, sets, datasets);
+    let least = min_capacity(config, sets, datasets);
     for DiskDirectory { path, capacity, .. } in &config.directories {
         if *capacity < least {
             let why = format!("{capacity} bytes cannot hold a single sample; give it at least {least}");
-            return invalid(path.display().to_string(), why);
+            return Err(about(ErrorKind::Invalid, path.display(), why));
         }
     }
     let mut roots: Vec<Option<Folder>> = Vec::with_capacity(count);
     for directory in &config.directories {
         let path = &directory.path;
         let opened = match root::open(directory)? {
-            Root::Open(root) => match root::part(root, directory.part) {
-                // Made by fewer ranks, and read-only by now.
+            CacheRoot::Open(root) => match root::open_part(root, directory.part) {
+                // It was made by fewer ranks and is read-only now.
                 Err(error) if error.kind() == ErrorKind::Denied && holds_any_part(path, sets) => {
-                    Root::Unusable(error)
+                    CacheRoot::Unusable(error)
                 }
                 part => part?,
             },
-            unusable @ Root::Unusable(_) => unusable,
+            unusable @ CacheRoot::Unusable(_) => unusable,
         };
         if directory.part == 0 {
-            root::warn_of_old(path);
+            root::warn_of_legacy(path);
         }
         let root = match opened {
-            Root::Open(root) => root,
-            Root::Unusable(error) => {
-                tracing::warn!(directory = %path.display(), "the run continues without this disk cache: {error}");
+            CacheRoot::Open(root) => root,
+            CacheRoot::Unusable(error) => {
+                let directory = path.display();
+                tracing::warn!(%directory, "the run continues without this disk cache: {error}");
                 roots.push(None);
                 continue;
             }
         };
-        // Only now: before it was there, nothing told where it would be.
+        // Two paths can be compared only once the directory exists.
         let id = root.id().map_err(|errno| from_errno(errno, path.display()))?;
         let same = |other: &Option<Folder>| other.as_ref().is_some_and(|other| other.id() == Ok(id));
         if let Some(before) = roots.iter().position(same) {
             let other = config.directories[before].path.display();
-            let why = format!("it leads to the same place as {other}, which is named before; name it once");
-            return invalid(path.display().to_string(), why);
+            let why = format!("it is the same directory as {other}, which is also given; name it once");
+            return Err(about(ErrorKind::Invalid, path.display(), why));
         }
         roots.push(Some(root));
     }
@@ -100,157 +102,161 @@ pub(super) fn open(
     config: &DiskConfig,
     number: u8,
     root: Option<&Folder>,
-    sets: &[Set],
+    sets: &[CachedDataset],
     datasets: &[DatasetOnDisk],
-) -> Result<Opened, TierError> {
+) -> Result<OpenedDirectory, TierError> {
     let DiskDirectory { path, capacity, .. } = &config.directories[usize::from(number)];
     let Some(root) = root else {
-        return Ok(unwritten(path, Access::Unused, &[]));
+        return Ok(read_only(path, Access::Unused, &[]));
     };
     closing::wait(root.id().map_err(|errno| from_errno(errno, path.display()))?);
     let identities: Vec<DatasetIdentity> = sets.iter().map(|set| set.identity).collect();
-    let owner = lock::own(root, &identities).map_err(|error| from_io(&error, root.path_of(OWNER).display()));
+    let owner = flock::own(root, &identities).map_err(|error| from_io(&error, root.path_of(OWNER).display()));
     let opened = match owner {
-        Ok(Some(owner)) => own(config, number, sets, datasets, root, *capacity, owner),
+        Ok(Some(owner)) => open_owned(config, number, sets, datasets, root, *capacity, owner),
         Ok(None) => {
-            let detail = taken(&lock::owner(root), path, &Process::this());
+            let detail = owned_message(&flock::owner(root), path, &ProcessId::this());
             if config.when_owned == WhenOwned::Refuse {
-                return Err(TierError::new(ErrorKind::Other, NAME)
-                    .with_object(path.display().to_string())
-                    .with_detail(detail));
+                return Err(about(ErrorKind::Other, path.display(), detail));
             }
             tracing::warn!(directory = %path.display(), "the disk cache is only read: {detail}");
-            return Ok(unwritten(path, Access::ReadOnly, sets));
+            return Ok(read_only(path, Access::ReadOnly, sets));
         }
         Err(error) => Err(error),
     };
     match opened {
-        // What is there can be read all the same.
+        // Existing samples can still be read.
         Err(error) if error.kind() == ErrorKind::Full => {
-            for table in sets.iter().map(|set| &set.table) {
-                for (id, place) in table.iter().filter(|(_, place)| place.directory == number) {
-                    table.take_from(id, place);
-                }
-            }
+            sets.iter().for_each(|set| set.table.clear(number));
             let directory = path.display();
-            tracing::warn!(%directory, "the disk cache takes nothing; what it holds is read: {error}");
-            Ok(unwritten(path, Access::ReadOnly, sets))
+            tracing::warn!(%directory, "the disk cache is only read: {error}");
+            Ok(read_only(path, Access::ReadOnly, sets))
         }
         Err(error) if error.kind() == ErrorKind::Denied && holds_any(root, number, sets) => {
             tracing::warn!(directory = %path.display(), "the disk cache is only read: {error}");
-            Ok(unwritten(path, Access::ReadOnly, sets))
+            Ok(read_only(path, Access::ReadOnly, sets))
         }
         Err(error) if error.kind() == ErrorKind::Denied && holds_any_part(path, sets) => {
             tracing::warn!(directory = %path.display(), "the run continues without this disk cache: {error}");
-            Ok(unwritten(path, Access::Unused, &[]))
+            Ok(read_only(path, Access::Unused, &[]))
         }
         opened => opened,
     }
 }
 
-/// Whether another rank's part of a directory has what this rank's part lacks.
-fn holds_any_part(directory: &Path, sets: &[Set]) -> bool {
+/// Whether another rank's part of a directory holds one of the datasets.
+fn holds_any_part(directory: &Path, sets: &[CachedDataset]) -> bool {
     root::existing(directory).is_ok_and(|parts| parts.iter().any(|part| holds_any(part, 0, sets)))
 }
 
 /// Whether there is an index of one of the run's datasets.
-fn holds_any(root: &Folder, number: u8, sets: &[Set]) -> bool {
+fn holds_any(root: &Folder, number: u8, sets: &[CachedDataset]) -> bool {
     sets.iter().any(|set| {
         let folder = root.folder(&set.identity.to_string());
-        folder.is_ok_and(|folder| matches!(index::read(&folder, number, set.identity), Ok(Found::Right(_))))
+        folder
+            .is_ok_and(|folder| matches!(index::read(&folder, number, set.identity), Ok(IndexFile::Valid(_))))
     })
 }
 
-/// Who owns the space of the directory `path`, and what the process `this` can do about it.
-fn taken(owner: &lock::Owner, path: &Path, this: &Process) -> String {
+/// Names the owner of the directory `path` and the remedy for the process `this`.
+fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessId) -> String {
     let path = path.display();
     if owner.process.as_ref() == Some(this) {
         return format!(
-            "its space is owned by another loader of {owner}, which is this one; give each loader a directory of its own, such as \
-             val=20GB below the one that is named"
+            "its space is owned by another loader of {owner}, which is this one; give each loader \
+             a directory of its own, such as val=20GB below the one that is named"
         );
     }
     format!(
-        "its space is owned by {owner}; wait for it to end, or choose another directory (where it is another rank of this \
-         job: one for each rank, as in {path}/$LOCAL_RANK)"
+        "its space is owned by {owner}; wait for it to end, or choose another directory \
+         (where it is another rank of this job: one for each rank, as in {path}/$LOCAL_RANK)"
     )
 }
 
-/// A directory that is not written. The cache of each of `sets` is locked when it is found, by whoever follows it.
-fn unwritten(path: &Path, access: Access, sets: &[Set]) -> Opened {
-    let shelves = sets.iter().map(|set| Shelf::followed(set.identity)).collect();
-    let directory = Directory::new(path.to_owned(), access, Room::new(0), shelves, Vec::new());
-    Opened { directory, ledgers: Vec::new(), locks: Vec::new() }
+/// A directory that is only read. Each dataset's cache is locked when its follower finds it.
+fn read_only(path: &Path, access: Access, sets: &[CachedDataset]) -> OpenedDirectory {
+    let dirs = sets.iter().map(|set| DatasetDir::followed(set.identity)).collect();
+    let (path, quota, failed) = (path.to_owned(), Quota::new(0), AtomicBool::default());
+    let directory = CacheDirectory { path, access, quota, dirs, limits: Vec::new(), failed };
+    OpenedDirectory { directory, segment_writers: Vec::new(), locks: Vec::new() }
 }
 
-fn own(
+fn open_owned(
     config: &DiskConfig,
     number: u8,
-    sets: &[Set],
+    sets: &[CachedDataset],
     datasets: &[DatasetOnDisk],
     root: &Folder,
     capacity: u64,
-    owner: Lock,
-) -> Result<Opened, TierError> {
+    owner: FileLock,
+) -> Result<OpenedDirectory, TierError> {
     let path = &config.directories[usize::from(number)].path;
     let (mut folders, mut locks) = (Vec::with_capacity(sets.len()), vec![owner]);
     for set in sets {
         let name = set.identity.to_string();
-        let shared = lock::share(root, &name);
+        let shared = flock::share(root, &name);
         let (folder, lock) = shared.map_err(|error| from_io(&error, root.path_of(name).display()))?;
         lock.touch();
         locks.push(lock);
         folders.push((set.identity, folder));
     }
-    let bounds = bounds(config, capacity, sets, datasets);
-    let overhead = overhead(&bounds);
+    let limits = limits(config, capacity, sets, datasets);
+    let overhead = overhead(&limits);
     let need = share_of(config, capacity, datasets).saturating_add(overhead).min(capacity);
     let own: Vec<(DatasetIdentity, &Folder)> =
         folders.iter().map(|(print, folder)| (*print, folder)).collect();
     let others = manage::make_room(root, &own, capacity.saturating_sub(need))
         .map_err(|errno| from_errno(errno, path.display()))?;
-    let room = Room::new(capacity.saturating_sub(overhead).saturating_sub(others));
-    if room.budget().limit() == 0 {
+    let quota = Quota::new(capacity.saturating_sub(overhead).saturating_sub(others));
+    if quota.budget().limit() == 0 {
         tracing::warn!(
             directory = %path.display(), capacity, others,
-            "the disk cache has no room: give it more, or clean what else is there (`foreread cache clean`)"
+            "the disk cache has no space: give it more, or clean other caches there (`foreread cache clean`)"
         );
     }
-    let shelves: Vec<Shelf> =
-        folders.into_iter().map(|(identity, folder)| Shelf::owned(identity, folder)).collect();
-    let ledgers = shelves
+    let dirs: Vec<DatasetDir> =
+        folders.into_iter().map(|(identity, folder)| DatasetDir::owned(identity, folder)).collect();
+    let segment_writers = dirs
         .iter()
         .zip(sets)
-        .zip(&bounds)
-        .map(|((shelf, set), &bounds)| Ledger::recover(shelf, number, &set.table, &room, bounds))
+        .zip(&limits)
+        .map(|((dir, set), &limits)| SegmentWriter::recover(dir, number, &set.table, &quota, limits))
         .collect::<Result<Vec<_>, _>>()?;
-    let directory = Directory::new(path.clone(), Access::Owner, room, shelves, bounds);
-    Ok(Opened { directory, ledgers, locks })
+    let (path, access, failed) = (path.clone(), Access::Owner, AtomicBool::default());
+    let directory = CacheDirectory { path, access, quota, dirs, limits, failed };
+    Ok(OpenedDirectory { directory, segment_writers, locks })
 }
 
-/// What each set may become in a directory of `capacity` bytes.
-fn bounds(config: &DiskConfig, capacity: u64, sets: &[Set], datasets: &[DatasetOnDisk]) -> Vec<Bounds> {
-    let segment = config.segment.unwrap_or_else(|| SEGMENT_BYTES.max(capacity / SEGMENTS));
+/// The limits of each set in a directory of `capacity` bytes.
+fn limits(
+    config: &DiskConfig,
+    capacity: u64,
+    sets: &[CachedDataset],
+    datasets: &[DatasetOnDisk],
+) -> Vec<SegmentLimits> {
+    let segment = config.segment.unwrap_or_else(|| SEGMENT_BYTES.max(capacity / MAX_SEGMENT_FILES));
     let segment = segment.clamp(1 << 20, u64::from(MAX_START) * BLOCK);
     let segments = (capacity / segment) as usize + 2;
-    let samples = |set: &Set| samples_of(datasets, set.identity).min(capacity / BLOCK);
-    sets.iter().map(|set| Bounds { segment, samples: samples(set), segments }).collect()
+    let samples = |set: &CachedDataset| samples_of(datasets, set.identity).min(capacity / BLOCK);
+    sets.iter().map(|set| SegmentLimits { segment, samples: samples(set), segments }).collect()
 }
 
-/// What is set aside for everything but samples, in bytes.
-fn overhead(bounds: &[Bounds]) -> u64 {
-    let one = |bounds: &Bounds| index::room(bounds.samples).saturating_add(bounds.segments as u64 * SEGMENT);
-    bounds.iter().map(one).fold(FIXED, u64::saturating_add)
+/// The bytes that are reserved for everything except samples.
+fn overhead(limits: &[SegmentLimits]) -> u64 {
+    let one = |limits: &SegmentLimits| {
+        index::max_bytes(limits.samples).saturating_add(limits.segments as u64 * SEGMENT_OVERHEAD)
+    };
+    limits.iter().map(one).fold(FIXED, u64::saturating_add)
 }
 
-/// The least capacity of a directory that leaves room for a sample, in bytes.
-fn least(config: &DiskConfig, sets: &[Set], datasets: &[DatasetOnDisk]) -> u64 {
+/// The smallest capacity of a directory with space for one sample, in bytes.
+fn min_capacity(config: &DiskConfig, sets: &[CachedDataset], datasets: &[DatasetOnDisk]) -> u64 {
     let mut least = 0;
     loop {
-        // More room for samples needs more for the list of them. What is there anyhow is counted, too: the caches'
-        // directory, the owner's file, and a directory a set.
+        // More samples need a longer index. The cache's directory, the owner file and one directory
+        // per set count too.
         let there = BLOCK * (sets.len() as u64 + 2);
-        let need = overhead(&bounds(config, least, sets, datasets)).saturating_add(there + BLOCK);
+        let need = overhead(&limits(config, least, sets, datasets)).saturating_add(there + BLOCK);
         if need <= least {
             return least;
         }
@@ -263,7 +269,7 @@ fn samples_of(datasets: &[DatasetOnDisk], identity: DatasetIdentity) -> u64 {
     same.map(|dataset| dataset.samples).max().unwrap_or(0)
 }
 
-/// What of the run's datasets could come to lie in a directory of `capacity` bytes, at most.
+/// The share of the run's datasets that a directory of `capacity` bytes can receive.
 fn share_of(config: &DiskConfig, capacity: u64, datasets: &[DatasetOnDisk]) -> u64 {
     let rounding = FOOTPRINT.of(1);
     let most =
@@ -279,10 +285,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whose_the_space_is_says_what_to_do_about_it() {
-        let this = Process::this();
-        let owner = |process| lock::Owner { process, ..lock::Owner::default() };
-        let said = |process| taken(&owner(process), Path::new("/scratch"), &this);
+    fn owner_message_names_the_remedy() {
+        let this = ProcessId::this();
+        let owner = |process| flock::DirectoryOwner { process, ..flock::DirectoryOwner::default() };
+        let said = |process| owned_message(&owner(process), Path::new("/scratch"), &this);
         let ours = said(Some(this.clone()));
         let pid = std::process::id();
         assert!(
@@ -295,7 +301,7 @@ mod tests {
             ours.ends_with("a directory of its own, such as val=20GB below the one that is named"),
             "{ours}"
         );
-        let theirs = said(Some(Process { life: "of another container".to_owned(), ..this.clone() }));
+        let theirs = said(Some(ProcessId { life: "of another container".to_owned(), ..this.clone() }));
         let wait = format!("its space is owned by process {pid}; wait for it to end");
         assert!(theirs.starts_with(&wait), "{theirs}");
         assert!(theirs.contains("one for each rank, as in /scratch/$LOCAL_RANK"), "{theirs}");

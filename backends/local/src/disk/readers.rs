@@ -1,11 +1,11 @@
-//! Who carries the reads out: threads that wait, or a ring.
+//! Selects threads or `io_uring` for reading.
 //!
-//! # Why [`DiskReader::Auto`] is what it is
+//! # What [`DiskReader::Auto`] chooses
 //!
-//! A ring where there can be one: it costs two thirds of the threads' CPU at the same speed (figures in the
-//! [module](super)). A thread waits for each read by itself, so each read puts one to sleep and wakes one, and then the
-//! consumer; a ring wakes one thread for several. Many containers refuse rings, and old kernels have none: there,
-//! threads read, and one line in the log of those who look for it says why.
+//! It uses a ring where possible, at two thirds of the threads' CPU time and the same speed (see
+//! the [module](super)). With threads, each read puts one thread to sleep, wakes it, and then wakes
+//! the consumer. A ring wakes one thread for several reads. Many containers refuse rings, and old
+//! kernels have none. Threads read there, and a debug log line names the reason.
 
 use std::sync::Arc;
 
@@ -13,35 +13,39 @@ use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, TierError};
 
 use super::config::DiskReader;
 use super::error::NAME;
-use super::read::Reader;
-use super::ring::Rings;
-use crate::pool::Pool;
+use super::record_reader::RecordReader;
+use super::ring::RingReaders;
+use crate::pool::ReadPool;
 
-pub(super) enum Readers {
-    Threads(Pool<Reader>),
-    Ring(Rings),
+pub(super) enum DiskReaders {
+    Threads(ReadPool<RecordReader>),
+    Ring(RingReaders),
 }
 
-impl Readers {
-    /// As `wanted`, for `parallelism` reads at once.
+impl DiskReaders {
+    /// Starts readers of the kind `wanted` for `parallelism` concurrent reads.
     ///
     /// # Errors
-    /// If a ring is asked for and refused.
-    pub(super) fn new(wanted: DiskReader, reader: Reader, parallelism: usize) -> Result<Self, TierError> {
+    /// If a ring is required and refused.
+    pub(super) fn new(
+        wanted: DiskReader,
+        reader: RecordReader,
+        parallelism: usize,
+    ) -> Result<Self, TierError> {
         if wanted == DiskReader::Threads {
-            return Ok(Self::Threads(Pool::new(reader, parallelism)));
+            return Ok(Self::Threads(ReadPool::new(reader, parallelism)));
         }
-        match Rings::new(reader.clone(), parallelism) {
+        match RingReaders::new(reader.clone(), parallelism) {
             Ok(rings) => Ok(Self::Ring(rings)),
             Err(error) if wanted == DiskReader::Auto => {
                 tracing::debug!(%error, "no io_uring here; the disk cache is read by threads");
-                Ok(Self::Threads(Pool::new(reader, parallelism)))
+                Ok(Self::Threads(ReadPool::new(reader, parallelism)))
             }
             Err(error) => Err(TierError::new(ErrorKind::Unsupported, NAME)
                 .with_object("io_uring")
                 .with_detail(format!(
-                    "{error}; allow it (sysctl kernel.io_uring_disabled, the container's seccomp profile), or let \
-                     threads read"
+                    "{error}; allow it (sysctl kernel.io_uring_disabled, the container's seccomp \
+                     profile), or let threads read"
                 ))
                 .with_source(error)),
         }
@@ -63,7 +67,7 @@ impl Readers {
         }
     }
 
-    /// What it came to: never [`DiskReader::Auto`].
+    /// The kind in use, never [`DiskReader::Auto`].
     pub(super) fn kind(&self) -> DiskReader {
         match self {
             Self::Threads(_) => DiskReader::Threads,

@@ -1,74 +1,81 @@
-//! Which samples of a dataset are kept, and where: eight bytes a sample, looked up without a lock.
+//! The location of each cached sample of a dataset: eight bytes per sample, looked up without a
+//! lock.
 //!
-//! The table is as long as the dataset, so a lookup is one load and a removal one exchange. A map of what is kept
-//! would be smaller where little is, and six times as large where everything is, which is where memory counts.
+//! The table is as long as the dataset. A lookup is one load and a removal one exchange. A hash map
+//! would be smaller where few samples are cached. It would be six times as large where all are,
+//! which is where memory counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foreread_types::SampleId;
 use metrics::Gauge;
 
-use super::config::Stored;
-use super::format::Place;
+use super::config::DatasetUsage;
+use super::format::RecordPlace;
 
 #[derive(Debug)]
-pub(super) struct Table {
-    words: Box<[AtomicU64]>,
+pub(super) struct PlaceTable {
+    slots: Box<[AtomicU64]>,
     samples: AtomicU64,
     bytes: AtomicU64,
     /// The bytes of all tables.
     held: Gauge,
 }
 
-impl Table {
-    /// A table for so many samples that says to `held` what it keeps.
+impl PlaceTable {
+    /// A table for `samples` samples that reports its bytes to `held`.
     pub(super) fn new(samples: u64, held: Gauge) -> Self {
-        let words = (0..samples).map(|_| AtomicU64::new(0)).collect();
-        Self { words, samples: AtomicU64::new(0), bytes: AtomicU64::new(0), held }
+        let slots = (0..samples).map(|_| AtomicU64::new(0)).collect();
+        Self { slots, samples: AtomicU64::new(0), bytes: AtomicU64::new(0), held }
     }
 
     /// Whether the dataset has such a sample.
     pub(super) fn knows(&self, id: SampleId) -> bool {
-        id.0 < self.words.len() as u64
+        id.0 < self.slots.len() as u64
     }
 
-    fn word(&self, id: SampleId) -> Option<&AtomicU64> {
-        self.words.get(usize::try_from(id.0).ok()?)
+    fn slot(&self, id: SampleId) -> Option<&AtomicU64> {
+        self.slots.get(usize::try_from(id.0).ok()?)
     }
 
-    pub(super) fn get(&self, id: SampleId) -> Option<Place> {
-        Place::unpack(self.word(id)?.load(Ordering::Acquire))
+    pub(super) fn get(&self, id: SampleId) -> Option<RecordPlace> {
+        RecordPlace::unpack(self.slot(id)?.load(Ordering::Acquire))
     }
 
-    /// Puts a sample in; what was there before is returned.
-    pub(super) fn put(&self, id: SampleId, place: Place) -> Option<Place> {
-        let before = Place::unpack(self.word(id)?.swap(place.pack(), Ordering::AcqRel));
+    /// Inserts a sample and returns its old location.
+    pub(super) fn put(&self, id: SampleId, place: RecordPlace) -> Option<RecordPlace> {
+        let before = RecordPlace::unpack(self.slot(id)?.swap(place.pack(), Ordering::AcqRel));
         self.samples.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(place.bytes(), Ordering::Relaxed);
         self.held.increment(place.bytes() as f64);
-        self.gone(before);
+        self.subtract(before);
         before
     }
 
-    /// Takes a sample out, wherever it is.
-    pub(super) fn take(&self, id: SampleId) -> Option<Place> {
-        let before = Place::unpack(self.word(id)?.swap(0, Ordering::AcqRel));
-        self.gone(before);
+    /// Removes a sample from any location.
+    pub(super) fn take(&self, id: SampleId) -> Option<RecordPlace> {
+        let before = RecordPlace::unpack(self.slot(id)?.swap(0, Ordering::AcqRel));
+        self.subtract(before);
         before
     }
 
-    /// Takes a sample out if it is at `place`.
-    pub(super) fn take_from(&self, id: SampleId, place: Place) -> bool {
-        let exchanged = self.word(id).is_some_and(|word| {
-            word.compare_exchange(place.pack(), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    /// Removes a sample if it is at `place`.
+    pub(super) fn take_from(&self, id: SampleId, place: RecordPlace) -> bool {
+        let exchanged = self.slot(id).is_some_and(|slot| {
+            slot.compare_exchange(place.pack(), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
         if exchanged {
-            self.gone(Some(place));
+            self.subtract(Some(place));
         }
         exchanged
     }
 
-    fn gone(&self, place: Option<Place>) {
+    /// Removes all samples in a directory.
+    pub(super) fn clear(&self, directory: u8) {
+        self.of(directory).for_each(|(id, place)| _ = self.take_from(id, place));
+    }
+
+    fn subtract(&self, place: Option<RecordPlace>) {
         if let Some(place) = place {
             self.samples.fetch_sub(1, Ordering::Relaxed);
             self.bytes.fetch_sub(place.bytes(), Ordering::Relaxed);
@@ -76,19 +83,27 @@ impl Table {
         }
     }
 
-    /// What is kept, in the order of the ids.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (SampleId, Place)> {
+    /// The cached samples in the order of their ids.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SampleId, RecordPlace)> {
         (0..)
-            .zip(&self.words)
-            .filter_map(|(id, word)| Some((SampleId(id), Place::unpack(word.load(Ordering::Acquire))?)))
+            .zip(&self.slots)
+            .filter_map(|(id, slot)| Some((SampleId(id), RecordPlace::unpack(slot.load(Ordering::Acquire))?)))
     }
 
-    pub(super) fn stored(&self) -> Stored {
-        Stored { samples: self.samples.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    /// The cached samples of one directory in the order of their ids.
+    pub(super) fn of(&self, directory: u8) -> impl Iterator<Item = (SampleId, RecordPlace)> {
+        self.iter().filter(move |(_, place)| place.directory == directory)
+    }
+
+    pub(super) fn stored(&self) -> DatasetUsage {
+        DatasetUsage {
+            samples: self.samples.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
     }
 }
 
-impl Drop for Table {
+impl Drop for PlaceTable {
     fn drop(&mut self) {
         self.held.decrement(*self.bytes.get_mut() as f64);
     }

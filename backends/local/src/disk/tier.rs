@@ -1,62 +1,62 @@
-//! The tier as the engine sees it.
+//! The disk tier as the engine uses it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use foreread_tier::{
-    Buffers, CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError,
+    Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError,
     TierProfile,
 };
 use foreread_types::{DatasetId, Footprint, SampleId, SampleKey};
 use tokio::sync::oneshot;
 
-use super::config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskReader, Stored};
-use super::counters::Counters;
+use super::config::{Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskReader};
+use super::counters::DiskCounters;
+use super::dataset_dir::SegmentWriter;
 use super::error::NAME;
 use super::format::{FOOTPRINT, blocks_of};
-use super::index::Follower;
-use super::open::{self, Opened};
-use super::pack::{Job, Outlet, Packer, Pending};
-use super::read::Reader;
-use super::readers::Readers;
-use super::shelf::Ledger;
-use super::store::{Directory, Key, Locks, Set, Store};
-use super::table::Table;
-use super::write::Writer;
+use super::index::IndexFollower;
+use super::open::{self, OpenedDirectory};
+use super::packer::{PackJob, Packer, PendingRecord, WriterHandle};
+use super::readers::DiskReaders;
+use super::record_reader::RecordReader;
+use super::state::{CacheDirectory, CachedDataset, DiskKey, DiskState, TierLocks};
+use super::table::PlaceTable;
+use super::writer::DirectoryWriter;
+use crate::jobs::lock;
 
-/// How often a reader looks what the owner has written since.
+/// How often a reader polls the owner's index.
 const FOLLOW: Duration = Duration::from_secs(1);
 
-/// Samples on local disks, kept from one run to the next. See the [module](super) for how.
+/// Samples on local disks, kept from one run to the next. See the [module](super).
 ///
-/// Its threads are plain ones: up to the parallelism for reads (`foreread-disk`), one that packs (`foreread-pack`), one
-/// a directory that writes (`foreread-write`), and one that follows the owners of directories that are only read
-/// (`foreread-follow`).
+/// It uses plain threads. Up to `parallelism` threads read (`foreread-disk`) and one packs
+/// (`foreread-pack`). One per directory writes (`foreread-write`). One follows the owners of
+/// read-only directories (`foreread-follow`).
 ///
-/// Dropping it does not wait: the threads that write finish what is on its way to the disk, own the directories until
-/// then, and end. A tier that is opened in a directory that is being let go so, by the same process, waits for that, for
-/// five seconds at most. A process that ends earlier loses what was on its way and nothing else;
-/// [`flush`](Self::flush) waits for it. A process that was forked from the tier's keeps the directories in use until it
-/// ends.
+/// Dropping it does not wait. The writer threads finish the queued writes, own the directories
+/// until then, and end. A tier that is opened there by the same process waits up to five seconds
+/// for them. A process that ends earlier loses only the queued writes. [`flush`](Self::flush) waits
+/// for them. A forked child keeps the directories in use until it ends.
 pub struct DiskTier {
     profile: TierProfile,
-    store: Arc<Store>,
-    readers: Readers,
-    followers: Arc<Mutex<Vec<Followed>>>,
-    /// Dropping it ends the thread that follows.
+    store: Arc<DiskState>,
+    readers: DiskReaders,
+    followers: Arc<Mutex<Vec<FollowedDataset>>>,
+    /// Dropping it ends the follower thread.
     _following: Sender<()>,
-    locks: Arc<Locks>,
+    locks: Arc<TierLocks>,
 }
 
-/// A shelf that another process writes.
-struct Followed {
+/// A dataset directory that another process writes.
+struct FollowedDataset {
     directory: usize,
     set: usize,
-    follower: Follower,
+    follower: IndexFollower,
 }
 
 impl fmt::Debug for DiskTier {
@@ -71,58 +71,71 @@ impl fmt::Debug for DiskTier {
 }
 
 impl DiskTier {
-    /// Opens the directories of `config` and finds again what they hold of `datasets`, which are numbered in this order
-    /// as the run numbers them. Samples are read into memory from `buffers`. Blocks on files, for as long as it takes
-    /// to read 32 bytes a sample.
+    /// Opens the directories of `config` and recovers the cached samples of `datasets`, numbered in
+    /// this order. Samples are read into memory from `buffers`. Blocks on files for as long as it
+    /// takes to read 32 bytes per sample.
     ///
-    /// A directory that is missing is made, its parent is not. If the directories hold more of the datasets than they
-    /// may take now, the rest is dropped; other datasets' caches are removed as the [module](super) says.
+    /// A missing directory is created, its parent is not. Samples beyond the capacity are dropped.
+    /// Other datasets' caches are removed as the [module](super) says.
     ///
-    /// Some directories cost one warning and not the run. One on a full disk, or for which the user's quota is reached, is
-    /// only read; so is a read-only one that holds a cache of one of the datasets. One is left out ([`Access::Unused`])
-    /// where this user's cache cannot be kept from others: the file system does not keep owners and modes, or all of the
-    /// cache's names are taken by what is not this user's.
+    /// Some problems cost one warning and not the run. A directory on a full disk, or with the
+    /// user's quota reached, is only read. So is a read-only one that holds a cache of one of the
+    /// datasets. A directory is left out ([`Access::Unused`]) where the cache cannot be
+    /// kept private. The reason is a file system without owners and modes, or other users that have
+    /// taken all of the cache's names.
     ///
     /// # Errors
-    /// If there is no directory, or more than 32, or one twice, or one with too few bytes for a single sample:
-    /// [`ErrorKind::Invalid`]. If one cannot be used: [`ErrorKind::Denied`],
-    /// [`ErrorKind::NotFound`], or, for one that another process owns and
-    /// [`WhenOwned::Refuse`](super::WhenOwned::Refuse), [`ErrorKind::Other`]. The message names it and the remedy.
+    /// [`ErrorKind::Invalid`] if there are no directories or more than 32, one is given twice, or
+    /// one is too small for a single sample. [`ErrorKind::Denied`] or [`ErrorKind::NotFound`] if
+    /// one cannot be used. [`ErrorKind::Other`] if another process owns one, with
+    /// [`WhenOwned::Refuse`](super::WhenOwned::Refuse). The message names the directory and the
+    /// remedy.
     pub fn open(
         config: DiskConfig,
         datasets: &[DatasetOnDisk],
         buffers: Arc<dyn Buffers>,
     ) -> Result<Self, TierError> {
-        let counters = Counters::new();
+        let counters = DiskCounters::new();
         let (sets, numbers) = sets(datasets, &counters);
-        let roots = open::roots(&config, &sets, datasets)?;
+        let roots = open::open_roots(&config, &sets, datasets)?;
         let mut opened = Vec::with_capacity(config.directories.len());
         for (number, root) in (0..).zip(&roots) {
             opened.push(open::open(&config, number, root.as_ref(), &sets, datasets)?);
         }
         let (jobs, queue) = channel();
-        let (mut directories, mut ledgers) = (Vec::new(), Vec::new());
+        let (mut directories, mut segment_writers) = (Vec::new(), Vec::new());
         let mut locks = Vec::new();
-        for Opened { directory, ledgers: own, locks: held } in opened {
+        for OpenedDirectory { directory, segment_writers: own, locks: held } in opened {
             directories.push(directory);
-            ledgers.push(own);
+            segment_writers.push(own);
             locks.extend(held);
         }
-        let locks = Arc::new(Locks::new(locks, roots));
-        let store =
-            Arc::new(Store::new(sets, numbers, directories, buffers, config.write_behind, counters, jobs));
+        let locks = Arc::new(TierLocks::new(locks, roots));
+        let store = Arc::new(DiskState {
+            sets,
+            numbers,
+            directories,
+            buffers,
+            write_behind: Budget::new(config.write_behind),
+            reads_in_flight: AtomicUsize::default(),
+            closing: AtomicBool::default(),
+            error_logged: AtomicBool::default(),
+            counters,
+            jobs,
+            pending_writes: Mutex::default(),
+        });
         let followers = Arc::new(Mutex::new(followers(&store)));
         let (_following, stop) = channel();
-        // From here on a failure ends what was begun, as any drop does.
+        // From here on an error ends the started threads, as any drop does.
         let tier = Self {
             profile: TierProfile::new(config.parallelism),
-            readers: Readers::new(config.reader, Reader(Arc::clone(&store)), config.parallelism)?,
+            readers: DiskReaders::new(config.reader, RecordReader(Arc::clone(&store)), config.parallelism)?,
             store,
             followers,
             _following,
             locks,
         };
-        tier.begin(queue, ledgers)?;
+        tier.begin(queue, segment_writers)?;
         tier.store.counters.capacity(tier.capacity());
         tier.refresh();
         tier.follow(stop)?;
@@ -130,51 +143,63 @@ impl DiskTier {
     }
 
     /// Starts the threads that write.
-    fn begin(&self, jobs: Receiver<Job>, ledgers: Vec<Vec<Ledger>>) -> Result<(), TierError> {
-        let mut outlets = Vec::new();
-        for (number, ledgers) in (0..).zip(ledgers) {
+    fn begin(
+        &self,
+        jobs: Receiver<PackJob>,
+        segment_writers: Vec<Vec<SegmentWriter>>,
+    ) -> Result<(), TierError> {
+        let mut writers = Vec::new();
+        for (number, segment_writers) in (0..).zip(segment_writers) {
             if self.store.directories[usize::from(number)].access != Access::Owner {
-                outlets.push(None);
+                writers.push(None);
                 continue;
             }
             let (commands, received) = channel();
             let (giving, spare) = sync_channel(4);
             let queued = Arc::new(AtomicUsize::new(0));
-            outlets.push(Some(Outlet { commands, queued: Arc::clone(&queued), spare }));
+            writers.push(Some(WriterHandle { commands, queued: Arc::clone(&queued), spare }));
             let (store, _locks) = (Arc::clone(&self.store), Arc::clone(&self.locks));
-            let writer = Writer { store, number, ledgers, commands: received, queued, spare: giving, _locks };
+            let writer = DirectoryWriter {
+                store,
+                number,
+                segment_writers,
+                commands: received,
+                queued,
+                spare: giving,
+                _locks,
+            };
             spawn("foreread-write", move || writer.run())?;
         }
-        let packer = Packer { store: Arc::clone(&self.store), jobs, outlets, open: Default::default() };
+        let packer = Packer { store: Arc::clone(&self.store), jobs, writers, open: Default::default() };
         spawn("foreread-pack", move || packer.run())
     }
 
-    /// What a sample takes: its length and a header, rounded up to whole blocks. Known before anything is opened, so that
-    /// a run can be planned without its disks.
+    /// The space of a sample: its length and a header, rounded up to whole blocks. It is known
+    /// before opening, so that a run can be planned without its disks.
     pub const FOOTPRINT: Footprint = FOOTPRINT;
 
-    /// The bytes of footprints that it keeps when it is full: what the planner may place here. Only of directories
-    /// whose space this tier owns; one that is only read has no room.
+    /// The bytes of footprints that fit, which the planner may use. Only directories that this tier
+    /// owns count.
     pub fn capacity(&self) -> u64 {
-        self.sum(|directory| directory.room.budget().limit())
+        self.sum(|directory| directory.quota.budget().limit())
     }
 
-    /// The bytes of footprints that are free now, in all directories together.
+    /// The free bytes of footprints in all directories together.
     pub fn free(&self) -> u64 {
-        self.sum(|directory| directory.room.free())
+        self.sum(|directory| directory.quota.free())
     }
 
-    /// Over all directories, each of which may be as large as a number gets.
-    fn sum(&self, bytes: impl Fn(&Directory) -> u64) -> u64 {
+    /// Sums over the directories, each of which may have the maximum capacity.
+    fn sum(&self, bytes: impl Fn(&CacheDirectory) -> u64) -> u64 {
         self.store.directories.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
-    /// What is kept of a dataset: after opening, what a warm start finds. Nothing of a dataset that is not the run's.
-    pub fn stored(&self, dataset: DatasetId) -> Stored {
-        self.store.set(dataset).map_or_else(Stored::default, |set| self.store.sets[set].table.stored())
+    /// What is cached of a dataset. After opening, that is the result of the warm start.
+    pub fn stored(&self, dataset: DatasetId) -> DatasetUsage {
+        self.store.set(dataset).map_or_else(DatasetUsage::default, |set| self.store.sets[set].table.stored())
     }
 
-    /// Which samples of a dataset are kept, ascending.
+    /// The cached samples of a dataset, ascending.
     pub fn samples(&self, dataset: DatasetId) -> Vec<SampleId> {
         match self.store.set(dataset) {
             Some(set) => self.store.sets[set].table.iter().map(|(id, _)| id).collect(),
@@ -182,44 +207,44 @@ impl DiskTier {
         }
     }
 
-    /// What the tier may do with each directory, in their order.
+    /// The access to each directory, in their order.
     pub fn access(&self) -> Vec<Access> {
         self.store.directories.iter().map(|directory| directory.access).collect()
     }
 
-    /// What carries its reads out: [`DiskReader::Threads`] or [`DiskReader::Ring`].
+    /// How it reads: [`DiskReader::Threads`] or [`DiskReader::Ring`].
     pub fn reader(&self) -> DiskReader {
         self.readers.kind()
     }
 
-    /// What has happened since it was opened.
+    /// The counts since it was opened.
     pub fn counts(&self) -> DiskCounts {
         self.store.counters.counts()
     }
 
-    /// Ready when everything that was given to [`store`](CacheTier::store) before is on the disk, or never will be. Not
-    /// synced: it survives the end of the process, not of the machine. A disk that hangs is waited for, so give it a
-    /// time limit.
+    /// Completes when every sample given to [`store`](CacheTier::store) before is written or has
+    /// failed. Nothing is synced: the samples survive the end of the process, not of the machine.
+    /// It waits for a hanging disk, so use a timeout.
     ///
     /// # Cancel safety
-    /// Nothing is lost by dropping it but the knowledge.
+    /// Dropping the future has no effect on the writes.
     pub async fn flush(&self) {
         let (done, written) = oneshot::channel();
-        if self.store.jobs.send(Job::Flush(Arc::new(done))).is_ok() {
-            // Dropped, not sent, by the last of the writers.
+        if self.store.jobs.send(PackJob::Flush(Arc::new(done))).is_ok() {
+            // The last writer drops it.
             let _ = written.await;
         }
     }
 
-    /// Finds what the owners of directories that are only read have written since; a thread does so every second.
-    /// Reads the ends of their indexes, and blocks on that.
+    /// Reads what the owners of read-only directories have added to their indexes. A thread does so
+    /// every second. Blocks on files.
     pub fn refresh(&self) {
         refresh(&self.store, &self.locks, &self.followers);
     }
 
-    /// Starts the thread that follows, if there is anything to follow.
+    /// Starts the follower thread, if there is anything to follow.
     fn follow(&self, stop: Receiver<()>) -> Result<(), TierError> {
-        if self.followers.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+        if lock(&self.followers).is_empty() {
             return Ok(());
         }
         let (store, locks) = (Arc::clone(&self.store), Arc::clone(&self.locks));
@@ -231,22 +256,22 @@ impl DiskTier {
         })
     }
 
-    fn key(&self, key: SampleKey) -> Option<Key> {
+    fn key(&self, key: SampleKey) -> Option<DiskKey> {
         Some((self.store.set(key.dataset)?, key.id))
     }
 
-    /// The directory that `room` was reserved in.
+    /// The directory of the charge `room`.
     fn directory_of(&self, room: &Charge) -> Option<usize> {
-        self.store.directories.iter().position(|directory| room.is_of(directory.room.budget()))
+        self.store.directories.iter().position(|directory| room.is_of(directory.quota.budget()))
     }
 }
 
 impl Drop for DiskTier {
     fn drop(&mut self) {
         self.store.closing.store(true, Ordering::Relaxed);
-        self.locks.let_go();
-        // A packer that is gone has ended already.
-        let _ = self.store.jobs.send(Job::End);
+        self.locks.close();
+        // A missing packer has already ended.
+        let _ = self.store.jobs.send(PackJob::End);
     }
 }
 
@@ -259,9 +284,9 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), TierErr
     }
 }
 
-/// The datasets without repetition, and which of them each is.
-fn sets(datasets: &[DatasetOnDisk], counters: &Counters) -> (Vec<Set>, Vec<usize>) {
-    let mut sets: Vec<Set> = Vec::new();
+/// The distinct datasets, and the index of each dataset among them.
+fn sets(datasets: &[DatasetOnDisk], counters: &DiskCounters) -> (Vec<CachedDataset>, Vec<usize>) {
+    let mut sets: Vec<CachedDataset> = Vec::new();
     let mut numbers = Vec::with_capacity(datasets.len());
     for dataset in datasets {
         let same = sets.iter().position(|set| set.identity == dataset.identity);
@@ -269,60 +294,57 @@ fn sets(datasets: &[DatasetOnDisk], counters: &Counters) -> (Vec<Set>, Vec<usize
         if same.is_none() {
             let all = datasets.iter().filter(|other| other.identity == dataset.identity);
             let samples = all.map(|dataset| dataset.samples).max().unwrap_or(0);
-            sets.push(Set { identity: dataset.identity, table: Table::new(samples, counters.held.clone()) });
+            sets.push(CachedDataset {
+                identity: dataset.identity,
+                table: PlaceTable::new(samples, counters.held.clone()),
+            });
         }
     }
     (sets, numbers)
 }
 
-fn followers(store: &Store) -> Vec<Followed> {
+fn followers(store: &DiskState) -> Vec<FollowedDataset> {
     let mut followers = Vec::new();
     for (number, directory) in store.directories.iter().enumerate() {
         if directory.access != Access::ReadOnly {
             continue;
         }
-        for (set, shelf) in directory.shelves.iter().enumerate() {
-            let follower = Follower::new(shelf.identity(), number as u8);
-            followers.push(Followed { directory: number, set, follower });
+        for (set, dir) in directory.dirs.iter().enumerate() {
+            let follower = IndexFollower::new(dir.identity(), number as u8);
+            followers.push(FollowedDataset { directory: number, set, follower });
         }
     }
     followers
 }
 
-fn refresh(store: &Store, locks: &Locks, followers: &Mutex<Vec<Followed>>) {
-    let mut followers = followers.lock().unwrap_or_else(PoisonError::into_inner);
-    for Followed { directory, set, follower } in followers.iter_mut() {
-        let shelf = &store.directories[*directory].shelves[*set];
-        // Nothing is found where it could be removed while it is read.
-        let news = match locks.follow((*directory, *set), shelf).then(|| shelf.folder()) {
-            Some(Ok(folder)) => follower.look(&folder),
-            _ => Ok(follower.lose()),
+fn refresh(store: &DiskState, locks: &TierLocks, followers: &Mutex<Vec<FollowedDataset>>) {
+    let mut followers = lock(followers);
+    for FollowedDataset { directory, set, follower } in followers.iter_mut() {
+        let dir = &store.directories[*directory].dirs[*set];
+        // Without the lock the cache could be removed while it is read.
+        let update = match locks.follow((*directory, *set), dir).then(|| dir.folder()) {
+            Some(Ok(folder)) => follower.poll(&folder),
+            _ => Ok(follower.close()),
         };
-        let news = match news {
-            Ok(news) => news,
+        let update = match update {
+            Ok(update) => update,
             Err(error) => {
                 tracing::debug!(%error, "the index of a cache that is only read could not be read");
                 continue;
             }
         };
         let table = &store.sets[*set].table;
-        if news.afresh {
-            for (id, place) in table.iter().filter(|(_, place)| usize::from(place.directory) == *directory) {
-                table.take_from(id, place);
-            }
+        if update.replaced {
+            table.clear(*directory as u8);
         }
-        // After the index, so that what it lists is in the files that are opened from now on.
-        shelf.forget_replaced();
-        for entry in news.entries.into_iter().filter(|entry| table.knows(entry.id)) {
-            match entry.dead {
-                true => {
-                    table.take_from(entry.id, entry.place);
-                }
-                // One that is kept elsewhere stays there.
-                false if table.get(entry.id).is_none_or(|place| place.directory == entry.place.directory) => {
-                    table.put(entry.id, entry.place);
-                }
-                false => {}
+        // After the index: its entries are in files that are opened from now on.
+        dir.forget_replaced();
+        for entry in update.entries.into_iter().filter(|entry| table.knows(entry.id)) {
+            if entry.dead {
+                table.take_from(entry.id, entry.place);
+            } else if table.get(entry.id).is_none_or(|place| place.directory == entry.place.directory) {
+                // A sample that is cached in another directory stays there.
+                table.put(entry.id, entry.place);
             }
         }
     }
@@ -337,14 +359,14 @@ impl Tier for DiskTier {
         &self.profile
     }
 
-    /// Reads on the tier's own threads. A record that is not what it should be is [`ErrorKind::Corrupt`] and dropped; one that
-    /// cannot be read now stays, and the error has another kind.
-    /// An answer's allocation is the record's: the sample, 64 bytes, and what rounds them up to 4096.
+    /// Reads on the tier's own threads. An invalid record is [`ErrorKind::Corrupt`] and dropped. A
+    /// record that cannot be read now stays, and the error has another kind. The result's
+    /// allocation is the whole record: the sample and 64 bytes, rounded up to 4096.
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         self.readers.read(request)
     }
 
-    /// Wakes as many threads as are of use, or a ring's once.
+    /// Wakes as many threads as are useful, or a ring once.
     fn submit(&self) {
         self.readers.submit();
     }
@@ -352,12 +374,13 @@ impl Tier for DiskTier {
 
 #[async_trait]
 impl CacheTier for DiskTier {
-    /// Length and 64 bytes, rounded up to 4096. Indexes are counted apart, from the capacity.
+    /// The length and 64 bytes, rounded up to 4096. Indexes are reserved separately.
     fn footprint(&self) -> Footprint {
         FOOTPRINT
     }
 
-    /// [`Lookup::Stored`] once a sample is written and listed, or [`Lookup::Absent`]. One load from memory.
+    /// [`Lookup::Stored`] once a sample is written and listed, otherwise [`Lookup::Absent`]. One
+    /// load from memory.
     fn lookup(&self, key: SampleKey) -> Lookup {
         match self.key(key).and_then(|key| self.store.place(key)) {
             Some(_) => Lookup::Stored,
@@ -365,33 +388,34 @@ impl CacheTier for DiskTier {
         }
     }
 
-    /// Room in the directory that has the most.
+    /// Reserves space in the directory with the most free bytes.
     fn reserve(&self, bytes: u64) -> Option<Charge> {
         let mut writable: Vec<_> =
             self.store.directories.iter().filter(|directory| directory.is_writable()).collect();
-        writable.sort_by_key(|directory| std::cmp::Reverse(directory.room.free()));
-        writable.into_iter().find_map(|directory| directory.room.budget().try_charge(bytes))
+        writable.sort_by_key(|directory| std::cmp::Reverse(directory.quota.free()));
+        writable.into_iter().find_map(|directory| directory.quota.budget().try_charge(bytes))
     }
 
-    /// Copies the sample towards the disk; the future is ready when it is there, or never will be.
+    /// Queues a copy of the sample. The future completes when it is written or has failed.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`], at once, if too much is on its way already (counted, see [`DiskTier::counts`]); later, if
-    /// the disk is full. [`ErrorKind::Invalid`] if the room is not this tier's or less than the footprint, or the
-    /// sample is not one of the run's datasets. [`ErrorKind::Unsupported`] if the sample is 4 GiB or longer. Otherwise
-    /// what the file system says; nothing is written to that directory any more then.
+    /// [`ErrorKind::Full`] at once if the write queue is full (see [`DiskTier::counts`]), or later
+    /// if the disk is. [`ErrorKind::Invalid`] if `room` is not this tier's or too small, or the
+    /// sample is not of the run's datasets. [`ErrorKind::Unsupported`] for samples of 4 GiB or
+    /// more. Otherwise the file system's error, and nothing more is written to that directory.
     ///
     /// # Cancel safety
-    /// A future that is dropped before it was polled stores nothing; after that the sample is stored all the same.
+    /// A future that is dropped before its first poll stores nothing. After that the sample is
+    /// stored.
     async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
         let error = |kind| TierError::new(kind, NAME).with_object(key.to_string());
         let bytes = FOOTPRINT.of(sample.len() as u64);
         let Some(directory) = self.directory_of(&room).filter(|_| room.bytes() >= bytes) else {
             return Err(error(ErrorKind::Invalid).with_detail("the room was not reserved for this sample"));
         };
-        let known = |(set, id): &Key| self.store.sets[*set].table.knows(*id);
+        let known = |(set, id): &DiskKey| self.store.sets[*set].table.knows(*id);
         let Some(own) = self.key(key).filter(known) else {
-            return Err(error(ErrorKind::Invalid).with_detail("it is no sample of the run's datasets"));
+            return Err(error(ErrorKind::Invalid).with_detail("it is not a sample of the run's datasets"));
         };
         let Some(blocks) = blocks_of(sample.len() as u64) else {
             return Err(
@@ -401,45 +425,43 @@ impl CacheTier for DiskTier {
         let closed = || error(ErrorKind::Closed).with_detail("the thread that writes has ended");
         let (done, stored) = oneshot::channel();
         {
-            // Jobs are sent under this lock, so that nobody finds a sample on its way whose job comes after their own.
-            let mut on_the_way = self.store.on_the_way();
-            let job = if let Some((directory, outcome)) = on_the_way.get(&own) {
-                Job::After { directory: *directory, outcome: Arc::clone(outcome), done }
+            // Jobs are sent under this lock, so a queued sample's own job always comes first.
+            let mut pending_writes = self.store.pending_writes();
+            let job = if let Some((directory, outcome)) = pending_writes.get(&own) {
+                PackJob::AwaitPrevious { directory: *directory, outcome: Arc::clone(outcome), done }
             } else if self.store.place(own).is_some() {
                 return Ok(());
             } else {
-                let Some(behind) = self.behind(bytes) else {
-                    drop(on_the_way);
+                let Some(write_behind) = self.write_behind(bytes) else {
+                    drop(pending_writes);
                     self.store.counters.skipped();
-                    return Err(
-                        error(ErrorKind::Full).with_detail("too much is on its way to the disk already")
-                    );
+                    return Err(error(ErrorKind::Full).with_detail("the write queue is full"));
                 };
-                on_the_way.insert(own, (directory, Arc::default()));
-                let pending = Pending { id: key.id, blocks, room, behind, done };
-                Job::Store { key: own, directory, sample, pending }
+                pending_writes.insert(own, (directory, Arc::default()));
+                let pending = PendingRecord { id: key.id, blocks, room, write_behind, done };
+                PackJob::Store { key: own, directory, sample, pending }
             };
             let sent = self.store.jobs.send(job);
             if sent.is_err() {
-                on_the_way.remove(&own);
-                // Before what was not sent: ending its charges may call back.
-                drop(on_the_way);
+                pending_writes.remove(&own);
+                // Before the unsent job: ending its charges may call back.
+                drop(pending_writes);
                 return Err(closed());
             }
         }
         stored.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Forgets samples at once, also those on their way to the disk, and is ready when their room is free. In a
-    /// directory that is only read, the owner's copy stays, and is found again when the tier is opened again.
+    /// Removes samples at once, queued ones included. The future completes when their space is
+    /// free. In a read-only directory the owner's copy stays, and the next opening finds it.
     ///
     /// # Cancel safety
-    /// A future that is dropped after it was polled removes all the same.
+    /// A future that is dropped after its first poll removes the samples.
     async fn remove(&self, keys: Vec<SampleKey>) {
         let mut gone = Vec::new();
         for key in keys.into_iter().filter_map(|key| self.key(key)) {
             let place = self.store.sets[key.0].table.take(key.1);
-            if place.is_some() || self.store.on_the_way().contains_key(&key) {
+            if place.is_some() || self.store.pending_writes().contains_key(&key) {
                 gone.push((key, place));
             }
         }
@@ -447,19 +469,20 @@ impl CacheTier for DiskTier {
             return;
         }
         let (done, forgotten) = oneshot::channel();
-        if self.store.jobs.send(Job::Forget { keys: gone, done: Some(Arc::new(done)) }).is_ok() {
-            // Dropped, not sent, by the last of the writers.
+        if self.store.jobs.send(PackJob::Remove { keys: gone, done: Some(Arc::new(done)) }).is_ok() {
+            // The last writer drops it.
             let _ = forgotten.await;
         }
     }
 }
 
 impl DiskTier {
-    /// Room in the write-behind budget; a sample larger than all of it goes when nothing else is on its way.
-    fn behind(&self, bytes: u64) -> Option<Charge> {
-        let behind = &self.store.behind;
-        let alone = bytes > behind.limit() && behind.used() == 0;
-        if alone { Some(behind.charge(bytes)) } else { behind.try_charge(bytes) }
+    /// Charges the write-behind budget. A sample larger than the budget is accepted when the queue
+    /// is empty.
+    fn write_behind(&self, bytes: u64) -> Option<Charge> {
+        let write_behind = &self.store.write_behind;
+        let alone = bytes > write_behind.limit() && write_behind.used() == 0;
+        if alone { Some(write_behind.charge(bytes)) } else { write_behind.try_charge(bytes) }
     }
 }
 
@@ -469,13 +492,13 @@ mod tests {
     use foreread_types::{DatasetIdentity, Tick};
     use rustix::io::Errno;
 
-    use super::super::read::Started;
+    use super::super::record_reader::PreparedRead;
     use super::*;
 
-    /// A moment of trouble once emptied the cache for good.
+    /// A passing error once emptied the cache for good.
     #[test]
     // semantics: DISK-17
-    fn record_that_the_kernel_does_not_read_is_kept() {
+    fn record_with_a_passing_read_error_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let config = DiskConfig::new([(directory.path().to_owned(), 4 << 20)]);
         let dataset = DatasetOnDisk { identity: DatasetIdentity(1), samples: 10, bytes: 1 << 20 };
@@ -486,9 +509,9 @@ mod tests {
         runtime.block_on(tier.store(room, key, Sample::uncharged(vec![7; 100].into()))).unwrap();
         let object = Object { path: "a".into(), size: 100, version: None };
         let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
-        let reader = Reader(Arc::clone(&tier.store));
+        let reader = RecordReader(Arc::clone(&tier.store));
         let read = |errno: Option<Errno>| {
-            let Started { record, file, mut buffer, offset } = reader.start(&request).unwrap();
+            let PreparedRead { record, file, mut buffer, offset } = reader.prepare(&request).unwrap();
             let done = errno.map_or_else(|| file.read(&mut buffer, offset), Err);
             reader.finish(&request, &record, buffer, done)
         };

@@ -1,10 +1,10 @@
-//! A ring of reads that the kernel carries out: the only file of the tier that needs `unsafe`.
+//! A ring of reads that the kernel executes. This is the tier's only file with `unsafe`.
 //!
-//! What makes it sound is ownership. A read that is pushed *moves* into the ring with its memory, its file and whatever
-//! else belongs to it, and comes out only with its completion. Until then nobody can free, move or look at the memory.
-//! A ring that is dropped with reads under way leaks them, because there is no other way to be sure: the kernel may
-//! write to that memory for as long as it likes. (The thread that owns the ring waits for all of them before it drops
-//! it, so that happens only if the thread panics.)
+//! It is sound by ownership. A pushed read *moves* into the ring with its memory, file and context,
+//! and comes out only with its completion. Until then no code can free, move or read the memory. A
+//! ring that is dropped with reads in flight leaks them, because the kernel may still write to
+//! their memory. The owning thread waits for all reads before the drop, so that happens only if it
+//! panics.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -22,66 +22,67 @@ use rustix::io::Errno;
 
 use super::file::DirectFile;
 
-/// The most that is asked for at once, in bytes: what the kernel takes, rounded down to a power of two. In tests less, so
-/// that reads are answered in parts.
-const MOST: usize = if cfg!(test) { 8192 } else { 1 << 30 };
+/// The maximum length of one read in bytes: the kernel's limit rounded down to a power of two. Less
+/// in tests, so that reads complete in parts.
+const MAX_READ: usize = if cfg!(test) { 8192 } else { 1 << 30 };
 
-/// The completion that says that the bell was rung. Reads are numbered from 0.
-const BELL: u64 = u64::MAX;
+/// The completion of a wake-up. Reads are numbered from 0.
+const WAKE_EVENT: u64 = u64::MAX;
 
-/// A read: `buffer` is filled from its `offset` in `file` on.
+/// A read that fills `buffer` from `offset` in `file`.
 #[derive(Debug)]
-pub(super) struct Read<T> {
+pub(super) struct RingRead<T> {
     pub(super) file: Arc<DirectFile>,
     pub(super) buffer: Buffer,
     pub(super) offset: u64,
-    /// What belongs to it.
+    /// The caller's data.
     pub(super) context: T,
 }
 
-/// Wakes the thread that waits at a ring, from any other.
+/// Wakes the thread that waits at a ring, from any other thread.
 #[derive(Clone, Debug)]
-pub(super) struct Bell(Arc<OwnedFd>);
+pub(super) struct RingWaker(Arc<OwnedFd>);
 
-impl Bell {
-    pub(super) fn ring(&self) {
-        // It fails only when it has been rung four billion times and nobody came: it is ringing then.
+impl RingWaker {
+    pub(super) fn wake(&self) {
+        // This fails only after four billion wake-ups without a read, and the thread is awake then.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    fn silence(&self) {
-        let _ = rustix::io::read(&*self.0, &mut [0; 8]); // silent already, if that fails
+    fn reset(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0; 8]); // failure means that it is reset already
     }
 }
 
-/// Reads under way, at most as many as the ring is deep.
-pub(super) struct Ring<T> {
+/// A ring with a fixed number of slots for reads.
+pub(super) struct ReadRing<T> {
     ring: IoUring,
-    /// By the number that the kernel knows them by.
-    slots: Vec<Option<Read<T>>>,
+    /// By the kernel's number of the read.
+    slots: Vec<Option<RingRead<T>>>,
     free: Vec<usize>,
-    bell: Bell,
-    /// The kernel waits for the bell.
-    listening: bool,
+    waker: RingWaker,
+    /// The kernel polls the waker.
+    polling_waker: bool,
 }
 
-impl<T> fmt::Debug for Ring<T> {
+impl<T> fmt::Debug for ReadRing<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ring")
+        f.debug_struct("ReadRing")
             .field("depth", &self.slots.len())
             .field("free", &self.free.len())
             .finish_non_exhaustive()
     }
 }
 
-impl<T> Ring<T> {
-    /// A ring for `depth` reads at once. Only the thread that calls this may use it.
+impl<T> ReadRing<T> {
+    /// A ring for `depth` concurrent reads. Only the calling thread may use it.
     ///
     /// # Errors
-    /// If the kernel, or what guards it, refuses: `ENOSYS`, `EPERM`, `ENOMEM`; `Unsupported` if it is too old.
+    /// If the kernel or a sandbox refuses: `ENOSYS`, `EPERM`, `ENOMEM`, or `Unsupported` if it is
+    /// too old.
     pub(super) fn new(depth: usize) -> io::Result<Self> {
         let entries = (depth as u32 + 1).next_power_of_two();
-        // Completions are worked on when this thread asks for them, not whenever one comes (Linux 6.1).
+        // Completions are processed only when this thread asks for them (Linux 6.1).
         let ring = match IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries) {
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => IoUring::new(entries)?,
             other => other?,
@@ -89,43 +90,45 @@ impl<T> Ring<T> {
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it needs Linux 5.11 or newer"));
         }
-        let bell = Bell(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
+        let waker = RingWaker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
         let slots = std::iter::repeat_with(|| None).take(depth).collect();
-        Ok(Self { ring, slots, free: (0..depth).rev().collect(), bell, listening: false })
+        Ok(Self { ring, slots, free: (0..depth).rev().collect(), waker, polling_waker: false })
     }
 
-    pub(super) fn bell(&self) -> Bell {
-        self.bell.clone()
+    pub(super) fn waker(&self) -> RingWaker {
+        self.waker.clone()
     }
 
-    /// How many more can be pushed.
+    /// The number of free slots.
     pub(super) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// How many are under way.
-    pub(super) fn under_way(&self) -> usize {
+    /// The number of reads in flight.
+    pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a read over; the kernel learns of it at the next [`hand_over`](Self::hand_over) or wait. Gives it back if there is no room.
-    pub(super) fn push(&mut self, mut read: Read<T>) -> Result<(), Read<T>> {
+    /// Takes a read. The next [`submit`](Self::submit) or wait passes it to the kernel. Returns the
+    /// read if no slot is free.
+    pub(super) fn push(&mut self, mut read: RingRead<T>) -> Result<(), RingRead<T>> {
         let Some(at) = self.free.pop() else { return Err(read) };
         let mut target: (*mut u8, usize) = (std::ptr::null_mut(), 0);
-        // Fills nothing: it only looks where the empty part is.
+        // Fills nothing: only takes the address of the empty part.
         let Ok(_) = read.buffer.fill(|empty: &mut [MaybeUninit<u8>]| {
-            target = (empty.as_mut_ptr().cast(), empty.len().min(MOST));
+            target = (empty.as_mut_ptr().cast(), empty.len().min(MAX_READ));
             Ok::<&mut [u8], Infallible>(&mut [])
         });
         let from = read.offset + read.buffer.filled() as u64;
         let descriptor = Fd(read.file.descriptor().as_raw_fd());
         let entry = opcode::Read::new(descriptor, target.0, target.1 as u32).offset(from).build();
         self.slots[at] = Some(read);
-        // SAFETY: the kernel writes at most `target.1` bytes from `target.0` on, which are the empty part of `buffer`:
-        // valid for writes, not initialised memory that anybody reads, and nobody else's. `buffer` and the open file
-        // are in `slots[at]` from before the kernel knows of the read; they are taken out of it only in `reap`, with
-        // the read's one completion, and are never dropped before that: `drop` leaks what is left. The allocation
-        // does not move when a `Buffer` does.
+        // SAFETY: the kernel writes at most `target.1` bytes from `target.0` on, which are the
+        // empty part of `buffer`. They are valid for writes, belong to `buffer` alone, and are not
+        // read as initialised memory. `buffer` and the open file are in `slots[at]` before the
+        // kernel sees the read. They are taken out only in `reap`, with the read's only completion,
+        // and never dropped before: `drop` leaks the rest. The allocation does not move with its
+        // `Buffer`.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(at as u64)) };
         if pushed.is_ok() {
             return Ok(());
@@ -134,37 +137,40 @@ impl<T> Ring<T> {
         self.slots[at].take().map_or(Ok(()), Err)
     }
 
-    /// Hands over what was pushed.
+    /// Passes the pushed reads to the kernel.
     ///
     /// # Errors
-    /// If the kernel does not take it now; it stays pushed.
-    pub(super) fn hand_over(&mut self) -> io::Result<()> {
-        self.submit(0, None)
+    /// If the kernel does not take them now. They stay pushed.
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        self.enter(0, None)
     }
 
-    /// Hands over what was pushed and waits until a read has been answered or the bell has rung.
+    /// Passes the pushed reads to the kernel and waits for a completion or a wake-up.
     ///
     /// # Errors
-    /// As [`hand_over`](Self::hand_over).
+    /// As [`submit`](Self::submit).
     pub(super) fn wait(&mut self) -> io::Result<()> {
-        self.submit(1, None)
+        self.enter(1, None)
     }
 
-    /// Hands over what was pushed and waits until `count` reads have been answered, but not longer than `limit`. The bell
-    /// counts as an answer, so with a `count` above 1 it may be heard only when `limit` is over.
+    /// Passes the pushed reads to the kernel and waits for `count` completions, at most for
+    /// `limit`. A wake-up counts as one completion. With a `count` above 1 it may be noticed only
+    /// after `limit`.
     ///
     /// # Errors
-    /// As [`hand_over`](Self::hand_over).
-    pub(super) fn gather(&mut self, count: usize, limit: Duration) -> io::Result<()> {
-        self.submit(count, Some(limit))
+    /// As [`submit`](Self::submit).
+    pub(super) fn wait_for(&mut self, count: usize, limit: Duration) -> io::Result<()> {
+        self.enter(count, Some(limit))
     }
 
-    /// Waits for so many completions. Without a limit for one at most, or a ring of the bell would be slept through.
-    fn submit(&mut self, count: usize, limit: Option<Duration>) -> io::Result<()> {
-        if count > 0 && !self.listening {
-            let entry = opcode::PollAdd::new(Fd(self.bell.0.as_raw_fd()), libc::POLLIN as u32).build();
-            // SAFETY: this operation touches no memory of ours, and the kernel holds the descriptor's file itself.
-            self.listening = unsafe { self.ring.submission().push(&entry.user_data(BELL)) }.is_ok();
+    /// Waits for `count` completions. Without a limit `count` must be at most 1, or a wake-up would
+    /// be missed.
+    fn enter(&mut self, count: usize, limit: Option<Duration>) -> io::Result<()> {
+        if count > 0 && !self.polling_waker {
+            let entry = opcode::PollAdd::new(Fd(self.waker.0.as_raw_fd()), libc::POLLIN as u32).build();
+            // SAFETY: this operation touches no memory of this process, and the kernel holds the
+            // descriptor's file itself.
+            self.polling_waker = unsafe { self.ring.submission().push(&entry.user_data(WAKE_EVENT)) }.is_ok();
         }
         let limit = limit.map(Timespec::from);
         let mut args = SubmitArgs::new();
@@ -180,13 +186,12 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Moves what has been answered into `into`: the read, with its buffer filled as far as the answer did, and how
-    /// many bytes that were.
-    pub(super) fn reap(&mut self, into: &mut Vec<(Read<T>, Result<usize, Errno>)>) {
+    /// Moves the completed reads into `into`, with filled buffers and the number of bytes read.
+    pub(super) fn reap(&mut self, into: &mut Vec<(RingRead<T>, Result<usize, Errno>)>) {
         for completion in self.ring.completion() {
-            if completion.user_data() == BELL {
-                self.bell.silence();
-                self.listening = false;
+            if completion.user_data() == WAKE_EVENT {
+                self.waker.reset();
+                self.polling_waker = false;
                 continue;
             }
             let at = completion.user_data() as usize;
@@ -196,9 +201,9 @@ impl<T> Ring<T> {
                 .map_err(|_| Errno::from_raw_os_error(-completion.result()));
             let answer = answer.and_then(|count| {
                 read.buffer.fill(|empty| {
-                    // SAFETY: the kernel says that it has written the first `count` bytes of what was the empty part
-                    // when the read was pushed; the buffer has been in its slot since, so it still is. The kernel is
-                    // done with the memory.
+                    // SAFETY: the kernel reports that it has written the first `count` bytes of the
+                    // empty part at the time of the push. The buffer has been in its slot since, so
+                    // that part is the same. The kernel no longer uses the memory.
                     Ok(unsafe { empty[..count].assume_init_mut() })
                 })
             });
@@ -207,9 +212,9 @@ impl<T> Ring<T> {
     }
 }
 
-impl<T> Drop for Ring<T> {
+impl<T> Drop for ReadRing<T> {
     fn drop(&mut self) {
-        if self.under_way() > 0 {
+        if self.in_flight() > 0 {
             // The kernel may still write to their memory.
             std::mem::forget(std::mem::take(&mut self.slots));
         }
@@ -234,8 +239,8 @@ mod tests {
         (directory, Arc::new(file), content)
     }
 
-    fn ring<T>(depth: usize) -> Option<Ring<T>> {
-        match Ring::new(depth) {
+    fn ring<T>(depth: usize) -> Option<ReadRing<T>> {
+        match ReadRing::new(depth) {
             Ok(ring) => Some(ring),
             Err(error) => {
                 println!("skipped: no io_uring here: {error}");
@@ -244,20 +249,20 @@ mod tests {
         }
     }
 
-    fn read<T>(file: &Arc<DirectFile>, blocks: usize, offset: u64, context: T) -> Read<T> {
+    fn read<T>(file: &Arc<DirectFile>, blocks: usize, offset: u64, context: T) -> RingRead<T> {
         let buffer = HeapBuffers.allocate(blocks * 4096, 4096).unwrap();
-        Read { file: Arc::clone(file), buffer, offset, context }
+        RingRead { file: Arc::clone(file), buffer, offset, context }
     }
 
-    /// Reads to the end, however many answers that takes; how many there were.
-    fn finish(ring: &mut Ring<usize>, wanted: usize) -> (Vec<Read<usize>>, usize) {
+    /// Completes all reads and returns them with the number of completions.
+    fn finish(ring: &mut ReadRing<usize>, wanted: usize) -> (Vec<RingRead<usize>>, usize) {
         let (mut done, mut answered, mut answers) = (Vec::new(), Vec::new(), 0);
         while done.len() < wanted {
             ring.wait().unwrap();
             ring.reap(&mut answered);
             for (read, answer) in answered.drain(..) {
                 answers += 1;
-                match read.file.goes_on(&read.buffer, answer).unwrap() {
+                match read.file.needs_more(&read.buffer, answer).unwrap() {
                     true => ring.push(read).unwrap(),
                     false => done.push(read),
                 }
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn short_reads_are_continued_to_the_end_of_the_buffer_or_the_file() {
+    fn short_reads_continue_to_the_end_of_buffer_or_file() {
         let (_directory, file, content) = file();
         let Some(mut ring) = ring(4) else { return };
         ring.push(read(&file, 5, 0, 0)).unwrap();
@@ -279,11 +284,11 @@ mod tests {
         assert_eq!(done[1].buffer.as_ref(), &content[3 * 4096..]);
         assert_eq!(done[2].buffer.as_ref(), &content[3 * 4096..], "the file ends before the buffer");
         assert!(answers >= 6, "{answers} answers");
-        assert_eq!((ring.free(), ring.under_way()), (4, 0));
+        assert_eq!((ring.free(), ring.in_flight()), (4, 0));
     }
 
     #[test]
-    fn a_ring_that_is_full_gives_the_read_back() {
+    fn full_ring_returns_the_read() {
         let (_directory, file, _) = file();
         let Some(mut ring) = ring(2) else { return };
         ring.push(read(&file, 1, 0, 7)).unwrap();
@@ -293,29 +298,29 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_ends_a_wait_each_time() {
+    fn waker_ends_each_wait() {
         let Some(mut ring) = ring::<()>(2) else { return };
-        let bell = ring.bell();
+        let waker = ring.waker();
         for _ in 0..3 {
             std::thread::scope(|scope| {
-                scope.spawn(|| bell.ring());
+                scope.spawn(|| waker.wake());
                 ring.wait().unwrap();
             });
             ring.reap(&mut Vec::new());
         }
-        ring.gather(1, Duration::from_millis(1)).unwrap();
+        ring.wait_for(1, Duration::from_millis(1)).unwrap();
         let mut answered = Vec::new();
         ring.reap(&mut answered);
         assert!(answered.is_empty());
     }
 
     #[test]
-    fn memory_that_the_kernel_may_still_write_to_is_never_freed() {
+    fn memory_of_reads_in_flight_is_never_freed() {
         let (_directory, file, _) = file();
         let Some(mut ring) = ring(2) else { return };
         let context = Arc::new(());
         ring.push(read(&file, 5, 0, Arc::clone(&context))).unwrap();
-        ring.hand_over().unwrap();
+        ring.submit().unwrap();
         drop(ring);
         assert_eq!(Arc::strong_count(&context), 2, "the read and its memory are leaked");
     }

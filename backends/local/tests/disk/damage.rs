@@ -1,4 +1,5 @@
-//! A flipped byte anywhere, a file that is too short, gone or another: nothing wrong is delivered, and no room is lost.
+//! Damaged, truncated, missing or foreign files: no wrong bytes are delivered, and no space is
+//! lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ fn file(directory: &Path, name: &str) -> PathBuf {
     place(directory, 1).join(name)
 }
 
-/// What is left of `cache` after `damage`: how many samples can be read; what was lost can be stored again.
+/// The number of readable samples of `cache` after `damage`. Lost samples can be stored again.
 fn after(cache: &Path, damage: impl FnOnce(&Path)) -> u64 {
     let directory = tempfile::tempdir().unwrap();
     copy(cache, directory.path());
@@ -63,7 +64,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 }
 
 #[test]
-fn a_flipped_byte_costs_what_it_hits() {
+fn flipped_byte_costs_only_its_record() {
     let cache = cache();
     let mut places: Vec<(&str, usize)> = (0..64 + SAMPLES as usize * 32).map(|at| ("index", at)).collect();
     let segment = "00000.segment";
@@ -78,7 +79,7 @@ fn a_flipped_byte_costs_what_it_hits() {
         let expected = match (name, record) {
             ("index", _) if place < 64 => 0,
             (_, 0) if name != "index" => 0,
-            // What fills a record up means nothing.
+            // The padding of a record is not used.
             (_, 1..) if place % 4096 >= 64 + small(record as u64 - 1).content.len() => SAMPLES,
             _ => SAMPLES - 1,
         };
@@ -87,7 +88,7 @@ fn a_flipped_byte_costs_what_it_hits() {
 }
 
 #[test]
-fn a_truncated_file_costs_what_was_cut() {
+fn truncated_file_costs_only_the_lost_records() {
     let cache = cache();
     for length in (0..64 + SAMPLES as usize * 32).step_by(7) {
         let left = after(cache.path(), |copy| edit(&file(copy, "index"), |bytes| bytes.truncate(length)));
@@ -101,7 +102,7 @@ fn a_truncated_file_costs_what_was_cut() {
 }
 
 #[test]
-fn a_lost_file_costs_what_was_in_it() {
+fn lost_file_costs_only_its_records() {
     let cache = cache();
     for name in ["index", "00000.segment", "lock"] {
         let left = after(cache.path(), |copy| fs::remove_file(file(copy, name)).unwrap());
@@ -110,7 +111,7 @@ fn a_lost_file_costs_what_was_in_it() {
 }
 
 #[test]
-fn another_version_is_begun_afresh() {
+fn cache_of_another_version_is_replaced() {
     let cache = cache();
     for name in ["index", "00000.segment"] {
         assert_eq!(after(cache.path(), |copy| edit(&file(copy, name), |bytes| bytes[8] += 1)), 0, "{name}");
@@ -118,7 +119,7 @@ fn another_version_is_begun_afresh() {
 }
 
 #[test]
-fn records_that_changed_places_are_not_taken_for_each_other() {
+fn swapped_records_are_never_mistaken() {
     let cache = cache();
     let left = after(cache.path(), |copy| {
         edit(&file(copy, "00000.segment"), |bytes| {
@@ -140,10 +141,10 @@ fn records_that_changed_places_are_not_taken_for_each_other() {
     assert_eq!(left, 0);
 }
 
-/// Noise, zeros, nothing, another kind of file: what has our name in our place is ours.
+/// Noise, zeros, an empty file or another kind of object under the name of a cache file.
 #[test]
 // semantics: DISK-9
-fn whatever_has_a_files_name_is_begun_afresh() {
+fn foreign_object_with_a_cache_file_name_is_replaced() {
     let cache = cache();
     for name in ["index", "00000.segment"] {
         for length in [0, 8, 64, 4096, 50_000] {
@@ -176,7 +177,7 @@ fn whatever_has_a_files_name_is_begun_afresh() {
 }
 
 #[test]
-fn a_zeroed_segment_gives_its_room_back_and_a_zeroed_cache_is_removed() {
+fn zeroed_segment_is_freed_and_zeroed_cache_removed() {
     let cache = cache();
     edit(&file(cache.path(), "00000.segment"), |bytes| bytes.fill(0));
     let tier = open(cache.path(), 4 << 20);
@@ -196,7 +197,7 @@ fn a_zeroed_segment_gives_its_room_back_and_a_zeroed_cache_is_removed() {
 
 #[test]
 // semantics: DISK-19
-fn what_cannot_be_removed_is_named_and_stays_listed() {
+fn unremovable_files_are_named_and_stay_listed() {
     let cache = cache();
     fs::remove_file(file(cache.path(), "00000.segment")).unwrap();
     fs::create_dir(file(cache.path(), "00000.segment")).unwrap();
@@ -204,7 +205,7 @@ fn what_cannot_be_removed_is_named_and_stays_listed() {
     let removed = disk::clean(cache.path(), &Rule::dataset(DatasetIdentity(1))).unwrap();
     assert_eq!(removed[0].left, [file(cache.path(), "00000.segment")]);
     assert!(disk::list(cache.path()).unwrap().iter().any(|entry| entry.identity == DatasetIdentity(1)));
-    // A cache that has lost its lock is listed and removed, too.
+    // A cache without its lock is listed and removed too.
     fs::remove_file(file(cache.path(), "lock")).unwrap();
     fs::remove_dir_all(file(cache.path(), "00000.segment")).unwrap();
     fs::write(file(cache.path(), "00003.segment"), "x").unwrap();
@@ -215,7 +216,7 @@ fn what_cannot_be_removed_is_named_and_stays_listed() {
 }
 
 #[test]
-fn a_directory_in_the_place_of_a_lock_locks_and_is_removed() {
+fn directory_in_place_of_a_lock_locks_and_is_removed() {
     let cache = cache();
     fs::remove_file(file(cache.path(), "lock")).unwrap();
     fs::create_dir(file(cache.path(), "lock")).unwrap();
@@ -228,7 +229,7 @@ fn a_directory_in_the_place_of_a_lock_locks_and_is_removed() {
 }
 
 #[test]
-fn a_directory_in_the_place_of_a_file_is_named() {
+fn directory_in_place_of_a_file_is_named() {
     let cache = cache();
     let owner = root(cache.path()).join("owner");
     for path in [file(cache.path(), "index"), owner] {
@@ -242,9 +243,9 @@ fn a_directory_in_the_place_of_a_file_is_named() {
     open(cache.path(), 4 << 20);
 }
 
-/// Damage under a tier that is open: the read says so once, and the sample can be stored again.
+/// Damage under an open tier: the read reports it once, and the sample can be stored again.
 #[test]
-fn a_byte_that_flips_under_an_open_tier_is_corrupt_and_then_absent() {
+fn byte_flipped_under_an_open_tier_is_corrupt_then_absent() {
     let cache = cache();
     let tier = open(cache.path(), 4 << 20);
     let segment = files(cache.path()).into_iter().find(|path| path.ends_with("00000.segment")).unwrap();

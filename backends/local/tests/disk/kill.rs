@@ -1,12 +1,13 @@
-//! Processes that are really killed, at any moment.
+//! Processes that are killed at random moments.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use foreread_tier::CacheTier;
+use foreread_types::SplitMix64;
 
-use crate::rig::{Draw, config, copy, known, open_as, run, seed, size_of, store, taken, verify};
+use crate::rig::{config, copy, known, open_as, run, seed, size_of, store, taken, verify};
 
 const CAPACITY: u64 = 24 << 20;
 const IDS: u64 = 400;
@@ -20,11 +21,11 @@ fn open(directory: &Path) -> foreread_local::DiskTier {
     open_as(config).unwrap()
 }
 
-/// The process that is killed; without a directory from its parent it does nothing.
+/// The process to be killed. Without a directory from its parent it does nothing.
 #[test]
-fn child() {
+fn child_process() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
-    let mut draw = Draw(std::env::var(SEED).unwrap().parse().unwrap());
+    let mut draw = SplitMix64(std::env::var(SEED).unwrap().parse().unwrap());
     let tier = open(Path::new(&directory));
     run(async {
         loop {
@@ -42,14 +43,14 @@ fn child() {
 }
 
 #[test]
-fn a_killed_process_leaves_only_whole_samples() {
+fn killed_process_leaves_only_whole_samples() {
     let rounds = if std::env::var_os("FOREREAD_SOAK").is_some() { 500 } else { 20 };
-    let mut draw = Draw(seed());
+    let mut draw = SplitMix64(seed());
     let directory = tempfile::tempdir().unwrap();
     let mut found = 0;
     for round in 0..rounds {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "kill::child", "--nocapture"])
+            .args(["--exact", "kill::child_process", "--nocapture"])
             .env(DIRECTORY, directory.path())
             .env(SEED, draw.below(u64::MAX).to_string())
             .stdout(Stdio::null())
@@ -80,10 +81,10 @@ fn a_killed_process_leaves_only_whole_samples() {
     assert!(found > 0 && size_of(0) == 0);
 }
 
-/// The same, seen from another side: copies of a live directory, taken while it is written.
+/// The same with copies of a live directory while it is written.
 #[test]
-fn any_moment_of_a_directory_is_a_usable_cache() {
-    let mut draw = Draw(seed());
+fn copy_of_a_live_directory_is_a_usable_cache() {
+    let mut draw = SplitMix64(seed());
     let directory = tempfile::tempdir().unwrap();
     let tier = open(directory.path());
     std::thread::scope(|scope| {

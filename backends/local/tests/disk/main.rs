@@ -1,4 +1,5 @@
-//! The disk tier, on a real file system, read by threads. The same tests read by a ring in `disk_ring`.
+//! The disk tier on a real file system, read by threads. `disk_ring` runs the same tests with a
+//! ring.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 
@@ -14,7 +15,7 @@ mod space;
 mod tier;
 mod users;
 
-/// What carries the reads out in this program's tests.
+/// The reader of this program's tests.
 fn reader() -> foreread_local::disk::DiskReader {
     foreread_local::disk::DiskReader::Threads
 }

@@ -1,4 +1,4 @@
-//! What a recorder sees of a tier.
+//! The metrics of a tier.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use crate::rig::{files, known, open, read, run, store};
 
 #[test]
-fn a_recorder_sees_what_happens_and_what_is_held() {
+fn metrics_count_events_and_held_bytes() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let seen = || -> BTreeMap<String, f64> {
@@ -22,7 +22,7 @@ fn a_recorder_sees_what_happens_and_what_is_held() {
         all.into_iter().map(|(key, _, _, found)| (key.key().name().to_owned(), value(found))).collect()
     };
     let directory = tempfile::tempdir().unwrap();
-    // Handles are registered when the tier is opened; its threads use them from then on.
+    // The handles are registered when the tier is opened, and its threads use them from then on.
     let tier = metrics::with_local_recorder(&recorder, || open(directory.path(), 8 << 20));
     let mut bytes = 0;
     run(async {

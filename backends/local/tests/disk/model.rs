@@ -28,9 +28,9 @@ enum Step {
     Read {
         id: u64,
     },
-    /// An orderly end, and a new start.
+    /// A flush and a new start.
     Reopen,
-    /// The files as they are at this moment, while the tier goes on writing, opened by another.
+    /// Another tier opens a copy of the files while this one goes on writing.
     Crash,
 }
 
@@ -47,7 +47,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// What may be kept of a sample: the lengths that it may have, and whether it has to be there.
+/// The possible lengths of a cached sample, and whether it must be present.
 #[derive(Clone, Debug, Default)]
 struct Expected {
     sizes: Vec<u64>,
@@ -93,7 +93,7 @@ fn follow(steps: Vec<Step>) {
             Step::Reopen => {
                 drop(tier);
                 tier = open(directory.path());
-                // What was on its way has arrived.
+                // Queued samples were written.
                 for id in 0..IDS {
                     check(&tier, id, model.get(&id), true);
                 }
@@ -141,10 +141,15 @@ fn check(tier: &foreread_local::DiskTier, id: u64, expected: Option<&Expected>, 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 40,
+        max_shrink_iters: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn any_sequence_of_operations_agrees_with_a_map(steps in steps()) {
+    fn tier_agrees_with_a_map_over_random_operations(steps in steps()) {
         follow(steps);
     }
 }

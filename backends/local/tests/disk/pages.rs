@@ -6,13 +6,14 @@ use std::path::Path;
 
 use crate::rig::{Mount, files, open, read, run, sample, store};
 
-/// How many of a file's pages the page cache holds, and of how many. (To try to read them would read them ahead.)
+/// The number of a file's pages in the page cache, and of all its pages. Reading them would cause
+/// read-ahead.
 fn cached(path: &Path) -> (usize, usize) {
     let file = fs::File::open(path).unwrap();
     let length = file.metadata().unwrap().len() as usize;
     let mut held = vec![0u8; length.div_ceil(4096)];
-    // SAFETY: a new mapping of an open file that nobody touches through it; `mincore` writes one byte for each of its
-    // pages, which is what `held` has; it is unmapped here, and nothing refers to it afterwards.
+    // SAFETY: a new mapping of an open file that is not accessed. `mincore` writes one byte per
+    // page, and `held` has as many. It is unmapped here, and no reference remains.
     let asked = unsafe {
         let (none, shared) = (libc::PROT_NONE, libc::MAP_SHARED);
         let start = libc::mmap(std::ptr::null_mut(), length, none, shared, file.as_raw_fd(), 0);
@@ -51,7 +52,7 @@ fn writes_and_reads_leave_no_pages(directory: &Path) {
 }
 
 #[test]
-fn the_page_cache_does_not_grow() {
+fn page_cache_does_not_grow() {
     let directory = tempfile::tempdir().unwrap();
     if fs::File::open(directory.path()).is_ok_and(|file| {
         rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type as u64 & 0xFFFF_FFFF == 0x0102_1994)
@@ -63,7 +64,7 @@ fn the_page_cache_does_not_grow() {
 }
 
 #[test]
-fn nor_where_the_disk_is_a_file() {
+fn page_cache_does_not_grow_on_a_loop_device() {
     match Mount::ext4(128 << 20) {
         Some(mount) => writes_and_reads_leave_no_pages(&mount.path()),
         None => println!("skipped: ext4 cannot be mounted here"),

@@ -1,4 +1,4 @@
-//! Reads that are dropped, that outlive their tier, and tiers that are dropped while they write.
+//! Dropped reads, reads that outlive their tier, and tiers that are dropped while they write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ fn fill(tier: &DiskTier, count: u64, size: u64) -> Vec<Known> {
     known
 }
 
-/// Counts what is asked for, which is what is read.
+/// Counts allocations, which is the number of executed reads.
 #[derive(Debug, Default)]
 struct Counting(AtomicUsize);
 
@@ -38,7 +38,7 @@ impl Buffers for Counting {
 }
 
 #[test]
-fn what_has_not_begun_when_its_stream_is_dropped_is_not_read() {
+fn queued_read_whose_future_is_dropped_is_not_executed() {
     let directory = tempfile::tempdir().unwrap();
     let buffers = Arc::new(Counting::default());
     let tier =
@@ -47,7 +47,7 @@ fn what_has_not_begun_when_its_stream_is_dropped_is_not_read() {
     let all: Vec<Known> = known.iter().cycle().take(4000).cloned().collect();
     run(async {
         drop(tier.read_all(requests(&all)));
-        // Queued behind them, so once this is answered they have been passed over.
+        // It is queued after them, so its answer means that they were skipped.
         assert_eq!(read(&tier, &known[3]).await.unwrap(), known[3].content);
     });
     let read = buffers.0.load(Ordering::Relaxed);
@@ -82,9 +82,9 @@ fn reads_that_outlive_their_tier_are_answered() {
     assert!(closed > 0, "all 400 were read before the tier was dropped");
 }
 
-/// Memory that is at fault costs the reads that asked for it.
+/// A panic of the allocator costs only the reads that called it.
 #[test]
-fn a_panic_in_the_memory_is_the_answer_of_its_read() {
+fn panic_in_the_allocator_is_the_error_of_its_read() {
     #[derive(Debug)]
     struct Exploding(AtomicUsize);
     impl Buffers for Exploding {
@@ -106,10 +106,10 @@ fn a_panic_in_the_memory_is_the_answer_of_its_read() {
     });
 }
 
-/// A program near its limit of memory once lost its cache so.
+/// A program near its memory limit once lost its cache.
 #[test]
 // semantics: DISK-17
-fn record_for_which_there_is_no_memory_is_kept() {
+fn record_is_kept_when_no_memory_is_left_to_read_it() {
     #[derive(Debug)]
     struct Scarce(AtomicUsize);
     impl Buffers for Scarce {
@@ -130,10 +130,10 @@ fn record_for_which_there_is_no_memory_is_kept() {
     });
 }
 
-/// What the drop of a tier leaves to its threads is there for the next one, which waits for it.
+/// The threads of a dropped tier finish its writes, and the next tier waits for them.
 #[test]
 // semantics: DISK-21
-fn a_tier_that_is_dropped_while_it_writes_loses_nothing() {
+fn tier_dropped_while_it_writes_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     for round in 1..=3 {
         let tier = open_as(config(directory.path(), 256 << 20).when_owned(WhenOwned::Refuse)).unwrap();
@@ -143,7 +143,7 @@ fn a_tier_that_is_dropped_while_it_writes_loses_nothing() {
             for id in (round - 1) * 60..round * 60 {
                 let known = sample(id, 500_000);
                 let room = tier.reserve(tier.footprint().of(500_000)).unwrap();
-                // Begun, and never waited for.
+                // Started and never awaited.
                 let sample = Sample::uncharged(known.content.clone());
                 let _ = futures::poll!(Box::pin(tier.store(room, known.key, sample)));
             }
@@ -154,7 +154,7 @@ fn a_tier_that_is_dropped_while_it_writes_loses_nothing() {
 }
 
 #[test]
-fn flushing_waits_for_what_is_on_its_way() {
+fn flush_waits_for_queued_samples() {
     let directory = tempfile::tempdir().unwrap();
     let tier = open(directory.path(), 64 << 20);
     run(async {

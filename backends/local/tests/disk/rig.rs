@@ -1,4 +1,4 @@
-//! A directory, the datasets that are kept in it, and what has to come back.
+//! A directory, its datasets and their expected contents.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -35,17 +35,17 @@ pub fn open_as(config: DiskConfig) -> Result<DiskTier, TierError> {
     DiskTier::open(config, &datasets(), Arc::new(HeapBuffers))
 }
 
-/// Where this user's cache in a directory is.
+/// This user's cache in a directory.
 pub fn root(directory: &Path) -> PathBuf {
     directory.join(format!("foreread-cache-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// Where the cache of the dataset `print` in it is.
+/// The cache of the dataset `print` in a directory.
 pub fn place(directory: &Path, print: u128) -> PathBuf {
     root(directory).join(DatasetIdentity(print).to_string())
 }
 
-/// The sample `id` of dataset 0, `size` bytes long; its content depends on both.
+/// The sample `id` of dataset 0 with `size` bytes. Its content depends on both.
 pub fn sample(id: u64, size: u64) -> Known {
     let path = format!("samples/{id}");
     let content = content(9, &path, size);
@@ -53,7 +53,7 @@ pub fn sample(id: u64, size: u64) -> Known {
     Known { key: SampleKey::new(DatasetId(0), SampleId(id)), object, content }
 }
 
-/// A length that belongs to a sample, so that nobody has to remember it.
+/// A fixed length per sample.
 pub fn size_of(id: u64) -> u64 {
     [0, 1, 100, 4032, 4033, 20_000, 70_001, 110_000][(id % 8) as usize] + id / 8 % 7
 }
@@ -67,7 +67,7 @@ pub fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("it hangs") })
 }
 
-/// Stores a sample and waits until it is there; `None` if there is no room for it.
+/// Stores a sample and waits until it is written. `None` if it does not fit.
 pub async fn store(tier: &DiskTier, known: &Known) -> Option<Result<(), TierError>> {
     let room = tier.reserve(tier.footprint().of(known.object.size))?;
     Some(tier.store(room, known.key, Sample::uncharged(known.content.clone())).await)
@@ -83,7 +83,8 @@ pub fn is_stored(tier: &DiskTier, known: &Known) -> bool {
     matches!(tier.lookup(known.key), Lookup::Stored)
 }
 
-/// Reads everything that a tier says it keeps of dataset 0; how many samples were right, the others were errors.
+/// Reads all cached samples of dataset 0. Returns the number of correct ones, the others are
+/// errors.
 ///
 /// # Panics
 /// If one is wrong.
@@ -105,7 +106,7 @@ pub async fn verify(tier: &DiskTier, known: impl Fn(u64) -> Known) -> u64 {
     right
 }
 
-/// The bytes that a directory and all below it take on the disk.
+/// The allocated bytes of a directory and everything below it.
 pub fn taken(path: &Path) -> u64 {
     let metadata = fs::symlink_metadata(path).unwrap();
     let below = match metadata.is_dir() {
@@ -115,7 +116,7 @@ pub fn taken(path: &Path) -> u64 {
     metadata.blocks() * 512 + below
 }
 
-/// The files below a directory, those that name others first, as a process that dies leaves them.
+/// The files below a directory, indexes first, as a crash leaves them.
 pub fn files(path: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).unwrap() {
@@ -129,11 +130,11 @@ pub fn files(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Copies a cache as it is at this moment.
+/// Copies a cache in its current state.
 pub fn copy(from: &Path, to: &Path) {
     for file in files(from) {
         let target = to.join(file.strip_prefix(from).unwrap());
-        // As a cache's directories are, whatever the umask.
+        // Private, as a cache's directories are, whatever the umask.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(target.parent().unwrap()).unwrap();
         match fs::copy(&file, &target) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // just removed
@@ -151,30 +152,17 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// SplitMix64.
-pub struct Draw(pub u64);
-
-impl Draw {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
-/// Runs a command; whether it succeeded.
+/// Runs a command and returns whether it succeeded.
 pub fn command(words: &[&str]) -> bool {
     let output = std::process::Command::new(words[0]).args(&words[1..]).output();
     output.is_ok_and(|output| output.status.success())
 }
 
-/// A file system of its own, unmounted at the end.
+/// A separate file system, unmounted at the end.
 pub struct Mount(pub tempfile::TempDir);
 
 impl Mount {
-    /// A tmpfs of `bytes`; `None` where that is not allowed.
+    /// A tmpfs of `bytes`. `None` where that is not permitted.
     pub fn tmpfs(bytes: u64) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let options = format!("size={bytes}");
@@ -211,11 +199,11 @@ static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Collects this program's warnings from now on.
 pub fn listen() {
-    // Another test of this program may listen already.
+    // Another test of this program may already collect them.
     let _ = tracing::subscriber::set_global_default(Listener);
 }
 
-/// The warnings about a directory, so far.
+/// The warnings about a directory so far.
 pub fn warnings(directory: &Path) -> Vec<String> {
     let about = directory.to_str().unwrap();
     WARNINGS.lock().unwrap().iter().filter(|line| line.contains(about)).cloned().collect()

@@ -10,7 +10,7 @@ use foreread_types::{DatasetId, DatasetIdentity};
 use crate::rig::{config, dataset, is_stored, known, open, open_as, place, read, run, sample, store, verify};
 
 #[test]
-fn the_second_is_refused_with_the_owners_name() {
+fn second_tier_is_refused_with_the_owners_process_id() {
     let directory = tempfile::tempdir().unwrap();
     let _owner = open(directory.path(), 8 << 20);
     let error = open_as(config(directory.path(), 8 << 20).when_owned(WhenOwned::Refuse)).unwrap_err();
@@ -21,7 +21,7 @@ fn the_second_is_refused_with_the_owners_name() {
 }
 
 #[test]
-fn the_second_reads_what_the_first_keeps_and_writes_nothing() {
+fn second_tier_reads_the_cache_and_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let owner = open(directory.path(), 8 << 20);
     run(async {
@@ -32,7 +32,7 @@ fn the_second_reads_what_the_first_keeps_and_writes_nothing() {
         assert_eq!(reader.access(), [Access::ReadOnly]);
         assert_eq!(verify(&reader, known).await, 20);
         assert!(reader.reserve(4096).is_none() && reader.capacity() == 0);
-        // What the owner adds and removes is seen after a while.
+        // The reader sees samples that the owner adds and removes.
         store(&owner, &known(30)).await.unwrap().unwrap();
         owner.remove(vec![known(3).key, known(4).key]).await;
         reader.refresh();
@@ -49,7 +49,7 @@ fn the_second_reads_what_the_first_keeps_and_writes_nothing() {
 }
 
 #[test]
-fn a_reader_follows_an_owner_that_begins_later() {
+fn reader_follows_an_owner_that_writes_later() {
     let directory = tempfile::tempdir().unwrap();
     let owner = open(directory.path(), 8 << 20);
     let reader = open_as(config(directory.path(), 8 << 20)).unwrap();
@@ -63,7 +63,7 @@ fn a_reader_follows_an_owner_that_begins_later() {
 }
 
 #[test]
-fn listing_and_cleaning_leave_alone_what_is_in_use() {
+fn list_and_clean_keep_caches_in_use() {
     let directory = tempfile::tempdir().unwrap();
     assert!(disk::list(directory.path()).unwrap().is_empty());
     assert!(disk::list(&directory.path().join("no/such")).is_err());
@@ -99,10 +99,10 @@ fn listing_and_cleaning_leave_alone_what_is_in_use() {
     assert_eq!(tier.stored(DatasetId(0)).samples, 0);
 }
 
-/// The owner of the directory has another dataset; somebody else fills the reader's.
+/// The owner of the directory has another dataset. A later owner stores the reader's.
 #[test]
 // semantics: DISK-19
-fn a_cache_that_a_reader_found_later_is_not_removed_under_it() {
+fn cache_that_a_reader_found_later_is_not_removed() {
     let directory = tempfile::tempdir().unwrap();
     let open_with = |print| {
         DiskTier::open(config(directory.path(), 8 << 20), &[dataset(print)], Arc::new(HeapBuffers)).unwrap()
@@ -124,7 +124,7 @@ fn a_cache_that_a_reader_found_later_is_not_removed_under_it() {
 }
 
 #[test]
-fn a_reader_follows_an_owner_that_uses_a_segments_number_again() {
+fn reader_follows_an_owner_that_reuses_a_segment_number() {
     let directory = tempfile::tempdir().unwrap();
     let config = || config(directory.path(), 32 << 20).with_segment(1 << 20);
     let owner = open_as(config()).unwrap();

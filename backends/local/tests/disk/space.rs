@@ -1,4 +1,4 @@
-//! Capacity is never exceeded, whatever happens; a disk that fails costs what it would have kept.
+//! The capacity is never exceeded, and a failing disk costs only cached samples.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use foreread_local::disk::{self, Access, DiskTier, Rule};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers, Sample};
-use foreread_types::{DatasetId, DatasetIdentity};
+use foreread_types::{DatasetId, DatasetIdentity, SplitMix64};
 
 use crate::rig::{
-    Draw, Mount, config, copy, dataset, is_stored, known, listen, open, open_as, place, read, root, run,
-    sample, seed, store, taken, verify, warnings,
+    Mount, config, copy, dataset, is_stored, known, listen, open, open_as, place, read, root, run, sample,
+    seed, store, taken, verify, warnings,
 };
 
 #[test]
-fn capacity_is_never_exceeded_through_stores_removals_and_restarts() {
-    let mut draw = Draw(seed());
+fn capacity_is_never_exceeded() {
+    let mut draw = SplitMix64(seed());
     let directory = tempfile::tempdir().unwrap();
     let capacity = 6 << 20;
     for _ in 0..4 {
@@ -42,7 +42,7 @@ fn capacity_is_never_exceeded_through_stores_removals_and_restarts() {
 }
 
 #[test]
-fn a_smaller_capacity_drops_what_does_not_fit() {
+fn smaller_capacity_drops_the_excess() {
     let directory = tempfile::tempdir().unwrap();
     let tier = open(directory.path(), 32 << 20);
     run(async {
@@ -59,7 +59,7 @@ fn a_smaller_capacity_drops_what_does_not_fit() {
 }
 
 #[test]
-fn old_caches_go_only_when_their_room_is_needed_oldest_first_and_never_in_use() {
+fn old_caches_are_removed_only_for_needed_space() {
     let directory = tempfile::tempdir().unwrap();
     let fill = |print: u128, samples: u64| {
         let mut dataset = dataset(print);
@@ -97,7 +97,7 @@ fn old_caches_go_only_when_their_room_is_needed_oldest_first_and_never_in_use() 
     let entries = disk::list(directory.path()).unwrap();
     assert!(entries[0].in_use && !entries[1].in_use);
     drop(reader);
-    // A child that another test starts has this process's locks until it runs its own program.
+    // A child of another test holds this process's locks until it executes its own program.
     let mut cleaned = 0;
     for _ in 0..1000 {
         cleaned += disk::clean(directory.path(), &Rule::all()).unwrap().len();
@@ -112,7 +112,7 @@ fn old_caches_go_only_when_their_room_is_needed_oldest_first_and_never_in_use() 
 
 #[test]
 // semantics: DISK-10, DISK-22
-fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
+fn full_disk_costs_only_samples_that_do_not_fit() {
     listen();
     for (kind, mount) in [("tmpfs", Mount::tmpfs(6 << 20)), ("ext4", Mount::ext4(24 << 20))] {
         let Some(mount) = mount else {
@@ -135,14 +135,14 @@ fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
             }
             let kept = verify(&tier, |id| sample(id, 100_000)).await;
             assert!(kept > 20 && kept + refused == 400, "{kind}: {kept} kept, {refused} refused");
-            // Room that is given back is not taken again in this run, but in the next.
+            // Freed space is not used again in this run, but in the next.
             tier.remove((0..20).map(|id| sample(id, 100_000).key).collect()).await;
         });
         let counts = tier.counts();
         assert!((1..=refused).contains(&counts.failed), "{kind}: {counts:?}, {refused} refused");
         let said = warnings(&mount.path());
         assert_eq!(said.len(), 1, "{kind}: one line for it: {said:?}");
-        assert!(said[0].contains("takes nothing more") && said[0].contains("free some"), "{said:?}");
+        assert!(said[0].contains("only read from now on") && said[0].contains("free some"), "{said:?}");
         drop(tier);
         let tier = open();
         run(async {
@@ -153,10 +153,10 @@ fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
     }
 }
 
-/// What a disk that fails, or a kernel that makes its file system read-only, looks like from above.
+/// A failing disk, or a file system that the kernel makes read-only.
 #[test]
 // semantics: DISK-22
-fn a_disk_that_fails_under_an_open_tier_costs_misses_only() {
+fn disk_failing_under_an_open_tier_costs_only_misses() {
     static SHUTDOWN: libc::c_ulong = 0x8004_587D; // EXT4_IOC_SHUTDOWN
     static NOT_EVEN_THE_LOG: u32 = 2;
     let Some(mount) = Mount::ext4(32 << 20) else {
@@ -170,7 +170,7 @@ fn a_disk_that_fails_under_an_open_tier_costs_misses_only() {
             store(&tier, &known(id)).await.unwrap().unwrap();
         }
         let root = fs::File::open(mount.path()).unwrap();
-        // SAFETY: the descriptor is open, and this request reads one `u32` from the address that it is given.
+        // SAFETY: the descriptor is open, and this request reads one `u32` from the given address.
         let done = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &raw const NOT_EVEN_THE_LOG) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
         let several = [50, 51, 52].map(known);
@@ -188,7 +188,7 @@ fn a_disk_that_fails_under_an_open_tier_costs_misses_only() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_named_with_the_remedy() {
+fn unusable_directory_is_named_with_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "x").unwrap();
@@ -209,7 +209,7 @@ fn a_directory_that_cannot_be_used_is_named_with_the_remedy() {
     }
 }
 
-/// Remounts a file system read-only. The tier's threads close its files after it was dropped.
+/// Remounts a file system read-only. The threads of a dropped tier close its files later.
 fn make_read_only(path: &std::path::Path) {
     let remount = || crate::rig::command(&["mount", "-o", "remount,ro", path.to_str().unwrap()]);
     let start = std::time::Instant::now();
@@ -250,14 +250,14 @@ fn read_only_directory_is_used_if_it_holds_the_dataset() {
     }
 }
 
-/// Takes every byte of a file system that is left.
+/// Fills the free space of a file system.
 fn fill(path: &std::path::Path) {
     use std::io::Write;
     let mut file = fs::File::create(path.join("others")).unwrap();
     for size in [1 << 20, 4096, 1] {
         while file.write(&vec![1; size]).is_ok_and(|written| written > 0) {}
     }
-    // What goes by the page cache fails later only.
+    // Buffered writes would fail only later.
     while file.sync_all().is_err() {}
 }
 
@@ -283,7 +283,7 @@ fn full_disk_at_the_start_costs_one_warning() {
 
 #[test]
 // semantics: DISK-10
-fn full_disk_at_the_start_leaves_what_is_kept_there() {
+fn full_disk_at_the_start_keeps_existing_samples() {
     listen();
     for (kind, mount) in [("tmpfs", Mount::tmpfs(6 << 20)), ("ext4", Mount::ext4(24 << 20))] {
         let Some(mount) = mount else {
@@ -300,7 +300,7 @@ fn full_disk_at_the_start_leaves_what_is_kept_there() {
         drop(tier);
         assert_eq!(disk::list(&path).unwrap().len(), 2); // waits for the last writes
         fill(&path);
-        // With its index as it is, and with one that has to be rewritten, for which there is no room.
+        // With a valid index, and with one that must be rewritten, for which there is no space.
         for damage in [false, true] {
             if damage {
                 let index = fs::File::options().write(true).open(place(&path, 1).join("index")).unwrap();
@@ -325,7 +325,7 @@ fn full_disk_at_the_start_leaves_what_is_kept_there() {
 }
 
 #[test]
-fn files_that_are_not_ours_are_neither_changed_nor_removed() {
+fn foreign_files_are_neither_changed_nor_removed() {
     let directory = tempfile::tempdir().unwrap();
     let tier = open(directory.path(), 8 << 20);
     run(store(&tier, &known(5))).unwrap().unwrap();
@@ -355,7 +355,7 @@ fn files_that_are_not_ours_are_neither_changed_nor_removed() {
 }
 
 #[test]
-fn a_cache_that_was_copied_to_another_directory_works_there() {
+fn cache_copied_to_another_directory_works_there() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let tier = open(from.path(), 8 << 20);
     run(store(&tier, &known(7))).unwrap().unwrap();
@@ -366,7 +366,7 @@ fn a_cache_that_was_copied_to_another_directory_works_there() {
 
 #[test]
 // semantics: DISK-20
-fn a_directory_that_is_named_twice_is_refused_even_if_it_is_not_there_yet() {
+fn directory_given_twice_is_refused_even_if_missing() {
     let parent = tempfile::tempdir().unwrap();
     let at = |name: &str| parent.path().join(name);
     for name in ["there", "linked"] {
@@ -385,7 +385,7 @@ fn a_directory_that_is_named_twice_is_refused_even_if_it_is_not_there_yet() {
 }
 
 #[test]
-fn capacities_whose_sum_is_too_large_for_a_number_do_not_overflow() {
+fn sum_of_capacities_does_not_overflow() {
     let parent = tempfile::tempdir().unwrap();
     let both = ["a", "b"].map(|name| (parent.path().join(name), 15_000_000 << 40));
     let tier = open_as(foreread_local::DiskConfig::new(both).with_reader(crate::reader())).unwrap();
@@ -396,7 +396,7 @@ fn capacities_whose_sum_is_too_large_for_a_number_do_not_overflow() {
 
 #[test]
 // semantics: DISK-20
-fn a_capacity_that_cannot_hold_a_sample_is_refused_with_the_least() {
+fn capacity_below_one_sample_is_refused_with_the_minimum() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("small");
     let refused = |capacity| {
@@ -414,14 +414,14 @@ fn a_capacity_that_cannot_hold_a_sample_is_refused_with_the_least() {
     assert!(taken(&path) <= least);
 }
 
-/// Where it cannot be read or written, a segment keeps its room.
+/// A segment that cannot be opened keeps its space.
 #[test]
-fn a_segment_that_cannot_be_opened_is_counted() {
+fn segment_that_cannot_be_opened_is_charged() {
     let directory = tempfile::tempdir().unwrap();
     let (capacity, held) = (6 << 20, 2 << 20);
     drop(open(directory.path(), capacity));
     let segment = place(directory.path(), 1).join("00000.segment");
-    // Reading it fails for root, too.
+    // Reading it fails for root too.
     fs::create_dir(&segment).unwrap();
     fs::write(segment.join("file"), vec![1; held as usize]).unwrap();
     for _ in 0..2 {
@@ -441,11 +441,11 @@ fn a_segment_that_cannot_be_opened_is_counted() {
 
 /// The second store waits for the first one's write, which fails.
 #[test]
-fn a_sample_whose_write_fails_is_stored_for_nobody() {
+fn failed_write_fails_all_stores_of_its_sample() {
     let directory = tempfile::tempdir().unwrap();
     let tier = open(directory.path(), 64 << 20);
     fs::remove_dir_all(root(directory.path())).unwrap();
-    // Copying the first takes long enough for the others to be asked for meanwhile.
+    // Copying the first takes long enough for the others to be queued.
     let samples = [sample(0, 16 << 20), sample(1, 1 << 20), sample(1, 1 << 20)];
     let stores: Vec<_> = samples
         .iter()

@@ -1,4 +1,4 @@
-//! What it promises as a tier and as a cache.
+//! The contracts of a tier and of a cache.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::rig::{config, is_stored, known, open, open_as, read, run, sample, sto
 
 #[tokio::test]
 // semantics: DISK-23
-async fn it_keeps_the_contract() {
+async fn cache_conformance() {
     let directory = tempfile::tempdir().unwrap();
     conformance::cache(Arc::new(open(directory.path(), 16 << 20))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn it_keeps_the_contract_on_several_threads_directories_and_small_segments() {
+async fn cache_conformance_with_several_directories() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(&directory.path().join("a"), 12 << 20).with_segment(1 << 20);
     config.directories.push((directory.path().join("b"), 20 << 20).into());
@@ -30,7 +30,7 @@ async fn it_keeps_the_contract_on_several_threads_directories_and_small_segments
 }
 
 #[test]
-fn a_warm_start_finds_everything_again_and_goes_on() {
+fn warm_start_recovers_all_samples_and_continues() {
     let directory = tempfile::tempdir().unwrap();
     let mut bytes = 0;
     for round in 0..4 {
@@ -51,7 +51,7 @@ fn a_warm_start_finds_everything_again_and_goes_on() {
 }
 
 #[test]
-fn what_was_removed_stays_removed_after_a_warm_start() {
+fn removed_samples_stay_removed_after_a_warm_start() {
     let directory = tempfile::tempdir().unwrap();
     let tier = open(directory.path(), 64 << 20);
     run(async {
@@ -68,7 +68,7 @@ fn what_was_removed_stays_removed_after_a_warm_start() {
 }
 
 #[test]
-fn datasets_with_one_fingerprint_are_one() {
+fn datasets_with_one_identity_share_a_cache() {
     let directory = tempfile::tempdir().unwrap();
     let dataset = DatasetOnDisk { identity: DatasetIdentity(7), samples: 10, bytes: 1000 };
     let datasets = [dataset, dataset];
@@ -83,7 +83,7 @@ fn datasets_with_one_fingerprint_are_one() {
 }
 
 #[test]
-fn samples_that_are_not_the_runs_and_room_that_is_not_the_tiers_are_refused() {
+fn foreign_samples_and_charges_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let tier = open(directory.path(), 8 << 20);
     let other = Budget::new(1 << 20);
@@ -100,9 +100,10 @@ fn samples_that_are_not_the_runs_and_room_that_is_not_the_tiers_are_refused() {
     assert_eq!(tier.free(), tier.capacity());
 }
 
-/// Write-behind: the look-ahead is given back as soon as the copy is made, what does not fit is refused at once.
+/// Write-behind: the look-ahead is freed after the copy, and samples that do not fit are refused at
+/// once.
 #[test]
-fn a_full_write_behind_refuses_at_once_and_counts() {
+fn full_write_queue_refuses_at_once_and_counts() {
     let directory = tempfile::tempdir().unwrap();
     let tier = open_as(config(directory.path(), 256 << 20).with_write_behind(4 << 20)).unwrap();
     let big: Vec<_> = (0..64).map(|id| sample(id, 1 << 20)).collect();
@@ -121,7 +122,7 @@ fn a_full_write_behind_refuses_at_once_and_counts() {
                 std::task::Poll::Pending => waiting.push(stored),
             }
         }
-        // Each was polled once. Had one waited for the disk, there would have been room for the next.
+        // Each was polled once. If one had waited for the disk, the next would have found space.
         assert!(refused > 0, "64 MiB at once fit 4 MiB of write-behind");
         assert_eq!(tier.counts().skipped, refused);
         for stored in waiting {
@@ -134,7 +135,7 @@ fn a_full_write_behind_refuses_at_once_and_counts() {
 }
 
 #[test]
-fn a_sample_larger_than_write_behind_or_a_segment_is_kept_all_the_same() {
+fn sample_larger_than_write_behind_or_segment_is_stored() {
     let directory = tempfile::tempdir().unwrap();
     let config = config(directory.path(), 64 << 20).with_write_behind(1 << 20).with_segment(1 << 20);
     let tier = open_as(config).unwrap();
@@ -148,7 +149,7 @@ fn a_sample_larger_than_write_behind_or_a_segment_is_kept_all_the_same() {
 }
 
 #[test]
-fn samples_are_spread_over_directories_by_free_room() {
+fn samples_are_spread_over_directories_by_free_space() {
     let directory = tempfile::tempdir().unwrap();
     let paths = ["a", "b", "c"].map(|name| directory.path().join(name));
     let mut config = config(&paths[0], 6 << 20);
@@ -167,14 +168,14 @@ fn samples_are_spread_over_directories_by_free_room() {
         assert!(taken <= *capacity && taken > capacity / 2, "{taken} of {capacity} in {}", path.display());
     }
     drop(tier);
-    // The order of the directories is no part of what lies in them.
+    // The order of the directories does not affect their contents.
     config.directories.reverse();
     let tier = open_as(config).unwrap();
     assert_eq!(run(verify(&tier, |id| sample(id, 100_000))), stored);
 }
 
-/// Who comes second waits for the first one's write, even between the first one's two steps: to note that the sample is
-/// on its way, and to send it there.
+/// A second store waits for the first one's write, even between its two steps: to register the
+/// sample, and to queue it.
 #[test]
 fn second_store_of_a_sample_waits_for_the_first() {
     let directory = tempfile::tempdir().unwrap();
@@ -190,7 +191,7 @@ fn second_store_of_a_sample_waits_for_the_first() {
                     let known = sample(id, 100);
                     barrier.wait();
                     let stored = runtime.block_on(store(&tier, &known)).unwrap();
-                    // A thread that panicked would leave the others waiting.
+                    // A panic in one thread would leave the others waiting.
                     let right = stored.is_ok() && is_stored(&tier, &known);
                     wrong.fetch_add(u64::from(!right), std::sync::atomic::Ordering::Relaxed);
                 }

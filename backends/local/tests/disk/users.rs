@@ -1,6 +1,7 @@
-//! Directories that other users can write to: a cache is its user's alone, and what others plant is left alone.
+//! Directories that other users can write to: a cache is private, and planted objects are left
+//! unchanged.
 //!
-//! Only root can give files away. Where the tests run as another user, these parts are skipped.
+//! Only root can change owners. These parts are skipped where the tests run as another user.
 
 use std::ffi::CString;
 use std::fs;
@@ -46,7 +47,7 @@ fn roots(directory: &Path) -> Vec<PathBuf> {
     (0..4).map(|at| if at == 0 { first.clone().into() } else { format!("{first}.{at}").into() }).collect()
 }
 
-/// Gives a tree away.
+/// Changes the owner of a tree.
 fn give_away(path: &Path) {
     for path in files(path).iter().flat_map(|file| file.ancestors()).filter(|found| found.starts_with(path)) {
         chown(path, Some(STRANGER), Some(STRANGER)).unwrap();
@@ -56,11 +57,11 @@ fn give_away(path: &Path) {
 
 fn make_fifo(path: &Path) {
     let path = CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: the path ends with a zero byte and lives longer than the call.
+    // SAFETY: the path ends with a zero byte and outlives the call.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0);
 }
 
-/// Everything below a path that could have been changed: names, kinds, owners, modes, times, contents.
+/// Everything that could be changed below a path: names, kinds, owners, modes, times, contents.
 fn picture(path: &Path) -> Vec<String> {
     let metadata = fs::symlink_metadata(path).unwrap();
     let (inode, mode) = (metadata.ino(), metadata.mode());
@@ -77,7 +78,7 @@ fn picture(path: &Path) -> Vec<String> {
     lines
 }
 
-/// Stores one sample and reads it again by the next tier.
+/// Stores one sample and reads it again with the next tier.
 fn works(directory: &Path) {
     let tier = open(directory, 8 << 20);
     assert_eq!(tier.access(), [Access::Owner]);
@@ -87,9 +88,10 @@ fn works(directory: &Path) {
     assert_eq!(run(read(&tier, &known(7))).unwrap(), known(7).content);
 }
 
-/// Fills a cache under the umask and user of the process; without a directory from its parent it does nothing.
+/// Fills a cache under the umask and user of the process. Without a directory from its parent it
+/// does nothing.
 #[test]
-fn child() {
+fn child_process() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
     works(Path::new(&directory));
     println!("it works");
@@ -100,14 +102,14 @@ fn works_under(umask: &str, user: Option<u32>, directory: &Path) {
     let mut command = Command::new("sh");
     command.env(DIRECTORY, directory).current_dir("/");
     if let Some(user) = user {
-        // Where the user may go.
+        // A directory that the user may enter.
         let own = directory.join("program");
         copy_program(&program, &own);
         set_mode(&own, 0o755);
         program = own;
         std::os::unix::process::CommandExt::uid(&mut command, user);
     }
-    let script = format!("umask {umask}; exec \"$0\" --exact users::child --nocapture");
+    let script = format!("umask {umask}; exec \"$0\" --exact users::child_process --nocapture");
     let output = command.args(["-c", &script]).arg(program).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("it works"), "umask {umask}: {said}{}", String::from_utf8_lossy(&output.stderr));
@@ -140,10 +142,10 @@ fn cache_is_private_whatever_the_umask() {
     }
 }
 
-/// As another user, because root opens directories whatever their modes.
+/// As another user, because root opens directories with any mode.
 #[test]
 // semantics: DISK-12
-fn umask_that_takes_the_owners_rights_is_survived() {
+fn cache_works_under_a_umask_without_owner_rights() {
     if is_root() {
         let directory = tempfile::tempdir().unwrap();
         set_mode(directory.path(), 0o777);
@@ -154,10 +156,10 @@ fn umask_that_takes_the_owners_rights_is_survived() {
     }
 }
 
-/// Modes of a cache that was copied, or that its user has opened for reading.
+/// A cache that was copied, or that its user has made readable.
 #[test]
 // semantics: DISK-12
-fn readable_cache_is_closed_when_it_is_opened() {
+fn readable_cache_is_made_private_when_opened() {
     let directory = tempfile::tempdir().unwrap();
     works(directory.path());
     let (own, lock) = (root(directory.path()), place(directory.path(), 1).join("lock"));
@@ -172,12 +174,12 @@ fn readable_cache_is_closed_when_it_is_opened() {
 
 #[test]
 // semantics: DISK-13
-fn planted_cache_is_neither_believed_nor_touched() {
+fn planted_cache_is_neither_read_nor_changed() {
     if !is_root() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    // As this user's cache would be, down to the last byte; but a stranger wrote it.
+    // Identical to this user's cache, and written by another user.
     works(directory.path());
     disk::list(directory.path()).unwrap();
     give_away(&root(directory.path()));
@@ -199,7 +201,7 @@ fn planted_cache_is_neither_believed_nor_touched() {
     }
 }
 
-/// Live, as the owner of a space whose readers follow it.
+/// A live owner of the space, with readers that follow it.
 #[test]
 // semantics: DISK-13
 fn planted_owner_is_not_followed() {
@@ -214,7 +216,7 @@ fn planted_owner_is_not_followed() {
     assert_eq!(tier.access(), [Access::Owner], "its lock delays no one else");
     tier.refresh();
     assert!(!is_stored(&tier, &known(7)));
-    // Given away under a reader, too: the dataset's directory is looked at each time.
+    // The owner changes under a reader too: the dataset's directory is checked each time.
     drop((tier, planted));
     let directory = tempfile::tempdir().unwrap();
     let planted = open(directory.path(), 8 << 20);
@@ -226,10 +228,10 @@ fn planted_owner_is_not_followed() {
     assert!(!is_stored(&reader, &known(7)));
 }
 
-/// This user's own, but any user may have written its files.
+/// Owned by this user, but writable for others.
 #[test]
 // semantics: DISK-13
-fn cache_that_others_can_write_to_is_not_believed() {
+fn cache_that_others_can_write_to_is_not_read() {
     let directory = tempfile::tempdir().unwrap();
     works(directory.path());
     disk::list(directory.path()).unwrap();
@@ -241,14 +243,14 @@ fn cache_that_others_can_write_to_is_not_believed() {
         drop(tier);
         disk::list(directory.path()).unwrap();
     }
-    // Its user has looked at it and takes it back.
+    // Its user has checked it and takes it back.
     set_mode(&roots(directory.path())[0], 0o700);
     assert!(is_stored(&open(directory.path(), 8 << 20), &known(7)));
 }
 
 #[test]
 // semantics: DISK-13
-fn link_in_the_place_of_a_cache_is_left_alone() {
+fn link_in_place_of_a_cache_is_left_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let important = directory.path().join("important");
     fs::create_dir(&important).unwrap();
@@ -277,7 +279,7 @@ fn link_in_the_place_of_a_cache_is_left_alone() {
 
 #[test]
 // semantics: DISK-13
-fn pipe_in_the_place_of_a_cache_holds_nothing_up() {
+fn pipe_in_place_of_a_cache_does_not_block() {
     let directory = tempfile::tempdir().unwrap();
     make_fifo(&root(directory.path()));
     works(directory.path());
@@ -286,7 +288,7 @@ fn pipe_in_the_place_of_a_cache_holds_nothing_up() {
     fs::remove_dir_all(&roots(directory.path())[1]).unwrap();
     works(directory.path());
     disk::list(directory.path()).unwrap();
-    // In a cache, where only its user can have put it: an error that names it.
+    // Inside a cache only its user can have put it there: an error that names it.
     for path in [root(directory.path()).join("owner"), place(directory.path(), 1)] {
         let moved = directory.path().join("moved");
         fs::rename(&path, &moved).unwrap();
@@ -335,7 +337,7 @@ fn directory_whose_names_are_all_taken_costs_one_warning() {
     assert!(disk::list(taken.path()).unwrap().is_empty());
 }
 
-/// As versions before this one made it.
+/// As earlier versions made it.
 #[test]
 // semantics: DISK-15
 fn cache_of_an_earlier_version_is_named_once_and_cleaned() {
@@ -364,7 +366,7 @@ fn cache_of_an_earlier_version_is_named_once_and_cleaned() {
     assert_eq!((of_old[0].samples, listed.len()), (1, 4));
     assert_eq!(disk::clean(directory.path(), &Rule::all()).unwrap().len(), 4);
     assert!(!old.exists());
-    // A stranger's is not this user's to name or remove.
+    // Another user's is neither named nor removed.
     if is_root() {
         fs::create_dir(&old).unwrap();
         give_away(&old);
@@ -383,7 +385,7 @@ fn open_shared(directory: &Path) -> DiskTier {
 
 #[test]
 // semantics: DISK-14
-fn shared_cache_is_used_whoever_owns_it() {
+fn shared_cache_is_used_with_any_owner() {
     let directory = tempfile::tempdir().unwrap();
     let shared = directory.path().join("foreread-cache-shared");
     let tier = open_shared(directory.path());
@@ -400,13 +402,13 @@ fn shared_cache_is_used_whoever_owns_it() {
     assert_eq!(mode(&shared), 0o777, "an administrator's modes stay");
     drop(tier);
     assert_eq!(disk::list(directory.path()).unwrap()[0].samples, 1);
-    // This user's own is another one.
+    // This user's own is a different one.
     assert!(!is_stored(&open(directory.path(), 8 << 20), &known(7)));
 }
 
-/// Each rank of a node has a part of one cache, and counts its own only.
+/// Each rank of a node has a part of one cache and counts only its own.
 #[test]
-fn parts_of_a_cache_do_not_count_as_each_others() {
+fn parts_of_a_cache_count_only_their_own_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let of = |part| {
         let directory = DiskDirectory::new(directory.path(), 4 << 20).with_part(part);

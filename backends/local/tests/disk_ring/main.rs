@@ -1,4 +1,5 @@
-//! All tests of the disk tier once more, read by `io_uring`; where that is refused, they say so and read by threads.
+//! The tests of the disk tier, read by `io_uring`. Where it is refused, they print that and read by
+//! threads.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 
@@ -26,7 +27,7 @@ mod tier;
 
 use foreread_local::disk::{DiskConfig, DiskReader, DiskTier};
 
-/// What carries the reads out in this program's tests.
+/// The reader of this program's tests.
 fn reader() -> DiskReader {
     static READER: std::sync::OnceLock<DiskReader> = std::sync::OnceLock::new();
     *READER.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! A kernel that refuses rings: threads read instead, unless a ring was asked for.
+//! A kernel that refuses rings: threads read instead, unless a ring is required.
 
 use std::process::Command;
 
@@ -9,18 +9,20 @@ use crate::rig::{config, known, open_as, read, run, store};
 
 const CHILD: &str = "FOREREAD_TEST_REFUSE_RINGS";
 
-/// From now on this process's `io_uring_setup` fails with `errno`, as under a container's seccomp profile.
+/// From now on this process's `io_uring_setup` fails with `errno`, as under a container's seccomp
+/// profile.
 fn refuse(errno: u32) {
     const SETUP: u32 = libc::SYS_io_uring_setup as u32;
     let step = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut program = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0), // the call's number
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0), // the number of the system call
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, SETUP, 0, 1),
         step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno, 0, 0),
         step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: these take numbers, and a pointer to a program of `len` steps that the kernel copies.
+    // SAFETY: these calls take numbers, and a pointer to a program of `len` steps that the kernel
+    // copies.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
@@ -28,12 +30,12 @@ fn refuse(errno: u32) {
     assert!(done, "{}", std::io::Error::last_os_error());
 }
 
-/// The process in which rings are refused; without a word from its parent it does nothing.
+/// The process in which rings are refused. Without a variable from its parent it does nothing.
 #[test]
-fn child() {
+fn child_process() {
     let Some(errno) = std::env::var_os(CHILD) else { return };
     let errno: u32 = errno.to_str().unwrap().parse().unwrap();
-    // The tests' harness has threads of its own; a filter is this thread's and its children's.
+    // The test harness has its own threads. A filter applies to this thread and its children.
     refuse(errno);
     let directory = tempfile::tempdir().unwrap();
     let as_set = |reader| open_as(config(directory.path(), 8 << 20).with_reader(reader));
@@ -53,10 +55,10 @@ fn child() {
 
 #[test]
 // semantics: DISK-23
-fn where_rings_are_refused_threads_read() {
+fn threads_read_where_rings_are_refused() {
     for errno in [libc::ENOSYS, libc::EPERM, libc::ENOMEM] {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "refused::child", "--nocapture"])
+            .args(["--exact", "refused::child_process", "--nocapture"])
             .env(CHILD, errno.to_string())
             .output()
             .unwrap();

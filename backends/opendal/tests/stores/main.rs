@@ -1,4 +1,4 @@
-//! Stores behind OpenDAL: directories, memory, and real WebDAV and web servers.
+//! Stores of OpenDAL: directories, memory, and real WebDAV and web servers.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
 
@@ -20,8 +20,8 @@ use foreread_tier_testing::conformance;
 use futures::StreamExt;
 use opendal::{Operator, services};
 
-/// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout of all operations.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn context() -> Context {
     Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 }
@@ -33,7 +33,7 @@ fn write(root: &Path, path: &str, content: impl AsRef<[u8]>) {
     std::fs::write(path, content).unwrap();
 }
 
-/// A directory with what the conformance suite expects.
+/// A directory with the files of the conformance suite.
 fn samples() -> (tempfile::TempDir, Vec<foreread_tier_testing::Known>) {
     let (directory, samples) = (tempfile::tempdir().unwrap(), conformance::samples(3));
     for sample in &samples {
@@ -45,10 +45,10 @@ fn samples() -> (tempfile::TempDir, Vec<foreread_tier_testing::Known>) {
     (directory, samples)
 }
 
-/// All that is listed, by path, and what went wrong.
+/// The listed objects by path, and the errors.
 async fn list(origin: &dyn OriginTier, prefix: &str) -> (BTreeMap<String, Object>, Vec<TierError>) {
     let listing = origin.list(prefix, None).collect::<Vec<_>>();
-    let found = tokio::time::timeout(PATIENCE, listing).await.unwrap();
+    let found = tokio::time::timeout(TEST_TIMEOUT, listing).await.unwrap();
     let (mut objects, mut errors) = (BTreeMap::new(), Vec::new());
     for found in found {
         match found {
@@ -61,7 +61,7 @@ async fn list(origin: &dyn OriginTier, prefix: &str) -> (BTreeMap<String, Object
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: OPENDAL-2
-async fn directories_keep_the_contract() {
+async fn origin_conformance_directory() {
     let (directory, samples) = samples();
     for parallelism in [1, 32] {
         let root = directory.path().to_str().unwrap();
@@ -74,7 +74,7 @@ async fn directories_keep_the_contract() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: OPENDAL-2
-async fn memory_keeps_the_contract() {
+async fn origin_conformance_memory() {
     let operator = Operator::new(services::Memory::default()).unwrap();
     let samples = conformance::samples(3);
     for sample in &samples {
@@ -87,7 +87,7 @@ async fn memory_keeps_the_contract() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_not_there_is_an_error_or_empty() {
+async fn missing_directory_is_an_error_or_empty() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().to_str().unwrap();
     let operator = Operator::new(services::Fs::default().root(root)).unwrap();

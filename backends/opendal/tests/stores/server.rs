@@ -1,5 +1,5 @@
-//! A WebDAV server over a directory, in this process: it serves plain GETs too, counts what it is asked, and misbehaves
-//! on command.
+//! A WebDAV server over a directory, in this process. It serves plain GETs too, records requests, and
+//! injects faults.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -17,13 +17,13 @@ use tokio::net::TcpListener;
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// What the server does with a request.
+/// The server's answer to requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Manner {
+pub enum FaultMode {
     Serve,
     /// Every request is answered with this status, and with `Retry-After: 7`.
     Refuse(StatusCode),
-    /// A part is asked for, and everything is sent.
+    /// Ranges are ignored, and the whole object is sent.
     IgnoreRanges,
     /// The connection is closed before the last byte.
     CloseEarly,
@@ -31,33 +31,33 @@ pub enum Manner {
     Flaky,
     /// Every GET is answered with 302 and this address, before the same path.
     Redirect(&'static str),
-    /// Only who says `user:password` is let in.
+    /// Requests without `user:password` are refused.
     AskWho,
 }
 
 #[derive(Debug)]
-struct State {
-    manner: Mutex<Manner>,
+struct ServerState {
+    manner: Mutex<FaultMode>,
     /// Methods and paths, in order.
-    asked: Mutex<Vec<(String, String)>>,
+    requests: Mutex<Vec<(String, String)>>,
     /// All headers of all requests.
     headers: Mutex<Vec<String>>,
 }
 
-/// A running server; it ends with the test's runtime.
+/// A running server, which ends with the test's runtime.
 #[derive(Debug)]
-pub struct Server {
+pub struct WebDavServer {
     pub address: String,
-    state: Arc<State>,
+    state: Arc<ServerState>,
 }
 
-impl Server {
+impl WebDavServer {
     pub async fn start(root: &Path) -> Self {
         let handler =
             DavHandler::builder().filesystem(LocalFs::new(root, false, false, false)).build_handler();
-        let state = Arc::new(State {
-            manner: Mutex::new(Manner::Serve),
-            asked: Mutex::default(),
+        let state = Arc::new(ServerState {
+            manner: Mutex::new(FaultMode::Serve),
+            requests: Mutex::default(),
             headers: Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -76,7 +76,7 @@ impl Server {
         Self { address, state }
     }
 
-    pub fn behave(&self, manner: Manner) {
+    pub fn behave(&self, manner: FaultMode) {
         *self.state.manner.lock().unwrap() = manner;
     }
 
@@ -85,23 +85,23 @@ impl Server {
         self.state.headers.lock().unwrap().clone()
     }
 
-    /// What was asked since this was asked last, by method and path, sorted.
-    pub fn asked(&self) -> Vec<(String, String)> {
-        let mut asked = std::mem::take(&mut *self.state.asked.lock().unwrap());
-        asked.sort();
-        asked
+    /// The requests since the last call, by method and path, sorted.
+    pub fn take_requests(&self) -> Vec<(String, String)> {
+        let mut requests = std::mem::take(&mut *self.state.requests.lock().unwrap());
+        requests.sort();
+        requests
     }
 }
 
 async fn answer(
     handler: DavHandler,
-    state: Arc<State>,
+    state: Arc<ServerState>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let asked = (request.method().to_string(), request.uri().path().to_owned());
+    let requests = (request.method().to_string(), request.uri().path().to_owned());
     let count = {
-        let mut log = state.asked.lock().unwrap();
-        log.push(asked);
+        let mut log = state.requests.lock().unwrap();
+        log.push(requests);
         log.len()
     };
     let sent = request.headers().iter().map(|(name, value)| format!("{name}: {value:?}"));
@@ -109,9 +109,9 @@ async fn answer(
     let manner = *state.manner.lock().unwrap();
     let authorization = request.headers().get("authorization").and_then(|value| value.to_str().ok());
     let refused = match manner {
-        Manner::Refuse(status) => Some(status),
-        Manner::Flaky if count % 2 == 1 => Some(StatusCode::SERVICE_UNAVAILABLE),
-        Manner::AskWho if authorization != Some("Basic dXNlcjpwYXNzd29yZA==") => {
+        FaultMode::Refuse(status) => Some(status),
+        FaultMode::Flaky if count % 2 == 1 => Some(StatusCode::SERVICE_UNAVAILABLE),
+        FaultMode::AskWho if authorization != Some("Basic dXNlcjpwYXNzd29yZA==") => {
             Some(StatusCode::UNAUTHORIZED)
         }
         _ => None,
@@ -120,16 +120,16 @@ async fn answer(
         let body = Full::new(Bytes::from("no")).map_err(|never| match never {}).boxed_unsync();
         return Ok(Response::builder().status(status).header(RETRY_AFTER, "7").body(body).unwrap());
     }
-    if let Manner::Redirect(to) = manner {
+    if let FaultMode::Redirect(to) = manner {
         let to = format!("{to}{}", request.uri().path());
         let body = Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync();
         return Ok(Response::builder().status(StatusCode::FOUND).header("location", to).body(body).unwrap());
     }
-    if manner == Manner::IgnoreRanges {
+    if manner == FaultMode::IgnoreRanges {
         request.headers_mut().remove(RANGE);
     }
     let response = handler.handle(request).await;
-    if manner != Manner::CloseEarly {
+    if manner != FaultMode::CloseEarly {
         return Ok(response.map(BodyExt::boxed_unsync));
     }
     let (parts, body) = response.into_parts();

@@ -7,7 +7,7 @@ use foreread_tier::{Backend, ErrorKind, OpenOptions, OriginTier, Version};
 use foreread_tier_testing::{Known, ReadAll, conformance};
 use futures::StreamExt;
 
-use crate::server::{Manner, Server};
+use crate::server::{FaultMode, WebDavServer};
 use crate::{context, list, samples, write};
 
 pub async fn open(url: &str, settings: &[(&str, &str)]) -> Arc<dyn OriginTier> {
@@ -18,7 +18,7 @@ pub async fn open(url: &str, settings: &[(&str, &str)]) -> Arc<dyn OriginTier> {
     OpendalBackend::new().open(url, &options, &context()).await.unwrap()
 }
 
-/// The samples as they are listed: with versions.
+/// The samples with the versions of a listing.
 async fn listed(origin: &dyn OriginTier, samples: &[Known]) -> Vec<Known> {
     let (objects, errors) = list(origin, "").await;
     assert!(errors.is_empty(), "{errors:?}");
@@ -26,7 +26,7 @@ async fn listed(origin: &dyn OriginTier, samples: &[Known]) -> Vec<Known> {
     samples.iter().map(of).collect()
 }
 
-/// A file that lists everything, also what is not to be listed.
+/// A list of all paths, including hidden ones.
 fn list_file(samples: &[Known]) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let hidden = conformance::HIDDEN.iter().map(|(path, _)| *path);
@@ -37,27 +37,27 @@ fn list_file(samples: &[Known]) -> tempfile::NamedTempFile {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: OPENDAL-2
-async fn webdav_keeps_the_contract() {
+async fn origin_conformance_webdav() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let origin = open(&format!("webdav://{}/", server.address), &[]).await;
     assert_eq!(origin.name(), "webdav");
     conformance::origin(&*origin, &samples).await;
-    // The same below a directory whose name has to be escaped.
+    // The same below a directory whose name must be escaped.
     let deeper = tempfile::tempdir().unwrap();
     for sample in &samples {
         write(&deeper.path().join("one two/ü%"), &sample.object.path, &sample.content);
     }
-    let server = Server::start(deeper.path()).await;
+    let server = WebDavServer::start(deeper.path()).await;
     let origin = open(&format!("webdav://{}/one%20two/%C3%BC%25", server.address), &[]).await;
     conformance::origin(&*origin, &samples).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: OPENDAL-2
-async fn a_web_server_keeps_the_contract() {
+async fn origin_conformance_web_server() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let file = list_file(&samples);
     let origin =
         open(&format!("http://{}", server.address), &[("list", file.path().to_str().unwrap())]).await;
@@ -67,35 +67,35 @@ async fn a_web_server_keeps_the_contract() {
 
 #[tokio::test]
 // semantics: OPENDAL-1
-async fn a_read_is_one_request_and_a_listing_one_a_directory() {
+async fn read_is_one_request_and_listing_one_per_directory() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let file = list_file(&samples);
     let web = open(&format!("http://{}", server.address), &[("list", file.path().to_str().unwrap())]).await;
     let dav = open(&format!("webdav://{}", server.address), &[]).await;
     for (origin, listing, directories) in [(&web, "HEAD", samples.len()), (&dav, "PROPFIND", 7)] {
         let known = listed(&**origin, &samples).await;
-        let asked = server.asked();
-        assert!(asked.iter().all(|(method, _)| method == listing), "{asked:?}");
-        // `a`, `a.b`, `ab`, `b`, `b/c`, `b/c/d` and the root; hidden ones are not even looked into.
-        assert_eq!(asked.len(), directories, "{asked:?}");
+        let requests = server.take_requests();
+        assert!(requests.iter().all(|(method, _)| method == listing), "{requests:?}");
+        // `a`, `a.b`, `ab`, `b`, `b/c`, `b/c/d` and the root; hidden ones are not listed.
+        assert_eq!(requests.len(), directories, "{requests:?}");
         assert!(known.iter().all(|sample| matches!(sample.object.version, Some(Version::ETag(_)))));
         let mut batch: Vec<_> = known.iter().zip(0..).map(|(sample, tag)| sample.whole(tag)).collect();
         batch.push(known[6].range(100, 10..20));
         let count = batch.len();
         let answers: Vec<_> = origin.read_all(batch).collect().await;
         assert!(answers.iter().all(|answer| answer.result.is_ok()), "{answers:?}");
-        let asked = server.asked();
-        assert!(asked.iter().all(|(method, _)| method == "GET"), "{asked:?}");
-        assert_eq!(asked.len(), count, "one GET a sample, and nothing else");
+        let requests = server.take_requests();
+        assert!(requests.iter().all(|(method, _)| method == "GET"), "{requests:?}");
+        assert_eq!(requests.len(), count, "one GET a sample, and nothing else");
     }
 }
 
 #[tokio::test]
 // semantics: OPENDAL-3
-async fn an_object_that_was_replaced_is_named() {
+async fn replaced_object_is_named() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let file = list_file(&samples);
     let web = open(&format!("http://{}", server.address), &[("list", file.path().to_str().unwrap())]).await;
     let dav = open(&format!("webdav://{}", server.address), &[]).await;
@@ -115,16 +115,16 @@ async fn an_object_that_was_replaced_is_named() {
 
 #[tokio::test]
 // semantics: OPENDAL-5
-async fn a_web_server_lists_nothing_and_says_what_to_do() {
+async fn web_server_without_a_list_names_the_remedy() {
     let (directory, _) = samples();
-    let server = Server::start(directory.path()).await;
+    let server = WebDavServer::start(directory.path()).await;
     let url = format!("http://{}", server.address);
     let (objects, errors) = list(&*open(&url, &[]).await, "").await;
-    assert!(objects.is_empty() && errors.len() == 1 && server.asked().is_empty());
+    assert!(objects.is_empty() && errors.len() == 1 && server.take_requests().is_empty());
     let error = errors[0].to_string();
     assert_eq!(errors[0].kind(), ErrorKind::Unsupported);
     assert!(error.contains("FOREREAD_HTTP_LIST") && error.contains("webdav://"), "{error}");
-    // A list that is not there, and one that names what is not there.
+    // A missing list, and one that names a missing object.
     let (_, errors) = list(&*open(&url, &[("list", "/no/such/list")]).await, "").await;
     assert!(errors[0].to_string().contains("/no/such/list"), "{errors:?}");
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -137,10 +137,10 @@ async fn a_web_server_lists_nothing_and_says_what_to_do() {
 
 #[tokio::test]
 // semantics: OPENDAL-9
-async fn who_may_not_in_is_told_how_and_secrets_are_not_repeated() {
+async fn denied_access_names_the_remedy_without_secrets() {
     let (directory, samples) = samples();
-    let server = Server::start(directory.path()).await;
-    server.behave(Manner::AskWho);
+    let server = WebDavServer::start(directory.path()).await;
+    server.behave(FaultMode::AskWho);
     let url = format!("webdav://{}", server.address);
     let host = format!("http://{}", server.address);
     let settings = |password| [("username", "user"), ("password", password), ("host", &*host)];

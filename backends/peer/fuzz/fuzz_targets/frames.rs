@@ -1,4 +1,5 @@
-//! Any bytes, taken apart as a header, a list of samples and a list of tags: what comes out goes in again, or an error.
+//! Decodes arbitrary bytes as a header, a list of samples and a list of tags. The result encodes to
+//! the same bytes, or is an error.
 #![no_main]
 
 use foreread_peer::frame::{Ask, HEADER, Header, decode_tags, encode_tags};

@@ -1,4 +1,5 @@
-//! Any bytes, sent to a rank by one that has proved itself: it ends or goes on, and nothing of it stays when it is gone.
+//! Sends arbitrary bytes to a rank on an authenticated connection. The connection ends or
+//! continues, and nothing of it remains held.
 #![no_main]
 
 use std::sync::Arc;
@@ -14,9 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 #[derive(Debug)]
-struct Has;
+struct FixedSample;
 
-impl Serve for Has {
+impl Serve for FixedSample {
     fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
         let answers = asked.into_iter().flat_map(|asked| {
             let done = Served::Done { tag: asked.tag, result: Ok(vec![7; 100].into()) };
@@ -38,10 +39,10 @@ fuzz_target!(|bytes: &[u8]| {
         let server = Server::start(&runtime, identity(0), vec![listener], settings, Arc::default());
         let run = RunId::new(Nonce::default(), &[]);
         server.enter(run);
-        let source: Arc<dyn Serve> = Arc::new(Has);
+        let source: Arc<dyn Serve> = Arc::new(FixedSample);
         server.serve(Arc::downgrade(&source));
         let stream = world.host("two").connect(&server.addresses()[0]).await.expect("a connection");
-        // Without tags: what they refuse is never taken apart.
+        // Without tags, because payloads with an invalid tag are never decoded.
         let asked =
             handshake::ask(stream, &identity(1), Purpose::Samples(run), Wire::Checksummed, None).await;
         let (mut stream, _) = asked.expect("a handshake").0.into_raw();

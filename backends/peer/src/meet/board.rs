@@ -1,30 +1,32 @@
-//! Where the loaders of one process meet: each has addresses of its own, and the place that all ranks know has room for one.
+//! The addresses of a process's loaders, as rank 0.
 //!
-//! The loader that listens at the place tells ranks that come for another where that one is. So later loaders need no
-//! ports that a firewall has to let through by name, and the price is one more connection at their start.
+//! Each loader listens at addresses of its own, and only one of them has the rendezvous address
+//! that all ranks know. That one redirects ranks that come for another loader. Later loaders
+//! therefore need no ports that a firewall has to allow. The price is one more connection at their
+//! start.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use crate::Address;
+use crate::{Address, lock};
 
-/// The loaders of one process, at one place, as rank 0. An [`Arc`](std::sync::Arc) of it is handed to each of them
-/// ([`Settings::board`](super::Settings::board)).
+/// The loaders of one process at one rendezvous address, as rank 0. All of them share an
+/// [`Arc`](std::sync::Arc) of it ([`Settings::board`](super::Settings::board)).
 #[derive(Debug, Default)]
 pub struct Board(Mutex<BTreeMap<u16, Vec<Address>>>);
 
 impl Board {
     /// A loader listens at these addresses.
     pub(super) fn put(&self, loader: u16, addresses: Vec<Address>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(loader, addresses);
+        lock(&self.0).insert(loader, addresses);
     }
 
     /// A loader has ended.
     pub(super) fn remove(&self, loader: u16) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&loader);
+        lock(&self.0).remove(&loader);
     }
 
     pub(super) fn addresses(&self, loader: u16) -> Option<Vec<Address>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&loader).cloned()
+        lock(&self.0).get(&loader).cloned()
     }
 }

@@ -1,10 +1,11 @@
-//! Catalogs that rank 0 has and others need: each travels once per node.
+//! Catalogs that rank 0 has and other ranks need. Each travels once per node.
 //!
-//! Rank 0 sends a catalog that it has listed to one rank of each node, the relay, and others to ranks that request them. The
-//! relay gives what it has, received or opened, to the others of its node over connections of their own. A rank whose relay is
-//! gone or slow requests a catalog from rank 0. The price is that a node's other ranks wait for two transfers, one after
-//! another. What leaves rank 0 is bounded, because a catalog of gigabytes for a thousand nodes belongs into a file that all
-//! read.
+//! Rank 0 sends a catalog that it has listed to one rank of each node, the relay, and other
+//! catalogs to ranks that request them. The relay sends what it has, received or opened, to the
+//! other ranks of its node over separate connections. A rank whose relay is gone or slow requests a
+//! catalog from rank 0. The price is that the other ranks of a node wait for two transfers, one
+//! after another. The bytes that leave rank 0 are bounded. A catalog of gigabytes for a thousand
+//! nodes belongs into a shared file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,48 +20,50 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::link::{Incoming, Link, Traffic};
-use super::messages::{Message, key};
+use super::link::{IncomingMessage, LinkTraffic, RankLink};
+use super::messages::{MeetMessage, key};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Connection, Greeting, Identity, Network};
 
 /// Catalogs of a run.
-pub(super) const MOST: usize = 16;
+pub(super) const MAX_CATALOGS: usize = 16;
 
 /// Bytes of catalogs that may leave rank 0 in one run.
-pub(super) const MOST_BYTES: u64 = 16 << 30;
+pub(super) const MAX_SENT_BYTES: u64 = 16 << 30;
 
-/// How long a relay may take to answer at one address.
-const ANSWER: Duration = Duration::from_secs(5);
+/// Timeout of the connection to a relay at one address.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a relay may be silent that waits for a catalog.
-const SILENCE: Duration = Duration::from_secs(30);
+/// Timeout of a relay that waits for a catalog itself.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a relay reports that a catalog is on its way.
-const NEWS: Duration = Duration::from_secs(5);
+/// Interval of a relay's progress messages.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a relay may say nothing in a meeting with this deadline: a third of it, and longer than its news take.
-pub(super) fn silence(deadline: Duration) -> Duration {
-    SILENCE.min(deadline / 3).max(NEWS * 3 / 2)
+/// The timeout of a relay in a rendezvous with this deadline: a third of it, and longer than its
+/// progress interval.
+pub(super) fn relay_timeout(deadline: Duration) -> Duration {
+    RELAY_TIMEOUT.min(deadline / 3).max(PROGRESS_INTERVAL * 3 / 2)
 }
 
 /// Reads a catalog.
-type Read = Arc<dyn Fn() -> io::Result<Bytes> + Send + Sync>;
+type ReadCatalog = Arc<dyn Fn() -> io::Result<Bytes> + Send + Sync>;
 
-/// The bytes of a catalog, which not all ranks need.
+/// A catalog, which not all ranks need.
 #[derive(Clone)]
 pub struct Bulk {
     length: u64,
     is_pushed: bool,
-    read: Read,
-    /// What was read, while it waits to be sent: ranks that request it at about the same time share it.
+    read: ReadCatalog,
+    /// The bytes while they are being sent, shared by ranks that request them at about the same
+    /// time.
     sending: Arc<Mutex<Weak<Bytes>>>,
 }
 
 /// Bytes that are shared by all connections on which they are sent.
-struct Shared(Arc<Bytes>);
+struct SharedBytes(Arc<Bytes>);
 
-impl AsRef<[u8]> for Shared {
+impl AsRef<[u8]> for SharedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
@@ -76,17 +79,18 @@ impl fmt::Debug for Bulk {
 }
 
 impl Bulk {
-    /// These bytes, which each node needs: they are sent without a request.
+    /// A catalog that each node needs. It is sent without a request.
     pub fn needed(bytes: Bytes) -> Self {
         Self::new(bytes.len() as u64, true, Arc::new(move || Ok(bytes.clone())))
     }
 
-    /// `length` bytes that ranks mostly have: `read`, on a thread that may block, when ranks request them.
+    /// A catalog of `length` bytes that most ranks have. `read` runs on a blocking thread when a
+    /// rank requests it.
     pub fn on_request(length: u64, read: impl Fn() -> io::Result<Bytes> + Send + Sync + 'static) -> Self {
         Self::new(length, false, Arc::new(read))
     }
 
-    fn new(length: u64, is_pushed: bool, read: Read) -> Self {
+    fn new(length: u64, is_pushed: bool, read: ReadCatalog) -> Self {
         Self { length, is_pushed, read, sending: Arc::default() }
     }
 
@@ -94,7 +98,7 @@ impl Bulk {
         self.length
     }
 
-    /// Its bytes, on this thread.
+    /// Its bytes, read on this thread.
     #[cfg(test)]
     pub(super) fn read(&self) -> Bytes {
         (self.read)().unwrap()
@@ -105,13 +109,13 @@ impl Bulk {
         self.is_pushed
     }
 
-    /// Its bytes, and the message that they follow as the catalog of this number.
+    /// Its bytes, and the message that precedes them, as the catalog of this number.
     ///
     /// # Errors
-    /// They cannot be read any more.
-    pub(super) async fn value(&self, number: usize) -> io::Result<(Message, Bytes)> {
+    /// The catalog can no longer be read.
+    pub(super) async fn value(&self, number: usize) -> io::Result<(MeetMessage, Bytes)> {
         let all = self.bytes().await?;
-        Ok((Message::value(&key::bulk(number), all.len()), Bytes::from_owner(Shared(all))))
+        Ok((MeetMessage::value(&key::bulk(number), all.len()), Bytes::from_owner(SharedBytes(all))))
     }
 
     /// Its bytes, read by one request at a time.
@@ -127,48 +131,47 @@ impl Bulk {
     }
 }
 
-/// That rank 0 has lost a catalog which others need.
+/// The error if rank 0 can no longer read a catalog that other ranks need.
 pub(super) fn unreadable(error: &io::Error) -> MeetError {
-    let line = format!(
-        "rank 0's catalog cannot be read any more: {error}; leave its file as it is while ranks start"
-    );
+    let line =
+        format!("rank 0 can no longer read its catalog: {error}; do not change the file while ranks start");
     MeetError::new(MeetErrorKind::Broken, line)
 }
 
-/// That more bulk would leave rank 0 than may.
-pub(super) fn too_much(bytes: u64) -> MeetError {
+/// The error if more catalog bytes would leave rank 0 than allowed.
+pub(super) fn too_large(bytes: u64) -> MeetError {
     let line = format!(
-        "rank 0 would send {} GiB of catalogs, and at most {} GiB may leave it: run `foreread index` into a shared file \
-         first, and give that file to all ranks",
+        "rank 0 would send {} GiB of catalogs, and at most {} GiB may leave it: run `foreread index` into \
+         a shared file first, and give that file to all ranks",
         bytes >> 30,
-        MOST_BYTES >> 30
+        MAX_SENT_BYTES >> 30
     );
     MeetError::new(MeetErrorKind::Setting, line)
 }
 
-/// The rank of `rank`'s node that gets the bulk from rank 0; `nodes` are the ranks' nodes. Rank 0 serves none of its node, so
-/// that it sends one copy there, too.
+/// The rank of `rank`'s node that gets catalogs from rank 0. `nodes` are the nodes of all ranks.
+/// Rank 0 itself is no relay, so its node gets one copy, too.
 pub(super) fn relay<T: PartialEq>(nodes: impl Iterator<Item = T> + Clone, rank: usize) -> Option<usize> {
     let own = nodes.clone().nth(rank)?;
     nodes.skip(1).position(|node| node == own).map(|at| at + 1)
 }
 
-/// What a rank offers to the others of its node.
+/// The catalogs that a relay has for the other ranks of its node.
 #[derive(Debug, Default)]
-pub(super) struct Offers {
-    /// By the catalogs' numbers: whether all ranks need it, so that it is sent without a request. Empty before rank 0 has
+pub(super) struct RelayOffers {
+    /// By the catalogs' numbers: whether it is sent without a request. Empty before rank 0 has
     /// named them.
     pub pushed: Vec<bool>,
-    /// Those that this rank has.
+    /// The catalogs that this rank has.
     pub here: BTreeMap<usize, Bulk>,
-    /// Whether this rank has requested others from rank 0 and waits for them.
+    /// Whether this rank waits for catalogs from rank 0.
     pub is_waiting: bool,
 }
 
-impl Offers {
-    /// The first catalog that is due on a connection on which these were `requested` and `sent`, and the catalog itself where
-    /// it is here.
-    pub(super) fn due(
+impl RelayOffers {
+    /// The next catalog for a connection on which these were `requested` and `sent`, and its bytes
+    /// if they are here.
+    pub(super) fn next_due(
         &self,
         requested: &BTreeSet<usize>,
         sent: &BTreeSet<usize>,
@@ -181,48 +184,54 @@ impl Offers {
     }
 }
 
-/// Gives catalogs to the ranks of the node that come for them. Ends with the last handle on `meetings`.
-pub(super) async fn pass_on(
+/// Relays catalogs to the other ranks of the node. Ends with the last handle on `meetings`.
+pub(super) async fn relay_catalogs(
     mut meetings: mpsc::Receiver<(Greeting, Connection)>,
-    offers: watch::Receiver<Offers>,
-    traffic: Arc<Traffic>,
+    offers: watch::Receiver<RelayOffers>,
+    traffic: Arc<LinkTraffic>,
 ) {
     let mut all = JoinSet::new();
     while let Some((greeting, connection)) = meetings.recv().await {
-        let link = Link::new(connection, Arc::clone(&traffic));
-        all.spawn(pass_on_to(greeting.rank, link, offers.clone(), Arc::clone(&traffic)));
+        let link = RankLink::new(connection, Arc::clone(&traffic));
+        all.spawn(relay_to(greeting.rank, link, offers.clone(), Arc::clone(&traffic)));
         while all.try_join_next().is_some() {}
     }
     while all.join_next().await.is_some() {}
 }
 
-/// Gives catalogs to one rank, until that closes the connection or has to get the rest from rank 0.
-async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers>, traffic: Arc<Traffic>) {
+/// Relays catalogs to one rank. Ends when that rank closes the connection, or has to get the rest
+/// from rank 0.
+async fn relay_to(
+    to: Rank,
+    mut link: RankLink,
+    mut offers: watch::Receiver<RelayOffers>,
+    traffic: Arc<LinkTraffic>,
+) {
     let (mut requested, mut sent) = (BTreeSet::new(), BTreeSet::new());
-    // When nothing is added to the offers any more.
+    // No more catalogs will be added.
     let mut is_final = false;
     let mut moved = traffic.moved();
     loop {
         let (due, is_waiting) = {
             let offers = offers.borrow_and_update();
-            (offers.due(&requested, &sent), offers.is_waiting)
+            (offers.next_due(&requested, &sent), offers.is_waiting)
         };
         let is_due = due.is_some();
         if let Some((number, Some(bulk))) = due {
-            // Reading a file may take long, too, on a file server.
+            // Reading a file from a file server may take long, too.
             let mut value = pin!(bulk.value(number));
             let value = loop {
                 tokio::select! {
                     value = &mut value => break value,
-                    () = sleep(NEWS) => {
-                        link.say(&Message::Working { on: "reads the catalog".to_owned() }).await;
+                    () = sleep(PROGRESS_INTERVAL) => {
+                        link.send(&MeetMessage::Working { on: "reads the catalog".to_owned() }).await;
                     }
                 }
             };
             let Ok((message, bytes)) = value else { return };
             tracing::debug!(%to, bytes = bytes.len(), "passes a catalog on");
             sent.insert(number);
-            if !link.say_with(&message, bytes).await {
+            if !link.send_with_bulk(&message, bytes).await {
                 return;
             }
             continue;
@@ -232,58 +241,61 @@ async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers
         }
         tokio::select! {
             changed = offers.changed(), if !is_final => is_final = changed.is_err(),
-            // Closed by the end that has all it needs. Closed here, with a heartbeat unread, TCP could cut off what was sent.
+            // The other end closes when it has all. If this end closed with an unread heartbeat,
+            // TCP could drop sent data.
             come = link.next() => match come {
-                Some(Incoming { message: Message::Fetch { number }, .. }) if requested.len() < MOST => {
+                Some(IncomingMessage { message: MeetMessage::Fetch { number }, .. })
+                    if requested.len() < MAX_CATALOGS =>
+                {
                     requested.insert(number as usize);
                 }
                 Some(_) => {}
                 None => return,
             },
-            () = sleep(NEWS) => {
+            () = sleep(PROGRESS_INTERVAL) => {
                 let has_moved = std::mem::replace(&mut moved, traffic.moved()) != traffic.moved();
                 if is_due && is_waiting || has_moved {
-                    link.say(&Message::Working { on: "receives the catalog".to_owned() }).await;
+                    link.send(&MeetMessage::Working { on: "receives the catalog".to_owned() }).await;
                 }
             }
         }
     }
 }
 
-/// The catalogs of these numbers (`true` where they are sent without a request) from the `relay` at one of these addresses,
-/// which may be silent for so long; only those that come.
+/// Fetches the catalogs of these numbers from the `relay` (`true`: sent without a request). The
+/// relay may be silent for at most `silence`. Returns those that arrived.
 pub(super) async fn fetch(
     network: &dyn Network,
     (relay, addresses): (Rank, &[Address]),
     identity: &Identity,
-    traffic: &Arc<Traffic>,
+    traffic: &Arc<LinkTraffic>,
     needed: &BTreeMap<usize, bool>,
     silence: Duration,
 ) -> BTreeMap<usize, Bytes> {
     let mut got = BTreeMap::new();
     for address in addresses {
-        let opened = Connection::open(network, address, identity, Some(relay), ANSWER).await;
+        let opened = Connection::open(network, address, identity, Some(relay), CONNECT_TIMEOUT).await;
         let connection = match opened {
             Ok((connection, _)) => connection,
             Err(error) => {
-                tracing::debug!(%error, "the rank that has the catalog is not reached");
+                tracing::debug!(%error, "cannot connect to the node's relay");
                 continue;
             }
         };
-        let mut link = Link::new(connection, Arc::clone(traffic));
+        let mut link = RankLink::new(connection, Arc::clone(traffic));
         for (&number, _) in needed.iter().filter(|(_, is_pushed)| !**is_pushed) {
-            link.say(&Message::Fetch { number: number as u32 }).await;
+            link.send(&MeetMessage::Fetch { number: number as u32 }).await;
         }
         let mut moved = traffic.moved();
         while got.len() < needed.len() {
             match timeout(silence, link.next()).await {
-                Ok(Some(Incoming { message: Message::Value { key, .. }, bulk, .. })) => {
+                Ok(Some(IncomingMessage { message: MeetMessage::Value { key, .. }, bulk, .. })) => {
                     let number = needed.keys().find(|number| key == key::bulk(**number));
                     got.extend(number.map(|number| (*number, bulk)));
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return got,
-                // It comes, slowly.
+                // Bytes still arrive, slowly.
                 Err(_) if traffic.moved() != moved => moved = traffic.moved(),
                 Err(_) => return got,
             }
@@ -298,10 +310,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relay_may_be_silent_for_longer_than_its_news_take() {
-        let silence = |seconds| silence(Duration::from_secs(seconds));
-        assert_eq!((silence(300), silence(60)), (SILENCE, Duration::from_secs(20)));
-        assert!(silence(10) > NEWS && silence(10) < Duration::from_secs(10));
+    fn relay_timeout_is_longer_than_its_progress_interval() {
+        let silence = |seconds| relay_timeout(Duration::from_secs(seconds));
+        assert_eq!((silence(300), silence(60)), (RELAY_TIMEOUT, Duration::from_secs(20)));
+        assert!(silence(10) > PROGRESS_INTERVAL && silence(10) < Duration::from_secs(10));
     }
 
     #[test]
@@ -314,7 +326,7 @@ mod tests {
 
     #[test]
     fn too_large_catalogs_name_the_remedy() {
-        let error = too_much(17 << 30).to_string();
+        let error = too_large(17 << 30).to_string();
         assert!(
             error.contains("17 GiB") && error.contains("run `foreread index` into a shared file"),
             "{error}"

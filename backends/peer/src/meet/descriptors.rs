@@ -1,22 +1,23 @@
-//! How many descriptors a run of many ranks takes.
+//! Raises the limit of open file descriptors for runs of many ranks.
 //!
-//! A rank has a connection to each rank that it asks and one from each that asks it, and they stay open. Systems give a
-//! process 1,024 descriptors unless it asks for more, which 512 ranks exceed: what cannot be opened then are the data's
-//! files as well. So the limit is raised to what the run needs, and no further: programs that close all possible descriptors
-//! before they start another become slow with the highest limit.
+//! A rank has a connection to each rank that it requests from, and one from each rank that requests
+//! from it. They stay open. The default limit of 1,024 descriptors is exceeded at 512 ranks. Then
+//! opening data files fails as well. The limit is raised to what the run needs and no further,
+//! because programs that close all possible descriptors before they start another program become
+//! slow with the highest limit.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{MeetError, MeetErrorKind};
 
-/// What a run opens beside connections: files of the data and of caches, sockets to storage, pipes.
-const BESIDE: u64 = 512;
+/// Descriptors for other uses: data and cache files, sockets to storage, pipes.
+const RESERVED: u64 = 512;
 
-/// Sees to it that a run of `world` ranks has the descriptors that it needs.
+/// Raises the limit to what a run of `world` ranks needs.
 ///
 /// # Errors
-/// Where the process may not have as many.
-pub(super) fn allow(world: u32) -> Result<(), MeetError> {
+/// The hard limit is too low.
+pub(super) fn raise_limit(world: u32) -> Result<(), MeetError> {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
     let needed = needed(world, open);
     let limit = getrlimit(Resource::Nofile);
@@ -38,10 +39,10 @@ pub(super) fn allow(world: u32) -> Result<(), MeetError> {
 }
 
 fn needed(world: u32, open: u64) -> u64 {
-    2 * u64::from(world.saturating_sub(1)) + open + BESIDE
+    2 * u64::from(world.saturating_sub(1)) + open + RESERVED
 }
 
-/// The limit that has room for as many as are needed; none where it is high enough.
+/// The new limit. `None` if the current one is high enough.
 fn raised(limit: Rlimit, needed: u64, world: u32) -> Result<Option<Rlimit>, MeetError> {
     if limit.current.is_none_or(|current| current >= needed) {
         return Ok(None);
@@ -50,8 +51,9 @@ fn raised(limit: Rlimit, needed: u64, world: u32) -> Result<Option<Rlimit>, Meet
         return Err(MeetError::new(
             MeetErrorKind::Setting,
             format!(
-                "{world} ranks need {needed} open descriptors in each process, and this one may have {most}: raise the hard \
-                 limit (`ulimit -Hn {needed}`, or LimitNOFILE of the service that starts the ranks)"
+                "{world} ranks need {needed} open descriptors in each process, and this one may have \
+                 {most}: raise the hard limit (`ulimit -Hn {needed}`, or LimitNOFILE of the service that \
+                 starts the ranks)"
             ),
         ));
     }
@@ -70,7 +72,7 @@ mod tests {
     // semantics: RANK-11
     fn limit_is_raised_to_the_need_and_no_further() {
         let needed = needed(1024, 20);
-        assert_eq!(needed, 2 * 1023 + 20 + BESIDE);
+        assert_eq!(needed, 2 * 1023 + 20 + RESERVED);
         assert_eq!(raised(limit(1024, 1 << 20), needed, 1024).unwrap(), Some(limit(needed, 1 << 20)));
         assert_eq!(raised(limit(needed, 1 << 20), needed, 1024).unwrap(), None);
         assert_eq!(raised(Rlimit { current: None, maximum: None }, needed, 1024).unwrap(), None);
@@ -78,7 +80,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-11
-    fn process_that_may_not_have_as_many_is_told_the_number() {
+    fn hard_limit_error_names_the_needed_number() {
         let error = raised(limit(1024, 2000), 2578, 1024).unwrap_err().to_string();
         assert!(error.starts_with("1024 ranks need 2578 open descriptors"), "{error}");
         assert!(error.contains("ulimit -Hn 2578") && error.contains("may have 2000"), "{error}");

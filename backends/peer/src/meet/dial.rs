@@ -1,8 +1,9 @@
-//! How another rank finds rank 0 and proves itself to it.
+//! Finds rank 0, connects to it and authenticates.
 //!
-//! Each attempt begins from what is true now: a notice is read again, because the one that is there may be an earlier
-//! run's; of several addresses each is tried, because another program may have one of them, or nobody is there any more.
-//! What an end says that has not proved itself (another token, another version) is shown and passed over: anybody can say it.
+//! Each attempt starts over. A notice is read again, because an earlier run may have left the last
+//! one. All addresses are tried, because another program may listen at some of them. Replies of
+//! unauthenticated peers (another token, another version) are reported and otherwise ignored,
+//! because they may be forged.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -14,42 +15,43 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout};
 
-use super::ground::is_anywhere;
+use super::endpoint::is_anywhere;
 use super::node::node_id;
-use super::notice::{Notice, PrivateDirectory};
+use super::notice::{PrivateDirectory, Rank0Notice};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Connection, Identity, Network, Token, WireError, WireErrorKind};
 
-/// How long rank 0 may take to answer at one address: it may be answering a thousand others.
-const ANSWER: Duration = Duration::from_secs(5);
+/// Timeout of connect and handshake at one address. Rank 0 may be busy with a thousand other ranks.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one address has before the next is tried beside it.
-const HEAD_START: Duration = Duration::from_millis(250);
+/// Delay before the next address is tried concurrently.
+const CONNECT_STAGGER: Duration = Duration::from_millis(250);
 
 /// How often a notice is read again while its addresses are tried.
-const REREAD: Duration = Duration::from_secs(1);
+const NOTICE_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long rank 0 is looked for on this node alone, where ranks are said to be on one.
-const NODE_ONLY: Duration = Duration::from_secs(5);
+/// How long only this node is searched for rank 0, if the ranks should be on one node.
+const FALLBACK_DELAY: Duration = Duration::from_secs(5);
 
-/// Waits between attempts: the first, the longest before the start, and the longest during the run, which does not depend on
-/// rank 0: a thousand ranks are not to look into a shared directory each second for days.
-const PAUSES: (Duration, Duration, Duration) =
+/// Retry delays: the first, the longest before the start, and the longest during the run. The run
+/// does not depend on rank 0, and a thousand ranks should not list a shared directory each second
+/// for days.
+const RETRY_DELAYS: (Duration, Duration, Duration) =
     (Duration::from_millis(20), Duration::from_secs(1), Duration::from_secs(60));
 
-/// Attempts after which the wait of a second is doubled during the run.
-const DOUBLED_AFTER: u32 = 8;
+/// Retries after which the longest delay is doubled during the run.
+const SLOWER_AFTER_ATTEMPTS: u32 = 8;
 
-/// Where rank 0 is to be found.
+/// Where to look for rank 0.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
-    /// It wrote it there.
+pub(super) enum Rank0Location {
+    /// In a notice in this directory.
     Notice(PrivateDirectory),
-    /// At one of these.
+    /// At these addresses.
     Addresses(Vec<Address>),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Rank0Location {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Notice(directory) => directory.path().display().fmt(f),
@@ -62,44 +64,45 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Finds rank 0.
+/// Finds rank 0 and connects to it.
 #[derive(Clone, Debug)]
-pub(super) struct Dial {
+pub(super) struct Rank0Dialer {
     network: Arc<dyn Network>,
-    pub place: Place,
-    /// Tried, too, where it is not found for [`NODE_ONLY`].
+    pub place: Rank0Location,
+    /// Also tried after [`FALLBACK_DELAY`].
     fallback: Vec<Address>,
     pub rank: Rank,
     job: u64,
     loader: u16,
-    /// What the user gave, or what all ranks know.
+    /// The user's token, or the one that all ranks of a node derive.
     token: Option<Token>,
     began: Instant,
-    /// Where rank 0's process said that this loader is.
+    /// The addresses to which rank 0's process has redirected this loader.
     redirected: Vec<Address>,
 }
 
-/// Rank 0, found.
+/// An authenticated connection to rank 0.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct Rank0Connection {
     pub connection: Connection,
     pub at: Address,
     pub identity: Identity,
 }
 
-/// Why it was not.
+/// Why an attempt failed.
 #[derive(Debug)]
-pub(super) enum Miss {
-    /// It may be found later; what stood in the way, where it was more than that nobody is there.
+pub(super) enum DialError {
+    /// A later attempt may succeed. With the reason, unless no process listens there.
     NotYet(Option<String>),
-    /// Who answers there has another token.
+    /// The process at this address has another token.
     OtherToken(Address),
-    /// It will not be.
-    Never(MeetError),
+    /// No later attempt can succeed.
+    Fatal(MeetError),
 }
 
-/// Of several reasons, which says more: that of an end which answered, and above all that it has another version.
-fn telling(why: &WireError) -> u8 {
+/// Ranks errors for messages: a refused connection is the least informative, another version the
+/// most.
+fn informativeness(why: &WireError) -> u8 {
     match why.kind() {
         WireErrorKind::Gone => 0,
         WireErrorKind::OtherVersion => 2,
@@ -107,22 +110,18 @@ fn telling(why: &WireError) -> u8 {
     }
 }
 
-impl Dial {
+impl Rank0Dialer {
     pub(super) fn new(
         network: Arc<dyn Network>,
-        place: Place,
+        place: Rank0Location,
         rank: Rank,
         job: u64,
         loader: u16,
         token: Option<Token>,
+        fallback: Vec<Address>,
     ) -> Self {
-        let (fallback, redirected, began) = (Vec::new(), Vec::new(), Instant::now());
+        let (redirected, began) = (Vec::new(), Instant::now());
         Self { network, place, fallback, rank, job, loader, token, began, redirected }
-    }
-
-    /// The same, and after a while these addresses are tried, too.
-    pub(super) fn with_fallback(self, fallback: Vec<Address>) -> Self {
-        Self { fallback, ..self }
     }
 
     /// Rank 0's process, reached at `at`, has this loader at these addresses.
@@ -139,59 +138,60 @@ impl Dial {
         self.redirected = addresses.into_iter().map(reached).collect();
     }
 
-    /// What rank 0 wrote for the others, if it did.
-    async fn notice(&self) -> Result<Option<Notice>, Miss> {
-        let Place::Notice(directory) = &self.place else { return Ok(None) };
+    /// Rank 0's notice, if there is one.
+    async fn notice(&self) -> Result<Option<Rank0Notice>, DialError> {
+        let Rank0Location::Notice(directory) = &self.place else { return Ok(None) };
         let (directory, loader) = (directory.clone(), self.loader);
         match tokio::task::spawn_blocking(move || directory.notice(loader)).await {
             Ok(Err(error)) if error.kind() == MeetErrorKind::Network => {
-                Err(Miss::NotYet(Some(error.to_string())))
+                Err(DialError::NotYet(Some(error.to_string())))
             }
-            Ok(notice) => notice.map_err(Miss::Never),
-            Err(_) => Err(Miss::NotYet(None)),
+            Ok(notice) => notice.map_err(DialError::Fatal),
+            Err(_) => Err(DialError::NotYet(None)),
         }
     }
 
     /// One attempt.
-    pub(super) async fn attempt(&self) -> Result<Found, Miss> {
-        let Place::Addresses(all) = &self.place else { return self.by_notice().await };
-        let Some(token) = self.token.clone() else { return Err(Miss::NotYet(None)) };
+    pub(super) async fn attempt(&self) -> Result<Rank0Connection, DialError> {
+        let Rank0Location::Addresses(all) = &self.place else { return self.by_notice().await };
+        let Some(token) = self.token.clone() else { return Err(DialError::NotYet(None)) };
         let mut addresses: Vec<_> = self.redirected.iter().chain(all).cloned().collect();
-        if self.began.elapsed() >= NODE_ONLY {
+        if self.began.elapsed() >= FALLBACK_DELAY {
             addresses.extend(self.fallback.iter().cloned());
         }
         self.race(addresses, token).await
     }
 
-    /// One attempt at the addresses of the notice, for as long as that stays: one that an earlier run left names hosts that
-    /// do not answer, and its successor must not wait for them.
-    async fn by_notice(&self) -> Result<Found, Miss> {
-        let Some(notice) = self.notice().await? else { return Err(Miss::NotYet(None)) };
+    /// One attempt at the addresses of the notice. It ends when the notice changes: the hosts in an
+    /// earlier run's notice may not answer, and the new notice must not wait for them.
+    async fn by_notice(&self) -> Result<Rank0Connection, DialError> {
+        let Some(notice) = self.notice().await? else { return Err(DialError::NotYet(None)) };
         let near = notice.node == node_id();
         let parsed = notice.addresses.iter().filter_map(|address| address.parse().ok());
         let addresses = parsed.filter(|at| near || matches!(at, Address::Tcp(..))).collect();
         let made = notice.token.as_ref().and_then(|token| Token::new(token).ok());
         let Some(token) = self.token.clone().or(made) else {
-            let why = "rank 0 was given a token (FOREREAD_TOKEN), and this rank was not";
-            return Err(Miss::NotYet(Some(why.to_owned())));
+            let why = "rank 0 has a token (FOREREAD_TOKEN), and this rank has none";
+            return Err(DialError::NotYet(Some(why.to_owned())));
         };
         let mut found = pin!(self.race(addresses, token));
         loop {
-            if let Ok(found) = timeout(REREAD, &mut found).await {
+            if let Ok(found) = timeout(NOTICE_REREAD_INTERVAL, &mut found).await {
                 return found;
             }
             if self.notice().await?.is_none_or(|now| now.instance != notice.instance) {
-                return Err(Miss::NotYet(None));
+                return Err(DialError::NotYet(None));
             }
         }
     }
 
-    /// The first of some addresses at which rank 0 answers. Each gets a head start before the next, and the slowest holds up
-    /// no other.
-    async fn race(&self, addresses: Vec<Address>, token: Token) -> Result<Found, Miss> {
+    /// Connects to the addresses, staggered, and returns the first connection to rank 0. A slow
+    /// address delays no other.
+    async fn race(&self, addresses: Vec<Address>, token: Token) -> Result<Rank0Connection, DialError> {
         let identity = &Identity { rank: self.rank, job: self.job, token };
         let open = |at: Address| async move {
-            let opened = Connection::open(&*self.network, &at, identity, Some(Rank(0)), ANSWER).await;
+            let opened =
+                Connection::open(&*self.network, &at, identity, Some(Rank(0)), HANDSHAKE_TIMEOUT).await;
             (at, opened)
         };
         let (mut waiting, mut tried) = (VecDeque::from(addresses), FuturesUnordered::new());
@@ -200,36 +200,36 @@ impl Dial {
             if let Some(next) = waiting.pop_front() {
                 tried.push(open(next));
             }
-            // The last ones are waited for until they fail.
-            let head_start = if waiting.is_empty() { ANSWER * 2 } else { HEAD_START };
+            // All were tried: waits until they fail.
+            let head_start = if waiting.is_empty() { HANDSHAKE_TIMEOUT * 2 } else { CONNECT_STAGGER };
             let Ok(answered) = timeout(head_start, tried.next()).await else { continue };
             match answered {
                 None => break,
                 Some((at, Ok((connection, _)))) => {
-                    return Ok(Found { connection, at, identity: identity.clone() });
+                    return Ok(Rank0Connection { connection, at, identity: identity.clone() });
                 }
-                // Another job's rank 0 may be there, and this one's at the next.
+                // Another job's rank 0 may listen here, and this job's at the next address.
                 Some((at, Err(error))) if error.kind() == WireErrorKind::OtherToken => other_token = Some(at),
                 Some((_, Err(error))) => {
-                    if why.as_ref().is_none_or(|why| telling(why) < telling(&error)) {
+                    if why.as_ref().is_none_or(|why| informativeness(why) < informativeness(&error)) {
                         why = Some(error);
                     }
                 }
             }
         }
-        Err(other_token.map_or(Miss::NotYet(why.map(|why| why.to_string())), Miss::OtherToken))
+        Err(other_token.map_or(DialError::NotYet(why.map(|why| why.to_string())), DialError::OtherToken))
     }
 
-    /// How long to wait after so many attempts in vain: longer each time, and for each rank a little other. `runs` where the
-    /// ranks have started.
-    pub(super) fn pause(&self, attempts: u32, runs: bool) -> Duration {
-        let doubled = (PAUSES.0 * (1 << attempts.min(6))).min(PAUSES.1);
-        let slower = if runs { attempts / DOUBLED_AFTER } else { 0 };
-        let longest = (doubled * (1 << slower.min(6))).min(PAUSES.2);
+    /// The retry delay after this many attempts: exponential backoff with a jitter that depends on
+    /// the rank. `runs`: the run has started.
+    pub(super) fn retry_delay(&self, attempts: u32, runs: bool) -> Duration {
+        let doubled = (RETRY_DELAYS.0 * (1 << attempts.min(6))).min(RETRY_DELAYS.1);
+        let slower = if runs { attempts / SLOWER_AFTER_ATTEMPTS } else { 0 };
+        let longest = (doubled * (1 << slower.min(6))).min(RETRY_DELAYS.2);
         let part =
             u64::from(self.rank.0).wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(attempts) * 977) % 512;
-        // Up to 80 ms more, or as much as a twelfth.
-        longest + (PAUSES.0 * (part as u32) / 128).max(longest / 12 * (part as u32) / 512)
+        // Jitter of up to 80 ms, or of a twelfth of the delay if that is more.
+        longest + (RETRY_DELAYS.0 * (part as u32) / 128).max(longest / 12 * (part as u32) / 512)
     }
 }
 
@@ -238,15 +238,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_0_that_is_gone_is_looked_for_once_a_minute_in_the_end() {
-        let place = Place::Addresses(Vec::new());
-        let dial = |rank| Dial::new(Arc::new(crate::System), place.clone(), Rank(rank), 1, 0, None);
+    fn retries_for_a_dead_rank_0_slow_down_to_one_a_minute() {
+        let place = Rank0Location::Addresses(Vec::new());
+        let dial = |rank| {
+            Rank0Dialer::new(Arc::new(crate::System), place.clone(), Rank(rank), 1, 0, None, Vec::new())
+        };
         let second = Duration::from_secs(1);
-        assert!(dial(3).pause(1, true) < second / 5);
-        assert!((7..1000).all(|attempts| dial(3).pause(attempts, false) < second * 2));
-        assert!(dial(3).pause(7, true) < second * 2);
-        assert!((second * 60..second * 66).contains(&dial(3).pause(100, true)));
-        // Not all at once.
-        assert_ne!(dial(3).pause(100, true), dial(4).pause(100, true));
+        assert!(dial(3).retry_delay(1, true) < second / 5);
+        assert!((7..1000).all(|attempts| dial(3).retry_delay(attempts, false) < second * 2));
+        assert!(dial(3).retry_delay(7, true) < second * 2);
+        assert!((second * 60..second * 66).contains(&dial(3).retry_delay(100, true)));
+        // The ranks do not retry at the same time.
+        assert_ne!(dial(3).retry_delay(100, true), dial(4).retry_delay(100, true));
     }
 }

@@ -1,9 +1,8 @@
-//! Why ranks did not meet, or could not stay together.
+//! Errors of the rendezvous and of staying connected.
 //!
-//! One line each, naming the rank or the variable, the cause and the remedy: the same failure is printed by a thousand
-//! ranks, and each must say enough by itself.
+//! Each error is one line that names the rank or variable, the cause and the remedy. A thousand
+//! ranks print the same failure, and each line must be sufficient alone.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -16,50 +15,53 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MeetErrorKind {
-    /// What the launcher or the user said is wrong or incomplete: a variable, an address, a rank that is too large.
+    /// A setting of the launcher or the user is invalid or missing: a variable, an address, a rank.
     Setting,
-    /// There is no job token, or none that only the job's user can read.
+    /// There is no job token, or not one that only the job's user can read.
     Secret,
-    /// Somebody did not come, or did not answer, before the deadline.
+    /// A rank did not come or answer before the deadline.
     Deadline,
-    /// The ranks differ in what has to be equal: world size, version, seed, catalog, plan.
+    /// Ranks differ in what has to be equal: world size, version, seed, catalog, plan.
     Differs,
-    /// Another rank gave up and said why.
+    /// Another rank gave up and reported the reason.
     Refused,
-    /// An address cannot be listened on or reached.
+    /// Cannot listen at or connect to an address.
     Network,
-    /// Rank 0 is gone, or the ranks do not follow the same steps.
+    /// Rank 0 is gone, or ranks do not follow the same steps.
     Broken,
 }
 
-/// Why ranks did not meet.
-#[derive(Clone, Debug)]
-pub struct MeetError(Arc<Inner>);
+/// Why the rendezvous failed. Displays as one line.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct MeetError(Arc<Failure>);
 
-#[derive(Debug)]
-struct Inner {
+/// Displays as one line: the rank or variable, the cause, the remedy. The source is not in it.
+#[derive(Debug, thiserror::Error)]
+#[error("{line}")]
+struct Failure {
     kind: MeetErrorKind,
     line: String,
     source: Option<BoxError>,
 }
 
 impl MeetError {
-    /// An error whose message is `line`.
+    /// An error with this message.
     pub(crate) fn new(kind: MeetErrorKind, line: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, line: line.into(), source: None }))
+        Self(Arc::new(Failure { kind, line: line.into(), source: None }))
     }
 
-    /// The same, with the error that caused it.
+    /// An error with this message and its cause.
     pub(crate) fn caused(kind: MeetErrorKind, line: impl Into<String>, source: impl Into<BoxError>) -> Self {
-        Self(Arc::new(Inner { kind, line: line.into(), source: Some(source.into()) }))
+        Self(Arc::new(Failure { kind, line: line.into(), source: Some(source.into()) }))
     }
 
-    /// That there are no random bytes, as an error of this kind.
+    /// The error if the operating system has no random bytes.
     pub(crate) fn no_random(kind: MeetErrorKind) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::caused(kind, "the operating system has no random bytes", error)
     }
 
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub fn kind(&self) -> MeetErrorKind {
         self.0.kind
     }
@@ -68,18 +70,5 @@ impl MeetError {
 impl From<LaunchError> for MeetError {
     fn from(error: LaunchError) -> Self {
         Self::new(MeetErrorKind::Setting, error.to_string())
-    }
-}
-
-impl fmt::Display for MeetError {
-    /// One line: who, what, what to do. The source is left to the reader of the chain.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.line)
-    }
-}
-
-impl std::error::Error for MeetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static))
     }
 }

@@ -1,8 +1,9 @@
-//! What a rank other than 0 knows and decides at a meeting.
+//! A rank other than 0 during the rendezvous: its state and decisions.
 //!
-//! A state machine without I/O, tasks or clock: what comes from rank 0 and what became of attempts to reach it go in as
-//! calls, each with the time. Values of steps come without a request and wait here until the rank is at their step.
-//! [`Member`](super::member::Member) does what it decides.
+//! A state machine without I/O, tasks or clock. Messages of rank 0 and results of connection
+//! attempts are calls, each with the time. Values of steps arrive without a request and wait here
+//! until this rank is at their step. [`FollowerDriver`](super::follower_driver::FollowerDriver)
+//! does the I/O.
 
 use std::collections::BTreeMap;
 
@@ -10,74 +11,76 @@ use bytes::Bytes;
 use foreread_types::Rank;
 use tokio::time::Instant;
 
-use super::dial::Miss;
-use super::members::RECONNECT;
-use super::messages::{Hello, Message, Person, key, ranks};
-use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
+use super::dial::DialError;
+use super::members::RECONNECT_TIMEOUT;
+use super::messages::{Hello, MeetMessage, RankInfo, key, ranks};
+use super::waiting::{RETURN_TIMEOUT, SINGLE_RANK_HINT, TwoStepCheck, WaitDeadline};
 use super::{MeetError, MeetErrorKind};
 use crate::Address;
 use crate::Nonce;
 
-/// For so long who answers in rank 0's place has to have another token before it is believed, or until the deadline. Nothing
-/// proves it: it may be an earlier run that is about to end, or anybody, where rank 0 is not there yet.
-const SURE: std::time::Duration = std::time::Duration::from_secs(60);
+/// How long rank 0's address must answer with another token before this rank gives up. The reply is
+/// unauthenticated. It may come from an earlier run that is about to end, or from any process while
+/// rank 0 is not started.
+const OTHER_TOKEN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// A rank while ranks meet.
+/// A rank other than 0 during the rendezvous.
 #[derive(Debug)]
 pub(super) struct Follower {
     pub hello: Hello,
-    pub patience: Patience,
-    /// Where ranks meet, for messages.
+    pub wait: WaitDeadline,
+    /// The rendezvous address, for messages.
     place: String,
-    /// Whether rank 0 speaks to it on a connection that lasts.
+    /// Whether rank 0 has replied on the current connection.
     is_connected: bool,
-    /// Whom rank 0 waits for.
+    /// The ranks that rank 0 waits for, how many more there are, and why.
     missing: (Vec<Rank>, usize, Option<String>),
     works: u64,
     why: Option<String>,
-    /// Where rank 0 runs, once it was met.
+    /// The location of rank 0, once connected.
     first: Option<String>,
-    /// Since when there is no connection to rank 0, where there was one.
+    /// Since when the connection to rank 0 is lost.
     lost: Option<Instant>,
-    doubt: Doubt,
-    /// Attempts to find rank 0 since it was there last.
+    loss_check: TwoStepCheck,
+    /// Attempts to connect since the last connection.
     pub attempts: u32,
-    /// Since when who answers in rank 0's place has another token, and where.
+    /// Since when rank 0's address answers with another token, and the address.
     other_token: Option<(Instant, Address)>,
-    /// What the run's id begins with, once rank 0 was met.
+    /// The start of the run's id, once rank 0 has sent it.
     pub nonce: Option<Nonce>,
-    /// The ranks, once all have come.
-    pub people: Vec<Person>,
-    /// Ranks whose addresses have changed since, the oldest first.
-    pub moved: Vec<Person>,
-    /// Values that came.
+    /// All ranks, once they are connected.
+    pub infos: Vec<RankInfo>,
+    /// Ranks whose addresses have changed since, the oldest change first.
+    pub moved: Vec<RankInfo>,
+    /// Values that have arrived.
     values: BTreeMap<String, Bytes>,
-    /// Why rank 0 wants this rank no more.
+    /// The error with which rank 0 has refused this rank.
     refused: Option<MeetError>,
-    /// Whether the connection was made again since it had the roster: what was sent once may be lost.
+    /// Whether the connection was lost since the roster arrived. Messages without acknowledgement
+    /// may be lost.
     pub was_lost: bool,
-    /// Bytes that had come when it was looked last.
+    /// Transferred pieces at the last check.
     transferred: u64,
 }
 
-/// What a message was.
+/// The effect of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    /// Something to be kept here.
-    Known,
+pub(super) enum FollowerEvent {
+    /// It was handled.
+    Handled,
     /// Rank 0 has admitted this rank.
     Welcome,
-    /// It refuses the connection for now.
-    NotYet,
-    /// Its loader listens at these addresses.
-    Elsewhere(Vec<String>),
+    /// Rank 0 refuses the connection for now.
+    RetryLater,
+    /// This rank's loader listens at these addresses.
+    Redirect(Vec<String>),
 }
 
 impl Follower {
-    pub(super) fn new(hello: Hello, patience: Patience, place: String) -> Self {
+    pub(super) fn new(hello: Hello, wait: WaitDeadline, place: String) -> Self {
         Self {
             hello,
-            patience,
+            wait,
             place,
             is_connected: false,
             missing: (vec![Rank(0)], 0, None),
@@ -85,11 +88,11 @@ impl Follower {
             why: None,
             first: None,
             lost: None,
-            doubt: Doubt::default(),
+            loss_check: TwoStepCheck::default(),
             attempts: 0,
             other_token: None,
             nonce: None,
-            people: Vec::new(),
+            infos: Vec::new(),
             moved: Vec::new(),
             values: BTreeMap::new(),
             refused: None,
@@ -98,49 +101,54 @@ impl Follower {
         }
     }
 
-    /// An attempt to reach rank 0 has failed.
+    /// An attempt to connect to rank 0 has failed.
     ///
     /// # Errors
-    /// No other can succeed.
-    pub(super) fn missed(&mut self, miss: Miss, now: Instant) -> Result<(), MeetError> {
-        match miss {
-            Miss::Never(error) => return Err(error),
-            Miss::NotYet(why) => (self.why, self.other_token) = (why, None),
-            Miss::OtherToken(at) => {
-                self.why = Some(format!("who answers at {at} has another token (FOREREAD_TOKEN)"));
+    /// No later attempt can succeed.
+    pub(super) fn dial_failed(&mut self, error: DialError, now: Instant) -> Result<(), MeetError> {
+        match error {
+            DialError::Fatal(error) => return Err(error),
+            DialError::NotYet(why) => (self.why, self.other_token) = (why, None),
+            DialError::OtherToken(at) => {
+                self.why = Some(format!("the process at {at} has another token (FOREREAD_TOKEN)"));
                 if self.other_token.is_none() {
                     self.other_token = Some((now, at));
-                    self.patience.show_now();
+                    self.wait.show_now();
                 }
             }
         }
         Ok(())
     }
 
-    /// Rank 0 was reached, which has said nothing yet.
+    /// Connected to rank 0, which has not replied yet.
     pub(super) fn reached(&mut self) {
         self.other_token = None;
     }
 
-    /// The connection is gone.
+    /// The connection is closed.
     pub(super) fn closed(&mut self, now: Instant) {
         if std::mem::take(&mut self.is_connected) {
             self.lost.get_or_insert(now);
             self.was_lost |= self.hello.met.is_some();
         } else {
-            self.why = Some("it closed the connection before it said anything".to_owned());
+            self.why = Some("it closed the connection without a reply".to_owned());
         }
     }
 
-    /// Takes what rank 0 says.
+    /// Handles a message of rank 0.
     ///
     /// # Errors
-    /// There will be no run for this rank, or it does not follow the steps of the others.
-    pub(super) fn hear(&mut self, message: Message, bulk: Bytes, now: Instant) -> Result<Heard, MeetError> {
+    /// Rank 0 has refused this rank or ended the rendezvous.
+    pub(super) fn handle(
+        &mut self,
+        message: MeetMessage,
+        bulk: Bytes,
+        now: Instant,
+    ) -> Result<FollowerEvent, MeetError> {
         match message {
-            Message::Welcome { process, nonce, place, moves, .. } => {
+            MeetMessage::Welcome { process, nonce, place, moves, .. } => {
                 if self.hello.met.is_none() {
-                    self.people = serde_json::from_slice(&bulk).map_err(|error| {
+                    self.infos = serde_json::from_slice(&bulk).map_err(|error| {
                         let line = "rank 0 sent a list of ranks that cannot be read";
                         MeetError::caused(MeetErrorKind::Broken, line, error)
                     })?;
@@ -148,41 +156,41 @@ impl Follower {
                 }
                 (self.hello.met, self.nonce) = (Some(process), Nonce::parse(&nonce));
                 self.connected(place);
-                self.patience.begin(now);
-                return Ok(Heard::Welcome);
+                self.wait.restart(now);
+                return Ok(FollowerEvent::Welcome);
             }
-            Message::Waiting { missing, more, on, works, place } => {
+            MeetMessage::Waiting { missing, more, on, works, place } => {
                 self.connected(place);
                 self.missing = (missing.into_iter().map(Rank).collect(), more as usize, on);
                 if works > self.works {
                     self.works = works;
-                    self.patience.begin(now);
+                    self.wait.restart(now);
                 }
             }
-            Message::Value { key, .. } => {
-                self.patience.begin(now);
+            MeetMessage::Value { key, .. } => {
+                self.wait.restart(now);
                 if key.starts_with(key::STEP) {
                     self.hello.steps += 1;
                 } else if key.starts_with(key::MOVED) {
                     self.hello.moves += 1;
-                    self.moved.extend(serde_json::from_slice::<Person>(&bulk).ok());
-                    return Ok(Heard::Known);
+                    self.moved.extend(serde_json::from_slice::<RankInfo>(&bulk).ok());
+                    return Ok(FollowerEvent::Handled);
                 }
                 self.values.insert(key, bulk);
             }
-            Message::Elsewhere { addresses } => return Ok(Heard::Elsewhere(addresses)),
-            Message::Refuse { why, again: true, .. } => {
-                // It is there.
+            MeetMessage::Elsewhere { addresses } => return Ok(FollowerEvent::Redirect(addresses)),
+            MeetMessage::Refuse { why, again: true, .. } => {
+                // Rank 0 is alive.
                 (self.lost, self.why, self.is_connected) = (None, Some(why), false);
-                return Ok(Heard::NotYet);
+                return Ok(FollowerEvent::RetryLater);
             }
-            Message::Refuse { kind, why, .. } => {
+            MeetMessage::Refuse { kind, why, .. } => {
                 return Err(self.refused.insert(MeetError::new(kind, why)).clone());
             }
-            // What others than rank 0 say, or a later version.
+            // Messages to rank 0, or of a later version.
             _ => {}
         }
-        Ok(Heard::Known)
+        Ok(FollowerEvent::Handled)
     }
 
     fn connected(&mut self, place: String) {
@@ -190,25 +198,25 @@ impl Follower {
         (self.is_connected, self.attempts) = (true, 0);
     }
 
-    /// This rank is at the step of `key`, or needs what it names.
+    /// This rank starts to wait for a value.
     pub(super) fn begin(&mut self, now: Instant) {
-        self.patience.begin(now);
-        // Until rank 0 says otherwise.
+        self.wait.restart(now);
+        // Until rank 0 sends the missing ranks.
         self.missing = (vec![Rank(0)], 0, None);
     }
 
-    /// What came without a request, to a rank that did not need it, is not kept any longer; nor is the list of ranks.
+    /// Drops values that this rank did not need, and the list of ranks.
     pub(super) fn forget(&mut self) {
         self.values.clear();
-        (self.people, self.moved) = Default::default();
+        (self.infos, self.moved) = Default::default();
     }
 
-    /// Whether rank 0 has said that there is no run for this rank.
+    /// Whether rank 0 has refused this rank for good.
     pub(super) fn is_refused(&self) -> bool {
         self.refused.is_some()
     }
 
-    /// The value of a key, once it has come.
+    /// The value of a key, once it has arrived.
     ///
     /// # Errors
     /// Rank 0 is at another step of this number, or has refused this rank.
@@ -224,81 +232,87 @@ impl Follower {
         match other {
             None => Ok(None),
             Some(known) => {
-                let rank = self.hello.person.rank;
-                let line =
-                    format!("rank {rank} does not follow the same steps: its {key} is others' {known}");
+                let rank = self.hello.info.rank;
+                let line = format!(
+                    "rank {rank} does not follow the same steps: its step is {key}, the others' is {known}"
+                );
                 Err(MeetError::new(MeetErrorKind::Broken, line))
             }
         }
     }
 
-    /// Shows what is waited for; `transferred` grows while bytes come.
+    /// Checks the deadline and shows what is missing. `transferred` grows while bytes arrive.
     ///
     /// # Errors
     /// The deadline has passed.
-    pub(super) fn look(&mut self, transferred: u64, now: Instant) -> Result<(), MeetError> {
+    pub(super) fn check_deadline(&mut self, transferred: u64, now: Instant) -> Result<(), MeetError> {
         if std::mem::replace(&mut self.transferred, transferred) != transferred {
-            self.patience.begin(now);
+            self.wait.restart(now);
         }
         if !self.is_connected {
-            return self.look_for_first(now);
+            return self.check_rank0_search(now);
         }
         let (missing, more, on) = &self.missing;
-        self.patience.show(missing, *more, on.clone(), now);
-        if !self.patience.over(now) {
+        self.wait.show(missing, *more, on.clone(), now);
+        if !self.wait.is_expired(now) {
             return Ok(());
         }
-        let (rank, seconds) = (self.hello.person.rank, self.patience.deadline().as_secs());
+        let (rank, seconds) = (self.hello.info.rank, self.wait.deadline().as_secs());
         let who = ranks(missing, *more);
-        // Rank 0 ends at about the same time, and may know more.
+        // Rank 0 times out at about the same time, and may know more.
         let why = on.as_ref().map(|on| format!("; {on}")).unwrap_or_default();
         let line = format!(
-            "rank {rank} waited {seconds} s for {who}: see whether all were started and what they wait for{why}"
+            "rank {rank} waited {seconds} s for {who}: check whether all were started and what they wait \
+             for{why}"
         );
         Err(MeetError::new(MeetErrorKind::Deadline, line))
     }
 
-    /// As [`look`](Self::look), where there is no connection to rank 0.
-    fn look_for_first(&mut self, now: Instant) -> Result<(), MeetError> {
-        let (rank, place) = (self.hello.person.rank, &self.place);
-        let seconds = self.patience.deadline().as_secs();
+    /// As [`check_deadline`](Self::check_deadline), without a connection to rank 0.
+    fn check_rank0_search(&mut self, now: Instant) -> Result<(), MeetError> {
+        let (rank, place) = (self.hello.info.rank, &self.place);
+        let seconds = self.wait.deadline().as_secs();
         let why = self.why.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
-        // During the run it is looked for as long as the run lasts.
+        // During the run, rank 0 is searched for until the run ends.
         let lost = self.lost.filter(|_| !self.hello.started).map(|lost| now.duration_since(lost));
-        let first = self.first.as_deref().filter(|_| lost.is_some_and(|lost| lost >= RECONNECT));
-        let gone = first.map(|first| format!("rank 0 ({first}) was here and is gone"));
+        let first = self.first.as_deref().filter(|_| lost.is_some_and(|lost| lost >= RECONNECT_TIMEOUT));
+        let gone = first.map(|first| format!("rank 0 ({first}) was connected and is gone"));
         let shown = gone.as_ref().map(|gone| format!("; {gone}")).unwrap_or_default();
         let on = format!("at {place}{shown}{why}");
         match self.first {
-            None => self.patience.show_absent(&[Rank(0)], 0, Some(on), now),
-            Some(_) => self.patience.show(&[Rank(0)], 0, Some(on), now),
+            None => self.wait.show_absent(&[Rank(0)], 0, Some(on), now),
+            Some(_) => self.wait.show(&[Rank(0)], 0, Some(on), now),
         }
-        // Once they have met, at this meeting or an earlier one, it is somebody else.
+        // If this process was connected before, in this rendezvous or an earlier one, the address
+        // now belongs to another run.
         let met = self.first.is_some() || self.hello.loader > 0;
         if let Some((since, at)) = self.other_token.as_ref().filter(|_| !met)
-            && (now.duration_since(*since) >= SURE || self.patience.over(now))
+            && (now.duration_since(*since) >= OTHER_TOKEN_TIMEOUT || self.wait.is_expired(now))
         {
             let line = format!(
                 "rank {rank} has another token than rank 0 at {at}: give all ranks the same FOREREAD_TOKEN"
             );
             return Err(MeetError::new(MeetErrorKind::Secret, line));
         }
-        let for_good = self.doubt.confirmed(lost.is_some_and(|lost| lost >= BACK), now);
-        if !for_good && !self.patience.over(now) {
+        let is_confirmed = self.loss_check.check(lost.is_some_and(|lost| lost >= RETURN_TIMEOUT), now);
+        if !is_confirmed && !self.wait.is_expired(now) {
             return Ok(());
         }
         if let Some(gone) = gone {
             let line = format!(
-                "{gone}: rank {rank} does not reach it at {place} any more; see what rank 0 said last{why}"
+                "{gone}: rank {rank} can no longer reach it at {place}; check rank 0's last output{why}"
             );
             return Err(MeetError::new(MeetErrorKind::Deadline, line));
         }
         let last = match &self.why {
             Some(why) => format!("the last attempt: {why}"),
-            None => "see whether it was started, and whether it says the same of where to meet".to_owned(),
+            None => {
+                "check whether it was started, and whether it uses the same rendezvous address".to_owned()
+            }
         };
-        let line =
-            format!("rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {NOT_ALL}");
+        let line = format!(
+            "rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {SINGLE_RANK_HINT}"
+        );
         Err(MeetError::new(MeetErrorKind::Deadline, line))
     }
 }

@@ -1,10 +1,11 @@
 //! The ranks of a run, from its start to its end.
 //!
-//! Samples flow between ranks directly; rank 0 is needed only for what concerns all: how far all have come, what each
-//! reports, when all are done, who comes back. When rank 0 dies, that ends and the rest goes on: whatever waits for it has a
-//! deadline. A rank that is gone is read around by the layers above; here it is only said.
+//! Samples flow between ranks directly. Rank 0 is needed for the progress of all ranks, their
+//! reports, the end of the run and restarted ranks. When rank 0 dies, these services end and the
+//! run continues. Each wait for rank 0 has a timeout. The layers above read around a dead rank.
+//! This module only reports it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,134 +14,142 @@ use foreread_types::{Rank, SampleKey, StoreId};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::ground::Ground;
+use super::endpoint::LocalEndpoint;
+use super::follower_driver::FollowerDriver;
 use super::hub::Hub;
-use super::joining::Task;
-use super::member::Member;
-use super::members::RECONNECT;
+use super::joining::OwnedTask;
+use super::members::RECONNECT_TIMEOUT;
 use super::messages::key;
 use super::roster::Roster;
-use super::run::{Heard, Outbox, run};
-use crate::{Asker, Counters, Remote, RunId, Server};
+use super::run_session::{Outbox, RunEvents, run};
+use crate::{Asker, Counters, PeerClient, RunId, Server, lock};
 
-/// How long the last words may take.
-const LAST: Duration = Duration::from_secs(2);
+/// Timeout for sending the final messages.
+const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How ranks have left each other.
+/// How the ranks ended the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// All were done.
+    /// All ranks were done.
     Together,
-    /// Rank 0 did not wait for these any longer: they are gone, or the deadline passed.
+    /// Rank 0 no longer waited for these ranks: they are gone, or the deadline passed.
     Without(Vec<Rank>),
-    /// Rank 0 said nothing before the deadline: it waits for others, or is gone.
+    /// Rank 0 did not reply before the deadline: it waits for other ranks, or is gone.
     Unheard,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The connections to the other ranks that a run needs beside those for samples.
+/// The connections to other ranks that a run needs in addition to those for samples.
 #[derive(Debug)]
-pub(super) enum Running {
-    First { hub: Arc<Hub>, _serving: Option<Task>, _following: Task },
-    Member { outbox: watch::Sender<Outbox>, heard: watch::Receiver<Heard>, task: Mutex<Option<Task>> },
+pub(super) enum RunLink {
+    Rank0 {
+        hub: Arc<Hub>,
+        _serving: Option<OwnedTask>,
+        _following: OwnedTask,
+    },
+    Follower {
+        outbox: watch::Sender<Outbox>,
+        events: watch::Receiver<RunEvents>,
+        task: Mutex<Option<OwnedTask>>,
+    },
 }
 
-impl Running {
-    pub(super) fn first(
+impl RunLink {
+    pub(super) fn rank0(
         hub: Arc<Hub>,
-        serving: Option<Task>,
+        serving: Option<OwnedTask>,
         roster: &Arc<Roster>,
         context: &Context,
     ) -> Self {
-        let following = follow(Arc::clone(&hub), Arc::clone(roster));
-        Self::First { hub, _serving: serving, _following: Task(context.runtime.spawn(following)) }
+        let following = apply_roster_changes(Arc::clone(&hub), Arc::clone(roster));
+        Self::Rank0 { hub, _serving: serving, _following: OwnedTask(context.runtime.spawn(following)) }
     }
 
-    pub(super) fn member(mut member: Member, roster: &Arc<Roster>, context: &Context) -> Self {
+    pub(super) fn follower(mut driver: FollowerDriver, roster: &Arc<Roster>, context: &Context) -> Self {
         // The roster has them.
-        member.follower.forget();
+        driver.follower.forget();
         let (outbox, told) = watch::channel(Outbox::default());
-        let (hears, heard) = watch::channel(Heard::default());
-        let task = Task(context.runtime.spawn(run(member, Arc::clone(roster), told, hears)));
-        Self::Member { outbox, heard, task: Mutex::new(Some(task)) }
+        let (sender, events) = watch::channel(RunEvents::default());
+        let task = OwnedTask(context.runtime.spawn(run(driver, Arc::clone(roster), told, sender)));
+        Self::Follower { outbox, events, task: Mutex::new(Some(task)) }
     }
 }
 
 /// The ranks of a run, which have started together.
 #[derive(Debug)]
 pub struct Group {
-    ground: Arc<Ground>,
-    running: Running,
+    endpoint: Arc<LocalEndpoint>,
+    running: RunLink,
     roster: Arc<Roster>,
     /// The store of each rank.
     stores: Vec<StoreId>,
     asker: Asker,
-    /// Answers until all have left.
+    /// Serves samples until all ranks are done.
     server: Mutex<Option<Server>>,
 }
 
 impl Group {
     pub(super) fn new(
-        ground: Arc<Ground>,
-        running: Running,
+        endpoint: Arc<LocalEndpoint>,
+        running: RunLink,
         roster: Arc<Roster>,
         stores: Vec<StoreId>,
         asker: Asker,
         server: Server,
     ) -> Self {
-        Self { ground, running, roster, stores, asker, server: Mutex::new(Some(server)) }
+        Self { endpoint, running, roster, stores, asker, server: Mutex::new(Some(server)) }
     }
 
-    /// The run that these ranks are in: the same on all of them.
+    /// The run's id, equal on all ranks.
     pub fn run(&self) -> RunId {
         self.asker.run
     }
 
-    /// Says how far this rank has come: a count that only grows. Returns at once; rank 0 hears the latest, not each.
+    /// Sets the progress of this rank, a count that only grows. Does not wait. Only the latest
+    /// value is sent to rank 0.
     pub fn progress(&self, at: u64) {
         match &self.running {
-            Running::First { hub, .. } => hub.with(|leader| leader.progress(0, at)),
-            Running::Member { outbox, .. } => {
+            RunLink::Rank0 { hub, .. } => hub.with(|leader| leader.progress(0, at)),
+            RunLink::Follower { outbox, .. } => {
                 outbox.send_modify(|outbox| outbox.progress = Some(at));
             }
         }
     }
 
-    /// How far all ranks have come, on rank 0: the least that any has said last; 0 while one has said nothing. Nothing on the
-    /// other ranks. The receiver can be waited on for changes.
+    /// On rank 0, the lowest progress of all ranks: 0 until each has sent one. `None` on other
+    /// ranks. The receiver can wait for changes.
     pub fn lowest(&self) -> Option<watch::Receiver<u64>> {
         match &self.running {
-            Running::First { hub, .. } => Some(hub.lowest()),
-            Running::Member { .. } => None,
+            RunLink::Rank0 { hub, .. } => Some(hub.lowest()),
+            RunLink::Follower { .. } => None,
         }
     }
 
-    /// Gives rank 0 this rank's report, at most 256 MiB; says whether rank 0 has it before the deadline.
+    /// Sends this rank's report to rank 0, at most 256 MiB. Returns whether rank 0 has acknowledged
+    /// it before the deadline.
     ///
     /// # Cancel safety
-    /// The report is sent although nobody waits for it.
+    /// The report is sent even if the future is dropped.
     pub async fn report(&self, report: Bytes, deadline: Duration) -> bool {
         match &self.running {
-            Running::First { hub, .. } => {
-                // Rank 0 names no other steps than it does.
+            RunLink::Rank0 { hub, .. } => {
+                // Rank 0's own steps never conflict.
                 drop(hub.with(|leader| leader.part(0, key::REPORT, report)));
                 true
             }
-            Running::Member { outbox, heard, .. } => {
+            RunLink::Follower { outbox, events, .. } => {
                 outbox.send_modify(|outbox| outbox.report = Some(report));
-                let mut heard = heard.clone();
-                timeout(deadline, heard.wait_for(|heard| heard.reported)).await.is_ok_and(|got| got.is_ok())
+                let mut events = events.clone();
+                timeout(deadline, events.wait_for(|events| events.reported))
+                    .await
+                    .is_ok_and(|got| got.is_ok())
             }
         }
     }
 
-    /// The reports of all ranks, on rank 0, its own with them; of those that are gone, or do not report before the deadline,
-    /// there is none. Empty on the other ranks.
+    /// On rank 0, the reports of all ranks including its own. `None` for ranks that are gone, or do
+    /// not report before the deadline. Empty on other ranks.
     pub async fn reports(&self, deadline: Duration) -> Vec<Option<Bytes>> {
-        let Running::First { hub, .. } = &self.running else { return Vec::new() };
+        let RunLink::Rank0 { hub, .. } = &self.running else { return Vec::new() };
         let until = Instant::now() + deadline;
         let mut arrivals = hub.arrivals();
         loop {
@@ -151,25 +160,28 @@ impl Group {
             if coming == 0 || Instant::now() >= until {
                 return reports;
             }
-            look(&mut arrivals, until).await;
+            wait_for_arrival(&mut arrivals, until).await;
         }
     }
 
-    /// Waits until there has been no connection to rank 0 for so long without a break; for ever on rank 0.
+    /// Waits until the connection to rank 0 was lost for this long without a break. Pending forever
+    /// on rank 0.
     ///
     /// # Cancel safety
-    /// Nothing is lost but the time.
+    /// Only the elapsed time is lost.
     pub async fn lost_first(&self, this_long: Duration) {
-        let Running::Member { heard, .. } = &self.running else { return std::future::pending().await };
-        let mut heard = heard.clone();
+        let RunLink::Follower { events, .. } = &self.running else {
+            return std::future::pending().await;
+        };
+        let mut events = events.clone();
         loop {
-            if heard.wait_for(|heard| heard.is_lost).await.is_err() {
-                // The connection was put down, not lost.
+            if events.wait_for(|events| events.is_lost).await.is_err() {
+                // The connection was closed, not lost.
                 return std::future::pending().await;
             }
             let back = async {
-                if heard.wait_for(|heard| !heard.is_lost).await.is_err() {
-                    // Rank 0 does not want this rank back.
+                if events.wait_for(|events| !events.is_lost).await.is_err() {
+                    // Rank 0 refuses this rank.
                     std::future::pending::<()>().await;
                 }
             };
@@ -179,24 +191,24 @@ impl Group {
         }
     }
 
-    /// Says that this rank is done, and goes on serving until all are done or gone, or the deadline passes; then it serves
-    /// no more.
+    /// Reports that this rank is done. Serves samples until all ranks are done or gone, or the
+    /// deadline passes, and then shuts the server down.
     ///
     /// # Cancel safety
-    /// That this rank is done is said although nobody waits.
+    /// The report is sent even if the future is dropped.
     pub async fn leave(&self, deadline: Duration) -> Left {
-        let left = self.part(Instant::now() + deadline).await;
+        let left = self.end_run(Instant::now() + deadline).await;
         let server = lock(&self.server).take();
         if let Some(server) = server {
             server.close().await;
         }
-        self.ground.withdraw();
+        self.endpoint.withdraw();
         left
     }
 
-    async fn part(&self, until: Instant) -> Left {
+    async fn end_run(&self, until: Instant) -> Left {
         match &self.running {
-            Running::First { hub, .. } => {
+            RunLink::Rank0 { hub, .. } => {
                 drop(hub.with(|leader| leader.part(0, key::DONE, Bytes::new())));
                 let mut arrivals = hub.arrivals();
                 let missing = loop {
@@ -205,30 +217,30 @@ impl Group {
                     if working == 0 || Instant::now() >= until {
                         break missing;
                     }
-                    look(&mut arrivals, until).await;
+                    wait_for_arrival(&mut arrivals, until).await;
                 };
                 hub.with(|leader| leader.end(&missing));
-                // They close their connections when they have heard it.
+                // The other ranks close their connections once they have received it.
                 let last = async {
                     loop {
                         arrivals.mark_unchanged();
-                        if hub.with(|leader| leader.all_heard()) || arrivals.changed().await.is_err() {
+                        if hub.with(|leader| leader.all_informed()) || arrivals.changed().await.is_err() {
                             return;
                         }
                     }
                 };
-                drop(timeout(LAST, last).await);
+                drop(timeout(FINAL_MESSAGE_TIMEOUT, last).await);
                 if missing.is_empty() { Left::Together } else { Left::Without(missing) }
             }
-            Running::Member { outbox, task, heard } => {
+            RunLink::Follower { outbox, task, events } => {
                 outbox.send_modify(|outbox| outbox.done = true);
-                let mut heard = heard.clone();
-                let over = timeout_at(until, heard.wait_for(|heard| heard.over.is_some())).await;
-                let missing = over.ok().and_then(|over| over.ok().and_then(|heard| heard.over.clone()));
+                let mut events = events.clone();
+                let over = timeout_at(until, events.wait_for(|events| events.over.is_some())).await;
+                let missing = over.ok().and_then(|over| over.ok().and_then(|events| events.over.clone()));
                 outbox.send_modify(|outbox| outbox.end = true);
                 let task = lock(task).take();
                 if let Some(mut task) = task {
-                    drop(timeout(LAST, &mut task.0).await);
+                    drop(timeout(FINAL_MESSAGE_TIMEOUT, &mut task.0).await);
                 }
                 match missing {
                     None => Left::Unheard,
@@ -239,22 +251,23 @@ impl Group {
         }
     }
 
-    /// Ranks of which rank 0 hears nothing, on rank 0. For tests: whoever asks a rank finds out sooner by itself.
+    /// On rank 0, the ranks that are disconnected. For tests: clients of a rank detect its end
+    /// sooner.
     #[cfg(feature = "testing")]
     pub fn gone(&self) -> Vec<Rank> {
         match &self.running {
-            Running::First { hub, .. } => hub.with(|leader| leader.lost(Instant::now())),
-            Running::Member { .. } => Vec::new(),
+            RunLink::Rank0 { hub, .. } => hub.with(|leader| leader.lost(Instant::now())),
+            RunLink::Follower { .. } => Vec::new(),
         }
     }
 
-    /// What was asked and served.
+    /// The counters of samples.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.asker.counters
     }
 
-    /// The rank, not this one, that has this store.
-    fn remote(&self, store: StoreId) -> Option<Arc<Remote>> {
+    /// The client of the other rank that has this store.
+    fn remote(&self, store: StoreId) -> Option<Arc<PeerClient>> {
         let rank = Rank(self.stores.iter().position(|of_rank| *of_rank == store)? as u32);
         (rank != self.rank()).then(|| self.roster.remote(rank, &self.asker))
     }
@@ -262,17 +275,17 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.ground.withdraw();
+        self.endpoint.withdraw();
     }
 }
 
 impl Peers for Group {
     fn rank(&self) -> Rank {
-        self.ground.launched.rank
+        self.endpoint.launched.rank
     }
 
     fn world_size(&self) -> u32 {
-        self.ground.launched.world_size
+        self.endpoint.launched.world_size
     }
 
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
@@ -292,25 +305,25 @@ impl Peers for Group {
     }
 }
 
-/// Waits until something has come, or it is time to see who is gone for good.
-async fn look(arrivals: &mut watch::Receiver<()>, until: Instant) {
-    let next = until.min(Instant::now() + RECONNECT / 4);
-    // Whatever it was, the caller looks.
+/// Waits for an arrival, or until disconnected ranks are checked again.
+async fn wait_for_arrival(arrivals: &mut watch::Receiver<()>, until: Instant) {
+    let next = until.min(Instant::now() + RECONNECT_TIMEOUT / 4);
+    // The caller checks in any case.
     drop(timeout_at(next, arrivals.changed()).await);
 }
 
-/// Rank 0 learns, as the others do, which ranks were started again.
-async fn follow(hub: Arc<Hub>, roster: Arc<Roster>) {
-    let mut news = hub.news();
+/// Applies address changes of restarted ranks at rank 0, as the other ranks do.
+async fn apply_roster_changes(hub: Arc<Hub>, roster: Arc<Roster>) {
+    let mut published = hub.published();
     let mut moves = 0;
     loop {
-        while let Some(person) = hub.with(|leader| leader.store.value(&key::moved(moves)).cloned()) {
-            if let Ok(person) = serde_json::from_slice(&person) {
-                roster.place(&person);
+        while let Some(info) = hub.with(|leader| leader.store.value(&key::moved(moves)).cloned()) {
+            if let Ok(info) = serde_json::from_slice(&info) {
+                roster.update(&info);
             }
             moves += 1;
         }
-        if news.changed().await.is_err() {
+        if published.changed().await.is_err() {
             return;
         }
     }

@@ -1,35 +1,37 @@
-//! Rank 0's [`Leader`] behind a lock, for the tasks that serve the other ranks ([`super::sessions`]) and for rank 0's own
-//! steps ([`super::first`]), which wait for its changes. What is done under the lock is short.
+//! Rank 0's [`Leader`] behind a lock. Shared by the tasks that serve the other ranks
+//! ([`super::sessions`]) and by rank 0's own steps ([`super::rank0`]), which wait for its changes.
+//! The lock is held for short times only.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
 use super::leader::Leader;
-use super::link::Traffic;
+use super::link::LinkTraffic;
+use crate::lock;
 
 #[derive(Debug)]
 pub(super) struct Hub {
     leader: Mutex<Leader>,
-    /// What links of all ranks move.
-    pub(super) traffic: Arc<Traffic>,
+    /// Transfers on the connections of all ranks.
+    pub(super) traffic: Arc<LinkTraffic>,
     arrived: watch::Sender<()>,
     published: watch::Sender<()>,
     lowest: watch::Sender<u64>,
 }
 
 impl Hub {
-    pub(super) fn new(leader: Leader, traffic: Arc<Traffic>) -> Self {
+    pub(super) fn new(leader: Leader, traffic: Arc<LinkTraffic>) -> Self {
         let (arrived, published, lowest) = Default::default();
         Self { leader: Mutex::new(leader), traffic, arrived, published, lowest }
     }
 
-    /// Calls the leader, and wakes whoever waits for what has changed.
+    /// Calls the leader and wakes the tasks that wait for its changes.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Leader) -> T) -> T {
-        let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leader = lock(&self.leader);
         let done = act(&mut leader);
         let (changes, lowest) = (leader.take_changes(), leader.lowest());
-        // Under the lock, or an older position could be told after a newer one.
+        // Under the lock. Otherwise an older position could be published after a newer one.
         self.lowest.send_if_modified(|known| std::mem::replace(known, lowest) != lowest);
         drop(leader);
         if changes.arrived {
@@ -46,8 +48,8 @@ impl Hub {
         self.arrived.subscribe()
     }
 
-    /// Changes that the others may have to be told.
-    pub(super) fn news(&self) -> watch::Receiver<()> {
+    /// Changes that may have to be sent to other ranks.
+    pub(super) fn published(&self) -> watch::Receiver<()> {
         self.published.subscribe()
     }
 
@@ -58,15 +60,15 @@ impl Hub {
 
 #[cfg(test)]
 mod tests {
-    use super::super::messages::Person;
+    use super::super::messages::RankInfo;
     use super::*;
     use crate::Nonce;
 
     #[test]
     fn lowest_position_follows_ranks_that_step_at_once() {
-        let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
-        let leader = Leader::new(person, 2, "1".into(), 7, Nonce::default());
-        let hub = Hub::new(leader, Traffic::new(0, Arc::default()));
+        let info = RankInfo { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
+        let leader = Leader::new(info, 2, "1".into(), 7, Nonce::default());
+        let hub = Hub::new(leader, LinkTraffic::new(0, Arc::default()));
         let (lowest, step) = (hub.lowest(), std::sync::Barrier::new(2));
         std::thread::scope(|scope| {
             for rank in 0..2 {

@@ -1,7 +1,9 @@
-//! Which of this host's addresses other nodes use: those of the network interfaces that the user names.
+//! Selects the addresses by which other nodes reach this host: those of the network interfaces that
+//! the user names.
 //!
-//! Without a name, other nodes use the address from which rank 0 has seen this one come. That is the network of the host's
-//! name, which on clusters is often the slow one. Names match as those of `NCCL_SOCKET_IFNAME` do, so one value serves both.
+//! Without a name, other nodes use the address from which rank 0 saw this rank connect. That is the
+//! network of the host name, which is often the slow one on clusters. Names match as those of
+//! `NCCL_SOCKET_IFNAME`, so that one value serves both.
 
 use std::net::IpAddr;
 
@@ -9,23 +11,24 @@ use if_addrs::{Interface, get_if_addrs};
 
 use super::{MeetError, MeetErrorKind};
 
-/// The variable that names interfaces: `ib0,eth1` (what names begin with), `=ib0` (whole names), `^docker,lo` (all but these).
+/// The variable that names interfaces: `ib0,eth1` (prefixes), `=ib0` (whole names), `^docker,lo`
+/// (all but these).
 pub const INTERFACE: &str = "FOREREAD_INTERFACE";
 
 /// Addresses of this host, each with its interface.
-pub(super) type Addresses = Vec<(String, IpAddr)>;
+pub(super) type InterfaceAddresses = Vec<(String, IpAddr)>;
 
-/// Names of interfaces.
+/// A parsed list of interface names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Names<'a> {
+struct InterfaceFilter<'a> {
     names: Vec<&'a str>,
-    /// All others are meant.
+    /// The names are excluded.
     excludes: bool,
-    /// Names are whole, not beginnings.
+    /// The names are whole, not prefixes.
     exact: bool,
 }
 
-impl<'a> Names<'a> {
+impl<'a> InterfaceFilter<'a> {
     fn of(text: &'a str) -> Self {
         let (excludes, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
         let (exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
@@ -33,29 +36,30 @@ impl<'a> Names<'a> {
         Self { names, excludes, exact }
     }
 
-    fn mean(&self, interface: &str) -> bool {
+    fn matches(&self, interface: &str) -> bool {
         let named = |name: &&str| if self.exact { interface == *name } else { interface.starts_with(*name) };
         self.names.iter().any(named) != self.excludes
     }
 }
 
-/// Addresses that other nodes may reach; of the interface of the machine alone where `with_loopback`.
+/// InterfaceAddresses that other nodes may reach. `with_loopback` adds those of the loopback interface.
 fn reachable(all: &[Interface], with_loopback: bool) -> impl Iterator<Item = (String, IpAddr)> {
-    // One of a single link means nothing on another host without that host's name for the link.
+    // A link-local address is invalid on another host without that host's name of the link.
     let usable = move |of: &&Interface| !of.is_link_local() && (with_loopback || !of.is_loopback());
     all.iter().filter(usable).map(|of| (of.name.clone(), of.ip()))
 }
 
-/// Those of `all` that `text` names.
-fn named(all: &[Interface], text: &str) -> Result<Addresses, MeetError> {
-    let names = Names::of(text);
-    let found: Addresses = reachable(all, true).filter(|(name, _)| names.mean(name)).collect();
+/// The addresses of `all` that `text` selects.
+fn select(all: &[Interface], text: &str) -> Result<InterfaceAddresses, MeetError> {
+    let names = InterfaceFilter::of(text);
+    let found: InterfaceAddresses = reachable(all, true).filter(|(name, _)| names.matches(name)).collect();
     if !found.is_empty() && !names.names.is_empty() {
         return Ok(found);
     }
     let known: Vec<_> = reachable(all, true).map(|(name, ip)| format!("{name} ({ip})")).collect();
     let line = format!(
-        "invalid {INTERFACE} '{text}': it names no network interface of this host that has an address: expected some of {}",
+        "invalid {INTERFACE} '{text}': no network interface of this host with an address matches: expected \
+         some of {}",
         known.join(", ")
     );
     Err(MeetError::new(MeetErrorKind::Setting, line))
@@ -68,18 +72,18 @@ fn interfaces() -> Result<Vec<Interface>, MeetError> {
     })
 }
 
-/// The addresses of the interfaces that `text` names.
+/// The addresses of the interfaces that `text` selects.
 ///
 /// # Errors
-/// It names none; the line lists those that there are.
-pub(super) fn chosen(text: &str) -> Result<Addresses, MeetError> {
-    named(&interfaces()?, text)
+/// It selects none. The error lists the interfaces of this host.
+pub(super) fn selected(text: &str) -> Result<InterfaceAddresses, MeetError> {
+    select(&interfaces()?, text)
 }
 
-/// All addresses of this host that others may reach.
-pub(super) fn all() -> Addresses {
+/// All addresses of this host that other hosts may reach.
+pub(super) fn all() -> InterfaceAddresses {
     let all = interfaces().unwrap_or_else(|error| {
-        tracing::warn!(%error, "others find this host by its name alone");
+        tracing::warn!(%error, "other nodes find this host only by its name");
         Vec::new()
     });
     reachable(&all, false).collect()
@@ -98,7 +102,7 @@ mod tests {
     #[test]
     // semantics: RANK-26
     fn names_match_as_those_of_nccl_do() {
-        for (text, meant) in [
+        for (text, expected_names) in [
             ("ib", "ib0 ib1"),
             ("ib1, eth", "ib1 eth0"),
             ("=ib1", "ib1"),
@@ -106,10 +110,12 @@ mod tests {
             ("^ib", "lo eth0 docker0"),
             ("^=ib0,lo,docker0", "ib1 eth0"),
         ] {
-            let names = Names::of(text);
-            let found: Vec<_> =
-                ["lo", "eth0", "ib0", "ib1", "docker0"].into_iter().filter(|name| names.mean(name)).collect();
-            let mut expected: Vec<_> = meant.split_whitespace().collect();
+            let names = InterfaceFilter::of(text);
+            let found: Vec<_> = ["lo", "eth0", "ib0", "ib1", "docker0"]
+                .into_iter()
+                .filter(|name| names.matches(name))
+                .collect();
+            let mut expected: Vec<_> = expected_names.split_whitespace().collect();
             expected.sort_by_key(|name| found.iter().position(|known| known == name));
             assert_eq!(found, expected, "{text}");
         }
@@ -119,7 +125,7 @@ mod tests {
     // semantics: RANK-26
     fn unknown_interface_is_an_error_that_lists_those_there_are() {
         for text in ["nosuch", "=", "^"] {
-            let error = chosen(text).unwrap_err();
+            let error = selected(text).unwrap_err();
             assert_eq!(error.kind(), MeetErrorKind::Setting);
             let line = error.to_string();
             assert!(line.starts_with(&format!("invalid FOREREAD_INTERFACE '{text}'")), "{line}");
@@ -129,7 +135,7 @@ mod tests {
 
     #[test]
     fn chosen_interfaces_have_their_addresses_and_no_other() {
-        let lo = chosen("lo").unwrap();
+        let lo = selected("lo").unwrap();
         assert!(lo.iter().all(|(name, ip)| name.starts_with("lo") && ip.is_loopback()), "{lo:?}");
         assert!(all().iter().all(|(_, ip)| !ip.is_loopback()));
         assert_eq!(name_of(lo[0].1).as_deref(), Some("lo"));

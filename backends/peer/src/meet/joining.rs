@@ -1,4 +1,4 @@
-//! Ranks come together, step by step.
+//! The rendezvous, step by step, until the start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,42 +12,43 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::bulk::{self, Bulk, Offers};
+use super::bulk::{self, Bulk, RelayOffers};
 use super::compare::{difference, pack, unpack};
 use super::descriptors;
-use super::first::{First, Steps};
+use super::endpoint::LocalEndpoint;
 use super::follower::Follower;
-use super::ground::Ground;
-use super::group::{Group, Running};
+use super::follower_driver::{FollowerDriver, check_other_rank0};
+use super::group::{Group, RunLink};
 use super::hub::Hub;
 use super::leader::Leader;
-use super::link::Traffic;
-use super::member::{Member, another_first};
-use super::messages::{Hello, Message, Person, Words, key};
+use super::link::LinkTraffic;
+use super::messages::{ComparedSettings, Hello, MeetMessage, RankInfo, key};
 use super::node::host_name;
+use super::rank0::{Rank0Driver, Rank0Steps};
 use super::roster::Roster;
 use super::sessions::{redirect_all, serve_all};
 use super::settings::Settings;
-use super::waiting::Patience;
+use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
 use crate::{Asker, Identity, Nonce, RunId, Server, token};
 
-/// What one rank may bring for a key, in bytes.
-pub(super) const LARGEST_PART: u64 = 256 << 20;
+/// The largest part of a key that a rank may send, in bytes.
+pub(super) const MAX_PART_BYTES: u64 = 256 << 20;
 
-/// How often rank 0 sees to it that it can be found.
-const REPUBLISH: Duration = Duration::from_secs(1);
+/// How often rank 0 checks that it can be found.
+const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Ranks that have come together and not yet started. All go through the same steps in the same order; each step has the
-/// deadline of the [`Settings`], which begins anew while bytes move or a rank says that it works.
+/// Ranks that have connected and not started yet. All ranks make the same steps in the same order.
+/// Each step has the deadline of the [`Settings`], which restarts while bytes are transferred or a
+/// rank reports progress.
 ///
-/// Dropping it tells the others that this rank gave up.
+/// Dropping it notifies the other ranks that this rank gave up.
 #[derive(Debug)]
 pub struct Joining {
-    side: Side,
-    ground: Arc<Ground>,
+    role: Role,
+    endpoint: Arc<LocalEndpoint>,
     identity: Identity,
-    /// Until the start.
+    /// `None` after the start.
     server: Option<Server>,
     nodes: Vec<u32>,
     /// Steps that this rank has made.
@@ -58,82 +59,84 @@ pub struct Joining {
 }
 
 #[derive(Debug)]
-enum Side {
-    First {
-        first: First,
-        serving: Option<Task>,
-        /// Keeps rank 0 to be found until the start.
-        publishing: Option<Task>,
+enum Role {
+    Rank0 {
+        driver: Rank0Driver,
+        serving: Option<OwnedTask>,
+        /// Keeps rank 0's notice and rendezvous address in place until the start.
+        publishing: Option<OwnedTask>,
     },
-    Member {
-        member: Box<Member>,
-        /// Catalogs for the others of this node; none when nothing is added to them any more.
-        offers: Option<watch::Sender<Offers>>,
-        _passing_on: Option<Task>,
+    Follower {
+        driver: Box<FollowerDriver>,
+        /// Catalogs for other ranks of this node. `None` once no more are added.
+        offers: Option<watch::Sender<RelayOffers>>,
+        _passing_on: Option<OwnedTask>,
     },
-    /// It has started.
-    Left,
+    /// Started.
+    Started,
 }
 
-/// A task that ends when this is dropped.
+/// A task that is aborted when this is dropped.
 #[derive(Debug)]
-pub(super) struct Task(pub JoinHandle<()>);
+pub(super) struct OwnedTask(pub JoinHandle<()>);
 
-impl Task {
-    /// Starts it on this runtime.
+impl OwnedTask {
+    /// Spawns it on the current runtime.
     pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(work))
     }
 }
 
-impl Drop for Task {
+impl Drop for OwnedTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 impl Joining {
-    /// Comes together with the other ranks; returns when all are there.
+    /// Connects to the other ranks. Returns when all ranks are connected.
     ///
     /// # Errors
     ///
-    /// [`MeetError`], one line on every rank: somebody did not come in time, is of another version or world size, or is
-    /// there twice; there is no place to meet or no token.
+    /// [`MeetError`], one line on every rank. A rank did not come in time, has another version or
+    /// world size, or exists twice. Or there is no rendezvous address or no token.
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
         let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
         let process = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
         let nonce = Nonce::new(*random.last_chunk().unwrap_or(&[0; 16]));
-        descriptors::allow(settings.launched.world_size)?;
-        let ground = Arc::new(Ground::new(&settings, process).await?);
+        descriptors::raise_limit(settings.launched.world_size)?;
+        let endpoint = Arc::new(LocalEndpoint::new(&settings, process).await?);
         let Settings { launched, version, loader, token, deadline, progress, serving: bounds, .. } = settings;
         let counters = settings.counters;
-        let made = if token.is_some() { None } else { ground.made_token()? };
+        let made = if token.is_some() { None } else { endpoint.generated_token()? };
         let token = token.or_else(|| made.clone());
         let (rank, job, world_size) = (launched.rank, launched.job_number(), launched.world_size);
-        let dial = ground.dial(token.clone());
-        let hello = Hello::new(ground.person(&[]), world_size, version.clone(), loader, process);
-        let patience = Patience::new(deadline, progress, Instant::now());
+        let dial = endpoint.dial(token.clone());
+        let hello = Hello::new(endpoint.info(&[]), world_size, version.clone(), loader, process);
+        let wait = WaitDeadline::new(deadline, progress, Instant::now());
         let start = |identity, listeners| {
             Server::start(&Handle::current(), identity, listeners, bounds, Arc::clone(&counters))
         };
-        let (side, identity, server) = if rank.0 == 0 {
-            another_first(&dial, &hello).await?;
+        let (role, identity, server) = if rank.0 == 0 {
+            check_other_rank0(&dial, &hello).await?;
             let Some(token) = token else {
                 return Err(MeetError::new(MeetErrorKind::Secret, "there is no token"));
             };
             let identity = Identity { rank, job, token };
-            let server = start(identity.clone(), ground.listen().await?);
-            let listens = ground.told(server.addresses());
-            let leader = Leader::new(ground.person(&listens), world_size as usize, version, process, nonce);
-            let traffic = Traffic::new(LARGEST_PART, Arc::clone(&counters));
-            let leader = leader.of_loader(loader, Arc::clone(&ground.board));
+            let server = start(identity.clone(), endpoint.listen().await?);
+            let listens = endpoint.advertised(server.addresses());
+            let leader = Leader::new(endpoint.info(&listens), world_size as usize, version, process, nonce);
+            let traffic = LinkTraffic::new(MAX_PART_BYTES, Arc::clone(&counters));
+            let leader = leader.with_loader(loader, Arc::clone(&endpoint.board));
             let hub = Arc::new(Hub::new(leader, Arc::clone(&traffic)));
-            let serving = server.meetings().map(|meetings| Task::new(serve_all(Arc::clone(&hub), meetings)));
-            ground.publish(&listens, made.as_ref(), false).await?;
-            let (publishing, known, counted) = (Arc::clone(&ground), identity.clone(), Arc::clone(&counters));
-            let publishing = Task::new(async move {
+            let serving =
+                server.meetings().map(|meetings| OwnedTask::new(serve_all(Arc::clone(&hub), meetings)));
+            endpoint.publish(&listens, made.as_ref(), false).await?;
+            let (publishing, known, counted) =
+                (Arc::clone(&endpoint), identity.clone(), Arc::clone(&counters));
+            let publishing = OwnedTask::new(async move {
                 loop {
-                    sleep(REPUBLISH).await;
+                    sleep(REPUBLISH_INTERVAL).await;
                     if let Err(error) = publishing.publish(&listens, made.as_ref(), true).await {
                         tracing::debug!(%error, "cannot write the notice again");
                     }
@@ -147,113 +150,114 @@ impl Joining {
                     }
                 }
             });
-            let first = First { hub, steps: Steps::new(patience, dial.place.to_string()) };
-            (Side::First { first, serving, publishing: Some(publishing) }, identity, server)
+            let driver = Rank0Driver { hub, steps: Rank0Steps::new(wait, dial.place.to_string()) };
+            (Role::Rank0 { driver, serving, publishing: Some(publishing) }, identity, server)
         } else {
-            let traffic = Traffic::new(u64::MAX, Arc::clone(&counters));
-            let follower = Follower::new(hello, patience, dial.place.to_string());
-            let mut member = Member::new(dial, follower, Arc::clone(&traffic));
+            let traffic = LinkTraffic::new(u64::MAX, Arc::clone(&counters));
+            let follower = Follower::new(hello, wait, dial.place.to_string());
+            let mut driver = FollowerDriver::new(dial, follower, Arc::clone(&traffic));
             let mut served: Option<(Identity, Server)> = None;
             let (identity, server) = loop {
-                let found = member.find().await?;
+                let found = driver.find().await?;
                 let same =
                     served.take().filter(|(known, _)| known.token.expose() == found.identity.token.expose());
                 let (identity, server) = match same {
                     Some(same) => same,
-                    None => (found.identity.clone(), start(found.identity.clone(), ground.listen().await?)),
+                    None => (found.identity.clone(), start(found.identity.clone(), endpoint.listen().await?)),
                 };
-                member.follower.hello.person = ground.person(&ground.told(server.addresses()));
-                if member.introduce(found).await? {
+                driver.follower.hello.info = endpoint.info(&endpoint.advertised(server.addresses()));
+                if driver.introduce(found).await? {
                     break (identity, server);
                 }
-                member.pause().await?;
+                driver.pause().await?;
                 served = Some((identity, server));
             };
-            let (offers, offered) = watch::channel(Offers::default());
-            let passing_on =
-                server.meetings().map(|meetings| Task::new(bulk::pass_on(meetings, offered, traffic)));
-            let member = Box::new(member);
-            (Side::Member { member, offers: Some(offers), _passing_on: passing_on }, identity, server)
+            let (offers, offered) = watch::channel(RelayOffers::default());
+            let passing_on = server
+                .meetings()
+                .map(|meetings| OwnedTask::new(bulk::relay_catalogs(meetings, offered, traffic)));
+            let driver = Box::new(driver);
+            (Role::Follower { driver, offers: Some(offers), _passing_on: passing_on }, identity, server)
         };
         let (nodes, pushed, server) = (Vec::new(), Vec::new(), Some(server));
-        let mut joining = Self { side, ground, identity, server, nodes, steps: 0, pushed, deadline };
+        let mut joining = Self { role, endpoint, identity, server, nodes, steps: 0, pushed, deadline };
         joining.count_nodes().await?;
         if joining.nodes.iter().any(|node| *node > 0)
-            && let Some(own) = joining.people().get(rank.0 as usize)
+            && let Some(own) = joining.infos().get(rank.0 as usize)
         {
-            joining.ground.log_network(&own.addresses);
+            joining.endpoint.log_network(&own.addresses);
         }
         Ok(joining)
     }
 
-    /// Waits for all, and counts which of them share a node.
+    /// Waits for all ranks and numbers their nodes.
     async fn count_nodes(&mut self) -> Result<(), MeetError> {
-        if let Side::First { first, .. } = &mut self.side {
-            first.arrive().await?;
+        if let Role::Rank0 { driver, .. } = &mut self.role {
+            driver.arrive().await?;
         }
         let mut known: Vec<String> = Vec::new();
-        let number = |person: Person| match known.iter().position(|node| *node == person.node) {
+        let number = |info: RankInfo| match known.iter().position(|node| *node == info.node) {
             Some(at) => at as u32,
             None => {
-                known.push(person.node);
+                known.push(info.node);
                 known.len() as u32 - 1
             }
         };
-        self.nodes = self.people().into_iter().map(number).collect();
+        self.nodes = self.infos().into_iter().map(number).collect();
         Ok(())
     }
 
-    /// The ranks, as this one knows them.
-    fn people(&self) -> Vec<Person> {
-        match &self.side {
-            Side::First { first, .. } => first.hub.with(|leader| leader.people()),
-            Side::Member { member, .. } => member.follower.people.clone(),
-            Side::Left => Vec::new(),
+    /// The ranks, as far as this one knows them.
+    fn infos(&self) -> Vec<RankInfo> {
+        match &self.role {
+            Role::Rank0 { driver, .. } => driver.hub.with(|leader| leader.infos()),
+            Role::Follower { driver, .. } => driver.follower.infos.clone(),
+            Role::Started => Vec::new(),
         }
     }
 
-    /// Who is where, as this rank reaches them.
+    /// The addresses of all ranks, as this rank reaches them.
     fn roster(&self) -> Roster {
-        let (at, moved) = match &self.side {
-            Side::Member { member, .. } => (member.at.as_ref(), &member.follower.moved[..]),
-            Side::First { .. } | Side::Left => (None, &[][..]),
+        let (at, moved) = match &self.role {
+            Role::Follower { driver, .. } => (driver.at.as_ref(), &driver.follower.moved[..]),
+            Role::Rank0 { .. } | Role::Started => (None, &[][..]),
         };
-        let roster = Roster::new(&self.people(), self.ground.node.clone(), at);
-        moved.iter().for_each(|person| roster.place(person));
+        let roster = Roster::new(&self.infos(), self.endpoint.node.clone(), at);
+        moved.iter().for_each(|info| roster.update(info));
         roster
     }
 
     /// This rank.
     pub fn rank(&self) -> Rank {
-        self.ground.launched.rank
+        self.endpoint.launched.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn world_size(&self) -> u32 {
-        self.ground.launched.world_size
+        self.endpoint.launched.world_size
     }
 
-    /// The node of each rank, numbered in the order of their first ranks. Ranks of one node share its disks, and reach each
-    /// other by Unix sockets where they see the same directories.
+    /// The node of each rank, numbered in the order of their first ranks. Ranks of one node share
+    /// its disks. They use Unix sockets if they share the network namespace.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes
     }
 
-    /// Tells all that this rank works on something that takes its time, as often as it gets on with it: deadlines begin
-    /// anew, and it is shown on all ranks.
+    /// Reports progress of a long task to all ranks. To be repeated while it progresses. Deadlines
+    /// restart, and all ranks show it.
     pub async fn working(&mut self, on: &str) {
-        match &mut self.side {
-            Side::First { first, .. } => first.working(on),
-            Side::Member { member, .. } => {
-                if !member.say(&Message::Working { on: on.to_owned() }).await {
-                    member.reconnect(&self.identity).await;
+        match &mut self.role {
+            Role::Rank0 { driver, .. } => driver.working(on),
+            Role::Follower { driver, .. } => {
+                if !driver.send(&MeetMessage::Working { on: on.to_owned() }).await {
+                    driver.reconnect(&self.identity).await;
                 }
             }
-            Side::Left => {}
+            Role::Started => {}
         }
     }
 
-    /// Rank 0's `blob` on all ranks. Only rank 0's counts.
+    /// Rank 0's `blob` on all ranks. The value of other ranks is ignored.
     ///
     /// # Errors
     ///
@@ -262,44 +266,46 @@ impl Joining {
         self.share_with(blob, Vec::new()).await
     }
 
-    /// Rank 0's `blob` on all ranks, and catalogs for those that get them by [`bulks`](Self::bulks). One share has catalogs.
+    /// Rank 0's `blob` on all ranks, and catalogs for ranks that get them by
+    /// [`bulks`](Self::bulks). Only one share of a rendezvous may have catalogs.
     ///
     /// # Errors
     ///
-    /// As [`join`](Self::join); [`MeetErrorKind::Setting`] if more than 16 GiB of catalogs would leave rank 0, or there are
-    /// more than 16 of them.
+    /// As [`join`](Self::join). [`MeetErrorKind::Setting`] if more than 16 GiB of catalogs would
+    /// leave rank 0, or there are more than 16 of them.
     pub async fn share_with(&mut self, blob: Option<Bytes>, bulks: Vec<Bulk>) -> Result<Bytes, MeetError> {
         let key = self.step("share");
-        match &mut self.side {
-            Side::First { first, .. } => {
-                if bulks.len() > bulk::MOST {
+        match &mut self.role {
+            Role::Rank0 { driver, .. } => {
+                if bulks.len() > bulk::MAX_CATALOGS {
                     let error = MeetError::new(MeetErrorKind::Setting, "more than 16 catalogs are shared");
-                    return Err(first.fail(error).await);
+                    return Err(driver.fail(error).await);
                 }
                 let blob = blob.unwrap_or_default();
-                // How many catalogs there are, and of each whether all need it.
+                // The number of catalogs, and for each whether it is sent without a request.
                 let mut value = vec![bulks.len() as u8];
                 value.extend(bulks.iter().map(|bulk| u8::from(bulk.is_pushed())));
                 value.extend_from_slice(&blob);
-                first.share(&key, value.into(), bulks).await?;
+                driver.share(&key, value.into(), bulks).await?;
                 Ok(blob)
             }
-            Side::Member { .. } => {
+            Role::Follower { .. } => {
                 let mut value = self.value(&key, None).await?;
                 let bulks = 1 + usize::from(value.first().copied().unwrap_or_default());
                 let kinds = value.split_to(bulks.min(value.len()));
                 self.pushed = kinds.iter().skip(1).map(|kind| *kind != 0).collect();
-                if let Side::Member { offers: Some(offers), .. } = &self.side {
+                if let Role::Follower { offers: Some(offers), .. } = &self.role {
                     offers.send_modify(|offers| offers.pushed.clone_from(&self.pushed));
                 }
                 Ok(value)
             }
-            Side::Left => Ok(Bytes::new()),
+            Role::Started => Ok(Bytes::new()),
         }
     }
 
-    /// The catalogs of the last [`share_with`](Self::share_with) that this rank does not `have`, in their order, from a rank
-    /// of this node or from rank 0. The others of the node may get from this rank what it has. Nothing on rank 0.
+    /// The catalogs of the last [`share_with`](Self::share_with) that this rank does not `have`, in
+    /// their order. They come from a rank of this node or from rank 0. The other ranks of the node
+    /// may get from this rank what it has. `None`s on rank 0.
     ///
     /// # Errors
     ///
@@ -310,8 +316,10 @@ impl Joining {
         let relay = relay.filter(|relay| *relay != rank);
         let addresses = relay.map(|relay| self.roster().addresses(relay)).unwrap_or_default();
         let numbers = 0..have.len();
-        let Side::Member { member, offers, .. } = &mut self.side else { return Ok(vec![None; have.len()]) };
-        let (network, identity) = (&*self.ground.network, &self.identity);
+        let Role::Follower { driver, offers, .. } = &mut self.role else {
+            return Ok(vec![None; have.len()]);
+        };
+        let (network, identity) = (&*self.endpoint.network, &self.identity);
         let shared = self.pushed.iter().copied().enumerate();
         let missing = shared.filter(|(number, _)| have.get(*number).is_none_or(Option::is_none));
         let missing: BTreeMap<usize, bool> = missing.collect();
@@ -326,11 +334,11 @@ impl Joining {
         offer(have.into_iter().enumerate().filter_map(|(number, bulk)| Some((number, bulk?))).collect());
         let mut got = BTreeMap::new();
         if let Some(relay) = relay.filter(|_| !missing.is_empty()) {
-            let (to, silence) = ((relay, &addresses[..]), bulk::silence(self.deadline));
-            let traffic = Arc::clone(&member.traffic);
+            let (to, silence) = ((relay, &addresses[..]), bulk::relay_timeout(self.deadline));
+            let traffic = Arc::clone(&driver.traffic);
             tokio::select! {
                 come = bulk::fetch(network, to, identity, &traffic, &missing, silence) => got = come,
-                error = member.stay(identity) => return Err(error),
+                error = driver.stay(identity) => return Err(error),
             }
         }
         for (number, is_pushed) in missing {
@@ -338,46 +346,47 @@ impl Joining {
                 continue;
             }
             if let Some(relay) = relay {
-                tracing::debug!(%relay, "a catalog does not come from this node's rank; rank 0 is asked");
+                tracing::debug!(%relay, "the relay did not deliver a catalog, which is now requested from \
+                     rank 0");
             }
             let comes = relay.is_none() && is_pushed;
-            let fetch = (Message::Fetch { number: number as u32 }, Bytes::new());
-            let value = member.value(identity, &key::bulk(number), Some(fetch), comes).await?;
+            let fetch = (MeetMessage::Fetch { number: number as u32 }, Bytes::new());
+            let value = driver.value(identity, &key::bulk(number), Some(fetch), comes).await?;
             offer(BTreeMap::from([(number, Bulk::needed(value.clone()))]));
             got.insert(number, value);
         }
         Ok(numbers.map(|number| got.remove(&number)).collect())
     }
 
-    /// What `digest` makes, on rank 0, of what all ranks bring, on all ranks, which have to have the same `words` (seed,
-    /// names of datasets ...). At most 256 MiB a rank.
+    /// The result of `digest` on all ranks. Rank 0 calls it with the payloads of all ranks, at most
+    /// 256 MiB each. All ranks must have the same `words` (seed, names of datasets ...).
     ///
     /// # Errors
     ///
-    /// As [`join`](Self::join); [`MeetErrorKind::Differs`] on every rank where their words differ, in a line that says which
-    /// ranks differ in what.
+    /// As [`join`](Self::join). [`MeetErrorKind::Differs`] on every rank if their settings differ,
+    /// in a line that names the ranks and settings.
     pub async fn exchange(
         &mut self,
-        words: Words,
+        words: ComparedSettings,
         own: Bytes,
         digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
     ) -> Result<Bytes, MeetError> {
         let key = self.step("exchange");
-        match &mut self.side {
-            Side::First { first, .. } => {
-                let value = digest(first.gather(&key, &words, &own).await?);
-                first.agree(&key, &words, &value);
+        match &mut self.role {
+            Role::Rank0 { driver, .. } => {
+                let value = digest(driver.gather(&key, &words, &own).await?);
+                driver.agree(&key, &words, &value);
                 Ok(value)
             }
-            Side::Member { .. } => self.part(&key, &words, &own).await,
-            Side::Left => Ok(Bytes::new()),
+            Role::Follower { .. } => self.part(&key, &words, &own).await,
+            Role::Started => Ok(Bytes::new()),
         }
     }
 
     /// The key of the next step.
     fn step(&mut self, name: &str) -> String {
         self.steps += 1;
-        if let Side::Member { offers, .. } = &mut self.side
+        if let Role::Follower { offers, .. } = &mut self.role
             && !self.pushed.is_empty()
         {
             *offers = None;
@@ -385,21 +394,22 @@ impl Joining {
         key::step(self.steps, name)
     }
 
-    /// The value of a key, which `say` brings where it does not come without.
-    async fn value(&mut self, key: &str, say: Option<(Message, Bytes)>) -> Result<Bytes, MeetError> {
-        match &mut self.side {
-            Side::Member { member, .. } => member.value(&self.identity, key, say, false).await,
-            Side::First { .. } | Side::Left => Ok(Bytes::new()),
+    /// The value of a key. `request` is the message that obtains it, if it does not come without
+    /// one.
+    async fn value(&mut self, key: &str, request: Option<(MeetMessage, Bytes)>) -> Result<Bytes, MeetError> {
+        match &mut self.role {
+            Role::Follower { driver, .. } => driver.value(&self.identity, key, request, false).await,
+            Role::Rank0 { .. } | Role::Started => Ok(Bytes::new()),
         }
     }
 
-    /// The value of a key, to which this rank brings its words and what is its own.
-    async fn part(&mut self, key: &str, words: &Words, own: &[u8]) -> Result<Bytes, MeetError> {
+    /// The value of a key to which this rank contributes its settings and a payload.
+    async fn part(&mut self, key: &str, words: &ComparedSettings, own: &[u8]) -> Result<Bytes, MeetError> {
         let part = pack(words, own);
-        let message = Message::part(key, &part);
+        let message = MeetMessage::part(key, &part);
         let (ours, value) = unpack(&self.value(key, Some((message, part))).await?);
-        // A rank that was started again comes when all others have agreed.
-        let ours: Words = serde_json::from_slice(&ours).unwrap_or_default();
+        // A restarted rank comes after the other ranks have agreed.
+        let ours: ComparedSettings = serde_json::from_slice(&ours).unwrap_or_default();
         match difference(words, &ours) {
             None => Ok(value),
             Some(what) => {
@@ -409,97 +419,97 @@ impl Joining {
         }
     }
 
-    /// Begins, when all ranks are ready and have the same `words` (the inputs of the plan, its fingerprint). `bound` is what
-    /// the run's id is bound to: ranks exchange samples only where all of it is equal, so it names what they read and how they
-    /// have planned it. `stores` says for each rank which store it has. Others are asked with the memory and the runtime of
-    /// `context`.
+    /// Starts the run, once all ranks are ready and have the same `words` (the inputs of the plan,
+    /// its fingerprint). The run's id is bound to `bound`, which names the datasets and the plan:
+    /// ranks exchange samples only if it is equal. `stores` is the store of each rank. Peer clients
+    /// use the memory and the runtime of `context`.
     ///
     /// # Errors
     ///
     /// As [`exchange`](Self::exchange).
     pub async fn start(
         mut self,
-        words: Words,
+        words: ComparedSettings,
         bound: &[Fingerprint],
         stores: &[StoreId],
         context: &Context,
     ) -> Result<Group, MeetError> {
-        let nonce = match &self.side {
-            Side::First { first, .. } => Some(first.hub.with(|leader| leader.nonce)),
-            Side::Member { member, .. } => member.follower.nonce,
-            Side::Left => None,
+        let nonce = match &self.role {
+            Role::Rank0 { driver, .. } => Some(driver.hub.with(|leader| leader.nonce)),
+            Role::Follower { driver, .. } => driver.follower.nonce,
+            Role::Started => None,
         };
-        let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 named no run"))?;
+        let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 sent no run id"))?;
         let run = RunId::new(nonce, bound);
-        // Before the last step: whoever has passed that may ask.
+        // Before the last step, because a rank that has passed it may send requests.
         if let Some(server) = &self.server {
             server.enter(run);
         }
         let key = self.step("start");
-        match &mut self.side {
-            Side::First { first, .. } => first.start(&key, &words).await?,
-            Side::Member { .. } => _ = self.part(&key, &words, &[]).await?,
-            Side::Left => {}
+        match &mut self.role {
+            Role::Rank0 { driver, .. } => driver.start(&key, &words).await?,
+            Role::Follower { .. } => _ = self.part(&key, &words, &[]).await?,
+            Role::Started => {}
         }
         let roster = Arc::new(self.roster());
         let has_started = || MeetError::new(MeetErrorKind::Broken, "the ranks have started before");
-        let running = match std::mem::replace(&mut self.side, Side::Left) {
-            Side::First { first, serving, .. } => Running::first(first.hub, serving, &roster, context),
-            Side::Member { member, .. } => Running::member(*member, &roster, context),
-            Side::Left => return Err(has_started()),
+        let running = match std::mem::replace(&mut self.role, Role::Started) {
+            Role::Rank0 { driver, serving, .. } => RunLink::rank0(driver.hub, serving, &roster, context),
+            Role::Follower { driver, .. } => RunLink::follower(*driver, &roster, context),
+            Role::Started => return Err(has_started()),
         };
         let server = self.server.take().ok_or_else(has_started)?;
-        let (ground, identity) = (Arc::clone(&self.ground), self.identity.clone());
-        let (network, counters) = (Arc::clone(&ground.network), Arc::clone(server.counters()));
+        let (endpoint, identity) = (Arc::clone(&self.endpoint), self.identity.clone());
+        let (network, counters) = (Arc::clone(&endpoint.network), Arc::clone(server.counters()));
         let asker = Asker::new(identity, run, network, context, counters).with_wire(server.wire());
-        Ok(Group::new(ground, running, roster, stores.to_vec(), asker, server))
+        Ok(Group::new(endpoint, running, roster, stores.to_vec(), asker, server))
     }
 
-    /// Ends before the start; every rank ends with a line that says `why`.
+    /// Ends before the start. Every rank ends with a line that contains `why`.
     pub async fn give_up(mut self, why: &str) {
-        match std::mem::replace(&mut self.side, Side::Left) {
-            Side::First { mut first, serving, .. } => {
+        match std::mem::replace(&mut self.role, Role::Started) {
+            Role::Rank0 { mut driver, serving, .. } => {
                 let line = format!("rank 0 ({}) gave up: {why}", host_name());
-                first.fail(MeetError::new(MeetErrorKind::Refused, line)).await;
+                driver.fail(MeetError::new(MeetErrorKind::Refused, line)).await;
                 drop(serving);
             }
-            Side::Member { mut member, .. } => {
-                // Where there is no connection, rank 0 finds out by itself.
-                _ = member.say(&Message::GiveUp { why: why.to_owned() }).await;
-                if let Some(link) = member.link.take() {
+            Role::Follower { mut driver, .. } => {
+                // Without a connection, rank 0 detects the end itself.
+                _ = driver.send(&MeetMessage::GiveUp { why: why.to_owned() }).await;
+                if let Some(link) = driver.link.take() {
                     link.close().await;
                 }
             }
-            Side::Left => {}
+            Role::Started => {}
         }
-        self.ground.withdraw();
+        self.endpoint.withdraw();
     }
 }
 
 impl Drop for Joining {
     fn drop(&mut self) {
         const WHY: &str = "it ended before the start";
-        match &mut self.side {
-            Side::First { first, serving, publishing } => {
-                // Or it could write the notice again that is withdrawn below.
+        match &mut self.role {
+            Role::Rank0 { driver, serving, publishing } => {
+                // Otherwise it could write the notice again after its withdrawal below.
                 *publishing = None;
                 let error = MeetError::new(MeetErrorKind::Refused, format!("rank 0 gave up: {WHY}"));
-                first.hub.with(|leader| leader.fail(error));
+                driver.hub.with(|leader| leader.fail(error));
                 if let (Some(serving), Ok(runtime)) = (serving.take(), Handle::try_current()) {
-                    // Time for the others to hear it.
+                    // Leaves the other ranks time to receive it.
                     runtime.spawn(async move {
                         sleep(Duration::from_secs(2)).await;
                         drop(serving);
                     });
                 }
             }
-            Side::Member { member, .. } => {
-                if let Some(link) = &member.link {
-                    link.try_say(&Message::GiveUp { why: WHY.to_owned() });
+            Role::Follower { driver, .. } => {
+                if let Some(link) = &driver.link {
+                    link.try_send(&MeetMessage::GiveUp { why: WHY.to_owned() });
                 }
             }
-            Side::Left => return,
+            Role::Started => return,
         }
-        self.ground.withdraw();
+        self.endpoint.withdraw();
     }
 }

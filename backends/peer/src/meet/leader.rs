@@ -1,8 +1,10 @@
-//! What rank 0 knows and decides: the store, the ranks, and why there is no run, if there is none.
+//! Rank 0's state and decisions: the key-value store, the ranks, and the failure of the rendezvous,
+//! if any.
 //!
-//! A state machine without I/O, tasks or clock. Events go in as calls (a hello, a message, the end of a connection, a step of
-//! rank 0), each with the time. [`Leader::due`] returns what is to be sent on a connection next. The price is that callers
-//! call it for each connection after each change; [`Changes`] says when.
+//! A state machine without I/O, tasks or clock. Events are calls (a hello, a message, the end of a
+//! connection, a step of rank 0), each with the time. [`Leader::next_send`] returns the next
+//! message for a connection. The price is that callers call it for each connection after each
+//! change. [`LeaderChanges`] tells them when.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,120 +14,100 @@ use bytes::Bytes;
 use foreread_types::Rank;
 use tokio::time::Instant;
 
-mod due;
+mod send;
 
-pub(super) use self::due::{Due, Speaker};
+pub(super) use self::send::{FollowerSession, NextSend};
 use super::board::Board;
 use super::bulk::{self, Bulk};
-use super::members::{Members, Seated, Session, Strays, not_yet};
-use super::messages::{Hello, Message, Person, key};
-use super::store::Store;
-use super::waiting::NAMED;
+use super::members::{Admission, Members, RankSession, RejectedClaims, retry_later};
+use super::messages::{Hello, MeetMessage, RankInfo, key};
+use super::store::KeyValueStore;
+use super::waiting::MAX_NAMED_RANKS;
 use super::{MeetError, MeetErrorKind};
 use crate::Nonce;
 
-/// Values that one connection may request at a time.
-const MOST_WANTED: usize = 16;
+/// Pending value requests per connection.
+const MAX_PENDING_REQUESTS: usize = 16;
 
-/// What calls have changed since it was looked at last.
+/// Changes since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Changes {
-    /// Something came that rank 0 may wait for.
+pub(super) struct LeaderChanges {
+    /// Rank 0's steps may be complete.
     pub(super) arrived: bool,
-    /// Something is to be sent to the others.
+    /// There may be messages for other ranks.
     pub(super) published: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Leader {
-    /// Which process rank 0 is.
+    /// The random id of rank 0's process.
     process: u64,
-    /// What the run's id begins with.
+    /// The start of the run's id.
     pub(super) nonce: Nonce,
     pub(super) world: usize,
-    /// Which of its process's loaders it is.
+    /// The number of the process's loader.
     loader: u16,
-    /// Where the process's other loaders meet.
+    /// The addresses of the process's other loaders.
     board: Arc<Board>,
     pub(super) members: Members,
-    pub(super) store: Store,
+    pub(super) store: KeyValueStore,
     /// Catalogs.
     bulks: Vec<Bulk>,
-    /// Ranks that catalogs of these numbers have left for, and their bytes, once for each of them.
+    /// Pairs of catalog and rank that were sent, and the sum of their bytes, counted once.
     bulk_to: BTreeSet<(usize, usize)>,
     bulk_bytes: u64,
     failed: Option<MeetError>,
-    /// Ranks that know why there is no run, or that it is over.
-    told: BTreeSet<usize>,
-    waiting: Option<(u64, Message)>,
-    /// How much was worked on so far, and on what last.
+    /// Ranks that have received the failure, or the end of the run.
+    informed: BTreeSet<usize>,
+    waiting: Option<(u64, MeetMessage)>,
+    /// The number of progress reports, and the last one.
     works: (u64, Option<String>),
-    /// All ranks have been there: the roster as JSON, after so many changes.
+    /// The roster as JSON, with the number of changes it includes. Present once all ranks were
+    /// connected.
     roster: Option<(u64, Bytes)>,
     started: bool,
     ended: bool,
     /// Changes of addresses since the roster.
     moves: u64,
     lowest: u64,
-    changes: Changes,
+    changes: LeaderChanges,
 }
 
-/// Why a connection gets no rank.
+/// Why a connection is refused.
 #[derive(Debug)]
-pub(super) enum Refusal {
-    /// There will be no run, or it is over: that this rank was told counts.
-    NoRun(Message),
-    /// This connection is refused, and the meeting goes on.
-    Connection(Message),
+pub(super) enum HelloRefusal {
+    /// The rendezvous has failed, or the run is over. The rank counts as informed.
+    NoRun(MeetMessage),
+    /// This connection is refused, and the rendezvous continues.
+    Connection(MeetMessage),
 }
 
 /// Why a message ends its connection.
 #[derive(Debug)]
-pub(super) enum Fault {
-    /// The rank is told so.
-    Refuse(Message),
+pub(super) enum MessageFault {
+    /// The rank is sent the reason.
+    Refuse(MeetMessage),
     Broken,
 }
 
 impl Leader {
-    pub(super) fn new(me: Person, world: usize, version: String, process: u64, nonce: Nonce) -> Self {
+    pub(super) fn new(me: RankInfo, world: usize, version: String, process: u64, nonce: Nonce) -> Self {
         let members = Members::new(me, world, version, process);
-        let mut store = Store::new(world);
-        // A report is acknowledged as it comes.
+        let mut store = KeyValueStore::new(world);
+        // Has a value from the start, so that reports are acknowledged at once.
         store.put(key::REPORT, Bytes::new());
-        // There is room for it whatever comes.
-        store.want(key::DONE);
-        Self {
-            process,
-            nonce,
-            world,
-            loader: 0,
-            board: Arc::default(),
-            members,
-            store,
-            bulks: Vec::new(),
-            bulk_to: BTreeSet::new(),
-            bulk_bytes: 0,
-            failed: None,
-            told: BTreeSet::new(),
-            waiting: None,
-            works: (0, None),
-            roster: None,
-            started: false,
-            ended: false,
-            moves: 0,
-            lowest: 0,
-            changes: Changes::default(),
-        }
+        // Reserves room for the key.
+        store.register(key::DONE);
+        Self { process, nonce, world, members, store, ..Self::default() }
     }
 
-    /// The same for the process's loader of this number, which knows from `board` where others meet.
-    pub(super) fn of_loader(self, loader: u16, board: Arc<Board>) -> Self {
+    /// Sets the number of the process's loader, and the addresses of the others.
+    pub(super) fn with_loader(self, loader: u16, board: Arc<Board>) -> Self {
         Self { loader, board, ..self }
     }
 
-    /// What has changed since the last call.
-    pub(super) fn take_changes(&mut self) -> Changes {
+    /// Changes since the last call.
+    pub(super) fn take_changes(&mut self) -> LeaderChanges {
         std::mem::take(&mut self.changes)
     }
 
@@ -134,153 +116,164 @@ impl Leader {
         self.changes.published |= publish;
     }
 
-    // What connections bring.
+    // Events of connections.
 
-    /// Gives a rank to a connection, or says why not.
-    pub(super) fn hello(&mut self, hello: &Hello, seen: &str, now: Instant) -> Result<Speaker, Refusal> {
+    /// Admits a connection, or returns why not.
+    pub(super) fn hello(
+        &mut self,
+        hello: &Hello,
+        seen: &str,
+        now: Instant,
+    ) -> Result<FollowerSession, HelloRefusal> {
         if hello.loader != self.loader {
-            return Err(Refusal::Connection(self.elsewhere(hello.loader)));
+            return Err(HelloRefusal::Connection(self.redirect(hello.loader)));
         }
-        let rank = hello.person.rank as usize;
-        let stray = self.members.stray(hello);
-        let may_be = self.members.may_be(hello);
+        let rank = hello.info.rank as usize;
+        let rejection = self.members.rejection(hello);
+        let owns_rank = self.members.owns_rank(hello);
         if let Some(error) = &self.failed {
-            if stray.is_none() && may_be {
-                return Err(Refusal::NoRun(Message::refuse(error)));
+            if rejection.is_none() && owns_rank {
+                return Err(HelloRefusal::NoRun(MeetMessage::refuse(error)));
             }
-            // Most likely one of the next launch.
+            // Most likely a rank of the next launch.
             let why = format!("the ranks that met here before are ending: {error}");
-            return Err(Refusal::Connection(not_yet(why)));
+            return Err(HelloRefusal::Connection(retry_later(why)));
         }
-        // One of this run whose connection broke may still hear that it is over.
-        if self.ended && !(hello.started && may_be) {
+        // A rank of this run that lost its connection may still get the end of the run.
+        if self.ended && !(hello.started && owns_rank) {
             let why = "the ranks that met here before are ending".to_owned();
-            return Err(Refusal::Connection(not_yet(why)));
+            return Err(HelloRefusal::Connection(retry_later(why)));
         }
-        if let Some(error) = stray {
-            // What an earlier run left over, or a mistake: the rank that is meant may still come.
+        if let Some(error) = rejection {
+            // Left over by an earlier run, or misconfigured. The right process may still come.
             if !self.started {
-                self.members.note_stray(rank, &error);
+                self.members.note_rejected(rank, &error);
             }
-            return Err(Refusal::Connection(Message::refuse(&error)));
+            return Err(HelloRefusal::Connection(MeetMessage::refuse(&error)));
         }
         let done = self.store.part_of(rank, key::DONE).is_some();
-        match self.members.seat(hello, seen, self.started, done, now) {
-            Seated::Refused(refuse) => Err(Refusal::Connection(refuse)),
-            Seated::Replaced(error) => {
+        match self.members.admit(hello, seen, self.started, done, now) {
+            Admission::Refused(refuse) => Err(HelloRefusal::Connection(refuse)),
+            Admission::Replaced(error) => {
                 self.fail(error.clone());
-                Err(Refusal::NoRun(Message::refuse(&error)))
+                Err(HelloRefusal::NoRun(MeetMessage::refuse(&error)))
             }
-            Seated::Here { session, has_moved } => {
+            Admission::Admitted { session, has_moved } => {
                 let has_moved = has_moved && self.roster.is_some();
                 if has_moved {
                     self.store.forget(rank, &[key::REPORT, key::DONE]);
                     self.publish_move(rank);
                 }
                 self.changed(has_moved);
-                Ok(Speaker::new(session, hello))
+                Ok(FollowerSession::new(session, hello))
             }
         }
     }
 
-    /// A rank has other addresses than the others know.
+    /// Publishes changed addresses of a rank.
     fn publish_move(&mut self, rank: usize) {
-        let Some(person) = self.members.all.get(rank).and_then(|member| member.person.as_ref()) else {
+        let Some(info) = self.members.all.get(rank).and_then(|member| member.info.as_ref()) else {
             return;
         };
-        // Texts and numbers alone: it cannot fail.
-        let person = serde_json::to_vec(person).unwrap_or_default();
-        self.store.put(&key::moved(self.moves), person.into());
+        // Only texts and numbers: it cannot fail.
+        let info = serde_json::to_vec(info).unwrap_or_default();
+        self.store.put(&key::moved(self.moves), info.into());
         self.moves += 1;
     }
 
-    /// Where another of this process's loaders is met.
-    fn elsewhere(&self, loader: u16) -> Message {
+    /// The reply to a rank of another loader of this process.
+    fn redirect(&self, loader: u16) -> MeetMessage {
         match self.board.addresses(loader) {
             Some(addresses) => {
-                Message::Elsewhere { addresses: addresses.iter().map(ToString::to_string).collect() }
+                MeetMessage::Elsewhere { addresses: addresses.iter().map(ToString::to_string).collect() }
             }
             None => {
                 let (ours, theirs) = (u32::from(self.loader) + 1, u32::from(loader) + 1);
                 let line =
                     format!("rank 0 there has loader {ours} of its process, and this is loader {theirs}");
-                // Its own have ended, so it is a new process, or rank 0 is an earlier run's.
+                // This process's earlier loaders have ended, so the other one was restarted, or
+                // rank 0 belongs to an earlier run.
                 let hint = "; a process that was started again cannot come back: start all ranks again";
-                not_yet(if self.started && theirs < ours { line + hint } else { line })
+                retry_later(if self.started && theirs < ours { line + hint } else { line })
             }
         }
     }
 
-    /// Takes what a rank says on a connection.
+    /// Handles a message of a rank.
     ///
     /// # Errors
-    /// The connection ends.
-    pub(super) fn message(&mut self, from: &mut Speaker, message: Message, bulk: Bytes) -> Result<(), Fault> {
+    /// The connection must end.
+    pub(super) fn message(
+        &mut self,
+        from: &mut FollowerSession,
+        message: MeetMessage,
+        bulk: Bytes,
+    ) -> Result<(), MessageFault> {
         let rank = from.session.rank;
         match message {
-            Message::Part { key, .. } => {
-                self.part(rank, &key, bulk).map_err(Fault::Refuse)?;
+            MeetMessage::Part { key, .. } => {
+                self.part(rank, &key, bulk).map_err(MessageFault::Refuse)?;
                 // Values of steps are sent without a request.
                 if !key.starts_with(key::STEP) {
-                    if from.wanted.len() >= MOST_WANTED {
-                        return Err(Fault::Broken);
+                    if from.wanted.len() >= MAX_PENDING_REQUESTS {
+                        return Err(MessageFault::Broken);
                     }
                     from.wanted.push(key);
                 }
             }
-            Message::Fetch { number } if (number as usize) < self.bulks.len() => {
+            MeetMessage::Fetch { number } if (number as usize) < self.bulks.len() => {
                 from.bulks.insert(number as usize);
             }
-            Message::Fetch { .. } => return Err(Fault::Broken),
-            Message::Working { on } => self.work(rank, &on),
-            Message::GiveUp { why } => self.give_up(rank, &why),
-            Message::Progress { at } => self.progress(rank, at),
-            // What rank 0 says itself, or a later version.
+            MeetMessage::Fetch { .. } => return Err(MessageFault::Broken),
+            MeetMessage::Working { on } => self.note_work(rank, &on),
+            MeetMessage::GiveUp { why } => self.give_up(rank, &why),
+            MeetMessage::Progress { at } => self.progress(rank, at),
+            // Messages of rank 0, or of a later version.
             _ => {}
         }
         Ok(())
     }
 
-    /// A connection is gone; whether its rank is, [`check_gone`](Self::check_gone) says later. `false` where the rank has
-    /// another already.
-    pub(super) fn disconnect(&mut self, session: Session, now: Instant) -> bool {
+    /// A connection has ended. Whether its rank is gone is decided by
+    /// [`check_lost`](Self::check_lost) later. `false` if the rank has a newer connection.
+    pub(super) fn disconnect(&mut self, session: RankSession, now: Instant) -> bool {
         let was_current = self.members.disconnect(session, now);
         self.changed(false);
         was_current
     }
 
-    /// Says that a rank is gone whose connection broke a while ago, if no other has been made since. Not at once: this
-    /// process may have stood still, and then all have lost it and come back.
-    pub(super) fn check_gone(&mut self, session: Session) {
+    /// Logs a rank as gone if it has not reconnected since a while. Not at once: if this process
+    /// was paused, all ranks have lost their connections and reconnect.
+    pub(super) fn check_lost(&mut self, session: RankSession) {
         let member = self.members.all.get(session.rank);
         let gone = member.is_some_and(|member| member.session == session.number && !member.connected);
         let done = self.store.part_of(session.rank, key::DONE).is_some();
         if gone && !done && self.started && !self.ended {
             let rank = session.rank;
-            tracing::warn!("rank {rank} does not answer any more; its samples are read from the origin");
+            tracing::warn!("rank {rank} no longer answers; its samples are read from the origin");
         }
         self.changed(false);
     }
 
-    /// A rank has been told why there will be no run, or that it is over.
-    pub(super) fn heard(&mut self, rank: usize) {
+    /// A rank has received the failure or the end of the run.
+    pub(super) fn mark_informed(&mut self, rank: usize) {
         if rank < self.world {
-            self.told.insert(rank);
+            self.informed.insert(rank);
             self.changed(false);
         }
     }
 
     /// The node of each rank.
     fn nodes(&self) -> impl Iterator<Item = Option<&str>> + Clone {
-        self.members.all.iter().map(|member| member.person.as_ref().map(|person| &person.node[..]))
+        self.members.all.iter().map(|member| member.info.as_ref().map(|info| &info.node[..]))
     }
 
-    /// A rank's part of a key. One that is not of the same steps ends the meeting.
+    /// Stores a rank's part of a key. A part of a conflicting step ends the rendezvous.
     ///
     /// # Errors
-    /// What the rank is to be told instead, if it may not.
-    pub(super) fn part(&mut self, rank: usize, key: &str, part: Bytes) -> Result<(), Message> {
-        self.want(rank, key)?;
+    /// The refusal to send to the rank.
+    pub(super) fn part(&mut self, rank: usize, key: &str, part: Bytes) -> Result<(), MeetMessage> {
+        self.register(rank, key)?;
         if !self.store.part(rank, key, part) {
             return Err(self.no_room(rank, key));
         }
@@ -288,45 +281,47 @@ impl Leader {
         Ok(())
     }
 
-    /// That a rank's part does not fit: the meeting ends, and during the run only this rank.
-    fn no_room(&mut self, rank: usize, key: &str) -> Message {
-        let line = format!("there is no room at rank 0 for what rank {rank} brings ({key})");
-        self.end_with(MeetError::new(MeetErrorKind::Broken, line))
+    /// A rank's part exceeds a limit: the rendezvous fails. During the run, only this rank is
+    /// refused.
+    fn no_room(&mut self, rank: usize, key: &str) -> MeetMessage {
+        let line = format!("rank 0 has no room for the part of rank {rank} ({key})");
+        self.refuse_rank(MeetError::new(MeetErrorKind::Broken, line))
     }
 
     /// A rank is at the step of a key.
     ///
     /// # Errors
     /// As [`part`](Self::part).
-    pub(super) fn want(&mut self, rank: usize, key: &str) -> Result<(), Message> {
-        let Some(known) = self.store.differs_in_end(key) else {
-            return if self.store.want(key) { Ok(()) } else { Err(self.no_room(rank, key)) };
+    pub(super) fn register(&mut self, rank: usize, key: &str) -> Result<(), MeetMessage> {
+        let Some(known) = self.store.conflicting_step(key) else {
+            return if self.store.register(key) { Ok(()) } else { Err(self.no_room(rank, key)) };
         };
         let line = format!(
-            "rank {rank} ({}) does not follow the same steps: its {key} is others' {known}",
-            self.members.place(rank),
+            "rank {rank} ({}) does not follow the same steps: its step is {key}, the others' is {known}",
+            self.members.location(rank),
         );
-        Err(self.end_with(MeetError::new(MeetErrorKind::Broken, line)))
+        Err(self.refuse_rank(MeetError::new(MeetErrorKind::Broken, line)))
     }
 
-    /// A rank works on something.
-    pub(super) fn work(&mut self, rank: usize, on: &str) {
+    /// A rank reports progress.
+    pub(super) fn note_work(&mut self, rank: usize, on: &str) {
         self.works = (self.works.0 + 1, Some(format!("rank {rank}: {on}")));
         self.changed(false);
     }
 
-    /// A rank ends before the start.
+    /// A rank gives up before the start.
     pub(super) fn give_up(&mut self, rank: usize, why: &str) {
         if self.started {
             return;
         }
-        let line = format!("rank {rank} ({}) gave up: {why}", self.members.place(rank));
-        // It knows why.
-        self.told.insert(rank);
+        let line = format!("rank {rank} ({}) gave up: {why}", self.members.location(rank));
+        // It knows the reason.
+        self.informed.insert(rank);
         self.fail(MeetError::new(MeetErrorKind::Refused, line));
     }
 
-    /// A rank has come so far. One that was started again counts from less than where it was; nobody's position falls.
+    /// A rank reports how far it has come. A restarted rank counts from the start again, but
+    /// recorded progress never decreases.
     pub(super) fn progress(&mut self, rank: usize, at: u64) {
         let Some(member) = self.members.all.get_mut(rank) else { return };
         let before = member.progress;
@@ -334,15 +329,15 @@ impl Leader {
             return;
         }
         member.progress = Some(at);
-        // Only the rank that is furthest behind can move the lowest position.
+        // Only the rank that is furthest behind can change the lowest progress.
         if before.is_none_or(|before| before <= self.lowest) {
             self.lowest = self.lowest.max(self.members.lowest());
         }
     }
 
-    // What rank 0 does.
+    // Steps of rank 0.
 
-    /// How far all have come.
+    /// The lowest progress of all ranks.
     pub(super) fn lowest(&self) -> u64 {
         self.lowest
     }
@@ -351,62 +346,63 @@ impl Leader {
         self.failed.clone()
     }
 
-    /// All ends before it began.
+    /// Fails the rendezvous.
     pub(super) fn fail(&mut self, error: MeetError) {
         self.failed.get_or_insert(error);
         self.changed(true);
     }
 
-    /// How much was worked on so far, and on what last.
-    pub(super) fn works(&self) -> (u64, Option<String>) {
+    /// The number of progress reports, and the last one.
+    pub(super) fn work_reports(&self) -> (u64, Option<String>) {
         self.works.clone()
     }
 
-    /// Bytes move: nobody's deadline passes.
-    pub(super) fn work_on(&mut self) {
+    /// Bytes are transferred: deadlines restart.
+    pub(super) fn note_transfer(&mut self) {
         self.works.0 += 1;
     }
 
-    pub(super) fn all_here(&self) -> bool {
+    pub(super) fn all_connected(&self) -> bool {
         self.members.connected() == self.world
     }
 
-    /// All are here: they are welcome, and get the roster.
-    pub(super) fn welcome_all(&mut self) {
-        // Made when it is sent.
+    /// All ranks are connected: they are admitted and get the roster.
+    pub(super) fn publish_roster(&mut self) {
+        // Encoded when it is sent.
         self.roster = Some((u64::MAX, Bytes::new()));
         self.changed(true);
     }
 
-    /// Catalogs for the ranks that need them, put before the value that names them.
-    /// The meeting fails where more would leave than may.
+    /// Catalogs for the ranks that need them. Called before the value that names them is published.
+    /// Fails the rendezvous if too many bytes would leave rank 0.
     pub(super) fn put_bulks(&mut self, bulks: Vec<Bulk>) {
         let relays = (1..self.world).filter(|rank| bulk::relay(self.nodes(), *rank) == Some(*rank)).count();
         let pushed = bulks.iter().filter(|bulk| bulk.is_pushed());
         let pushed = pushed.fold(0u64, |sum, bulk| sum.saturating_add(bulk.length()));
         let all = pushed.saturating_mul(relays as u64);
-        if all > bulk::MOST_BYTES {
-            self.fail(bulk::too_much(all));
+        if all > bulk::MAX_SENT_BYTES {
+            self.fail(bulk::too_large(all));
         }
         self.bulks = bulks;
     }
 
-    /// A rank cannot be in the run, so that there is none if it has not started. What that rank is told.
-    pub(super) fn end_with(&mut self, error: MeetError) -> Message {
-        let refuse = Message::refuse(&error);
+    /// A rank cannot take part. Before the start, this fails the rendezvous. Returns the refusal
+    /// for that rank.
+    pub(super) fn refuse_rank(&mut self, error: MeetError) -> MeetMessage {
+        let refuse = MeetMessage::refuse(&error);
         if !self.started {
             self.fail(error);
         }
         refuse
     }
 
-    /// Puts the value of a key; whoever waits for it gets it.
+    /// Sets the value of a key and sends it to the ranks that wait for it.
     pub(super) fn put(&mut self, key: &str, value: Bytes) {
         self.store.put(key, value);
         self.changed(true);
     }
 
-    /// Puts the value that all ranks start with, unless the meeting has failed.
+    /// Sets the value with which all ranks start, unless the rendezvous has failed.
     pub(super) fn start(&mut self, key: &str, value: Bytes) -> Result<(), MeetError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -416,29 +412,31 @@ impl Leader {
         Ok(())
     }
 
-    /// The first of the ranks that are not here, or have given no part of a key, and how many there are beside.
+    /// The first ranks that are not connected, or have no part of a key, and how many more there
+    /// are.
     pub(super) fn missing(&self, key: Option<&str>) -> (Vec<Rank>, usize) {
         let is_missing = |rank: &usize| match key {
             None => self.members.all.get(*rank).is_none_or(|member| !member.connected),
             Some(key) => self.store.part_of(*rank, key).is_none(),
         };
         let all: Vec<_> = (0..self.world).filter(is_missing).map(|rank| Rank(rank as u32)).collect();
-        (all.iter().copied().take(NAMED).collect(), all.len().saturating_sub(NAMED))
+        (all.iter().copied().take(MAX_NAMED_RANKS).collect(), all.len().saturating_sub(MAX_NAMED_RANKS))
     }
 
-    /// Processes that claim ranks which are not here, and were refused.
-    pub(super) fn strays(&self) -> Option<Strays> {
-        self.members.strays()
+    /// Refused processes that claim missing ranks.
+    pub(super) fn rejected(&self) -> Option<RejectedClaims> {
+        self.members.rejected()
     }
 
-    /// Which rank was here, is waited for as [`missing`](Self::missing) says, and is gone: for how long, and in words.
-    pub(super) fn gone(&self, key: Option<&str>, now: Instant) -> Option<(Duration, String)> {
+    /// The disconnected rank that has been [`missing`](Self::missing) longest: for how long, and a
+    /// description.
+    pub(super) fn longest_absent(&self, key: Option<&str>, now: Instant) -> Option<(Duration, String)> {
         let brought = |rank: usize| key.is_some_and(|key| self.store.part_of(rank, key).is_some());
         let members = self.members.all.iter().enumerate();
-        let gone = members.filter(|(rank, member)| !member.is_there(now) && !brought(*rank));
+        let gone = members.filter(|(rank, member)| !member.is_reachable(now) && !brought(*rank));
         let mut gone: Vec<_> = gone
             .filter_map(|(rank, member)| {
-                Some((now.duration_since(member.lost?), rank, member.person.as_ref()?.place()))
+                Some((now.duration_since(member.lost?), rank, member.info.as_ref()?.location()))
             })
             .collect();
         gone.sort_by_key(|(since, ..)| std::cmp::Reverse(*since));
@@ -448,63 +446,63 @@ impl Leader {
             1 => ", and 1 other".to_owned(),
             others => format!(", and {others} others"),
         };
-        Some((*since, format!("rank {rank} ({place}) was here and is gone{others}")))
+        Some((*since, format!("rank {rank} ({place}) was connected and is gone{others}")))
     }
 
     /// Ranks that are gone.
     #[cfg(feature = "testing")]
     pub(super) fn lost(&self, now: Instant) -> Vec<Rank> {
-        let lost = self.members.all.iter().enumerate().filter(|(_, member)| !member.is_there(now));
+        let lost = self.members.all.iter().enumerate().filter(|(_, member)| !member.is_reachable(now));
         lost.map(|(rank, _)| Rank(rank as u32)).collect()
     }
 
-    /// Where ranks are, for messages.
-    pub(super) fn places(&self, of: &[Rank]) -> String {
-        let places = of.iter().map(|rank| self.members.place(rank.0 as usize));
+    /// The locations of ranks, for messages.
+    pub(super) fn locations(&self, of: &[Rank]) -> String {
+        let places = of.iter().map(|rank| self.members.location(rank.0 as usize));
         places.filter(|place| !place.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Tells the others what is waited for, and `on` what.
-    pub(super) fn announce(&mut self, missing: &[Rank], more: usize, on: Option<String>) {
-        let (works, place) = (self.works.0, self.members.place(0));
+    /// Publishes what is waited for, and the reason `on`.
+    pub(super) fn announce_waiting(&mut self, missing: &[Rank], more: usize, on: Option<String>) {
+        let (works, place) = (self.works.0, self.members.location(0));
         let missing = missing.iter().map(|rank| rank.0).collect();
         let number = self.waiting.as_ref().map_or(0, |(number, _)| number + 1);
-        self.waiting = Some((number, Message::Waiting { missing, more: more as u32, on, works, place }));
+        self.waiting = Some((number, MeetMessage::Waiting { missing, more: more as u32, on, works, place }));
         self.changes.published = true;
     }
 
-    /// Everybody, as they are now.
-    pub(super) fn people(&self) -> Vec<Person> {
-        self.members.all.iter().filter_map(|member| member.person.clone()).collect()
+    /// All ranks, as they are now.
+    pub(super) fn infos(&self) -> Vec<RankInfo> {
+        self.members.all.iter().filter_map(|member| member.info.clone()).collect()
     }
 
-    /// How many others have been told of the failure, and how many are here.
-    pub(super) fn told(&self) -> (usize, usize) {
-        (self.told.len(), self.members.connected() - 1)
+    /// How many other ranks have received the failure, and how many are connected.
+    pub(super) fn informed_and_connected(&self) -> (usize, usize) {
+        (self.informed.len(), self.members.connected() - 1)
     }
 
-    /// How many have no part of a key and may still give it; and all that have none.
+    /// How many ranks without a part of a key may still send it, and all that have none.
     pub(super) fn unfinished(&self, key: &str, now: Instant) -> (usize, Vec<Rank>) {
         let members = self.members.all.iter().enumerate();
         let open = members.filter(|(rank, _)| self.store.part_of(*rank, key).is_none());
-        let working = open.clone().filter(|(_, member)| member.is_there(now)).count();
+        let working = open.clone().filter(|(_, member)| member.is_reachable(now)).count();
         (working, open.map(|(rank, _)| Rank(rank as u32)).collect())
     }
 
-    /// The run is over; `missing` have not come to their end.
+    /// The run is over. `missing` are the ranks that were not done.
     pub(super) fn end(&mut self, missing: &[Rank]) {
         self.ended = true;
-        // Who has heard it is told apart from who was done.
+        // Ranks that were done must still receive it.
         let done = self.store.parts(key::DONE);
-        self.told.extend((0..self.world).filter(|rank| done.get(*rank).is_none_or(Option::is_none)));
+        self.informed.extend((0..self.world).filter(|rank| done.get(*rank).is_none_or(Option::is_none)));
         let missing: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
-        // Numbers alone: it cannot fail.
+        // Only numbers: it cannot fail.
         self.put(key::DONE, serde_json::to_vec(&missing).unwrap_or_default().into());
     }
 
-    /// Whether all that are done have heard that the run is over.
-    pub(super) fn all_heard(&self) -> bool {
-        (1..self.world).all(|rank| self.told.contains(&rank))
+    /// Whether all ranks that were done have received the end of the run.
+    pub(super) fn all_informed(&self) -> bool {
+        (1..self.world).all(|rank| self.informed.contains(&rank))
     }
 }
 
@@ -513,8 +511,8 @@ mod tests {
     use super::*;
 
     pub(super) fn leader(world: usize) -> Leader {
-        let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
-        Leader::new(person, world, "1".into(), 7, Nonce::default())
+        let info = RankInfo { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
+        Leader::new(info, world, "1".into(), 7, Nonce::default())
     }
 
     #[test]
@@ -529,55 +527,60 @@ mod tests {
         assert_eq!(leader.lowest(), 7);
     }
 
-    /// All ranks of a meeting that has come together, as connections.
-    fn speakers(leader: &mut Leader, steps: u32) -> Vec<Speaker> {
+    /// The sessions of all ranks of a rendezvous that is complete.
+    fn followers(leader: &mut Leader, steps: u32) -> Vec<FollowerSession> {
         let (world_size, version) = (leader.world as u32, "1".to_owned());
         let hello = |rank: u32| {
-            let person =
-                Person { rank, node: rank.to_string(), host: "h".into(), pid: 1, addresses: Vec::new() };
-            Hello { steps, ..Hello::new(person, world_size, version.clone(), 0, u64::from(rank)) }
+            let info =
+                RankInfo { rank, node: rank.to_string(), host: "h".into(), pid: 1, addresses: Vec::new() };
+            Hello { steps, ..Hello::new(info, world_size, version.clone(), 0, u64::from(rank)) }
         };
         let now = Instant::now();
         let all = (1..world_size).map(|rank| leader.hello(&hello(rank), "", now).unwrap()).collect();
-        leader.welcome_all();
+        leader.publish_roster();
         all
     }
 
     #[test]
     fn number_of_steps_from_the_wire_does_not_overflow() {
         let mut leader = leader(2);
-        let mut speakers = speakers(&mut leader, u32::MAX);
+        let mut followers = followers(&mut leader, u32::MAX);
         leader.put(&key::step(1, "share"), Bytes::new());
-        assert!(matches!(leader.due(&mut speakers[0]), Some(Due::Say(Message::Welcome { .. }, _))));
-        assert!(leader.due(&mut speakers[0]).is_none());
+        assert!(matches!(
+            leader.next_send(&mut followers[0]),
+            Some(NextSend::Message(MeetMessage::Welcome { .. }, _))
+        ));
+        assert!(leader.next_send(&mut followers[0]).is_none());
     }
 
     #[test]
     fn bulk_counts_once_for_a_rank_that_requests_it_again() {
         let mut leader = leader(3);
-        let mut speakers = speakers(&mut leader, 0);
+        let mut followers = followers(&mut leader, 0);
         leader.put_bulks(vec![Bulk::on_request(10 << 30, || Ok(Bytes::new()))]);
         let mut fetch = |rank: usize| {
-            let speaker = &mut speakers[rank - 1];
-            leader.message(speaker, Message::Fetch { number: 0 }, Bytes::new()).unwrap();
+            let follower = &mut followers[rank - 1];
+            leader.message(follower, MeetMessage::Fetch { number: 0 }, Bytes::new()).unwrap();
             loop {
-                match leader.due(speaker) {
-                    Some(Due::Say(..)) => {}
+                match leader.next_send(follower) {
+                    Some(NextSend::Message(..)) => {}
                     due => return due,
                 }
             }
         };
         for _ in 0..3 {
-            assert!(matches!(fetch(1), Some(Due::Bulk(0, _))));
+            assert!(matches!(fetch(1), Some(NextSend::Bulk(0, _))));
         }
         match fetch(2) {
-            Some(Due::Refuse(Message::Refuse { why, .. })) => assert!(why.contains("send 20 GiB"), "{why}"),
+            Some(NextSend::Refuse(MeetMessage::Refuse { why, .. })) => {
+                assert!(why.contains("send 20 GiB"), "{why}")
+            }
             due => panic!("{due:?}"),
         }
     }
 
     #[test]
-    fn meeting_that_has_failed_does_not_start() {
+    fn failed_rendezvous_does_not_start() {
         let mut leader = leader(2);
         leader.give_up(1, "it was interrupted");
         let error = leader.start("start", Bytes::new()).unwrap_err();

@@ -1,12 +1,14 @@
-//! What ranks say to rank 0, and it to them.
+//! The messages between rank 0 and the other ranks.
 //!
-//! Messages are JSON: there are few, and a log shows them as they are. Programs of other versions are refused before the first
-//! message: a message that changes raises [`VERSION`](crate::frame::VERSION). Bulk (a catalog, what caches hold, the list of
-//! ranks) follows a message as pieces of bounded length. Each end sends something at least every [`ALIVE`]; one that is silent
-//! for [`SILENCE`] counts as gone.
+//! Messages are JSON, because they are few, and logs can show them. Programs of other versions are
+//! refused before the first message: changing a message requires a new
+//! [`VERSION`](crate::frame::VERSION). Bulk data (a catalog, cache contents, the roster) follows a
+//! message in pieces of bounded length. Each end sends a heartbeat every [`HEARTBEAT_INTERVAL`]. An
+//! end that is silent for [`HEARTBEAT_TIMEOUT`] counts as dead.
 //!
-//! Rank 0 sends the values of steps in their order to every rank, without a request. A meeting of N ranks takes 7 messages
-//! per rank: hello, welcome with the roster, rank 0's share, and part and value of an exchange and of the start.
+//! Rank 0 sends the values of steps in their order to every rank, without a request. A rendezvous
+//! of N ranks takes 7 messages per rank: hello, welcome with the roster, rank 0's share, and part
+//! and value of an exchange and of the start.
 
 use std::time::Duration;
 
@@ -17,85 +19,88 @@ use serde::{Deserialize, Serialize};
 use super::{MeetError, MeetErrorKind};
 
 /// The longest message.
-pub(super) const LONGEST: usize = 1 << 20;
+pub(super) const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 /// The longest piece of bulk.
-pub(super) const PIECE: usize = 256 * 1024;
+pub(super) const MAX_PIECE_BYTES: usize = 256 * 1024;
 
-/// How often an end speaks that has nothing to say.
-pub(super) const ALIVE: Duration = Duration::from_secs(2);
+/// Heartbeat interval of an idle end.
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Who says nothing for so long is gone.
-pub(super) const SILENCE: Duration = Duration::from_secs(10);
+/// Heartbeat timeout: an end that is silent for this long counts as dead.
+pub(super) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long what the other end said before its connection broke is listened to.
-pub(super) const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long messages that arrived before the connection broke are still read.
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a frame of a meeting holds.
-pub(super) mod what {
-    /// Nothing.
-    pub(crate) const ALIVE: u32 = 0;
-    /// A [`Message`](super::Message).
+/// Kinds of frames of the rendezvous.
+pub(super) mod frame_kind {
+    /// A heartbeat.
+    pub(crate) const HEARTBEAT: u32 = 0;
+    /// A [`MeetMessage`](super::MeetMessage).
     pub(crate) const MESSAGE: u32 = 1;
-    /// The next piece of the bulk that was announced.
+    /// The next piece of the announced bulk.
     pub(crate) const PIECE: u32 = 2;
 }
 
-/// A rank, as others have to know it.
+/// A rank, as the other ranks see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Person {
+pub(super) struct RankInfo {
     pub rank: u32,
-    /// Equal for ranks that can use each other's Unix sockets.
+    /// The node's id, equal for ranks that can use each other's Unix sockets.
     pub node: String,
     pub host: String,
     pub pid: u32,
-    /// Where it serves samples. The hosts `0.0.0.0` and `::` stand for rank 0's host, as each rank reaches it.
+    /// The addresses at which it serves samples. `0.0.0.0` and `::` stand for rank 0's host, as
+    /// each rank reaches it.
     pub addresses: Vec<String>,
 }
 
-impl Person {
-    /// For messages.
-    pub(super) fn place(&self) -> String {
+impl RankInfo {
+    /// The process and host, for messages.
+    pub(super) fn location(&self) -> String {
         format!("process {} on {}", self.pid, self.host)
     }
 }
 
-/// A rank introduces itself.
+/// The first message of a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
-    pub person: Person,
+    #[serde(rename = "person")]
+    pub info: RankInfo,
     pub world_size: u32,
     pub version: String,
-    /// Which of its process's loaders it meets for, counted from 0.
+    /// The number of the process's loader, from 0.
     pub loader: u16,
-    /// A random number of the process and loader: another one after a restart.
+    /// A random id of the process and loader, new after a restart.
     pub process: u64,
-    /// Which rank 0 it has a roster of: its number of this kind.
+    /// The process id of the rank 0 whose roster it has.
     pub met: Option<u64>,
-    /// How many values of steps it has.
+    /// The number of step values that it has.
     pub steps: u32,
-    /// How many changes of the roster it has.
+    /// The number of roster changes that it has.
     pub moves: u64,
-    /// Whether it has started and comes back.
+    /// Whether it has started and reconnects.
     pub started: bool,
 }
 
 impl Hello {
-    /// Of a process that has met nobody yet.
-    pub(super) fn new(person: Person, world_size: u32, version: String, loader: u16, process: u64) -> Self {
-        Self { person, world_size, version, loader, process, met: None, steps: 0, moves: 0, started: false }
+    /// The first hello of a process.
+    pub(super) fn new(info: RankInfo, world_size: u32, version: String, loader: u16, process: u64) -> Self {
+        Self { info, world_size, version, loader, process, met: None, steps: 0, moves: 0, started: false }
     }
 }
 
 /// Names and values that have to be equal on all ranks.
-pub(super) type Words = Vec<(String, String)>;
+pub(super) type ComparedSettings = Vec<(String, String)>;
 
 /// Keys of the store that live as long as the run.
 pub(super) mod key {
-    /// What each rank reports at its end. Has a value from the start, so that a part is acknowledged at once.
+    /// The report of each rank at its end. Has a value from the start, so that a part is
+    /// acknowledged at once.
     pub(crate) const REPORT: &str = "report";
-    /// A part says that the rank needs nothing more of the others. The value, when all have said so or rank 0 waits no
-    /// longer: the ranks that have not, as JSON.
+    /// A part says that the rank is done. The value is set when all ranks are done, or rank 0 no
+    /// longer waits: the ranks that are not done, as JSON.
     pub(crate) const DONE: &str = "done";
 
     /// The catalog of this number.
@@ -103,18 +108,19 @@ pub(super) mod key {
         format!("bulk/{number}")
     }
 
-    /// What [`moved`] begins with.
+    /// The prefix of [`moved`].
     pub(crate) const MOVED: &str = "moved/";
 
-    /// The n-th change of a rank's addresses since the roster: a [`Person`](super::Person) as JSON.
+    /// The n-th change of a rank's addresses since the roster: a [`RankInfo`](super::RankInfo) as
+    /// JSON.
     pub(crate) fn moved(number: u64) -> String {
         format!("{MOVED}{number}")
     }
 
-    /// What [`step`] begins with.
+    /// The prefix of [`step`].
     pub(crate) const STEP: &str = "step/";
 
-    /// The n-th step of all ranks. All have to make the same ones in the same order.
+    /// The n-th step. All ranks make the same steps in the same order.
     pub(crate) fn step(number: u32, name: &str) -> String {
         format!("{STEP}{number}/{name}")
     }
@@ -122,25 +128,25 @@ pub(super) mod key {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub(super) enum Message {
+pub(super) enum MeetMessage {
     Hello(Box<Hello>),
-    /// The answer to a hello when all ranks are there: which rank 0 it is.
+    /// The reply to a hello once all ranks are connected: the id of rank 0.
     Welcome {
         process: u64,
-        /// What the run's id begins with: 32 hexadecimal digits.
+        /// The start of the run's id: 32 hexadecimal digits.
         nonce: String,
-        /// Where it runs, in words.
+        /// The location of rank 0, as text.
         place: String,
-        /// How many changes of the roster came before.
+        /// The number of roster changes before this roster.
         moves: u64,
-        /// Bytes of the roster that follow; none for a rank that has it.
+        /// Bytes of the roster that follow. 0 for a rank that has it.
         length: u64,
     },
-    /// The answer to a hello for another loader of rank 0's process: where that one listens.
+    /// The reply to a hello for another loader of rank 0's process: the addresses of that one.
     Elsewhere {
         addresses: Vec<String>,
     },
-    /// The end, and why; or not yet, where `again`.
+    /// The reason for closing the connection. `again`: retry later.
     Refuse {
         kind: MeetErrorKind,
         why: String,
@@ -150,43 +156,44 @@ pub(super) enum Message {
     GiveUp {
         why: String,
     },
-    /// A rank works on something that takes time: nobody's deadline passes meanwhile.
+    /// A rank reports progress of a long task. Deadlines restart.
     Working {
         on: String,
     },
-    /// Whom rank 0 waits for.
+    /// The ranks that rank 0 waits for.
     Waiting {
         missing: Vec<u32>,
         more: u32,
         on: Option<String>,
-        /// Grows when somebody works.
+        /// Grows with each progress report.
         works: u64,
-        /// Where rank 0 runs, in words.
+        /// The location of rank 0, as text.
         place: String,
     },
-    /// The catalog of this number is requested. May be repeated.
+    /// Requests the catalog of this number. May be repeated.
     Fetch {
         number: u32,
     },
-    /// This rank's part of a key, of so many bytes that follow; its value is requested. May be repeated.
+    /// This rank's part of a key, of `length` bytes that follow. Also requests the value. May be
+    /// repeated.
     Part {
         key: String,
         length: u64,
     },
-    /// The value of a key, of so many bytes that follow.
+    /// The value of a key, of `length` bytes that follow.
     Value {
         key: String,
         length: u64,
     },
-    /// How far this rank has come.
+    /// The progress of this rank.
     Progress {
         at: u64,
     },
 }
 
-impl Message {
+impl MeetMessage {
     pub(super) fn encode(&self) -> Bytes {
-        // Maps with keys that are no text are all that JSON cannot say; there are none.
+        // Only maps with other keys than texts cannot be encoded. There are none.
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 
@@ -194,12 +201,12 @@ impl Message {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// The value of a key, of so many bytes.
+    /// The value of a key, of this length.
     pub(super) fn value(key: &str, length: usize) -> Self {
         Self::Value { key: key.to_owned(), length: length as u64 }
     }
 
-    /// The part of a key.
+    /// A part of a key.
     pub(super) fn part(key: &str, part: &Bytes) -> Self {
         Self::Part { key: key.to_owned(), length: part.len() as u64 }
     }
@@ -248,13 +255,18 @@ mod tests {
         assert_eq!(list(&[2], 1), "ranks 2 and 1 other");
     }
 
-    /// Where one of these changes, the version has to be raised: programs of one version must understand each other.
+    /// If one of these changes, the version has to be raised: programs of one version must
+    /// understand each other.
     #[test]
     // semantics: RANK-15
     fn messages_are_those_of_the_version() {
         assert_eq!(VERSION, 4);
         for text in [
-            r#"{"is":"hello","person":{"rank":1,"node":"n","host":"h","pid":7,"addresses":["h:1"]},"world_size":2,"version":"1","loader":0,"process":5,"met":null,"steps":0,"moves":0,"started":false}"#,
+            concat!(
+                r#"{"is":"hello","person":{"rank":1,"node":"n","host":"h","pid":7,"addresses":["h:1"]},"#,
+                r#""world_size":2,"version":"1","loader":0,"process":5,"met":null,"steps":0,"moves":0,"#,
+                r#""started":false}"#
+            ),
             r#"{"is":"welcome","process":5,"nonce":"00","place":"process 7 on h","moves":0,"length":9}"#,
             r#"{"is":"elsewhere","addresses":["h:1"]}"#,
             r#"{"is":"refuse","kind":"differs","why":"seed","again":false}"#,
@@ -266,14 +278,14 @@ mod tests {
             r#"{"is":"value","key":"bulk/0","length":7}"#,
             r#"{"is":"progress","at":9}"#,
         ] {
-            let message = Message::decode(text.as_bytes()).unwrap();
+            let message = MeetMessage::decode(text.as_bytes()).unwrap();
             assert_eq!(message.encode(), text);
-            // Of another version: a field that was not there, or is there no more.
+            // Of another version, with a missing field.
             let (start, _) = text.rsplit_once(',').unwrap();
-            assert!(Message::decode(format!("{start}}}").as_bytes()).is_none(), "{start}");
+            assert!(MeetMessage::decode(format!("{start}}}").as_bytes()).is_none(), "{start}");
         }
         let keys = [key::bulk(1), key::moved(2), key::step(3, "start"), key::REPORT.into(), key::DONE.into()];
         assert_eq!(keys, ["bulk/1", "moved/2", "step/3/start", "report", "done"]);
-        assert!(Message::decode(b"{\"is\":\"of a later version\"}").is_none());
+        assert!(MeetMessage::decode(b"{\"is\":\"of a later version\"}").is_none());
     }
 }

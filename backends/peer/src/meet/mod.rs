@@ -1,50 +1,80 @@
-//! How ranks meet, stay in touch, and part.
+//! The rendezvous of ranks, the run, and its end.
 //!
-//! Rank 0 is the middle of a star: every other rank has one connection to it and uses its key-value store. A rank puts its
-//! part of a key there (what its caches hold, what it has computed, its report) and waits for the key's value, which
-//! rank 0 makes of all parts. Requests may be repeated, so a connection that breaks is made again and nothing is lost.
-//! Samples do not pass through it, and catalogs once per node. A star is the simplest shape that can say which of a thousand
-//! ranks is missing or differs in what; its price is that what concerns all ends with rank 0.
+//! Rank 0 is the center of a star: every other rank, a follower, has one connection to it and uses
+//! its key-value store. A rank puts its part of a key there (what its caches hold, what it has
+//! computed, its report) and waits for the key's value, which rank 0 computes from all parts.
+//! Requests are idempotent, so that a follower reconnects after a lost connection and sends them
+//! again. Samples do not pass through rank 0, and catalogs only once per node. A star is the
+//! simplest topology that can tell which of a thousand ranks is missing or differs. Its price is
+//! that rank 0 is a single point of failure for what concerns all ranks.
 //!
-//! State machines without I/O decide (`leader`, `first::Steps`, `follower`), and tasks for sockets call them. Tests play them
-//! on a seeded scheduler.
+//! State machines without I/O decide ([`Leader`](leader::Leader),
+//! [`Rank0Steps`](rank0::Rank0Steps), [`Follower`](follower::Follower)). Tasks do the I/O and call
+//! them. Tests play them on a seeded scheduler.
 //!
-//! | module | what it is about |
+//! # States of a follower
+//!
+//! ```text
+//!              backoff: lost connection, retry later, redirect
+//!   +-----------------------------+-----------------------+
+//!   v                             |                       |
+//! DIALING -- handshake, hello --> WAITING -- welcome --> ADMITTED
+//!   |                             |                       | share, exchange, start:
+//!   | deadline, other token       | refuse, deadline      | a part of each step, and its value
+//!   v                             v                       v
+//! FAILED <------------------------+----- refuse ------- RUNNING (progress, report, reconnects)
+//!                                                         | part of `done`
+//!                                                         v
+//!                                                       DONE -- value of `done` --> END
+//! ```
+//!
+//! # States of rank 0
+//!
+//! ```text
+//! COLLECTING -- all connected: roster --> STEPS -- start --> RUNNING -- all done, deadline --> ENDED
+//!   | deadline, duplicate rank              | deadline, replaced rank, differences, give up
+//!   +---------------------------------------+--> FAILED (the reason is sent to all ranks)
+//! ```
+//!
+//! # Modules
+//!
+//! | module | content |
 //! |---|---|
-//! | the crate `foreread-launcher` | who this rank is and where ranks meet, from the environment |
-//! | `ground`, `notice`, `board`, `dial`, `node`, `interfaces`, `descriptors` | where a rank listens, how it finds rank 0, what it may open |
-//! | `messages`, `link` | what is said, on one connection |
+//! | the crate `foreread-launcher` | this rank and the rendezvous address, from the environment |
+//! | `endpoint`, `board`, `node`, `interfaces`, `descriptors` | where a rank listens |
+//! | `notice`, `dial` | how a follower finds rank 0: handshake, retries, backoff |
+//! | `messages`, `link` | messages and heartbeats, one connection |
 //! | `settings`, `joining` | the steps until the start, the same on all ranks: [`Joining`] |
-//! | `store`, `members`, `leader`, `hub`, `sessions`, `first`, `compare` | rank 0's side |
-//! | `follower`, `member`, `run` | the others' side, before and after the start |
+//! | `store`, `members`, `leader`, `hub`, `sessions`, `rank0`, `compare` | rank 0 |
+//! | `follower`, `follower_driver`, `run_session` | followers, before and after the start |
 //! | `bulk` | catalogs, which travel once per node |
-//! | `group`, `roster` | the run: [`Group`], and who is where |
+//! | `group`, `roster` | the run: [`Group`], and the addresses of all ranks |
 //!
-//! Nothing waits for ever: each step has a deadline, each connection has a heartbeat every two seconds and is given up
-//! after ten of silence, and what is waited for is shown ([`Waiting`]).
+//! Nothing waits forever. Each step has a deadline. Each connection has a heartbeat every two
+//! seconds and a heartbeat timeout of ten. What is waited for is shown ([`Waiting`]).
 
 mod board;
 mod bulk;
 mod compare;
 mod descriptors;
 mod dial;
+mod endpoint;
 mod error;
-mod first;
 mod follower;
-mod ground;
+mod follower_driver;
 mod group;
 mod hub;
 mod interfaces;
 mod joining;
 mod leader;
 mod link;
-mod member;
 mod members;
 mod messages;
 mod node;
 mod notice;
+mod rank0;
 mod roster;
-mod run;
+mod run_session;
 mod sessions;
 mod settings;
 mod store;
@@ -63,4 +93,4 @@ pub use joining::Joining;
 pub use launcher::{Launched, MEET, Rendezvous, Surroundings, TOKEN};
 pub use notice::given_token;
 pub use settings::Settings;
-pub use waiting::{Progress, Waiting};
+pub use waiting::{Waiting, WaitingCallback};

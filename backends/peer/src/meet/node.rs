@@ -1,11 +1,11 @@
-//! Which node a process is on, and what it is called there and elsewhere.
+//! The identity of a node, and its host name.
 
 use std::fs;
 
-/// What processes of one node have in common: the kernel's start, the view of the network, the host's name. Pods and most
-/// containers on one machine differ in it. Processes that HPC's container tools start do not, though each has its own view of
-/// the file system: they share the machine's disks, and most often `/tmp` as well; where a socket there is not seen after all,
-/// they talk by TCP.
+/// The id that processes of one node share: the boot id, the network namespace and the host name.
+/// It differs between pods, and between most containers of one machine. It is equal for processes
+/// of HPC container tools, although each has its own view of the file system. They share the
+/// machine's disks, and most often `/tmp`. If a socket there is not visible, they use TCP.
 pub(super) fn node_id() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = fs::read_link("/proc/self/ns/net").map(|link| link.display().to_string());
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_on_its_own_node() {
+    fn node_id_is_stable_and_ends_with_the_host() {
         assert_eq!(node_id(), node_id());
         assert!(node_id().len() > 40 && node_id().ends_with(&host_name()), "{}", node_id());
     }

@@ -1,10 +1,9 @@
-//! What rank 0 writes for the others into a directory that all ranks see: where it listens, and the job's token where the
-//! user gave none.
+//! Rank 0's notice in a shared directory: its addresses, and the job's token if the user gave none.
 //!
-//! The notice is a file that only its owner can read, in a directory that only its owner can enter. Whoever reads it checks
-//! whose it is: a directory that was put there by another user is refused, not used. It is replaced as a whole, so a reader
-//! sees the last run's or this one's, never half of either; a reader whom rank 0 does not know reads it again. Each of a
-//! process's loaders has a notice and a token of its own.
+//! The notice is a file that only its owner can read, in a directory that only its owner can enter.
+//! Readers check the owner: a directory of another user is refused. The notice is replaced as a
+//! whole, so that a reader sees the last run's notice or this one's, never half of either. A reader
+//! that rank 0 refuses reads it again. Each loader of a process has its own notice and token.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,10 +17,10 @@ use super::launcher::{Surroundings, TOKEN};
 use super::{MeetError, MeetErrorKind};
 use crate::Token;
 
-/// The file's name in its directory, of a process's first loader.
+/// The file name for a process's first loader.
 const NOTICE: &str = "rank0";
 
-/// The same at any.
+/// The file name for any loader.
 fn notice_name(loader: u16) -> String {
     match loader {
         0 => NOTICE.to_owned(),
@@ -29,51 +28,52 @@ fn notice_name(loader: u16) -> String {
     }
 }
 
-/// No notice is longer.
-const LONGEST: u64 = 64 * 1024;
+/// The largest notice.
+const MAX_NOTICE_BYTES: u64 = 64 * 1024;
 
-/// How often something is tried that an earlier run's end can spoil.
-const AGAIN: u32 = 10;
+/// Attempts of operations that the end of an earlier run can disturb.
+const MAX_ATTEMPTS: u32 = 10;
 
-fn secret(line: String) -> MeetError {
+fn secret_error(line: String) -> MeetError {
     MeetError::new(MeetErrorKind::Secret, line)
 }
 
-/// The token that the user gives, if any.
+/// The user's token, if any.
 ///
 /// # Errors
 ///
 /// [`MeetErrorKind::Secret`] if it can be guessed.
 pub fn given_token(surroundings: &Surroundings<'_>) -> Result<Option<Token>, MeetError> {
     let token = surroundings.get(TOKEN).map(Token::new).transpose();
-    token.map_err(|why| secret(format!("{TOKEN} cannot be used: {why}")))
+    token.map_err(|why| secret_error(format!("{TOKEN} cannot be used: {why}")))
 }
 
-/// That there is no token and no place to pass one.
+/// The error if there is neither a token nor a private way to pass one.
 pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
-    secret(format!(
-        "ranks meet at {meet}, where no secret can be passed to the job's user alone: put `export {TOKEN}=$(foreread \
-         token)` into the job script, before what starts the ranks, or let {} be a directory that all ranks see",
+    secret_error(format!(
+        "ranks meet at {meet}, where a token is required: put `export {TOKEN}=$(foreread token)` into the \
+         job script before the command that starts the ranks, or set {} to a directory that all ranks \
+         share",
         super::launcher::MEET
     ))
 }
 
-/// What rank 0 writes for the others.
+/// What rank 0 publishes.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Notice {
-    /// Which run of rank 0 wrote it.
+pub(super) struct Rank0Notice {
+    /// The process that wrote it.
     pub instance: u64,
-    /// Rank 0's node: on others, its Unix sockets are none.
+    /// Rank 0's node. Its Unix sockets are unreachable from other nodes.
     #[serde(default)]
     pub node: String,
-    /// Where rank 0 listens.
+    /// The addresses of rank 0.
     pub addresses: Vec<String>,
-    /// The token, where the user gave none.
+    /// The token, if the user gave none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
 }
 
-/// A directory that this user alone can use.
+/// A directory that only this user can access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PrivateDirectory {
     path: PathBuf,
@@ -81,32 +81,37 @@ pub(super) struct PrivateDirectory {
 }
 
 impl PrivateDirectory {
-    /// `path`, made if it is not there.
+    /// Opens `path`, and creates it if it does not exist.
     pub(super) fn open(path: &Path) -> Result<Self, MeetError> {
         Self::at(path, rustix::process::geteuid().as_raw())
     }
 
-    /// `path`, made if it is not there, if it is `uid`'s alone.
+    /// Opens `path`, and creates it if it does not exist. Only `uid` may have access.
     fn at(path: &Path, uid: u32) -> Result<Self, MeetError> {
         let shown = path.display();
         let cannot = |what: &str, error: io::Error| {
             let line = format!("ranks cannot meet in {shown}: {what}: {error}");
             MeetError::caused(MeetErrorKind::Secret, line, error)
         };
-        let refused = |why: String| secret(format!("ranks do not meet in {shown}: {why}"));
+        let refused = |why: String| secret_error(format!("ranks do not meet in {shown}: {why}"));
         let parent = path.parent().unwrap_or(path);
-        let above = fs::metadata(parent).map_err(|error| cannot("its parent cannot be looked at", error))?;
-        // Whoever may write to the parent could put another directory in this one's place, unless it is sticky.
+        let above = fs::metadata(parent).map_err(|error| cannot("its parent cannot be read", error))?;
+        // A user who can write to the parent could replace this directory, unless the parent is
+        // sticky.
         let open = above.mode() & 0o022 != 0 && above.mode() & 0o1000 == 0;
         if open || ![uid, 0].contains(&above.uid()) {
-            let why =
-                if open { "is writable for others".to_owned() } else { format!("is user {}'s", above.uid()) };
+            let why = if open {
+                "is writable by other users".to_owned()
+            } else {
+                format!("is user {}'s", above.uid())
+            };
             return Err(refused(format!(
-                "others can put another in its place, because {} {why}: choose a directory that only you can write to",
+                "other users can replace it, because {} {why}: choose a directory that only you can write \
+                 to",
                 parent.display()
             )));
         }
-        // The last rank of an earlier run may remove it between the two.
+        // The last rank of an earlier run may remove it between the two calls.
         let mut attempts = 0;
         let found = loop {
             match fs::DirBuilder::new().mode(0o700).create(path) {
@@ -117,18 +122,18 @@ impl PrivateDirectory {
             }
             attempts += 1;
             match fs::symlink_metadata(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < AGAIN => {}
-                found => break found.map_err(|error| cannot("it cannot be looked at", error))?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < MAX_ATTEMPTS => {}
+                found => break found.map_err(|error| cannot("it cannot be read", error))?,
             }
         };
         if !found.is_dir() {
-            return Err(refused("it is no directory; remove it".to_owned()));
+            return Err(refused("it is not a directory; remove it".to_owned()));
         }
         if found.uid() != uid {
             return Err(refused(format!("it belongs to user {}, not to user {uid}", found.uid())));
         }
         if found.mode() & 0o077 != 0 {
-            return Err(refused(format!("others can use it: `chmod 700 {shown}`")));
+            return Err(refused(format!("other users can enter it: `chmod 700 {shown}`")));
         }
         Ok(Self { path: path.to_owned(), uid })
     }
@@ -137,8 +142,8 @@ impl PrivateDirectory {
         &self.path
     }
 
-    /// Puts `notice` in the place of what is there of this loader.
-    pub(super) fn publish(&self, loader: u16, notice: &Notice) -> Result<(), MeetError> {
+    /// Replaces the notice of this loader.
+    pub(super) fn publish(&self, loader: u16, notice: &Rank0Notice) -> Result<(), MeetError> {
         let path = self.path.join(notice_name(loader));
         let new = self.path.join(format!("{NOTICE}.{:016x}", notice.instance));
         let write = || -> io::Result<()> {
@@ -148,7 +153,7 @@ impl PrivateDirectory {
                 attempts += 1;
                 match rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR) {
                     // The last rank of an earlier run has just removed the directory.
-                    Err(rustix::io::Errno::NOENT) if attempts < AGAIN => {
+                    Err(rustix::io::Errno::NOENT) if attempts < MAX_ATTEMPTS => {
                         drop(fs::DirBuilder::new().mode(0o700).create(&self.path));
                     }
                     file => break file?,
@@ -160,24 +165,24 @@ impl PrivateDirectory {
             fs::rename(&new, &path)
         };
         write().map_err(|error| {
-            // Or the next try would find it in its way.
+            // Otherwise it would block the next attempt.
             drop(fs::remove_file(&new));
             let line =
-                format!("rank 0 cannot write {}, by which the others find it: {error}", path.display());
+                format!("rank 0 cannot write {}, by which other ranks find it: {error}", path.display());
             MeetError::caused(MeetErrorKind::Secret, line, error)
         })
     }
 
-    /// What rank 0 wrote for this loader, if it did.
-    pub(super) fn notice(&self, loader: u16) -> Result<Option<Notice>, MeetError> {
+    /// The notice for this loader, if there is one.
+    pub(super) fn notice(&self, loader: u16) -> Result<Option<Rank0Notice>, MeetError> {
         self.notice_at(&notice_name(loader))
     }
 
-    fn notice_at(&self, name: &str) -> Result<Option<Notice>, MeetError> {
+    fn notice_at(&self, name: &str) -> Result<Option<Rank0Notice>, MeetError> {
         let (path, uid) = (self.path.join(name), self.uid);
         let shown = path.display();
-        // A network file system asks the server again what is there when a directory is listed, not when a name in it that
-        // was not there before is opened.
+        // Network file systems revalidate a directory when it is listed, but may cache that a name
+        // does not exist.
         let listed = fs::read_dir(&self.path).map(|entries| entries.flatten().any(|e| e.file_name() == name));
         if !listed.unwrap_or(true) {
             return Ok(None);
@@ -187,7 +192,7 @@ impl PrivateDirectory {
             let file = fs::File::from(rustix::fs::open(&path, flags, Mode::empty())?);
             let metadata = file.metadata()?;
             let mut text = Vec::new();
-            file.take(LONGEST).read_to_end(&mut text)?;
+            file.take(MAX_NOTICE_BYTES).read_to_end(&mut text)?;
             Ok((metadata, text))
         };
         let (metadata, text) = match read() {
@@ -195,25 +200,28 @@ impl PrivateDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
                 let line = format!("{shown}, by which rank 0 is found, cannot be read: {error}");
-                // A file server that restarts, a file that is just replaced: it may be read a moment later.
+                // Possibly temporary: a file server that restarts, or a file that is being
+                // replaced.
                 return Err(MeetError::caused(MeetErrorKind::Network, line, error));
             }
         };
         if !metadata.is_file() || metadata.uid() != uid || metadata.permissions().mode() & 0o077 != 0 {
-            return Err(secret(format!(
-                "{shown} should be user {uid}'s own file that nobody else can read, and it is user {}'s with mode {:o}: \
+            return Err(secret_error(format!(
+                "{shown} must be a private file of user {uid}, but it belongs to user {} with mode {:o}: \
                  remove it",
                 metadata.uid(),
                 metadata.permissions().mode() & 0o7777
             )));
         }
-        // A file that is being replaced on a network file system may be seen in part: as if it were not there yet.
+        // On a network file system, a file that is being replaced may be read in part. It then
+        // counts as missing.
         Ok(serde_json::from_slice(&text).ok())
     }
 
-    /// Removes the loader's notice if it is still the one of `instance`, and the directory if nothing else is in it.
+    /// Removes the loader's notice if `instance` wrote it, and the directory if it is empty.
     ///
-    /// Under another name it is looked at before it is removed: a new rank 0 may replace it at any moment.
+    /// The notice is renamed before it is checked and removed, because a new rank 0 may replace it
+    /// at any moment.
     pub(super) fn withdraw(&self, loader: u16, instance: u64) {
         let (name, aside) = (notice_name(loader), format!("{NOTICE}.{instance:016x}.old"));
         let (path, aside_path) = (self.path.join(&name), self.path.join(&aside));
@@ -222,12 +230,12 @@ impl PrivateDirectory {
         };
         if is_ours(&name) && fs::rename(&path, &aside_path).is_ok() {
             if !is_ours(&aside) {
-                // Another's, which came in between: back, unless there is a newer one still.
+                // A new rank 0 replaced it in between: restored, unless there is a newer one still.
                 drop(fs::hard_link(&aside_path, &path));
             }
             drop(fs::remove_file(&aside_path));
         }
-        // Fails where others are still in it, which is right.
+        // Fails if other notices are in it, as intended.
         drop(fs::remove_dir(&self.path));
     }
 }
@@ -253,9 +261,9 @@ mod tests {
         fs::symlink_metadata(path).unwrap().mode() & 0o777
     }
 
-    fn notice(instance: u64) -> Notice {
+    fn notice(instance: u64) -> Rank0Notice {
         let token = Some("b7e1c95a03f64d2893ab5c17e0d68f42".to_owned());
-        Notice { instance, node: "a".to_owned(), addresses: vec!["unix:/x".to_owned()], token }
+        Rank0Notice { instance, node: "a".to_owned(), addresses: vec!["unix:/x".to_owned()], token }
     }
 
     #[test]
@@ -270,7 +278,7 @@ mod tests {
             directory.notice(0).unwrap().unwrap().token.as_deref(),
             Some("b7e1c95a03f64d2893ab5c17e0d68f42")
         );
-        // A later run takes the place, and the earlier one leaves it alone.
+        // A later run replaces it, and the earlier one does not remove it.
         directory.publish(0, &notice(2)).unwrap();
         directory.withdraw(0, 1);
         assert_eq!(directory.notice(0).unwrap().unwrap().instance, 2);
@@ -279,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_loaders_notice_lies_beside_that_of_one_that_goes_on() {
+    fn each_loader_has_its_own_notice() {
         let base = tempfile::tempdir().unwrap();
         let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();
         directory.publish(0, &notice(1)).unwrap();
@@ -292,25 +300,25 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_ours_alone_is_refused() {
+    fn directory_with_wrong_permissions_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("meet");
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
-        assert!(refusal(&path, uid()).contains("others can use it"));
+        assert!(refusal(&path, uid()).contains("other users can enter it"));
         let link = base.path().join("link");
         symlink(base.path(), &link).unwrap();
-        assert!(refusal(&link, uid()).contains("it is no directory"));
+        assert!(refusal(&link, uid()).contains("it is not a directory"));
         fs::set_permissions(base.path(), fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(refusal(&path, uid()).contains("others can put another in its place"));
+        assert!(refusal(&path, uid()).contains("other users can replace it"));
         fs::set_permissions(base.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
         assert!(PrivateDirectory::at(&path, uid()).is_ok());
     }
 
     #[test]
-    fn a_directory_of_another_user_is_refused() {
-        // In the sticky /tmp, as the user after this one.
+    fn directory_of_another_user_is_refused() {
+        // In the sticky /tmp, checked as the next user id.
         let other =
             tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o700)).tempdir().unwrap();
         let stranger = uid() + 1;
@@ -319,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_that_is_not_ours_alone_is_refused() {
+    fn notice_with_wrong_owner_or_mode_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();
         directory.publish(0, &notice(1)).unwrap();
@@ -339,7 +347,7 @@ mod tests {
     fn directory_without_a_parent_is_named() {
         let base = tempfile::tempdir().unwrap();
         let error = PrivateDirectory::open(&base.path().join("gone/meet")).unwrap_err().to_string();
-        assert!(error.contains("its parent cannot be looked at"), "{error}");
+        assert!(error.contains("its parent cannot be read"), "{error}");
     }
 
     #[test]
@@ -365,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_can_be_guessed_is_refused_with_the_remedy() {
+    fn guessable_token_is_refused_with_the_remedy() {
         let with = |text: &'static str| {
             given_token(&Surroundings::new(&|name| (name == TOKEN).then(|| text.to_owned()), 0, 1))
         };

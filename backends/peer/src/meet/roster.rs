@@ -1,11 +1,11 @@
-//! Who is where, as one rank sees it; changes while the run goes on.
+//! The addresses of all ranks, as one rank sees them. They change when a rank restarts.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use foreread_types::Rank;
 
-use super::messages::Person;
-use crate::{Address, Asker, Remote};
+use super::messages::RankInfo;
+use crate::{Address, Asker, PeerClient, lock};
 
 /// The ranks of a run.
 #[derive(Debug)]
@@ -14,39 +14,36 @@ pub(super) struct Roster {
     node: String,
     /// Rank 0's host, as this rank reaches it.
     first: String,
-    ranks: Mutex<Vec<Entry>>,
+    ranks: Mutex<Vec<RosterEntry>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Entry {
+struct RosterEntry {
     addresses: Vec<Address>,
-    /// How it is asked, once it is.
-    remote: Option<Arc<Remote>>,
+    /// Its client, once samples were requested.
+    remote: Option<Arc<PeerClient>>,
 }
 
 impl Roster {
-    /// `people` are all ranks; `at` is where this one reached rank 0; `None` for rank 0 itself.
-    pub(super) fn new(people: &[Person], node: String, at: Option<&Address>) -> Self {
+    /// `infos` are all ranks. `at` is the address at which this rank reached rank 0, `None` for
+    /// rank 0 itself.
+    pub(super) fn new(infos: &[RankInfo], node: String, at: Option<&Address>) -> Self {
         let first = match at {
             Some(Address::Tcp(host, _)) => host.clone(),
             Some(Address::Local(_)) | None => "localhost".to_owned(),
         };
-        let roster = Self { node, first, ranks: Mutex::new(vec![Entry::default(); people.len()]) };
-        people.iter().for_each(|person| roster.place(person));
+        let roster = Self { node, first, ranks: Mutex::new(vec![RosterEntry::default(); infos.len()]) };
+        infos.iter().for_each(|info| roster.update(info));
         roster
     }
 
-    fn ranks(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A rank is where `person` says from now on. One that there is none of is passed over.
-    pub(super) fn place(&self, person: &Person) {
+    /// Sets the addresses of a rank. An unknown rank is ignored.
+    pub(super) fn update(&self, info: &RankInfo) {
         let mut addresses: Vec<_> =
-            person.addresses.iter().filter_map(|text| self.reached(person, text)).collect();
+            info.addresses.iter().filter_map(|text| self.resolve(info, text)).collect();
         // Unix sockets first.
         addresses.sort();
-        if let Some(entry) = self.ranks().get_mut(person.rank as usize) {
+        if let Some(entry) = lock(&self.ranks).get_mut(info.rank as usize) {
             entry.addresses.clone_from(&addresses);
             if let Some(remote) = &entry.remote {
                 remote.moved(addresses);
@@ -55,9 +52,9 @@ impl Roster {
     }
 
     /// An address as this rank reaches it, if it does.
-    fn reached(&self, person: &Person, text: &str) -> Option<Address> {
+    fn resolve(&self, info: &RankInfo, text: &str) -> Option<Address> {
         match text.parse().ok()? {
-            Address::Local(name) => (person.node == self.node).then_some(Address::Local(name)),
+            Address::Local(name) => (info.node == self.node).then_some(Address::Local(name)),
             Address::Tcp(host, port) if host == "::" || host == "0.0.0.0" => {
                 Some(Address::tcp(self.first.clone(), port))
             }
@@ -65,21 +62,21 @@ impl Roster {
         }
     }
 
-    /// A rank, as `asker` asks it, wherever it is.
-    pub(super) fn remote(&self, rank: Rank, asker: &Asker) -> Arc<Remote> {
-        let mut ranks = self.ranks();
+    /// The client of a rank.
+    pub(super) fn remote(&self, rank: Rank, asker: &Asker) -> Arc<PeerClient> {
+        let mut ranks = lock(&self.ranks);
         let make = |addresses: &[Address]| asker.remote(rank, addresses.to_vec());
         match ranks.get_mut(rank.0 as usize) {
-            Some(Entry { addresses, remote, .. }) => {
+            Some(RosterEntry { addresses, remote, .. }) => {
                 Arc::clone(remote.get_or_insert_with(|| make(addresses)))
             }
             None => make(&[]),
         }
     }
 
-    /// Where a rank serves samples, the best way first.
+    /// The addresses at which a rank serves samples, the preferred one first.
     pub(super) fn addresses(&self, rank: Rank) -> Vec<Address> {
-        self.ranks().get(rank.0 as usize).map(|entry| entry.addresses.clone()).unwrap_or_default()
+        lock(&self.ranks).get(rank.0 as usize).map(|entry| entry.addresses.clone()).unwrap_or_default()
     }
 }
 
@@ -87,20 +84,20 @@ impl Roster {
 mod tests {
     use super::*;
 
-    fn person(rank: u32, node: &str, addresses: &[&str]) -> Person {
+    fn info(rank: u32, node: &str, addresses: &[&str]) -> RankInfo {
         let addresses = addresses.iter().map(|a| (*a).to_owned()).collect();
-        Person { rank, node: node.to_owned(), host: "host".to_owned(), pid: 1, addresses }
+        RankInfo { rank, node: node.to_owned(), host: "host".to_owned(), pid: 1, addresses }
     }
 
     #[test]
-    fn sockets_of_this_node_come_first_and_of_others_not_at_all() {
-        let people = [
-            person(0, "a", &["[::]:7", "unix:@r0"]),
-            person(1, "a", &["[::]:8", "unix:@r1"]),
-            person(2, "b", &["10.0.0.2:9", "unix:@r2"]),
+    fn unix_sockets_of_this_node_come_first() {
+        let infos = [
+            info(0, "a", &["[::]:7", "unix:@r0"]),
+            info(1, "a", &["[::]:8", "unix:@r1"]),
+            info(2, "b", &["10.0.0.2:9", "unix:@r2"]),
         ];
         let seen = |node: &str, at: Option<&Address>| {
-            let roster = Roster::new(&people, node.to_owned(), at);
+            let roster = Roster::new(&infos, node.to_owned(), at);
             (0..3)
                 .map(|rank| {
                     roster.addresses(Rank(rank)).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -115,16 +112,16 @@ mod tests {
 
     #[test]
     fn rank_that_was_started_again_has_new_addresses() {
-        let roster = Roster::new(&[person(0, "a", &[]), person(1, "a", &["h:1"])], "a".into(), None);
-        roster.place(&person(1, "a", &["h:2"]));
+        let roster = Roster::new(&[info(0, "a", &[]), info(1, "a", &["h:1"])], "a".into(), None);
+        roster.update(&info(1, "a", &["h:2"]));
         assert_eq!(roster.addresses(Rank(1)), [Address::tcp("h", 2)]);
         assert_eq!(roster.addresses(Rank(9)), []);
     }
 
     #[test]
     fn rank_beyond_the_world_takes_no_memory() {
-        let roster = Roster::new(&[person(0, "a", &[]), person(1, "a", &["h:1"])], "a".into(), None);
-        roster.place(&person(u32::MAX, "a", &["h:2"]));
-        assert_eq!(roster.ranks().len(), 2);
+        let roster = Roster::new(&[info(0, "a", &[]), info(1, "a", &["h:1"])], "a".into(), None);
+        roster.update(&info(u32::MAX, "a", &["h:2"]));
+        assert_eq!(lock(&roster.ranks).len(), 2);
     }
 }

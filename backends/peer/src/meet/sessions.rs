@@ -1,8 +1,8 @@
 //! Rank 0's end of each other rank's connection.
 //!
-//! One task for a connection: it hands what comes to the [`Leader`](super::leader::Leader), which decides, and sends what is
-//! due. All state that outlives the connection is in the leader, so a rank whose connection broke says again what it has had
-//! no answer to.
+//! One task per connection passes messages to the [`Leader`](super::leader::Leader), which decides,
+//! and sends what is due. All state that outlives the connection is in the leader. A rank that lost
+//! its connection repeats the requests without a reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,23 +13,23 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::bulk;
 use super::hub::Hub;
-use super::leader::{Due, Fault, Refusal, Speaker};
-use super::link::{Incoming, Link, Traffic};
-use super::members::RECONNECT;
-use super::messages::{LAST_WORDS, Message};
+use super::leader::{FollowerSession, HelloRefusal, MessageFault, NextSend};
+use super::link::{IncomingMessage, LinkTraffic, RankLink};
+use super::members::RECONNECT_TIMEOUT;
+use super::messages::{DRAIN_TIMEOUT, MeetMessage};
 use crate::{Address, Connection, Greeting};
 
-/// Who has proved to be of the job says soon which rank it is.
-const INTRODUCTION: Duration = Duration::from_secs(10);
+/// Timeout of the hello after the handshake.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Serves all that come. Ends with the last handle on `meetings`.
+/// Serves all connections. Ends with the last handle on `meetings`.
 pub(super) async fn serve_all(hub: Arc<Hub>, mut meetings: mpsc::Receiver<(Greeting, Connection)>) {
     let mut all = JoinSet::new();
     loop {
         tokio::select! {
             come = meetings.recv() => match come {
                 Some((greeting, connection)) => {
-                    all.spawn(attend(Arc::clone(&hub), greeting, connection));
+                    all.spawn(serve_session(Arc::clone(&hub), greeting, connection));
                 }
                 None => break,
             },
@@ -39,158 +39,162 @@ pub(super) async fn serve_all(hub: Arc<Hub>, mut meetings: mpsc::Receiver<(Greet
     while all.join_next().await.is_some() {}
 }
 
-/// Tells all that come where rank 0 listens. Ends with the last handle on `meetings`.
+/// Redirects all connections to rank 0's addresses. Ends with the last handle on `meetings`.
 pub(super) async fn redirect_all(
     addresses: &[Address],
-    traffic: &Arc<Traffic>,
+    traffic: &Arc<LinkTraffic>,
     mut meetings: mpsc::Receiver<(Greeting, Connection)>,
 ) {
     while let Some((_, connection)) = meetings.recv().await {
         let addresses = addresses.iter().map(ToString::to_string).collect();
-        let link = Link::new(connection, Arc::clone(traffic));
-        link.say(&Message::Elsewhere { addresses }).await;
-        // It closes when it has left, which nobody waits for here.
+        let link = RankLink::new(connection, Arc::clone(traffic));
+        link.send(&MeetMessage::Elsewhere { addresses }).await;
+        // Closes in the background, after the message was sent.
         tokio::spawn(link.close());
     }
 }
 
-/// One connection, from the rank's introduction on.
-async fn attend(hub: Arc<Hub>, greeting: Greeting, connection: Connection) {
-    let mut link = Link::new(connection, Arc::clone(&hub.traffic));
-    let come = timeout(INTRODUCTION, link.next()).await;
-    let Ok(Some(Incoming { message: Message::Hello(hello), .. })) = come else {
-        return tracing::debug!(from = greeting.from, "a rank did not introduce itself");
+/// One connection, from the hello to its end.
+async fn serve_session(hub: Arc<Hub>, greeting: Greeting, connection: Connection) {
+    let mut link = RankLink::new(connection, Arc::clone(&hub.traffic));
+    let come = timeout(HELLO_TIMEOUT, link.next()).await;
+    let Ok(Some(IncomingMessage { message: MeetMessage::Hello(hello), .. })) = come else {
+        return tracing::debug!(from = greeting.from, "a rank sent no hello");
     };
-    if hello.person.rank != greeting.rank.0 {
-        let (one, other) = (hello.person.rank, greeting.rank);
-        return tracing::warn!(from = greeting.from, "a rank says to be {one} and {other}");
+    if hello.info.rank != greeting.rank.0 {
+        let (one, other) = (hello.info.rank, greeting.rank);
+        return tracing::warn!(from = greeting.from, "a rank claims to be {one} and {other}");
     }
-    let speaker = match hub.with(|leader| leader.hello(&hello, &greeting.from, Instant::now())) {
-        Ok(speaker) => speaker,
-        Err(Refusal::NoRun(refuse)) => {
-            link.say(&refuse).await;
+    let follower = match hub.with(|leader| leader.hello(&hello, &greeting.from, Instant::now())) {
+        Ok(follower) => follower,
+        Err(HelloRefusal::NoRun(refuse)) => {
+            link.send(&refuse).await;
             link.close().await;
-            return hub.with(|leader| leader.heard(hello.person.rank as usize));
+            return hub.with(|leader| leader.mark_informed(hello.info.rank as usize));
         }
-        Err(Refusal::Connection(refuse)) => {
-            tracing::debug!(from = greeting.from, ?refuse, "refused a rank its place");
-            link.say(&refuse).await;
+        Err(HelloRefusal::Connection(refuse)) => {
+            tracing::debug!(from = greeting.from, ?refuse, "refused a rank");
+            link.send(&refuse).await;
             return link.close().await;
         }
     };
-    let session = speaker.session;
-    Serving { hub: &hub, speaker }.serve(link).await;
+    let session = follower.session;
+    SessionTask { hub: &hub, follower }.serve(link).await;
     if !hub.with(|leader| leader.disconnect(session, Instant::now())) {
         return;
     }
     loop {
-        let next = Instant::now() + RECONNECT;
+        let next = Instant::now() + RECONNECT_TIMEOUT;
         sleep_until(next).await;
-        // Where this process did not run when it was time, the others had no time to come back either.
-        if next.elapsed() < RECONNECT / 3 {
-            return hub.with(|leader| leader.check_gone(session));
+        // If this process was paused, the other ranks had no time to reconnect either.
+        if next.elapsed() < RECONNECT_TIMEOUT / 3 {
+            return hub.with(|leader| leader.check_lost(session));
         }
     }
 }
 
-/// A connection of a rank.
-struct Serving<'a> {
+/// The session of an admitted rank.
+struct SessionTask<'a> {
     hub: &'a Hub,
-    speaker: Speaker,
+    follower: FollowerSession,
 }
 
-enum Told {
+enum SendOutcome {
     All,
     Refused,
-    /// Another connection has the rank.
+    /// The rank has a newer connection.
     Replaced,
     Broken,
 }
 
-impl Serving<'_> {
-    async fn serve(&mut self, mut link: Link) {
-        let (mut news, rank) = (self.hub.news(), self.speaker.session.rank);
+impl SessionTask<'_> {
+    async fn serve(&mut self, mut link: RankLink) {
+        let (mut published, rank) = (self.hub.published(), self.follower.session.rank);
         loop {
-            news.mark_unchanged();
-            match self.tell(&link).await {
-                Told::All => {}
-                Told::Refused => {
+            published.mark_unchanged();
+            match self.send_due(&link).await {
+                SendOutcome::All => {}
+                SendOutcome::Refused => {
                     link.close().await;
-                    return self.hub.with(|leader| leader.heard(rank));
+                    return self.hub.with(|leader| leader.mark_informed(rank));
                 }
-                Told::Replaced => return,
-                Told::Broken => return self.last_words(&mut link).await,
+                SendOutcome::Replaced => return,
+                SendOutcome::Broken => return self.drain(&mut link).await,
             }
             tokio::select! {
                 come = link.next() => {
                     let Some(come) = come else {
-                        // One whose connection broke comes back to hear it.
-                        if self.speaker.over && link.was_closed() {
-                            self.hub.with(|leader| leader.heard(rank));
+                        // A rank whose connection broke reconnects to receive it.
+                        if self.follower.over && link.was_closed() {
+                            self.hub.with(|leader| leader.mark_informed(rank));
                         }
                         return;
                     };
-                    match self.hear(come) {
+                    match self.handle(come) {
                         Ok(()) => {}
-                        Err(Fault::Refuse(refuse)) => {
-                            link.say(&refuse).await;
+                        Err(MessageFault::Refuse(refuse)) => {
+                            link.send(&refuse).await;
                             return link.close().await;
                         }
-                        Err(Fault::Broken) => return self.last_words(&mut link).await,
+                        Err(MessageFault::Broken) => return self.drain(&mut link).await,
                     }
                 }
-                // It ends with the leader.
-                _ = news.changed() => {}
+                // The leader lives as long as the hub.
+                _ = published.changed() => {}
             }
         }
     }
 
-    /// Nothing can be said to a rank any more; it may have said something before, above all why it gives up.
-    async fn last_words(&mut self, link: &mut Link) {
+    /// Sending failed. Reads the messages that arrived before, above all the reason for giving up.
+    async fn drain(&mut self, link: &mut RankLink) {
         let listen = async {
             while let Some(come) = link.next().await {
-                // What it would be answered does not reach it.
-                drop(self.hear(come));
+                // A reply would not reach the rank.
+                drop(self.handle(come));
             }
         };
-        // Whoever says more than that is cut short.
-        drop(timeout(LAST_WORDS, listen).await);
+        // A rank that keeps sending is cut off.
+        drop(timeout(DRAIN_TIMEOUT, listen).await);
     }
 
-    /// Says all that there is to say.
-    async fn tell(&mut self, link: &Link) -> Told {
-        while let Some(due) = self.hub.with(|leader| leader.due(&mut self.speaker)) {
-            let said = match due {
-                Due::Say(message, bulk) => link.say_with(&message, bulk).await,
-                Due::Bulk(number, bulk) => match bulk.value(number).await {
+    /// Sends all messages that are due.
+    async fn send_due(&mut self, link: &RankLink) -> SendOutcome {
+        while let Some(due) = self.hub.with(|leader| leader.next_send(&mut self.follower)) {
+            let sent = match due {
+                NextSend::Message(message, bulk) => link.send_with_bulk(&message, bulk).await,
+                NextSend::Bulk(number, bulk) => match bulk.value(number).await {
                     Ok((message, bytes)) => {
                         self.hub.traffic.counters().now().bulks += 1;
-                        link.say_with(&message, bytes).await
+                        link.send_with_bulk(&message, bytes).await
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a rank needs the catalog");
-                        let refuse = self.hub.with(|leader| leader.end_with(bulk::unreadable(&error)));
-                        return if link.say(&refuse).await { Told::Refused } else { Told::Broken };
+                        let refuse = self.hub.with(|leader| leader.refuse_rank(bulk::unreadable(&error)));
+                        return if link.send(&refuse).await {
+                            SendOutcome::Refused
+                        } else {
+                            SendOutcome::Broken
+                        };
                     }
                 },
-                Due::Refuse(refuse) => {
-                    return if link.say(&refuse).await { Told::Refused } else { Told::Broken };
+                NextSend::Refuse(refuse) => {
+                    return if link.send(&refuse).await { SendOutcome::Refused } else { SendOutcome::Broken };
                 }
-                Due::Replaced => return Told::Replaced,
+                NextSend::Replaced => return SendOutcome::Replaced,
             };
-            if !said {
-                return Told::Broken;
+            if !sent {
+                return SendOutcome::Broken;
             }
         }
-        Told::All
+        SendOutcome::All
     }
 
-    /// Takes what a rank says.
-    fn hear(&mut self, come: Incoming) -> Result<(), Fault> {
-        let Incoming { message, bulk, room } = come;
-        let heard = self.hub.with(|leader| leader.message(&mut self.speaker, message, bulk));
-        // The leader has counted it.
+    /// Handles a message.
+    fn handle(&mut self, come: IncomingMessage) -> Result<(), MessageFault> {
+        let IncomingMessage { message, bulk, room } = come;
+        let handled = self.hub.with(|leader| leader.message(&mut self.follower, message, bulk));
+        // The leader has counted the bytes.
         drop(room);
-        heard
+        handled
     }
 }

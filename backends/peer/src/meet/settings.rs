@@ -1,4 +1,4 @@
-//! What a meeting is told before it begins.
+//! The settings of a rendezvous.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,44 +6,45 @@ use std::time::Duration;
 use super::board::Board;
 use super::launcher::Launched;
 use super::node::node_id;
-use super::waiting::Progress;
+use super::waiting::WaitingCallback;
 use crate::{Address, Counters, Network, Settings as Bounds, System, Token};
 
-/// How ranks meet. The fields of [`Settings::new`] may be set otherwise.
+/// The settings of a rendezvous. The fields of [`Settings::new`] may be changed.
 #[allow(missing_debug_implementations, reason = "it holds a closure")]
 pub struct Settings {
     /// The ranks that a launcher started.
     pub launched: Launched,
-    /// The program's version, which all of them have to have.
+    /// The program's version. Equal on all ranks.
     pub version: String,
-    /// Which of the process's loaders it is, counted from 0 on every rank: the n-th of one rank meets the n-th of the others,
-    /// beside earlier ones that still last.
+    /// The number of the process's loader, counted from 0 on every rank. The n-th loaders of all
+    /// processes meet, while earlier ones may still run.
     pub loader: u16,
-    /// All of a process's loaders at one place share it.
+    /// Shared by all loaders of the process at one rendezvous address.
     pub board: Arc<Board>,
     /// The network.
     pub network: Arc<dyn Network>,
     /// The user's token ([`given_token`](super::given_token)).
     pub token: Option<Token>,
-    /// Where the rank listens, at these addresses alone if there are any.
+    /// The addresses at which the rank listens. Empty: chosen automatically.
     pub listen: Vec<Address>,
-    /// How long all may take to come, and each step.
+    /// The deadline for all ranks to connect, and for each step.
     pub deadline: Duration,
-    /// Told once a second what is waited for.
-    pub progress: Progress,
-    /// Bounds for serving samples.
+    /// Called once a second with what is waited for.
+    pub progress: WaitingCallback,
+    /// Limits of serving samples.
     pub serving: Bounds,
-    /// What is counted meanwhile and during the run.
+    /// The counters of the rendezvous and the run.
     pub counters: Arc<Counters>,
-    /// Which node the process is on: equal for ranks that can use each other's Unix sockets.
+    /// The node's id, equal for processes that can use each other's Unix sockets.
     pub node: String,
-    /// The network interfaces by which other nodes reach it ([`INTERFACE`](super::INTERFACE)).
+    /// The network interfaces by which other nodes reach this one
+    /// ([`INTERFACE`](super::INTERFACE)).
     pub interface: Option<String>,
 }
 
 impl Settings {
-    /// The first loader of ranks of one `version`. 300 s for all to come and for each step; the machine's own sockets;
-    /// nothing is shown.
+    /// The first loader of ranks of one `version`. 300 s for all ranks to connect and for each
+    /// step, the machine's own sockets, no progress output.
     pub fn new(launched: Launched, version: impl Into<String>) -> Self {
         Self {
             launched,

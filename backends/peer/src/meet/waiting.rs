@@ -1,44 +1,44 @@
-//! What is being waited for, to be shown while it lasts and to be said when it did not come.
+//! What a rank waits for: shown while it waits, and part of the error if it times out.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_types::Rank;
 use tokio::time::Instant;
 
-use super::members::RECONNECT;
+use super::members::RECONNECT_TIMEOUT;
 use super::messages::ranks;
 
 /// How many ranks are named before the others are counted.
-pub(super) const NAMED: usize = 8;
+pub(super) const MAX_NAMED_RANKS: usize = 8;
 
 /// How often waiting is shown.
-pub(super) const SHOWN: Duration = Duration::from_secs(1);
+pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long somebody who was here and is gone may take to come back before the start.
-pub(super) const BACK: Duration = Duration::from_secs(30);
+/// How long a rank that disconnected before the start may take to reconnect.
+pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long ranks are absent before it is said what else that may mean.
-const LONG: Duration = Duration::from_secs(10);
+/// Waiting time after which the hint is shown.
+const HINT_DELAY: Duration = Duration::from_secs(10);
 
-/// What helps where ranks do not come because they do not mean to.
-pub(super) const NOT_ALL: &str = "a loader that only some ranks make takes rank=0 and world_size=1 there, or together=False \
-                                  (the command: --peers off); one that has to be closed before this one may not be closed yet";
+/// A remedy for ranks that do not come because they make no such loader.
+pub(super) const SINGLE_RANK_HINT: &str = "if only some ranks make this loader, pass rank=0 and \
+     world_size=1 there, or together=False (the command: --peers off); an earlier loader may still have to \
+     be closed";
 
-/// Looks twice before somebody counts as gone for good: when a process goes on that stood still, all its clocks ring, and
-/// those whom it has not heard are about to say something.
+/// Checks a condition twice before it counts. When a paused process resumes, all its timers fire at
+/// once, before it has read the messages that arrived meanwhile.
 #[derive(Debug, Default)]
-pub(super) struct Doubt(Option<Instant>);
+pub(super) struct TwoStepCheck(Option<Instant>);
 
-impl Doubt {
-    /// Whether it was `so` before, and still is.
-    pub(super) fn confirmed(&mut self, so: bool, now: Instant) -> bool {
+impl TwoStepCheck {
+    /// Whether the condition `so` held at an earlier check, and still holds.
+    pub(super) fn check(&mut self, so: bool, now: Instant) -> bool {
         if !so {
             self.0 = None;
             return false;
         }
-        now.duration_since(*self.0.get_or_insert(now)) >= RECONNECT
+        now.duration_since(*self.0.get_or_insert(now)) >= RECONNECT_TIMEOUT
     }
 }
 
@@ -46,15 +46,15 @@ impl Doubt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// The first ranks that are waited for.
+    /// The first missing ranks.
     pub missing: Vec<Rank>,
-    /// How many there are beside.
+    /// How many more are missing.
     pub more: usize,
-    /// What somebody works on meanwhile, or where rank 0 is looked for.
+    /// Progress of another rank, or where rank 0 is searched for.
     pub on: Option<String>,
-    /// How long it lasts so far.
+    /// The waiting time so far.
     pub waited: Duration,
-    /// How long it may last.
+    /// The deadline.
     pub deadline: Duration,
 }
 
@@ -69,33 +69,32 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// Shows what is being waited for.
-pub type Progress = Box<dyn FnMut(&Waiting) + Send + Sync>;
+/// Called with what is being waited for.
+pub type WaitingCallback = Box<dyn FnMut(&Waiting) + Send + Sync>;
 
-/// A time that passes, unless somebody works.
-pub(super) struct Patience {
+/// A deadline that restarts on progress, and shows what is waited for.
+pub(super) struct WaitDeadline {
     began: Instant,
     deadline: Duration,
     shown: Instant,
-    /// Something is to be shown at the next look.
+    /// To be shown at the next check.
     is_due: bool,
-    /// Never locked; it makes this usable from several threads, one at a time.
-    progress: Mutex<Progress>,
+    progress: WaitingCallback,
 }
 
-impl fmt::Debug for Patience {
+impl fmt::Debug for WaitDeadline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Patience").field("deadline", &self.deadline).finish_non_exhaustive()
+        f.debug_struct("WaitDeadline").field("deadline", &self.deadline).finish_non_exhaustive()
     }
 }
 
-impl Patience {
-    pub(super) fn new(deadline: Duration, progress: Progress, now: Instant) -> Self {
-        Self { began: now, deadline, shown: now, is_due: false, progress: Mutex::new(progress) }
+impl WaitDeadline {
+    pub(super) fn new(deadline: Duration, progress: WaitingCallback, now: Instant) -> Self {
+        Self { began: now, deadline, shown: now, is_due: false, progress }
     }
 
-    /// Something new is waited for, or somebody works.
-    pub(super) fn begin(&mut self, now: Instant) {
+    /// Restarts the deadline: a new step, or progress.
+    pub(super) fn restart(&mut self, now: Instant) {
         self.began = now;
     }
 
@@ -103,40 +102,44 @@ impl Patience {
         self.deadline
     }
 
-    pub(super) fn left(&self, now: Instant) -> Duration {
+    pub(super) fn remaining(&self, now: Instant) -> Duration {
         self.deadline.saturating_sub(now.duration_since(self.began))
     }
 
-    pub(super) fn over(&self, now: Instant) -> bool {
+    pub(super) fn is_expired(&self, now: Instant) -> bool {
         now.duration_since(self.began) >= self.deadline
     }
 
-    /// As [`show`](Self::show), where those who are missing have not come yet.
+    /// As [`show`](Self::show), for ranks that have not connected yet.
     pub(super) fn show_absent(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
-        let hint = (now.duration_since(self.began) >= LONG).then(|| NOT_ALL.to_owned());
+        let hint = (now.duration_since(self.began) >= HINT_DELAY).then(|| SINGLE_RANK_HINT.to_owned());
         let on: Vec<_> = on.into_iter().chain(hint).collect();
         self.show(missing, more, (!on.is_empty()).then(|| on.join("; ")), now);
     }
 
-    /// When to look again: for the end, or to show something.
+    /// When to check again: at the deadline, or to show something.
     pub(super) fn next(&self) -> Instant {
-        (self.began + self.deadline).min(if self.is_due { self.shown } else { self.shown + SHOWN })
+        (self.began + self.deadline).min(if self.is_due {
+            self.shown
+        } else {
+            self.shown + PROGRESS_INTERVAL
+        })
     }
 
-    /// Has what is waited for shown at the next look, whenever it was shown last.
+    /// Shows what is waited for at the next check, independent of the interval.
     pub(super) fn show_now(&mut self) {
         self.is_due = true;
     }
 
-    /// Shows what is waited for, if it was not shown lately.
+    /// Shows what is waited for, at most once per interval.
     pub(super) fn show(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
-        if now.duration_since(self.shown) < SHOWN && !self.is_due {
+        if now.duration_since(self.shown) < PROGRESS_INTERVAL && !self.is_due {
             return;
         }
         (self.shown, self.is_due) = (now, false);
         let (missing, waited) = (missing.to_vec(), now.duration_since(self.began));
         let waiting = Waiting { missing, more, on, waited, deadline: self.deadline };
-        (self.progress.get_mut().unwrap_or_else(PoisonError::into_inner))(&waiting);
+        (self.progress)(&waiting);
     }
 }
 
@@ -145,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_is_said_in_one_line() {
+    fn waiting_displays_as_one_line() {
         let mut waiting = Waiting {
             missing: vec![Rank(2), Rank(5)],
             more: 7,
@@ -159,33 +162,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_shown_once_a_second_and_ends() {
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
-        let mut patience = Patience::new(Duration::from_millis(2500), Box::new(show), Instant::now());
-        while !patience.over(Instant::now()) {
-            tokio::time::sleep_until(patience.next()).await;
-            patience.show(&[Rank(1)], 0, None, Instant::now());
+    async fn waiting_is_shown_once_a_second_and_ends() {
+        let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
+        let show = move |waiting: &Waiting| drop(sender.send(waiting.to_string()));
+        let mut wait = WaitDeadline::new(Duration::from_millis(2500), Box::new(show), Instant::now());
+        while !wait.is_expired(Instant::now()) {
+            tokio::time::sleep_until(wait.next()).await;
+            wait.show(&[Rank(1)], 0, None, Instant::now());
         }
-        drop(patience);
+        drop(wait);
         let mut lines = Vec::new();
-        while let Some(line) = told.recv().await {
+        while let Some(line) = received.recv().await {
             lines.push(line);
         }
         assert_eq!(lines, ["waiting for rank 1 (1 s of 2 s)", "waiting for rank 1 (2 s of 2 s)"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_for_long_is_told_what_helps_where_nobody_else_makes_the_loader() {
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
-        let mut patience = Patience::new(Duration::from_secs(300), Box::new(show), Instant::now());
+    async fn long_wait_shows_the_remedy_for_a_single_rank_loader() {
+        let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
+        let show = move |waiting: &Waiting| drop(sender.send(waiting.to_string()));
+        let mut wait = WaitDeadline::new(Duration::from_secs(300), Box::new(show), Instant::now());
         for on in [None, Some("at node1:7000".to_owned())] {
             tokio::time::sleep(Duration::from_secs(6)).await;
-            patience.show_absent(&[Rank(1)], 0, on, Instant::now());
+            wait.show_absent(&[Rank(1)], 0, on, Instant::now());
         }
-        assert_eq!(told.recv().await.unwrap(), "waiting for rank 1 (6 s of 300 s)");
-        let line = told.recv().await.unwrap();
-        assert_eq!(line, format!("waiting for rank 1 (12 s of 300 s): at node1:7000; {NOT_ALL}"));
+        assert_eq!(received.recv().await.unwrap(), "waiting for rank 1 (6 s of 300 s)");
+        let line = received.recv().await.unwrap();
+        assert_eq!(line, format!("waiting for rank 1 (12 s of 300 s): at node1:7000; {SINGLE_RANK_HINT}"));
     }
 }

@@ -1,7 +1,7 @@
-//! The task that drives [`Machine`](super::Machine) over one connection.
+//! The task that drives [`ServerMachine`](super::ServerMachine) over one connection.
 //!
-//! It reads questions, starts them at the engine, and writes what is said of them, each as far as it goes without waiting
-//! for the others.
+//! It reads requests, starts them at the engine, and writes the responses. None of these waits for
+//! the others.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,35 +17,35 @@ use futures::{Stream as _, StreamExt};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::{Action, Check, Machine, Said};
+use super::{EngineReply, SampleCheck, ServerAction, ServerMachine};
 use crate::channel::Channel;
 use crate::frame::Header;
 use crate::input::Input;
-use crate::server::Shared;
+use crate::server::ServerShared;
 use crate::tags::SampleTags;
-use crate::timer::Timer;
+use crate::timer::PollTimer;
 use crate::{RunId, Stream, WireError};
 
-/// The engine's answers to a chunk. The stream ends after as many answers as samples, or after the engine's last word.
-struct Answers {
+/// The engine's replies to a chunk. Ends after one response per sample, or when the engine ends.
+struct ChunkReplies {
     chunk: u64,
     left: usize,
     answers: BoxStream<'static, Served>,
 }
 
-/// What the engine says of a chunk.
-struct Word {
+/// A reply of the engine to a chunk.
+struct ChunkReply {
     chunk: u64,
     /// `None` at the end.
     served: Option<Served>,
-    /// Whether it says no more.
+    /// Whether it is the last one.
     last: bool,
 }
 
-impl futures::Stream for Answers {
-    type Item = Word;
+impl futures::Stream for ChunkReplies {
+    type Item = ChunkReply;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Word>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ChunkReply>> {
         if self.left == 0 {
             return Poll::Ready(None);
         }
@@ -55,34 +55,34 @@ impl futures::Stream for Answers {
             Some(Served::Reading { .. }) => {}
             Some(Served::Done { .. } | Served::Kept { .. }) => self.left -= 1,
         }
-        Poll::Ready(Some(Word { chunk: self.chunk, served, last: self.left == 0 }))
+        Poll::Ready(Some(ChunkReply { chunk: self.chunk, served, last: self.left == 0 }))
     }
 }
 
 /// The task of a connection.
-pub(crate) struct Serving {
-    shared: Arc<Shared>,
+pub(crate) struct PeerConnection {
+    shared: Arc<ServerShared>,
     from: Rank,
     stream: Stream,
-    /// On authenticated connections: what tags samples.
+    /// Computes the tags of samples on authenticated connections.
     samples: Option<Arc<SampleTags>>,
     input: Input,
     body: Option<(Header, Limit<BytesMut>)>,
-    machine: Machine<OwnedSemaphorePermit>,
-    /// Taken from the machine and carried out; empty between events.
-    actions: Vec<Action>,
-    started: SelectAll<Answers>,
-    /// The turn of an answer for which there is no room yet.
+    machine: ServerMachine<OwnedSemaphorePermit>,
+    /// Output of the machine that is carried out next. Empty between events.
+    actions: Vec<ServerAction>,
+    started: SelectAll<ChunkReplies>,
+    /// Waits for the budget of a response.
     turn: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
     clock: Instant,
-    timer: Timer,
+    timer: PollTimer,
 }
 
-impl Serving {
-    pub(crate) fn new(shared: Arc<Shared>, from: Rank, run: RunId, channel: Channel) -> Self {
+impl PeerConnection {
+    pub(crate) fn new(shared: Arc<ServerShared>, from: Rank, run: RunId, channel: Channel) -> Self {
         let samples = channel.keys.as_ref().map(|keys| Arc::clone(&keys.samples));
         let (stream, input, output) = channel.into_parts();
-        let machine = Machine::new(run.tag(), shared.settings.share, output);
+        let machine = ServerMachine::new(run.tag(), shared.settings.share, output);
         Self {
             shared,
             from,
@@ -95,7 +95,7 @@ impl Serving {
             started: SelectAll::new(),
             turn: None,
             clock: Instant::now(),
-            timer: Timer::default(),
+            timer: PollTimer::default(),
         }
     }
 
@@ -105,12 +105,12 @@ impl Serving {
             done?;
         }
         if self.machine.output.left_ever() > before {
-            self.machine.left(self.clock.elapsed());
+            self.machine.on_write(self.clock.elapsed());
         }
         Ok(())
     }
 
-    /// The next frame and what follows it.
+    /// The next frame and its payload.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(Header, Bytes)>, WireError>> {
         if self.body.is_none() {
             let Some(header) = ready!(self.input.poll_header(&mut self.stream, cx))? else {
@@ -128,24 +128,24 @@ impl Serving {
         if self.input.fits(&header, None, &payload) {
             Poll::Ready(Ok(Some((header, payload))))
         } else {
-            Poll::Ready(Err(WireError::malformed("a question arrived damaged")))
+            Poll::Ready(Err(WireError::malformed("a request arrived damaged")))
         }
     }
 
-    /// Carries out what the machine wants; whether anything was started.
+    /// Carries out the machine's actions. Returns whether a chunk was started.
     fn act(&mut self) -> bool {
         let mut starts = false;
         for action in self.actions.drain(..) {
             match action {
-                Action::Start { chunk, asked } => {
+                ServerAction::Start { chunk, asked } => {
                     let left = asked.len();
                     let answers = self.shared.source().map(|source| source.serve(self.from, asked));
-                    // Nothing is held here where the engine is gone.
+                    // If the engine is gone, no sample is cached here.
                     let answers = answers.unwrap_or_else(|| futures::stream::empty().boxed());
-                    self.started.push(Answers { chunk, left, answers });
+                    self.started.push(ChunkReplies { chunk, left, answers });
                     starts = true;
                 }
-                Action::Stop { chunk } => {
+                ServerAction::Stop { chunk } => {
                     let started = std::mem::take(&mut self.started);
                     self.started.extend(started.into_iter().filter(|answers| answers.chunk != chunk));
                 }
@@ -154,12 +154,12 @@ impl Serving {
         starts
     }
 
-    /// Passes on what the engine says; `false` where it says nothing, or there is no room to pass it on.
+    /// Passes the engine's replies on. `false` if there is none, or no room for it.
     fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = self.poll_room(cx);
         while self.machine.has_room() {
             match Pin::new(&mut self.started).poll_next(cx) {
-                Poll::Ready(Some(word)) => self.said(word),
+                Poll::Ready(Some(reply)) => self.on_reply(reply),
                 Poll::Ready(None) | Poll::Pending => break,
             }
             any = true;
@@ -173,39 +173,39 @@ impl Serving {
             tally.served_bytes += bytes;
             tally.refused += refused;
         }
-        self.machine.say_reading();
+        self.machine.acknowledge_origin_reads();
         any
     }
 
-    fn said(&mut self, Word { chunk, served, last }: Word) {
+    fn on_reply(&mut self, ChunkReply { chunk, served, last }: ChunkReply) {
         let now = self.clock.elapsed();
-        let said = served.and_then(|served| self.checked(chunk, served));
-        let ended = said.is_some_and(|(place, said)| self.machine.said(chunk, place, said, now));
+        let reply = served.and_then(|served| self.checked(chunk, served));
+        let ended = reply.is_some_and(|(place, reply)| self.machine.on_reply(chunk, place, reply, now));
         if last {
-            self.machine.ended(chunk, now);
+            self.machine.on_chunk_end(chunk, now);
         } else if ended {
-            // Only what was cancelled is still being read.
-            self.actions.push(Action::Stop { chunk });
+            // The rest of the chunk was cancelled.
+            self.actions.push(ServerAction::Stop { chunk });
             self.act();
         }
     }
 
-    /// What the engine says of a sample that is still wanted, with its checksum or tag.
-    fn checked(&self, chunk: u64, served: Served) -> Option<(u32, Said)> {
+    /// A reply to a sample that is still wanted, with its checksum or tag.
+    fn checked(&self, chunk: u64, served: Served) -> Option<(u32, EngineReply)> {
         Some(match served {
-            Served::Reading { tag } => (tag, Said::Reading),
+            Served::Reading { tag } => (tag, EngineReply::Reading),
             Served::Done { tag, result } => {
                 let key = self.machine.wanted(chunk, tag)?;
-                (tag, Said::Done(result.map(|bytes| (bytes.clone(), self.check(key, &bytes)))))
+                (tag, EngineReply::Done(result.map(|bytes| (bytes.clone(), self.check(key, &bytes)))))
             }
             Served::Kept { tag, sample } => {
                 let key = self.machine.wanted(chunk, tag)?;
-                (tag, Said::Done(Ok((sample.bytes(), self.check_kept(key, &sample)))))
+                (tag, EngineReply::Done(Ok((sample.bytes(), self.check_kept(key, &sample)))))
             }
         })
     }
 
-    /// Gets room for the answer that waits for it, if one does and there is.
+    /// Acquires budget for the response that waits for it, if possible.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(bytes) = self.machine.needs_room() else {
             self.turn = None; // it was cancelled
@@ -234,29 +234,29 @@ impl Serving {
         true
     }
 
-    /// The checksum and the tag of a sample, of which a connection has one.
-    fn check(&self, key: SampleKey, bytes: &[u8]) -> Check {
+    /// The checksum or the tag of a sample, whichever the connection uses.
+    fn check(&self, key: SampleKey, bytes: &[u8]) -> SampleCheck {
         match &self.samples {
             Some(tags) => (0, Some(tags.of_bytes(key, bytes).into())),
             None => (crc32c::crc32c(bytes), None),
         }
     }
 
-    /// The same of a sample that is kept: computed once.
-    fn check_kept(&self, key: SampleKey, sample: &Sample) -> Check {
+    /// As [`check`](Self::check), of a cached sample: computed once.
+    fn check_kept(&self, key: SampleKey, sample: &Sample) -> SampleCheck {
         match &self.samples {
             Some(tags) => (0, Some(tags.of(key, sample).into())),
             None => (sample.crc32c(), None),
         }
     }
 
-    /// Sets the timer, where there is anything to wait for.
+    /// Arms the timer for the next check.
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         loop {
             let now = self.clock.elapsed();
-            let Some(next) = self.machine.look(now)? else {
+            let Some(next) = self.machine.check_timeouts(now)? else {
                 self.input.rest();
-                return Ok(()); // the timer rings once more, in vain
+                return Ok(()); // the timer fires once more without effect
             };
             if next <= now {
                 self.write(cx)?;
@@ -270,25 +270,26 @@ impl Serving {
     }
 }
 
-impl Future for Serving {
+impl Future for PeerConnection {
     type Output = Result<(), WireError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
             let mut progress = false;
-            while this.machine.takes_questions() {
+            while this.machine.takes_requests() {
                 match this.poll_frame(cx)? {
                     Poll::Ready(Some((header, payload))) => {
                         let now = this.clock.elapsed();
-                        this.machine.asked(&header, &payload, now, &mut this.actions)?;
+                        this.machine.on_request(&header, &payload, now, &mut this.actions)?;
                         this.act();
                     }
                     Poll::Ready(None) => return Poll::Ready(Ok(())),
                     Poll::Pending => break,
                 }
             }
-            // A rank that has just met others may be asked before it serves; the timer looks again.
+            // A rank may get requests right after the rendezvous, before it has a source. The timer
+            // checks again.
             if this.shared.has_source() {
                 this.machine.start(&mut this.actions);
                 progress |= this.act();

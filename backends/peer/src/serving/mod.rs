@@ -1,28 +1,31 @@
 //! The serving end of a connection between ranks, as a state machine.
 //!
-//! Events and the time go in; frames in a queue and [`Action`]s for the engine come out. There is no clock, no I/O, no
-//! channel and no hash order, so a simulation drives it through any interleaving. [`Serving`] is the task that owns stream,
-//! timer, budget and the engine's answers. What a connection may hold is bounded:
+//! Input is events and the time. Output is a queue of frames and [`ServerAction`]s for the engine.
+//! There is no clock, I/O, channel or hash order, so a simulation can play any interleaving.
+//! [`PeerConnection`] owns the stream, the timer, the budget and the engine's replies. What a
+//! connection may hold is bounded:
 //!
-//! * Samples that were handed to the engine of which nothing was said, and answers that wait to be written, have
-//!   together at most [`Settings::share`] bytes (or are one sample). The engine's word that it reads a sample frees its place:
-//!   samples that come from the origin do not hold up those that are in memory.
-//! * Answers that wait on all connections have at most [`Settings::budget`] bytes beside one on each connection. So a rank that
-//!   does not read what it asked for holds its share and no more, a sample larger than the budget leaves when its
-//!   connection has nothing else, and there is no state in which two ranks wait for each other: each always has room for one
-//!   answer more.
-//! * Questions wait where they arrived, the earliest due first; beyond [`MOST_OPEN`] the connection is not read, and who
-//!   asks finds it full.
+//! * Samples that the engine has and has not acknowledged, and responses that wait to be written,
+//!   have together at most [`Settings::share`] bytes, or are one sample. Once the engine reports that
+//!   it reads a sample from the origin, the sample no longer counts. Slow origin reads therefore do
+//!   not hold up cached samples.
+//! * Waiting responses of all connections have at most [`Settings::budget`] bytes, plus one
+//!   response on each connection. A rank that does not read its responses holds its share and no
+//!   more. A sample larger than the budget is sent when its connection has nothing else. There is no
+//!   deadlock between two ranks, because each has room for one more response.
+//! * Requests wait in a queue, ordered by their due time. With [`MAX_OPEN_SAMPLES`] open, the
+//!   connection is not read, and the client gets backpressure.
 //!
-//! Who asks must know that this end lives although it has nothing to say yet, so while something is open a frame leaves
-//! every [`ALIVE`]. Questions that had to wait here, and answers that wait for the cable, are said to be on their way after
-//! [`TELL`]; what the engine reads from the origin is said to be so at once. Such words go before the answers that wait, and
-//! no new ones are said while earlier ones have not left: who does not listen makes nothing grow. What is cancelled does not
-//! leave any more, unless it has begun to.
+//! The client must be able to detect that this end is alive. While a request is open, a frame is
+//! sent at least every [`HEARTBEAT_INTERVAL`]. Samples that wait here, in the queue or for the
+//! network, are acknowledged after [`ACK_AFTER`]. Samples that the engine reads from the origin are
+//! acknowledged at once. Acknowledgements are sent before waiting responses. No new one is queued
+//! while an earlier one waits, so a client that does not read makes no queue grow. A cancelled
+//! response is not sent, unless its first bytes have left.
 
+mod chunk;
 mod driver;
-mod started;
-mod wanted;
+mod requests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -32,9 +35,9 @@ use bytes::Bytes;
 use foreread_tier::{Asked, ErrorKind, TierError};
 use foreread_types::SampleKey;
 
-pub(crate) use self::driver::Serving;
-use self::started::{Chunk, Slot};
-use self::wanted::{Queued, Request};
+use self::chunk::{ChunkSample, EngineChunk};
+pub(crate) use self::driver::PeerConnection;
+use self::requests::{OpenRequest, QueuedSample};
 use crate::frame::{Ask, Header, Kind, MOST_ASKED, MOST_WORDS, decode_tags, encode_tags, status_of};
 use crate::output::Output;
 use crate::tags::Trailer;
@@ -43,103 +46,107 @@ use crate::{WireError, WireErrorKind};
 #[cfg(doc)]
 use crate::Settings;
 
-/// While something is open, no longer than this passes without a frame.
-pub const ALIVE: Duration = Duration::from_millis(100);
+/// Heartbeat interval while a request is open.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A sample that waits here for this long is said to be on its way.
-pub const TELL: Duration = Duration::from_millis(300);
+/// A sample that waits here for this long is acknowledged.
+pub const ACK_AFTER: Duration = Duration::from_millis(300);
 
-/// A connection that takes no byte for so long is given up.
-pub const STALLED: Duration = Duration::from_secs(10);
+/// Write timeout: a connection that accepts no byte for this long is closed.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Samples that one connection may have asked for and not got.
-pub const MOST_OPEN: usize = 64 << 10;
+/// Open samples per connection.
+pub const MAX_OPEN_SAMPLES: usize = 64 << 10;
 
-/// Bytes that are handed to the engine in one call, and samples.
-const CHUNK: (u64, usize) = (1 << 20, 64);
+/// The most bytes, and samples, that are passed to the engine in one call.
+const MAX_CHUNK: (u64, usize) = (1 << 20, 64);
 
 /// The checksum of a sample, and its tag on authenticated connections.
-pub(crate) type Check = (u32, Option<Trailer>);
+pub(crate) type SampleCheck = (u32, Option<Trailer>);
 
-/// What the engine says of a sample.
-pub(crate) enum Said {
-    /// It is being read.
+/// The engine's reply to a sample.
+pub(crate) enum EngineReply {
+    /// It is being read from the origin.
     Reading,
-    /// The answer.
-    Done(Result<(Bytes, Check), TierError>),
+    /// The result.
+    Done(Result<(Bytes, SampleCheck), TierError>),
 }
 
-/// What the engine is to do.
+/// An action for the engine.
 #[derive(Debug)]
-pub(crate) enum Action {
-    /// Answer these samples; the tags count from 0.
+pub(crate) enum ServerAction {
+    /// Read these samples. Their tags count from 0.
     Start { chunk: u64, asked: Vec<Asked> },
-    /// Stop a chunk: nobody wants its answers.
+    /// Stop a chunk: its samples are no longer wanted.
     Stop { chunk: u64 },
 }
 
-/// What a frame that waits to leave has.
-pub(crate) enum Held<R> {
+type Actions = Vec<ServerAction>;
+
+/// A frame that waits to be sent.
+pub(crate) enum QueuedFrame<R> {
     Answer {
         /// Its part of the budget.
         _room: Option<R>,
         request: u64,
         tag: u32,
-        /// Since when it waits, until it was said to be on its way.
-        untold: Option<Duration>,
+        /// Since when it waits. `None` once it was acknowledged.
+        unacked_since: Option<Duration>,
     },
-    /// That samples are on their way.
-    Word,
-    Alive,
+    /// Acknowledges samples.
+    Acknowledgement,
+    Heartbeat,
 }
 
-impl<R> Held<R> {
-    /// Whether it is an answer to these of a request, in order; to any of it where none is named.
+impl<R> QueuedFrame<R> {
+    /// Whether it is a response to these samples of a request, in order. An empty list means all
+    /// samples.
     fn is_of(&self, asked: u64, tags: &[u32]) -> bool {
         match self {
             Self::Answer { request, tag, .. } => *request == asked && names(tags, *tag),
-            Self::Word | Self::Alive => false,
+            Self::Acknowledgement | Self::Heartbeat => false,
         }
     }
 }
 
-/// Whether a list of tags, in order, names this one; an empty list names all.
+/// Whether a sorted list of tags contains this one. An empty list contains all.
 fn names(tags: &[u32], tag: u32) -> bool {
     tags.is_empty() || tags.binary_search(&tag).is_ok()
 }
 
-/// The state of a connection. `R` is a part of the budget, which is given back when it is dropped.
-pub(crate) struct Machine<R> {
+/// The state of a connection. `R` is a part of the budget, released when it is dropped.
+pub(crate) struct ServerMachine<R> {
     run: u64,
     /// The most bytes that the connection may hold.
     share: u64,
-    /// What waits to leave.
-    pub(crate) output: Output<Held<R>>,
-    requests: BTreeMap<u64, Request>,
-    /// Samples in `requests`.
+    /// Frames that wait to be sent.
+    pub(crate) output: Output<QueuedFrame<R>>,
+    requests: BTreeMap<u64, OpenRequest>,
+    /// Open samples in `requests`.
     open: usize,
-    queue: BinaryHeap<Reverse<Queued>>,
-    started: BTreeMap<u64, Chunk>,
+    queue: BinaryHeap<Reverse<QueuedSample>>,
+    started: BTreeMap<u64, EngineChunk>,
     /// The number of the next chunk.
     chunks: u64,
-    /// Bytes that were started and of which nothing was said.
-    silent: u64,
-    /// To be said to be on their way from the origin.
-    reading: Vec<(u64, u32)>,
-    /// An answer for which there is no room yet.
-    held: Option<(Header, Bytes, Option<Trailer>)>,
-    /// When something last left, or began to wait.
+    /// Bytes that were started and not acknowledged by the engine.
+    unacked: u64,
+    /// Samples that the engine reads from the origin, to be acknowledged.
+    origin_reads: Vec<(u64, u32)>,
+    /// A response that waits for the budget.
+    blocked_response: Option<(Header, Bytes, Option<Trailer>)>,
+    /// When bytes were last sent, or the first request arrived after an idle time.
     sent: Duration,
-    /// When to look again for what has waited long.
-    look: Duration,
-    /// Samples that were answered, with how many bytes, and refused, since the driver counted last.
+    /// When to check for samples that have waited for long.
+    check_at: Duration,
+    /// Samples that were sent, their bytes, and samples that were refused, since the counters were
+    /// updated.
     pub(crate) served: (u64, u64),
     pub(crate) refused: u64,
 }
 
-impl<R> Machine<R> {
+impl<R> ServerMachine<R> {
     /// A connection of the run with the tag `run` that may hold `share` bytes.
-    pub(crate) fn new(run: u64, share: u64, output: Output<Held<R>>) -> Self {
+    pub(crate) fn new(run: u64, share: u64, output: Output<QueuedFrame<R>>) -> Self {
         Self {
             run,
             share,
@@ -149,47 +156,47 @@ impl<R> Machine<R> {
             queue: BinaryHeap::new(),
             started: BTreeMap::new(),
             chunks: 0,
-            silent: 0,
-            reading: Vec::new(),
-            held: None,
+            unacked: 0,
+            origin_reads: Vec::new(),
+            blocked_response: None,
             sent: Duration::ZERO,
-            look: Duration::ZERO,
+            check_at: Duration::ZERO,
             served: (0, 0),
             refused: 0,
         }
     }
 
-    /// Whether questions are read.
-    pub(crate) fn takes_questions(&self) -> bool {
-        self.open < MOST_OPEN
+    /// Whether requests are read.
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.open < MAX_OPEN_SAMPLES
     }
 
-    /// Whether nothing is open and nothing waits to leave.
+    /// Whether nothing is open and nothing waits to be sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.open == 0 && self.output.is_empty()
     }
 
-    /// Whether the frame is one that an asker sends.
+    /// Checks that a client may send this frame.
     ///
     /// # Errors
-    /// It is none: the connection must end.
+    /// It violates the protocol. The connection must end.
     pub(crate) fn expect(&self, header: &Header) -> Result<(), WireError> {
         if matches!(header.kind, Kind::Ask | Kind::Cancel) && header.job == self.run {
             return Ok(());
         }
-        Err(WireError::malformed(format!("a frame {:?} from who asks for samples", header.kind)))
+        Err(WireError::malformed(format!("unexpected frame {:?} from a client", header.kind)))
     }
 
-    /// A question came, undamaged.
+    /// A request or cancellation arrived undamaged.
     ///
     /// # Errors
-    /// No rank asks so: the connection must end.
-    pub(crate) fn asked(
+    /// It violates the protocol. The connection must end.
+    pub(crate) fn on_request(
         &mut self,
         header: &Header,
         payload: &[u8],
         now: Duration,
-        actions: &mut Vec<Action>,
+        actions: &mut Actions,
     ) -> Result<(), WireError> {
         let request = header.request;
         if header.kind == Kind::Cancel {
@@ -199,7 +206,7 @@ impl<R> Machine<R> {
             return Ok(());
         }
         let asks = Ask::decode(payload)?;
-        if self.requests.insert(request, Request::new(asks.len(), now)).is_some() {
+        if self.requests.insert(request, OpenRequest::new(asks.len(), now)).is_some() {
             return Err(WireError::malformed(format!("request {request} was made twice")));
         }
         if self.open == 0 {
@@ -207,28 +214,29 @@ impl<R> Machine<R> {
         }
         self.open += asks.len();
         self.queue.extend(asks.into_iter().zip(0..).map(|(ask, tag)| {
-            Reverse(Queued { due: ask.due, request, tag, key: ask.key, length: ask.length })
+            Reverse(QueuedSample { due: ask.due, request, tag, key: ask.key, length: ask.length })
         }));
         Ok(())
     }
 
-    /// These are no longer wanted; all of the request where none is named. What waits in the queue stays there until its turn
-    /// comes, but not for ever: whoever asks and cancels all the time must not make it grow.
-    fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
+    /// These samples are no longer wanted. An empty list means the whole request. Queued samples
+    /// stay in the queue until their turn. The queue is compacted when most of it is cancelled, so
+    /// that a client cannot make it grow.
+    fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Actions) {
         self.forget(request, tags, actions);
         self.output.discard(|held| held.is_of(request, tags));
         let is_unwanted = |header: &Header| header.request == request && names(tags, header.tag);
-        drop(self.held.take_if(|(header, ..)| is_unwanted(header)));
-        if self.queue.len() > 2 * self.open + CHUNK.1 {
+        drop(self.blocked_response.take_if(|(header, ..)| is_unwanted(header)));
+        if self.queue.len() > 2 * self.open + MAX_CHUNK.1 {
             let requests = &self.requests;
-            let is_open = |queued: &Queued| {
+            let is_open = |queued: &QueuedSample| {
                 requests.get(&queued.request).is_some_and(|known| known.is_open(queued.tag))
             };
             self.queue.retain(|Reverse(queued)| is_open(queued));
         }
     }
 
-    fn forget(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
+    fn forget(&mut self, request: u64, tags: &[u32], actions: &mut Actions) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         let closed = match tags {
             [] => std::mem::take(&mut known.left),
@@ -239,15 +247,15 @@ impl<R> Machine<R> {
         if all {
             self.requests.remove(&request);
         }
-        let silent = &mut self.silent;
+        let unacked = &mut self.unacked;
         self.started.retain(|&number, chunk| {
             if chunk.request == request {
-                *silent -= match all {
-                    true => chunk.silent(),
+                *unacked -= match all {
+                    true => chunk.unacked(),
                     false => tags.iter().map(|tag| chunk.forget(*tag)).sum(),
                 };
                 if all || chunk.is_done() {
-                    actions.push(Action::Stop { chunk: number });
+                    actions.push(ServerAction::Stop { chunk: number });
                     return false;
                 }
             }
@@ -255,16 +263,16 @@ impl<R> Machine<R> {
         });
     }
 
-    /// Hands what is due first to the engine, as much as there is room for.
-    pub(crate) fn start(&mut self, actions: &mut Vec<Action>) {
+    /// Starts the most urgent samples at the engine, as many as the share allows.
+    pub(crate) fn start(&mut self, actions: &mut Actions) {
         while let Some(action) = self.start_one() {
             actions.push(action);
         }
     }
 
-    fn start_one(&mut self) -> Option<Action> {
+    fn start_one(&mut self) -> Option<ServerAction> {
         let waiting = self.output.waiting() as u64;
-        let mut slots: Vec<Slot> = Vec::new();
+        let mut samples: Vec<ChunkSample> = Vec::new();
         let mut asked: Vec<Asked> = Vec::new();
         let (mut request, mut bytes) = (0, 0u64);
         while let Some(Reverse(next)) = self.queue.peek() {
@@ -273,52 +281,52 @@ impl<R> Machine<R> {
                 self.queue.pop(); // cancelled
                 continue;
             }
-            let held = self.silent.saturating_add(waiting).saturating_add(bytes);
+            let held = self.unacked.saturating_add(waiting).saturating_add(bytes);
             let fits = held == 0 || held.saturating_add(next.length) <= self.share;
-            let same = slots.is_empty() || next.request == request;
-            if !fits || !same || slots.len() == CHUNK.1 || bytes >= CHUNK.0 {
+            let same = samples.is_empty() || next.request == request;
+            if !fits || !same || samples.len() == MAX_CHUNK.1 || bytes >= MAX_CHUNK.0 {
                 break;
             }
             let Some(Reverse(next)) = self.queue.pop() else { break };
             request = next.request;
             bytes = bytes.saturating_add(next.length);
-            asked.push(Asked { tag: slots.len() as u32, key: next.key, due: next.due });
-            slots.push(Slot::new(next.tag, next.key, next.length));
+            asked.push(Asked { tag: samples.len() as u32, key: next.key, due: next.due });
+            samples.push(ChunkSample::new(next.tag, next.key, next.length));
         }
-        if slots.is_empty() {
+        if samples.is_empty() {
             return None;
         }
-        self.silent = self.silent.saturating_add(bytes);
+        self.unacked = self.unacked.saturating_add(bytes);
         let chunk = self.chunks;
         self.chunks += 1;
-        self.started.insert(chunk, Chunk::new(request, slots));
-        Some(Action::Start { chunk, asked })
+        self.started.insert(chunk, EngineChunk::new(request, samples));
+        Some(ServerAction::Start { chunk, asked })
     }
 
-    /// Whether the engine's answers are taken.
+    /// Whether replies of the engine are taken.
     pub(crate) fn has_room(&self) -> bool {
-        self.held.is_none() && (self.output.waiting() as u64) < self.share
+        self.blocked_response.is_none() && (self.output.waiting() as u64) < self.share
     }
 
-    /// Which sample this is of a chunk, if it is still wanted.
-    pub(crate) fn wanted(&self, chunk: u64, place: u32) -> Option<SampleKey> {
-        self.started.get(&chunk)?.wanted(place)
+    /// The sample at this position of a chunk, if it is still wanted.
+    pub(crate) fn wanted(&self, chunk: u64, position: u32) -> Option<SampleKey> {
+        self.started.get(&chunk)?.wanted(position)
     }
 
-    /// The engine says something of a sample of a chunk; whether the chunk has ended with it.
-    pub(crate) fn said(&mut self, chunk: u64, place: u32, said: Said, now: Duration) -> bool {
+    /// Handles the engine's reply to a sample. Returns whether the chunk is complete.
+    pub(crate) fn on_reply(&mut self, chunk: u64, position: u32, reply: EngineReply, now: Duration) -> bool {
         let Some(of) = self.started.get_mut(&chunk) else { return true };
         let request = of.request;
-        let told = of.said(place, matches!(said, Said::Reading));
+        let change = of.record(position, matches!(reply, EngineReply::Reading));
         let ended = of.is_done();
         if ended {
             self.started.remove(&chunk);
         }
-        let Some((tag, key, freed)) = told else { return ended };
-        self.silent -= freed;
+        let Some((tag, key, freed)) = change else { return ended };
+        self.unacked -= freed;
         let Some(known) = self.requests.get_mut(&request) else { return ended };
-        let Said::Done(result) = said else {
-            self.reading.push((request, tag));
+        let EngineReply::Done(result) = reply else {
+            self.origin_reads.push((request, tag));
             return ended;
         };
         if known.close(tag) {
@@ -331,10 +339,15 @@ impl<R> Machine<R> {
         ended
     }
 
-    /// The engine says no more of a chunk: nothing else of it is held here.
-    pub(crate) fn ended(&mut self, chunk: u64, now: Duration) {
-        while let Some(place) = self.started.get(&chunk).and_then(Chunk::first_open) {
-            self.said(chunk, place, Said::Done(Err(TierError::new(ErrorKind::Absent, "peer"))), now);
+    /// The engine sends no more replies to a chunk. The other samples of it are not cached here.
+    pub(crate) fn on_chunk_end(&mut self, chunk: u64, now: Duration) {
+        while let Some(position) = self.started.get(&chunk).and_then(EngineChunk::first_open) {
+            self.on_reply(
+                chunk,
+                position,
+                EngineReply::Done(Err(TierError::new(ErrorKind::Absent, "peer"))),
+                now,
+            );
         }
     }
 
@@ -343,7 +356,7 @@ impl<R> Machine<R> {
         request: u64,
         tag: u32,
         key: SampleKey,
-        result: Result<(Bytes, Check), TierError>,
+        result: Result<(Bytes, SampleCheck), TierError>,
         now: Duration,
     ) {
         let header = Header { sample: key.id.0, tag, ..Header::new(Kind::Answer, self.run, request) };
@@ -353,14 +366,14 @@ impl<R> Machine<R> {
                 let answer = (header.over_checked(&bytes, crc32c), bytes, trailer);
                 match self.output.is_empty() {
                     true => self.push(answer, None, now),
-                    false => self.held = Some(answer),
+                    false => self.blocked_response = Some(answer),
                 }
             }
             Err(error) => {
                 self.refused += 1;
-                let words = Bytes::from(words_of(&error));
+                let text = Bytes::from(error_text(&error));
                 let header = Header { status: status_of(error.kind()), ..header };
-                self.push((header.over(&words), words, None), None, now);
+                self.push((header.over(&text), text, None), None, now);
             }
         }
     }
@@ -368,104 +381,108 @@ impl<R> Machine<R> {
     fn push(&mut self, answer: (Header, Bytes, Option<Trailer>), room: Option<R>, now: Duration) {
         let (header, bytes, trailer) = answer;
         let Header { request, tag, .. } = header;
-        let held = Held::Answer { _room: room, request, tag, untold: Some(now) };
+        let held = QueuedFrame::Answer { _room: room, request, tag, unacked_since: Some(now) };
         self.output.push(header, bytes, trailer, held);
     }
 
-    /// Bytes of an answer that waits for its part of the budget.
+    /// Bytes of the response that waits for the budget.
     pub(crate) fn needs_room(&self) -> Option<u64> {
-        self.held.as_ref().map(|(_, bytes, _)| bytes.len() as u64)
+        self.blocked_response.as_ref().map(|(_, bytes, _)| bytes.len() as u64)
     }
 
-    /// There is room for the answer that waits. An answer needs none where nothing else waits to leave.
+    /// The waiting response may be sent. It needs no budget if it is the only one.
     pub(crate) fn give_room(&mut self, room: Option<R>, now: Duration) {
-        if let Some(answer) = self.held.take() {
+        if let Some(answer) = self.blocked_response.take() {
             self.push(answer, room, now);
         }
     }
 
-    /// Whether words are still to leave. They are the first that do.
-    fn words_wait(&mut self) -> bool {
-        self.output.held().take(2).any(|held| matches!(held, Held::Word))
+    /// Whether acknowledgements are queued. They are always first.
+    fn ack_is_queued(&mut self) -> bool {
+        self.output.held().take(2).any(|held| matches!(held, QueuedFrame::Acknowledgement))
     }
 
-    /// Says what is on its way from the origin, as far as it still is.
-    pub(crate) fn say_reading(&mut self) {
-        if self.reading.is_empty() {
+    /// Acknowledges samples that the engine reads from the origin, if they are still open.
+    pub(crate) fn acknowledge_origin_reads(&mut self) {
+        if self.origin_reads.is_empty() {
             return;
         }
-        let wait = self.words_wait();
-        if wait && self.reading.len() <= 2 * self.open + CHUNK.1 {
+        let wait = self.ack_is_queued();
+        if wait && self.origin_reads.len() <= 2 * self.open + MAX_CHUNK.1 {
             return;
         }
         let requests = &self.requests;
-        self.reading.retain(|(request, tag)| requests.get(request).is_some_and(|known| known.is_open(*tag)));
+        self.origin_reads
+            .retain(|(request, tag)| requests.get(request).is_some_and(|known| known.is_open(*tag)));
         if !wait {
-            let reading = std::mem::take(&mut self.reading);
-            self.say_on_their_way(reading);
+            let reading = std::mem::take(&mut self.origin_reads);
+            self.acknowledge(reading);
         }
     }
 
-    fn say_on_their_way(&mut self, mut samples: Vec<(u64, u32)>) {
+    fn acknowledge(&mut self, mut samples: Vec<(u64, u32)>) {
         samples.sort_unstable();
         for of_one in samples.chunk_by(|one, other| one.0 == other.0) {
             for part in of_one.chunks(MOST_ASKED) {
                 let tags = encode_tags(&part.iter().map(|(_, tag)| *tag).collect::<Vec<_>>());
                 let header = Header::new(Kind::Reading, self.run, part[0].0);
-                self.output.push_early(header.over(&tags), tags, Held::Word);
+                self.output.push_early(header.over(&tags), tags, QueuedFrame::Acknowledgement);
             }
         }
     }
 
-    /// Something left.
-    pub(crate) fn left(&mut self, now: Duration) {
+    /// Bytes were sent.
+    pub(crate) fn on_write(&mut self, now: Duration) {
         self.sent = now;
     }
 
-    /// Says that this end lives, and what had to wait; finds out that the other end takes nothing. Says when to look again,
-    /// if there is anything to wait for; at once where something is to be written first.
+    /// Sends a heartbeat and acknowledgements when they are due. Returns when to call this again,
+    /// if there is a timeout to check. Returns `now` if there are frames to write first.
     ///
     /// # Errors
-    /// The other end takes nothing: the connection must end.
-    pub(crate) fn look(&mut self, now: Duration) -> Result<Option<Duration>, WireError> {
+    /// Write timeout. The connection must end.
+    pub(crate) fn check_timeouts(&mut self, now: Duration) -> Result<Option<Duration>, WireError> {
         if self.is_idle() {
             return Ok(None);
         }
-        if self.look <= now {
-            self.look = now + ALIVE;
-            self.tell(now);
+        if self.check_at <= now {
+            self.check_at = now + HEARTBEAT_INTERVAL;
+            self.acknowledge_waiting(now);
             return Ok(Some(now));
         }
         let blocked = !self.output.is_empty();
-        if blocked && now.saturating_sub(self.sent) >= STALLED {
-            let detail = format!("it takes nothing for {} s", STALLED.as_secs());
+        if blocked && now.saturating_sub(self.sent) >= WRITE_TIMEOUT {
+            let detail = format!("it has read nothing for {} s", WRITE_TIMEOUT.as_secs());
             return Err(WireError::new(WireErrorKind::Late, detail));
         }
-        // An answer that waits shows that this end lives when it leaves.
-        let due = if blocked { now.max(self.sent) + ALIVE } else { self.sent + ALIVE };
+        // A waiting response is a sign of life when it is sent.
+        let due =
+            if blocked { now.max(self.sent) + HEARTBEAT_INTERVAL } else { self.sent + HEARTBEAT_INTERVAL };
         if due > now {
             return Ok(Some(due));
         }
         let header = Header::new(Kind::Alive, self.run, 0);
-        self.output.push(header.over(&[]), Bytes::new(), None, Held::Alive);
-        self.sent = now; // also where it does not leave: the kernel has what left before
+        self.output.push(header.over(&[]), Bytes::new(), None, QueuedFrame::Heartbeat);
+        self.sent = now; // even if it waits: the kernel has sent earlier frames
         Ok(Some(now))
     }
 
-    /// Says of what has waited here for long that it is on its way: of questions, and of answers that wait to leave.
-    fn tell(&mut self, now: Duration) {
-        if self.words_wait() {
+    /// Acknowledges samples that have waited for long, in the queue or to be sent.
+    fn acknowledge_waiting(&mut self, now: Duration) {
+        if self.ack_is_queued() {
             return;
         }
         let mut waiting: Vec<(u64, u32)> = Vec::new();
         for held in self.output.held() {
-            if let Held::Answer { request, tag, untold, .. } = held
-                && untold.take_if(|since| now.saturating_sub(*since) >= TELL).is_some()
+            if let QueuedFrame::Answer { request, tag, unacked_since, .. } = held
+                && unacked_since.take_if(|since| now.saturating_sub(*since) >= ACK_AFTER).is_some()
             {
                 waiting.push((*request, *tag));
             }
         }
-        let waits = |request: &Request| !request.told && now.saturating_sub(request.since) >= TELL;
+        let waits = |request: &OpenRequest| {
+            !request.is_acknowledged && now.saturating_sub(request.since) >= ACK_AFTER
+        };
         if self.requests.values().any(waits) {
             for Reverse(queued) in &self.queue {
                 let known = self.requests.get(&queued.request);
@@ -473,26 +490,29 @@ impl<R> Machine<R> {
                     waiting.push((queued.request, queued.tag));
                 }
             }
-            self.requests.values_mut().filter(|request| waits(request)).for_each(|known| known.told = true);
+            self.requests
+                .values_mut()
+                .filter(|request| waits(request))
+                .for_each(|known| known.is_acknowledged = true);
         }
-        self.say_reading();
-        self.say_on_their_way(waiting);
+        self.acknowledge_origin_reads();
+        self.acknowledge(waiting);
     }
 }
 
-/// What the other end is told of a failure, cut to what a frame may have.
-fn words_of(error: &TierError) -> String {
-    let mut words = error.detail().unwrap_or_default().to_owned();
-    let end = (0..=MOST_WORDS.min(words.len())).rev().find(|end| words.is_char_boundary(*end));
-    words.truncate(end.unwrap_or(0));
-    words
+/// The error text for the client, truncated to the limit of a frame.
+fn error_text(error: &TierError) -> String {
+    let mut text = error.detail().unwrap_or_default().to_owned();
+    let end = (0..=MOST_WORDS.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
+    text
 }
 
 #[cfg(test)]
-impl<R> Machine<R> {
-    /// Bytes that are held: started and silent, or waiting to leave.
+impl<R> ServerMachine<R> {
+    /// Bytes that are held: started and not acknowledged, or waiting to be sent.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.silent + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
+        self.unacked + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
     }
 }
 
@@ -504,32 +524,34 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A connection with a share of 250 bytes that was asked for `samples` samples of 100 bytes, the last first, as
-    /// request 1 at time 0.
-    fn serving(samples: u64) -> Machine<()> {
-        let mut machine = Machine::new(7, 250, Output::new(None));
+    /// A connection with a share of 250 bytes and one request at time 0, number 1, of `samples`
+    /// samples of 100 bytes. The last one is due first.
+    fn serving(samples: u64) -> ServerMachine<()> {
+        let mut machine = ServerMachine::new(7, 250, Output::new(None));
         let ask =
             |id| Ask { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(99 - id), length: 100 };
         let asks = Ask::encode((0..samples).map(ask));
         let header = Header::new(Kind::Ask, 7, 1).over(&asks);
         machine.expect(&header).unwrap();
-        machine.asked(&header, &asks, Duration::ZERO, &mut Vec::new()).unwrap();
+        machine.on_request(&header, &asks, Duration::ZERO, &mut Vec::new()).unwrap();
         machine
     }
 
-    /// The samples that are handed to the engine, by chunk.
-    fn started(machine: &mut Machine<()>) -> Vec<(u64, Vec<u64>)> {
+    /// The samples that are passed to the engine, by chunk.
+    fn started(machine: &mut ServerMachine<()>) -> Vec<(u64, Vec<u64>)> {
         let mut actions = Vec::new();
         machine.start(&mut actions);
         let started = actions.into_iter().map(|action| match action {
-            Action::Start { chunk, asked } => (chunk, asked.iter().map(|asked| asked.key.id.0).collect()),
-            Action::Stop { chunk } => panic!("chunk {chunk} is stopped"),
+            ServerAction::Start { chunk, asked } => {
+                (chunk, asked.iter().map(|asked| asked.key.id.0).collect())
+            }
+            ServerAction::Stop { chunk } => panic!("chunk {chunk} is stopped"),
         });
         started.collect()
     }
 
-    fn bytes() -> Said {
-        Said::Done(Ok((Bytes::from_static(&[1; 100]), (0, None))))
+    fn bytes() -> EngineReply {
+        EngineReply::Done(Ok((Bytes::from_static(&[1; 100]), (0, None))))
     }
 
     #[test]
@@ -537,13 +559,13 @@ mod tests {
         let mut machine = serving(5);
         assert_eq!(started(&mut machine), [(0, vec![4, 3])]);
         assert_eq!(started(&mut machine), []);
-        // A sample that is being read frees its place; one that is answered waits to leave in it.
-        assert!(!machine.said(0, 0, Said::Reading, MS));
+        // A sample that is being read frees its part of the share. A completed one waits in it.
+        assert!(!machine.on_reply(0, 0, EngineReply::Reading, MS));
         assert_eq!(started(&mut machine), [(1, vec![2])]);
-        assert!(!machine.said(0, 1, bytes(), MS));
+        assert!(!machine.on_reply(0, 1, bytes(), MS));
         assert_eq!((started(&mut machine), machine.held_bytes()), (vec![], 248));
-        // The second answer waits for room, and until it has it, no more are taken.
-        assert!(machine.said(1, 0, bytes(), MS));
+        // The second response waits for the budget. Until then, no more replies are taken.
+        assert!(machine.on_reply(1, 0, bytes(), MS));
         assert_eq!((machine.needs_room(), machine.has_room()), (Some(100), false));
         machine.give_room(Some(()), MS);
         assert_eq!((machine.needs_room(), machine.output.waiting()), (None, 296));
@@ -553,36 +575,42 @@ mod tests {
     fn cancelled_request_is_stopped_and_does_not_leave() {
         let mut machine = serving(4);
         started(&mut machine);
-        machine.said(0, 0, bytes(), MS);
+        machine.on_reply(0, 0, bytes(), MS);
         assert!(!machine.output.is_empty());
         let header = Header::new(Kind::Cancel, 7, 1);
         let mut actions = Vec::new();
-        machine.asked(&header, &[], MS, &mut actions).unwrap();
-        assert!(matches!(actions[..], [Action::Stop { chunk: 0 }]));
+        machine.on_request(&header, &[], MS, &mut actions).unwrap();
+        assert!(matches!(actions[..], [ServerAction::Stop { chunk: 0 }]));
         assert!(machine.is_idle() && machine.held_bytes() == 0);
         assert_eq!((started(&mut machine), machine.wanted(0, 1)), (vec![], None));
     }
 
     #[test]
-    fn samples_that_the_engine_forgets_are_absent() {
+    fn samples_without_an_engine_reply_are_absent() {
         let mut machine = serving(2);
         started(&mut machine);
-        machine.ended(0, MS);
-        assert_eq!((machine.refused, machine.silent, machine.open), (2, 0, 0));
+        machine.on_chunk_end(0, MS);
+        assert_eq!((machine.refused, machine.unacked, machine.open), (2, 0, 0));
     }
 
     #[test]
     fn heartbeats_leave_while_something_is_open() {
         let mut machine = serving(1);
         started(&mut machine);
-        assert_eq!(machine.look(Duration::ZERO).unwrap(), Some(Duration::ZERO));
-        assert_eq!(machine.look(Duration::ZERO).unwrap(), Some(ALIVE));
+        assert_eq!(machine.check_timeouts(Duration::ZERO).unwrap(), Some(Duration::ZERO));
+        assert_eq!(machine.check_timeouts(Duration::ZERO).unwrap(), Some(HEARTBEAT_INTERVAL));
         assert!(machine.output.is_empty());
-        machine.look(ALIVE).unwrap();
-        machine.look(ALIVE).unwrap();
-        assert!(machine.output.held().all(|held| matches!(held, Held::Alive)) && !machine.output.is_empty());
-        // Nothing of it leaves.
-        machine.look = STALLED + 2 * ALIVE;
-        assert_eq!(machine.look(STALLED + ALIVE).unwrap_err().kind(), WireErrorKind::Late);
+        machine.check_timeouts(HEARTBEAT_INTERVAL).unwrap();
+        machine.check_timeouts(HEARTBEAT_INTERVAL).unwrap();
+        assert!(
+            machine.output.held().all(|held| matches!(held, QueuedFrame::Heartbeat))
+                && !machine.output.is_empty()
+        );
+        // No byte is sent.
+        machine.check_at = WRITE_TIMEOUT + 2 * HEARTBEAT_INTERVAL;
+        assert_eq!(
+            machine.check_timeouts(WRITE_TIMEOUT + HEARTBEAT_INTERVAL).unwrap_err().kind(),
+            WireErrorKind::Late
+        );
     }
 }

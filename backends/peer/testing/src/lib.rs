@@ -1,9 +1,10 @@
-//! For tests only: a network in memory, whose cables can be cut.
+//! For tests only: a network in memory with faults.
 //!
-//! Hosts are names. Every pair of them has one cable, with a delay; it can be cut (what was sent waits, as packets do that
-//! are sent again), mended, and broken (all its connections end at once). A chance by which writing breaks a connection
-//! is drawn from a seed. Time is [`tokio::time`] alone, so that on a paused clock a run is quick and repeats itself. A connection
-//! takes memory for what is under way in it and a few hundred bytes beside.
+//! Hosts are names. Every pair of hosts has one cable with a delay. A cable can be cut (sent bytes
+//! are delayed, as if retransmitted), mended, and severed (all its connections end at once). The
+//! chance that a write breaks its connection is drawn from a seed. Time is [`tokio::time`] alone,
+//! so that a run on a paused clock is quick and repeatable. A connection takes memory for the bytes
+//! in flight and a few hundred bytes more.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -22,17 +23,17 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use foreread_peer::{Address, Listener, Network, Stream};
 use foreread_types::mix;
 
-/// Bytes that may be under way in one direction.
+/// Bytes in flight in one direction.
 const CAPACITY: usize = 64 << 10;
 
-/// All hosts and the cables between them; clones share them.
+/// All hosts and the cables between them. Clones share them.
 #[derive(Clone)]
-pub struct Simulated(Arc<Mutex<World>>);
+pub struct Simulated(Arc<Mutex<NetworkState>>);
 
-struct World {
+struct NetworkState {
     seed: u64,
     draws: u64,
-    breaking: f64,
+    break_chance: f64,
     next_port: u16,
     listeners: HashMap<(String, u16), mpsc::UnboundedSender<(Stream, String)>>,
     cables: HashMap<(String, String), Arc<Cable>>,
@@ -46,12 +47,20 @@ impl Simulated {
     /// A network without hosts.
     pub fn new(seed: u64) -> Self {
         let (listeners, cables) = (HashMap::new(), HashMap::new());
-        Self(Arc::new(Mutex::new(World { seed, draws: 0, breaking: 0.0, next_port: 1, listeners, cables })))
+        Self(Arc::new(Mutex::new(NetworkState {
+            seed,
+            draws: 0,
+            break_chance: 0.0,
+            next_port: 1,
+            listeners,
+            cables,
+        })))
     }
 
-    /// The network as the host `name` sees it. It listens and connects at [`Address::Tcp`] of hosts' names.
+    /// The network as the host `name` sees it. It listens and connects at [`Address::Tcp`] of
+    /// hosts' names.
     pub fn host(&self, name: impl Into<String>) -> Arc<dyn Network> {
-        Arc::new(Host { world: self.clone(), name: name.into() })
+        Arc::new(SimulatedHost { world: self.clone(), name: name.into() })
     }
 
     fn cable(&self, one: &str, other: &str) -> Arc<Cable> {
@@ -59,12 +68,12 @@ impl Simulated {
         Arc::clone(lock(&self.0).cables.entry((one.to_owned(), other.to_owned())).or_default())
     }
 
-    /// Nothing passes between the two any more; who writes does not notice.
+    /// Stops the traffic between the two hosts. Writers do not detect it.
     pub fn cut(&self, one: &str, other: &str) {
         lock(&self.cable(one, other).state).cut = true;
     }
 
-    /// What was sent meanwhile arrives.
+    /// Restores the traffic. Bytes that were sent meanwhile arrive.
     pub fn mend(&self, one: &str, other: &str) {
         let cable = self.cable(one, other);
         lock(&cable.state).cut = false;
@@ -72,22 +81,22 @@ impl Simulated {
         cable.each(Pipe::wake);
     }
 
-    /// All connections between the two end with an error at both ends.
+    /// All connections between the two hosts end with an error at both ends.
     pub fn sever(&self, one: &str, other: &str) {
         self.cable(one, other).each(Pipe::sever);
     }
 
-    /// What is sent from now on between the two takes this long.
+    /// Sets the delay of bytes that are sent from now on between the two hosts.
     pub fn delay(&self, one: &str, other: &str, delay: Duration) {
         lock(&self.cable(one, other).state).delay = delay;
     }
 
     /// Each write breaks its connection with this chance.
     pub fn breaking(&self, chance: f64) {
-        lock(&self.0).breaking = chance;
+        lock(&self.0).break_chance = chance;
     }
 
-    /// Connections that are open, at either end.
+    /// The number of connections that are open at either end.
     pub fn connections(&self) -> usize {
         let cables: Vec<_> = lock(&self.0).cables.values().cloned().collect();
         let mut pipes = 0;
@@ -97,12 +106,12 @@ impl Simulated {
 
     fn breaks(&self) -> bool {
         let mut world = lock(&self.0);
-        if world.breaking <= 0.0 {
+        if world.break_chance <= 0.0 {
             return false;
         }
         world.draws += 1;
         let drawn = mix(world.seed ^ mix(world.draws));
-        ((drawn >> 11) as f64 / (1u64 << 53) as f64) < world.breaking
+        ((drawn >> 11) as f64 / (1u64 << 53) as f64) < world.break_chance
     }
 }
 
@@ -112,7 +121,7 @@ impl fmt::Debug for Simulated {
     }
 }
 
-/// What two hosts have between them.
+/// The cable between two hosts.
 #[derive(Default)]
 struct Cable {
     state: Mutex<CableState>,
@@ -133,7 +142,7 @@ impl Cable {
     }
 
     /// A new connection over it: both ends.
-    fn connect(self: &Arc<Self>, world: &Simulated) -> (End, End) {
+    fn connect(self: &Arc<Self>, world: &Simulated) -> (ConnectionEnd, ConnectionEnd) {
         let pipe =
             || Arc::new(Pipe { cable: Arc::clone(self), world: world.clone(), state: Mutex::default() });
         let (one, other) = (pipe(), pipe());
@@ -141,7 +150,7 @@ impl Cable {
         state.pipes.retain(|pipe| pipe.strong_count() > 0);
         state.pipes.extend([Arc::downgrade(&one), Arc::downgrade(&other)]);
         drop(state);
-        let end = |read: &Arc<Pipe>, write: &Arc<Pipe>| End {
+        let end = |read: &Arc<Pipe>, write: &Arc<Pipe>| ConnectionEnd {
             read: Arc::clone(read),
             write: Arc::clone(write),
             timer: None,
@@ -159,12 +168,12 @@ struct Pipe {
 
 #[derive(Default)]
 struct PipeState {
-    under_way: VecDeque<(Instant, Bytes)>,
+    in_flight: VecDeque<(Instant, Bytes)>,
     bytes: usize,
-    /// The writer is done.
+    /// The writer has ended.
     ended: bool,
     /// The reader is gone.
-    unread: bool,
+    reader_gone: bool,
     severed: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -186,20 +195,20 @@ impl Pipe {
     fn sever(&self) {
         self.change(|state| {
             state.severed = true;
-            state.under_way.clear();
+            state.in_flight.clear();
             state.bytes = 0;
         });
     }
 }
 
 /// One end of a connection.
-struct End {
+struct ConnectionEnd {
     read: Arc<Pipe>,
     write: Arc<Pipe>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl AsyncRead for End {
+impl AsyncRead for ConnectionEnd {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -219,13 +228,13 @@ impl AsyncRead for End {
             }
             let now = Instant::now();
             let ended = state.ended;
-            match state.under_way.front_mut() {
+            match state.in_flight.front_mut() {
                 Some((at, bytes)) if *at <= now => {
                     let count = bytes.len().min(into.remaining());
                     into.put_slice(&bytes[..count]);
                     bytes.advance(count);
                     if bytes.is_empty() {
-                        state.under_way.pop_front();
+                        state.in_flight.pop_front();
                     }
                     state.bytes -= count;
                     let writer = state.writer.take();
@@ -249,7 +258,7 @@ impl AsyncRead for End {
     }
 }
 
-impl AsyncWrite for End {
+impl AsyncWrite for ConnectionEnd {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[io::IoSlice::new(bytes)])
     }
@@ -266,7 +275,7 @@ impl AsyncWrite for End {
         }
         let delay = lock(&self.write.cable.state).delay;
         let mut state = lock(&self.write.state);
-        if state.severed || state.unread {
+        if state.severed || state.reader_gone {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         let room = CAPACITY - state.bytes;
@@ -280,11 +289,11 @@ impl AsyncWrite for End {
             taken.extend_from_slice(&part[..count]);
         }
         let count = taken.len();
-        // What is sent later does not arrive earlier, also where the delay became shorter.
-        let last = state.under_way.back().map(|(at, _)| *at);
+        // Bytes that are sent later do not arrive earlier, even if the delay was reduced.
+        let last = state.in_flight.back().map(|(at, _)| *at);
         let at = (Instant::now() + delay).max(last.unwrap_or_else(Instant::now));
         if count > 0 {
-            state.under_way.push_back((at, taken.into()));
+            state.in_flight.push_back((at, taken.into()));
             state.bytes += count;
         }
         let reader = state.reader.take();
@@ -307,15 +316,15 @@ impl AsyncWrite for End {
     }
 }
 
-impl Drop for End {
+impl Drop for ConnectionEnd {
     fn drop(&mut self) {
         self.write.change(|state| state.ended = true);
-        self.read.change(|state| state.unread = true);
+        self.read.change(|state| state.reader_gone = true);
     }
 }
 
 #[derive(Debug)]
-struct Host {
+struct SimulatedHost {
     world: Simulated,
     name: String,
 }
@@ -324,13 +333,13 @@ fn tcp(address: &Address) -> io::Result<(&str, u16)> {
     match address {
         Address::Tcp(host, port) => Ok((host, *port)),
         Address::Local(_) => {
-            Err(io::Error::new(io::ErrorKind::Unsupported, "no sockets of a node in a simulated network"))
+            Err(io::Error::new(io::ErrorKind::Unsupported, "a simulated network has no Unix sockets"))
         }
     }
 }
 
 #[async_trait]
-impl Network for Host {
+impl Network for SimulatedHost {
     async fn listen(&self, address: &Address) -> io::Result<Box<dyn Listener>> {
         let (_, mut port) = tcp(address)?;
         let mut world = lock(&self.world.0);
@@ -342,9 +351,9 @@ impl Network for Host {
         if world.listeners.get(&place).is_some_and(|listener| !listener.is_closed()) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        let (sender, coming) = mpsc::unbounded_channel();
+        let (sender, accepted) = mpsc::unbounded_channel();
         world.listeners.insert(place, sender);
-        Ok(Box::new(Listening { coming, address: Address::tcp(self.name.clone(), port) }))
+        Ok(Box::new(SimulatedListener { accepted, address: Address::tcp(self.name.clone(), port) }))
     }
 
     async fn connect(&self, address: &Address) -> io::Result<Stream> {
@@ -371,15 +380,15 @@ impl Network for Host {
 }
 
 #[derive(Debug)]
-struct Listening {
-    coming: mpsc::UnboundedReceiver<(Stream, String)>,
+struct SimulatedListener {
+    accepted: mpsc::UnboundedReceiver<(Stream, String)>,
     address: Address,
 }
 
 #[async_trait]
-impl Listener for Listening {
+impl Listener for SimulatedListener {
     async fn accept(&mut self) -> io::Result<(Stream, String)> {
-        self.coming.recv().await.ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.accepted.recv().await.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     fn address(&self) -> &Address {
@@ -411,11 +420,11 @@ mod tests {
         other.read_to_end(&mut got).await.unwrap();
         write.await.unwrap();
         assert!(got == expected);
-        assert!(other.write_all(b"x").await.is_err(), "nobody reads it");
+        assert!(other.write_all(b"x").await.is_err(), "the reader is gone");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cut_cable_holds_back_and_a_severed_one_ends() {
+    async fn cut_cable_delays_and_severed_cable_ends() {
         let network = Simulated::new(1);
         let (mut one, mut other) = pair(&network).await;
         network.cut("a", "b");
@@ -432,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_sent_takes_its_time() {
+    async fn sent_bytes_arrive_after_the_delay() {
         let network = Simulated::new(1);
         network.delay("a", "b", Duration::from_millis(30));
         let began = Instant::now();

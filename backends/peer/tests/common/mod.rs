@@ -1,4 +1,4 @@
-//! A rank that has one sample, whatever it is asked for, and how much memory this process holds.
+//! A rank that answers each request with one sample, and the memory of this process.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use foreread_types::Rank;
 use futures::{StreamExt, stream};
 
 #[derive(Debug)]
-pub struct Has(pub Known);
+pub struct FixedSample(pub Known);
 
-impl Has {
-    /// Of the length that is wanted.
+impl FixedSample {
+    /// A sample of this length.
     pub fn bytes(length: u64) -> (Known, Arc<dyn Serve>) {
         let known = Known::generate(1, [("a", length)]).remove(0);
         (known.clone(), Arc::new(Self(known)))
     }
 }
 
-impl Serve for Has {
+impl Serve for FixedSample {
     fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
         let content = self.0.content.clone();
         let answer = move |asked: Asked| Served::Done { tag: asked.tag, result: Ok(content.clone()) };
@@ -26,7 +26,7 @@ impl Serve for Has {
     }
 }
 
-/// Bytes of memory that this process holds.
+/// Resident memory of this process, in bytes.
 pub fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
     status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096

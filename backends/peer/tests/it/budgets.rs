@@ -1,4 +1,4 @@
-//! What serving may hold, and that nobody is starved by it.
+//! The limits of what serving holds, and fairness between ranks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,13 @@ use futures::future::join_all;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
-use crate::support::{How, Node, Shelf, batch, raw, read_all, run, samples};
+use crate::support::{AnswerRule, Node, SampleStore, batch, raw, read_all, run, samples};
 
-/// Each rank asks every other for everything at once, and no budget holds even one of the samples.
+/// Each rank requests everything from every other at once, and no budget has room for even one of
+/// the samples.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-30
-async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
+async fn mutual_requests_beyond_the_budget_do_not_deadlock() {
     for (seed, budget) in [(1, 1), (2, 5_000), (3, 200_000), (4, 32 << 20)] {
         let world = Simulated::new(seed);
         let settings = Settings { budget, share: budget / 2 + 1, ..Settings::default() };
@@ -25,15 +26,15 @@ async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
         let mut nodes = Vec::new();
         for rank in 0..4u32 {
             let host = world.host(format!("h{rank}"));
-            let shelf = Shelf::new(&known, move |from, asked| {
+            let store = SampleStore::new(&known, move |from, asked| {
                 match (asked.key.id.0 + u64::from(from.0) * 3 + u64::from(rank)) % 7 {
-                    0 => How::Reading(Duration::from_millis(asked.key.id.0 * 3)),
-                    1 => How::Silently(Duration::from_millis(asked.key.id.0)),
-                    _ => How::Now,
+                    0 => AnswerRule::Reading(Duration::from_millis(asked.key.id.0 * 3)),
+                    1 => AnswerRule::Silently(Duration::from_millis(asked.key.id.0)),
+                    _ => AnswerRule::Now,
                 }
             });
             let listen = [Address::tcp(format!("h{rank}"), 0)];
-            nodes.push(Node::new(&host, rank, &listen, settings, shelf).await);
+            nodes.push(Node::new(&host, rank, &listen, settings, store).await);
         }
         let nodes = &nodes;
         let known = &known;
@@ -41,25 +42,28 @@ async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
             let others = nodes.iter().enumerate().filter(move |(other, _)| *other != me);
             others.map(move |(_, owner)| async move {
                 let tier = owner.seen_by(asker);
-                // In four batches at once.
+                // In four concurrent batches.
                 join_all(known.chunks(40).map(|part| read_all(&tier, part))).await;
             })
         });
-        timeout(Duration::from_secs(600), join_all(reads)).await.expect("nobody waits for ever");
+        timeout(Duration::from_secs(600), join_all(reads)).await.expect("no deadlock");
         join_all(nodes.iter().map(Node::rests)).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_greedy_rank_does_not_starve_another() {
+async fn greedy_rank_does_not_starve_another() {
     let world = Simulated::new(1);
     let known = samples(3000, 20_000);
     let settings = Settings { budget: 400_000, share: 200_000, ..Settings::default() };
-    let shelf = Shelf::new(&known, |_, _| How::Now);
-    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
-    // A second for each 6.4 MB: time passes as on a cable.
-    let greedy = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
-    let modest = Node::new(&world.host("three"), 2, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
+    // One second per 6.4 MB: time passes as on a cable.
+    let greedy =
+        Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
+    let modest =
+        Node::new(&world.host("three"), 2, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now))
+            .await;
     for host in ["two", "three"] {
         world.delay("one", host, Duration::from_millis(10));
     }
@@ -79,27 +83,28 @@ async fn a_greedy_rank_does_not_starve_another() {
         read_all(&wants_one, std::slice::from_ref(one)).await;
         slowest = slowest.max(began.elapsed());
     }
-    assert!(!hungry.is_finished(), "the greedy one still asks");
+    assert!(!hungry.is_finished(), "the greedy rank still requests");
     assert!(slowest <= Duration::from_millis(100), "{slowest:?} for one sample");
-    assert_eq!(hungry.await.unwrap(), 3000, "and what waits behind its own is not given up");
+    assert_eq!(hungry.await.unwrap(), 3000, "and its later requests do not time out");
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-30
-async fn who_does_not_read_holds_its_share_and_is_given_up() {
+async fn rank_that_does_not_read_holds_its_share_and_is_closed() {
     let world = Simulated::new(1);
     let known = samples(2000, 20_000);
     let settings = Settings { budget: 300_000, share: 200_000, ..Settings::default() };
-    let shelf = Shelf::new(&known, |_, _| How::Now);
-    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
-    let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
+    let asker =
+        Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let asks = frame::Ask::encode(batch(&known).iter().map(|request| frame::Ask {
         key: request.key,
         due: request.due,
         length: request.len(),
     }));
     let ask = frame::Header::new(frame::Kind::Ask, run().tag(), 1);
-    // More of them than the budget has shares.
+    // More than the budget has shares.
     let mut hung = Vec::new();
     for number in 0..10 {
         let address = &owner.server.addresses()[0];
@@ -113,26 +118,24 @@ async fn who_does_not_read_holds_its_share_and_is_given_up() {
     read_all(&owner.seen_by(&asker), &known[..100]).await;
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     sleep(Duration::from_secs(12)).await;
-    assert_eq!(
-        (owner.server.in_use(), owner.shelf.open()),
-        (0, 0),
-        "who takes nothing for ten seconds is gone"
-    );
+    assert_eq!((owner.server.in_use(), owner.store.open()), (0, 0), "write timeout");
     drop(hung);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_from_afar_does_not_hold_up_what_is_at_hand() {
+async fn origin_reads_do_not_delay_cached_samples() {
     let world = Simulated::new(1);
     let known = samples(1000, 20_000);
     let settings = Settings { budget: 100_000, share: 100_000, ..Settings::default() };
     let rule = |_: Rank, asked: &foreread_tier::Asked| match asked.key.id.0 {
-        0..900 => How::Reading(Duration::from_secs(5)),
-        _ => How::Now,
+        0..900 => AnswerRule::Reading(Duration::from_secs(5)),
+        _ => AnswerRule::Now,
     };
     let owner =
-        Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, Shelf::new(&known, rule)).await;
-    let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+        Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, SampleStore::new(&known, rule))
+            .await;
+    let asker =
+        Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let tier = owner.seen_by(&asker);
     let far = tier.read_all(batch(&known[..900]));
     sleep(Duration::from_millis(10)).await;
@@ -143,18 +146,20 @@ async fn what_comes_from_afar_does_not_hold_up_what_is_at_hand() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_break_at_random_lose_no_answer_and_no_budget() {
+async fn random_disconnects_lose_no_response_and_no_budget() {
     let mut draw = Draw::new();
     for _ in 0..20 {
         let world = Simulated::new(draw.below(u64::MAX));
         let known = samples(100, 5_000);
-        let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 % 3 {
-            0 => How::Reading(Duration::from_millis(40)),
-            _ => How::Now,
+        let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 % 3 {
+            0 => AnswerRule::Reading(Duration::from_millis(40)),
+            _ => AnswerRule::Now,
         });
         let settings = Settings { budget: 50_000, share: 20_000, ..Settings::default() };
-        let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
-        let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+        let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
+        let asker =
+            Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now))
+                .await;
         world.breaking(0.02);
         let tier = Arc::new(owner.seen_by(&asker));
         for _ in 0..30 {
@@ -174,18 +179,20 @@ async fn connections_that_break_at_random_lose_no_answer_and_no_budget() {
     }
 }
 
-/// A rank that asks and cancels without end, with something urgent in front that does not fit.
+/// A rank that requests and cancels without end, while an urgent sample that does not fit is first
+/// in the queue.
 #[tokio::test(start_paused = true)]
-async fn what_is_cancelled_leaves_the_queue() {
+async fn cancelled_samples_leave_the_queue() {
     let world = Simulated::new(1);
     let known = samples(2000, 20_000);
     let settings = Settings { budget: 20_000, share: 20_000, ..Settings::default() };
-    let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 {
-        0 => How::Silently(Duration::from_millis(900)),
-        _ => How::Now,
+    let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 {
+        0 => AnswerRule::Silently(Duration::from_millis(900)),
+        _ => AnswerRule::Now,
     });
-    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
-    let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
+    let asker =
+        Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let tier = owner.seen_by(&asker);
     let first = tier.read_all(batch(&known[..2]));
     sleep(Duration::from_millis(10)).await;
@@ -194,7 +201,7 @@ async fn what_is_cancelled_leaves_the_queue() {
         tokio::task::yield_now().await;
     }
     sleep(Duration::from_millis(10)).await;
-    assert_eq!(owner.shelf.open(), 1, "the others never started");
+    assert_eq!(owner.store.open(), 1, "the others never started");
     assert_eq!(first.filter(|answer| std::future::ready(answer.result.is_ok())).count().await, 2);
     read_all(&tier, &known[1..50]).await;
     assert_eq!(owner.server.counters().read().served, 51);

@@ -1,4 +1,5 @@
-//! Bursts of questions to a rank: when they leave, and what becomes of those that are dropped or cancelled.
+//! Bursts of requests to a rank: when they are sent, and what happens to those that are dropped or
+//! cancelled.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,24 +15,28 @@ use foreread_tier_testing::Known;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{How, Node, Shelf, read_all, samples};
+use crate::support::{AnswerRule, Node, SampleStore, read_all, samples};
 
-async fn two(known: &[Known], rule: impl Fn(u64) -> How + Send + Sync + 'static) -> (Simulated, Node, Node) {
+async fn two(
+    known: &[Known],
+    rule: impl Fn(u64) -> AnswerRule + Send + Sync + 'static,
+) -> (Simulated, Node, Node) {
     let world = Simulated::new(5);
     let (one, two) = (world.host("one"), world.host("two"));
-    let shelf = Shelf::new(known, move |_, asked| rule(asked.key.id.0));
-    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), shelf).await;
-    let asker = Node::new(&two, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let store = SampleStore::new(known, move |_, asked| rule(asked.key.id.0));
+    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), store).await;
+    let asker =
+        Node::new(&two, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     (world, owner, asker)
 }
 
-/// A connection that ended before it looked for what was dropped left the next one without the word.
+/// A connection that ended before it handled a sweep left the next one without it.
 #[tokio::test(start_paused = true)]
 async fn drop_before_a_new_connection_began_is_cancelled_there() {
     let known = samples(2, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(20))).await;
+    let (world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(20))).await;
     let tier = owner.seen_by(&asker);
-    // A connection that cannot be opened; a read of it is dropped while it is tried.
+    // A connection that cannot be opened. A read is dropped during the attempt.
     world.cut("one", "two");
     let first = tier.read(Arc::new(known[0].whole(0)));
     tier.submit();
@@ -40,34 +45,34 @@ async fn drop_before_a_new_connection_began_is_cancelled_there() {
     sleep(Duration::from_secs(3)).await;
     world.mend("one", "two");
     sleep(Duration::from_secs(1)).await;
-    // The next one is opened, and the read is dropped before its task has run.
+    // The next connection opens, and the read is dropped before its task has run.
     let second = tier.read(Arc::new(known[1].whole(0)));
     tier.submit();
     drop(second);
     sleep(Duration::from_secs(2)).await;
-    assert_eq!(owner.shelf.open(), 0, "nobody waits for it, and it was not cancelled");
+    assert_eq!(owner.store.open(), 0, "the dropped read was not cancelled");
 }
 
-/// The control: the same without the connection that failed before.
+/// The control: the same without the earlier failed connection.
 #[tokio::test(start_paused = true)]
 async fn drop_before_the_first_connection_began_is_cancelled_there() {
     let known = samples(2, 1000);
-    let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(20))).await;
+    let (_world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(20))).await;
     let tier = owner.seen_by(&asker);
     let second = tier.read(Arc::new(known[1].whole(0)));
     tier.submit();
     drop(second);
     sleep(Duration::from_secs(2)).await;
-    assert_eq!(owner.shelf.open(), 0, "nobody waits for it, and it was not cancelled");
+    assert_eq!(owner.store.open(), 0, "the dropped read was not cancelled");
 }
 
-/// It was forgotten, because it had not been sent.
+/// It was lost, because it had not been sent.
 #[tokio::test(start_paused = true)]
 async fn cancelled_before_the_end_of_the_burst_fails() {
     let known = samples(2, 1000);
     let (_world, owner, asker) = two(&known, |id| match id {
-        0 => How::Reading(Duration::from_secs(20)),
-        _ => How::Now,
+        0 => AnswerRule::Reading(Duration::from_secs(20)),
+        _ => AnswerRule::Now,
     })
     .await;
     let tier = owner.seen_by(&asker);
@@ -85,30 +90,30 @@ async fn cancelled_before_the_end_of_the_burst_fails() {
     assert!(began.elapsed() < Duration::from_secs(1));
 }
 
-/// Nothing leaves before the burst ends, what leaves then leaves without a poll, and it is one question.
+/// Nothing is sent before the burst ends. Then it is sent without a poll, as one request.
 #[tokio::test(start_paused = true)]
 async fn burst_is_one_question_and_leaves_without_a_poll() {
     let known = samples(100, 100);
-    let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(5))).await;
+    let (_world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(5))).await;
     let tier = owner.seen_by(&asker);
     let reads: Vec<_> = known.iter().map(|known| tier.read(Arc::new(known.whole(0)))).collect();
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(owner.shelf.open(), 0, "held back");
+    assert_eq!(owner.store.open(), 0, "held back");
     tier.submit();
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(owner.shelf.open(), 100, "sent, although nobody polls");
+    assert_eq!(owner.store.open(), 100, "sent without a poll");
     assert!(join_all(reads).await.iter().all(Result::is_ok));
     owner.rests().await;
 }
 
-/// Some of a burst are dropped, in every state that a read can be in.
+/// Some reads of a burst are dropped, in every state of a read.
 #[tokio::test(start_paused = true)]
-async fn some_of_a_burst_are_dropped_and_the_others_come() {
+async fn partially_dropped_burst_delivers_the_others() {
     let known = samples(300, 100);
     let (_world, owner, asker) = two(&known, |id| match id % 3 {
-        0 => How::Now,
-        1 => How::Reading(Duration::from_secs(2)),
-        _ => How::Silently(Duration::from_millis(300)),
+        0 => AnswerRule::Now,
+        1 => AnswerRule::Reading(Duration::from_secs(2)),
+        _ => AnswerRule::Silently(Duration::from_millis(300)),
     })
     .await;
     let tier = owner.seen_by(&asker);
@@ -150,7 +155,7 @@ async fn some_of_a_burst_are_dropped_and_the_others_come() {
     }
 }
 
-/// Wake-ups of a task that polls many reads by hand.
+/// Counts wake-ups of a task that polls many reads by hand.
 #[derive(Default)]
 struct Counts(AtomicUsize);
 
@@ -160,11 +165,11 @@ impl Wake for Counts {
     }
 }
 
-/// A read that was submitted and never polled is answered when it is polled for the first time.
+/// A read that was submitted and never polled completes at its first poll.
 #[tokio::test(start_paused = true)]
 async fn answer_waits_for_the_first_poll() {
     let known = samples(1, 100);
-    let (_world, owner, asker) = two(&known, |_| How::Now).await;
+    let (_world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
     let tier = owner.seen_by(&asker);
     let mut read = pin!(tier.read(Arc::new(known[0].whole(0))));
     tier.submit();

@@ -1,4 +1,4 @@
-//! What arrives is what was kept, over every network.
+//! Samples arrive unchanged over every network.
 
 use std::sync::Arc;
 
@@ -9,15 +9,16 @@ use foreread_tier_testing::{ReadAll, conformance};
 use foreread_types::{DatasetId, SampleKey};
 use futures::StreamExt;
 
-use crate::support::{How, Node, Shelf, WIRES, batch, read_all, read_one, samples};
+use crate::support::{AnswerRule, Node, SampleStore, WIRES, batch, read_all, read_one, samples};
 
 async fn conforms(network: Arc<dyn Network>, address: Address, wire: Wire) {
     let known = conformance::samples(11);
     let settings = Settings { wire, ..Settings::default() };
     for settings in [settings, Settings { budget: 1, share: 1, ..settings }] {
-        let shelf = Shelf::new(&known, |_, _| How::Now);
-        let owner = Node::new(&network, 0, std::slice::from_ref(&address), settings, shelf).await;
-        let asker = Node::new(&network, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+        let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
+        let owner = Node::new(&network, 0, std::slice::from_ref(&address), settings, store).await;
+        let asker =
+            Node::new(&network, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
         conformance::tier(&*owner.seen_by(&asker), &known).await;
         owner.rests().await;
         owner.server.close().await;
@@ -25,14 +26,14 @@ async fn conforms(network: Arc<dyn Network>, address: Address, wire: Wire) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_over_tcp_is_a_tier() {
+async fn peer_over_tcp_is_a_tier() {
     for wire in WIRES {
         conforms(Arc::new(System), Address::tcp("127.0.0.1", 0), wire).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_over_a_unix_socket_is_a_tier() {
+async fn peer_over_a_unix_socket_is_a_tier() {
     let directory = tempfile::tempdir().unwrap();
     conforms(
         Arc::new(System),
@@ -43,27 +44,34 @@ async fn a_peer_over_a_unix_socket_is_a_tier() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_over_a_network_in_memory_is_a_tier() {
+async fn peer_over_a_network_in_memory_is_a_tier() {
     for wire in WIRES {
         conforms(Simulated::new(3).host("one"), Address::tcp("one", 0), wire).await;
     }
 }
 
 #[tokio::test]
-async fn sockets_of_the_node_are_preferred_and_others_reached_where_there_is_none() {
+async fn unix_sockets_are_preferred_and_tcp_is_the_fallback() {
     let directory = tempfile::tempdir().unwrap();
     let network: Arc<dyn Network> = Arc::new(System);
     let known = samples(3, 1000);
     let unix = Address::local(directory.path().join("rank/0").to_string_lossy());
     let listen = [Address::tcp("127.0.0.1", 0), unix.clone()];
-    let owner =
-        Node::new(&network, 0, &listen, Settings::default(), Shelf::new(&known, |_, _| How::Now)).await;
-    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let owner = Node::new(
+        &network,
+        0,
+        &listen,
+        Settings::default(),
+        SampleStore::new(&known, |_, _| AnswerRule::Now),
+    )
+    .await;
+    let asker =
+        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let addresses = owner.server.addresses().to_vec();
     let remote = asker.asker.remote(foreread_types::Rank(0), addresses.clone());
     assert!(format!("{remote:?}").contains("[Local("), "{remote:?}");
     read_all(&remote, &known).await;
-    // A path of another node: nobody is there.
+    // A socket of another node, where no process listens.
     let elsewhere =
         vec![Address::local(directory.path().join("other/0").to_string_lossy()), addresses[0].clone()];
     let remote = asker.asker.remote(foreread_types::Rank(0), elsewhere);
@@ -74,9 +82,10 @@ async fn sockets_of_the_node_are_preferred_and_others_reached_where_there_is_non
 async fn batches_longer_than_a_frame_are_answered_whole() {
     let network = Simulated::new(3).host("one");
     let known = samples(10_000, 10);
-    let shelf = Shelf::new(&known, |_, _| How::Now);
-    let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
-    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
+    let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
+    let asker =
+        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     read_all(&owner.seen_by(&asker), &known).await;
     let (served, got) = (owner.server.counters().read(), asker.server.counters().read());
     assert_eq!((served.served, served.served_bytes, served.refused), (10_000, 100_000, 0));
@@ -84,16 +93,17 @@ async fn batches_longer_than_a_frame_are_answered_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_failure_arrives_as_what_it_is_and_harms_no_other() {
+async fn each_error_kind_arrives_and_harms_no_other_sample() {
     let network = Simulated::new(3).host("one");
     let known = samples(4, 100);
-    let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 {
-        1 => How::Fails(ErrorKind::NotFound),
-        2 => How::Fails(ErrorKind::Throttled),
-        _ => How::Now,
+    let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 {
+        1 => AnswerRule::Fails(ErrorKind::NotFound),
+        2 => AnswerRule::Fails(ErrorKind::Throttled),
+        _ => AnswerRule::Now,
     });
-    let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
-    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
+    let asker =
+        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let tier = owner.seen_by(&asker);
     let mut asked = batch(&known);
     let mut other = known[0].whole(4);
@@ -110,10 +120,10 @@ async fn each_failure_arrives_as_what_it_is_and_harms_no_other() {
     asked.push(part);
     let mut answers: Vec<_> = tier.read_all(asked).collect().await;
     answers.sort_by_key(|answer| answer.tag);
-    let said =
+    let expected =
         answers.iter().map(|answer| answer.result.as_ref().map(|bytes| &bytes[..]).map_err(|e| e.kind()));
     assert_eq!(
-        said.collect::<Vec<_>>(),
+        expected.collect::<Vec<_>>(),
         [
             Ok(&known[0].content[..]),
             Err(ErrorKind::NotFound),
@@ -130,7 +140,7 @@ async fn each_failure_arrives_as_what_it_is_and_harms_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_source_nothing_is_held() {
+async fn server_without_a_source_holds_no_sample() {
     let network = Simulated::new(3).host("one");
     let known = samples(1, 100);
     let mut owner = Node::new(
@@ -138,12 +148,13 @@ async fn without_a_source_nothing_is_held() {
         0,
         &[Address::tcp("one", 0)],
         Settings::default(),
-        Shelf::new(&known, |_, _| How::Now),
+        SampleStore::new(&known, |_, _| AnswerRule::Now),
     )
     .await;
-    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let asker =
+        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let tier = owner.seen_by(&asker);
     assert!(read_one(&tier, &known[0]).await.is_ok());
-    owner.shelf = Shelf::new(&known, |_, _| How::Now); // the first is gone
+    owner.store = SampleStore::new(&known, |_, _| AnswerRule::Now); // the first is gone
     assert_eq!(read_one(&tier, &known[0]).await.unwrap_err().kind(), ErrorKind::Absent);
 }

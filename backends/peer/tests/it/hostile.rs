@@ -1,4 +1,5 @@
-//! Bytes that no rank sends, from who knows the token and from who does not: no end but an error, and none that hangs.
+//! Frames that no rank sends, from authenticated and unauthenticated peers. They cause errors, and
+//! never a panic or a hang.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,9 +16,9 @@ use proptest::test_runner::TestRunner;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::support::{How, Node, Shelf, WIRES, batch, raw, raw_answer, read_all, run, samples};
+use crate::support::{AnswerRule, Node, SampleStore, WIRES, batch, raw, raw_answer, read_all, run, samples};
 
-/// What a rank sends that asks, or what one sends that is asked.
+/// Valid bytes of a requester, or of a server.
 fn seed(asks_or_answers: usize, raw: &mut RawFrames) -> Vec<u8> {
     let header = |kind, request| Header::new(kind, run().tag(), request);
     let ask = |id| Ask { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id), length: 1000 };
@@ -42,12 +43,13 @@ fn seed(asks_or_answers: usize, raw: &mut RawFrames) -> Vec<u8> {
     frames.into_iter().flat_map(|(header, sample, payload)| raw.frame(header, sample, payload)).collect()
 }
 
-/// What is sent on a connection, once its keys are known.
+/// The bytes to send on a connection, once its keys are known.
 type Sends<'a> = &'a mut (dyn FnMut(&mut RawFrames) -> Vec<u8> + Send);
 
 type Change = (u8, prop::sample::Index, prop::sample::Index, u64);
 
-/// Changes bytes; half of the time the seals are made right again, so that what they guard is tried as well.
+/// Changes bytes. Half of the time the checksums are corrected, so that the protected fields are
+/// tested as well.
 fn mutate(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
     for (what, at, other, value) in changes {
         if bytes.is_empty() {
@@ -63,7 +65,7 @@ fn mutate(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
                 let part = bytes[at.min(other)..at.max(other)].to_vec();
                 bytes.splice(at..at, part).for_each(drop);
             }
-            // A field of a header that is wrong and looks right.
+            // A header field that is wrong and plausible.
             _ => {
                 let starts = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"frd\x01"));
                 let starts: Vec<usize> = starts.filter(|at| at + 48 <= bytes.len()).collect();
@@ -95,7 +97,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
     )
 }
 
-/// Half of the time without tags, so that what they guard is tried as well.
+/// Half of the time without tags, so that the protected fields are tested as well.
 fn wires() -> impl Strategy<Value = Wire> {
     prop_oneof![3 => Just(Wire::Checksummed), 2 => Just(Wire::Authenticated), 1 => Just(Wire::Sealed)]
 }
@@ -105,25 +107,26 @@ fn paused<T>(future: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(future)
 }
 
-/// Sends bytes to a rank that serves, after a handshake; another rank is served meanwhile.
+/// Sends bytes to a server after a handshake, while another rank is served.
 async fn to_who_serves(wire: Wire, bytes: Sends<'_>) {
     let world = Simulated::new(1);
     let known = samples(5, 1000);
-    let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 {
-        3 => How::Never,
-        4 => How::Reading(Duration::from_millis(50)),
-        _ => How::Now,
+    let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 {
+        3 => AnswerRule::Never,
+        4 => AnswerRule::Reading(Duration::from_millis(50)),
+        _ => AnswerRule::Now,
     });
     let settings = Settings { budget: 10_000, share: 5_000, wire };
-    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
-    let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
+    let asker =
+        Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let (mut stream, mut frames) =
         raw(&world.host("three"), &owner.server.addresses()[0], 2, settings.wire).await;
     let _ = stream.write_all(&bytes(&mut frames)).await; // it may be cut off before all is sent
     let _ = stream.flush().await;
     read_all(&owner.seen_by(&asker), &known[..3]).await;
     let mut heard = vec![0; 1 << 16];
-    // What it has to say, until it says nothing new or ends.
+    // Reads its replies until there are no new ones, or the connection ends.
     for _ in 0..20 {
         let read = timeout(Duration::from_millis(200), stream.read(&mut heard)).await;
         if matches!(read, Ok(Ok(0) | Err(_))) {
@@ -131,11 +134,11 @@ async fn to_who_serves(wire: Wire, bytes: Sends<'_>) {
         }
     }
     drop(stream);
-    // Nothing stays of who is gone.
+    // Nothing of the closed connection remains held.
     owner.rests().await;
 }
 
-/// Sends bytes to a rank that asks, after a handshake.
+/// Sends bytes to a client after a handshake.
 async fn to_who_asks(wire: Wire, bytes: Sends<'_>) {
     let world = Simulated::new(1);
     let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
@@ -148,7 +151,7 @@ async fn to_who_asks(wire: Wire, bytes: Sends<'_>) {
     };
     let host = world.host("two");
     let settings = Settings { wire, ..Settings::default() };
-    let asker = Node::new(&host, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let asker = Node::new(&host, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let tier = asker.asker.remote(Rank(0), vec![address]);
     let known = samples(5, 1000);
     let answers = timeout(Duration::from_secs(32), tier.read_all(batch(&known)).collect::<Vec<_>>());
@@ -165,19 +168,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn changed_anywhere_who_serves_goes_on(which in 0..2usize, wire in wires(), changes in changes()) {
+    fn mutated_requests_do_not_break_the_server(which in 0..2usize, wire in wires(), changes in changes()) {
         paused(to_who_serves(wire, &mut |raw| mutate(seed(which, raw), &changes)));
     }
 
     #[test]
     // semantics: RANK-34
-    fn changed_anywhere_who_asks_is_answered(which in 0..2usize, wire in wires(), changes in changes()) {
+    fn mutated_responses_complete_every_request(which in 0..2usize, wire in wires(), changes in changes()) {
         paused(to_who_asks(wire, &mut |raw| mutate(seed(which, raw), &changes)));
     }
 }
 
 #[test]
-fn what_is_right_is_taken_and_what_is_nonsense_is_not() {
+fn valid_bytes_are_accepted_and_invalid_ones_rejected() {
     for wire in WIRES {
         for which in 0..2 {
             paused(to_who_serves(wire, &mut |raw| seed(which, raw)));
@@ -190,7 +193,7 @@ fn what_is_right_is_taken_and_what_is_nonsense_is_not() {
     }
 }
 
-/// Mutates for as long as `FOREREAD_FUZZ_SECONDS` says, or not at all.
+/// Mutates for `FOREREAD_FUZZ_SECONDS`, or not at all.
 #[test]
 fn fuzz() {
     let seconds =
@@ -220,13 +223,14 @@ fn eprintln_on_panic(tried: &dyn std::fmt::Debug, act: impl FnOnce()) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_frame_and_silence_harms_nobody_on_real_sockets() {
+async fn half_a_frame_and_silence_harm_no_rank_on_real_sockets() {
     let network: Arc<dyn Network> = Arc::new(System);
     let known = samples(20, 50_000);
-    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let listen = [Address::tcp("127.0.0.1", 0)];
-    let owner = Node::new(&network, 0, &listen, Settings::default(), shelf).await;
-    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let owner = Node::new(&network, 0, &listen, Settings::default(), store).await;
+    let asker =
+        Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let mut halves = Vec::new();
     for length in [0, 1, 47, 48, 87, 88] {
         let (mut stream, mut frames) =

@@ -1,9 +1,9 @@
-//! Ranks that ask each other, over real sockets and over a network in memory.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+//! Samples between ranks, over real sockets and over a network in memory.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
-mod asking;
 mod budgets;
 mod bursts;
+mod client;
 mod contents;
 mod hostile;
 mod relay;

@@ -1,5 +1,6 @@
-//! Somebody in the middle who has no token: he reads and changes all that passes, recomputes what takes no key, and keeps
-//! what passed on other connections, of other ranks and runs. He can delay and cut, and nothing else.
+//! A man in the middle without the token. It reads and changes all traffic, recomputes checksums
+//! without keys, and keeps frames of other connections, ranks and runs. It can delay and cut, and
+//! nothing else.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,18 +16,18 @@ use futures::StreamExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
-use crate::support::{How, Node, Shelf, batch, identity, samples};
+use crate::support::{AnswerRule, Node, SampleStore, batch, identity, samples};
 
-/// Bytes of the asker's two handshake messages, and of the answerer's one.
+/// Bytes of the requester's two handshake messages, and of the server's one.
 const HELLO: usize = 92;
 const ANSWER: usize = 112;
 const CONFIRMATION: usize = 16;
 
-/// What the one in the middle does, and what he has seen.
+/// The actions of the man in the middle, and what it has seen.
 struct Middle {
     draw: Draw,
     wire: Wire,
-    /// One frame of so many is changed.
+    /// One of this many frames is changed.
     every: u64,
     changed: u64,
     seen: Vec<Vec<u8>>,
@@ -39,7 +40,7 @@ impl Middle {
         Arc::new(Mutex::new(Self { draw, wire, every, changed: 0, seen: Vec::new() }))
     }
 
-    /// Bytes before the payload of a frame, or of a record.
+    /// Bytes before the payload of a frame or record.
     fn head(&self) -> usize {
         match self.wire {
             Wire::Authenticated => HEADER + 40,
@@ -55,7 +56,7 @@ impl Middle {
         }
     }
 
-    /// Makes everything right that takes no key.
+    /// Recomputes checksums that need no key.
     fn recompute(&self, frame: &mut [u8]) {
         if self.wire != Wire::Sealed && frame.len() >= self.head() {
             let check = crc32c::crc32c(&frame[self.head()..]);
@@ -69,7 +70,7 @@ impl Middle {
         self.draw.below(bound.max(1) as u64) as usize
     }
 
-    /// What is passed on of a frame, and what is sent back.
+    /// The bytes to pass on for a frame, and the bytes to send back.
     fn pass(&mut self, frame: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
         if self.seen.len() < 500 {
             self.seen.push(frame.clone());
@@ -99,17 +100,17 @@ impl Middle {
                 let (at, value) = (self.below(head.min(44)), self.draw.below(256) as u8);
                 wrong[at] = value;
             }
-            // Again, left out, sent back, replaced by one that he has kept.
+            // Repeated, dropped, sent back, replaced by an earlier frame.
             3 => return ([&frame[..], &frame].concat(), Vec::new()),
             4 => return (Vec::new(), Vec::new()),
             5 => return (frame.clone(), frame),
             6 => return (other, Vec::new()),
-            // The payload of another, of the same length; the tags of another.
+            // The payload of another frame of the same length, or its tags.
             7 if other.len() == frame.len() => wrong[head..].copy_from_slice(&other[head..]),
             8 if head > HEADER && other.len() >= head => {
                 wrong[HEADER..head].copy_from_slice(&other[HEADER..head])
             }
-            // Cut in the middle, and one kept after it.
+            // Cut in the middle, followed by an earlier frame.
             _ => {
                 let at = self.below(wrong.len());
                 wrong.truncate(at);
@@ -136,7 +137,8 @@ async fn put(into: &tokio::sync::Mutex<impl AsyncWrite + Unpin>, bytes: &[u8]) -
 
 type Way = Arc<tokio::sync::Mutex<WriteHalf<Stream>>>;
 
-/// One direction, after its handshake messages of these lengths, each of which may have a bit changed.
+/// One direction, after its handshake messages of these lengths. Each of them may have a changed
+/// bit.
 async fn pump(
     middle: Shared,
     mut from: ReadHalf<Stream>,
@@ -168,7 +170,7 @@ async fn pump(
     }
 }
 
-/// Listens as `relay` and passes each connection on to one of `owners`, the first most of the time.
+/// Listens as `relay` and connects each client to one of `owners`, mostly the first.
 async fn relay(network: Arc<dyn Network>, middle: Shared, owners: Vec<Address>) -> Address {
     let mut listener = network.listen(&Address::tcp("relay", 0)).await.unwrap();
     let address = listener.address().clone();
@@ -192,7 +194,7 @@ async fn relay(network: Arc<dyn Network>, middle: Shared, owners: Vec<Address>) 
                 &[HELLO, CONFIRMATION],
             );
             let back = pump(Arc::clone(&middle), from_owner, to_asker, to_owner, &[ANSWER]);
-            // Both ends are cut when one is.
+            // Both ends are closed when one is.
             tokio::spawn(async move {
                 tokio::select! {
                     _ = there => {}
@@ -208,47 +210,50 @@ fn other_run() -> RunId {
     RunId::new(Nonce::new([2; 16]), &[])
 }
 
-/// Samples of the same ids and lengths as [`samples`], with other bytes.
+/// Samples with the ids and lengths of [`samples`], and other bytes.
 fn other_samples(known: &[Known], seed: u64) -> Vec<Known> {
     let names: Vec<_> = known.iter().map(|known| (&*known.object.path, known.object.size)).collect();
     Known::generate(seed, names)
 }
 
-/// Three owners: one that is asked, another rank of its run, and its own rank in another run.
+/// Three servers: the one that clients expect, another rank of its run, and the same rank in
+/// another run.
 async fn owners(world: &Simulated, known: &[Known], settings: Settings) -> [Node; 3] {
-    let shelf = |known: &[Known]| Shelf::new(known, |_, _| How::Now);
+    let store = |known: &[Known]| SampleStore::new(known, |_, _| AnswerRule::Now);
     let at = |host: &str| [Address::tcp(host, 0)];
-    let (second, third) = (shelf(&other_samples(known, 6)), shelf(&other_samples(known, 7)));
+    let (second, third) = (store(&other_samples(known, 6)), store(&other_samples(known, 7)));
     [
-        Node::new(&world.host("one"), 0, &at("one"), settings, shelf(known)).await,
+        Node::new(&world.host("one"), 0, &at("one"), settings, store(known)).await,
         Node::new(&world.host("two"), 2, &at("two"), settings, second).await,
         Node::with_identity(&world.host("three"), identity(0), other_run(), &at("three"), settings, third)
             .await,
     ]
 }
 
-/// What askers got through a relay until he has changed so many frames: right bytes, wrong bytes, errors.
+/// What clients received through a relay until it has changed this many frames: right bytes, wrong
+/// bytes, errors.
 async fn through_a_relay(draw: Draw, wire: Wire, every: u64, changes: u64) -> (u64, u64, u64) {
     let world = Simulated::new(draw.seed);
     let settings = Settings { wire, ..Settings::default() };
     let known = samples(6, 1000);
     let nodes = owners(&world, &known, settings).await;
     let askers = [
-        Node::new(&world.host("asker"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await,
+        Node::new(&world.host("asker"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now))
+            .await,
         Node::with_identity(
             &world.host("asker"),
             identity(1),
             other_run(),
             &[],
             settings,
-            Shelf::new(&[], |_, _| How::Now),
+            SampleStore::new(&[], |_, _| AnswerRule::Now),
         )
         .await,
     ];
     let middle = Middle::shared(draw, wire, every);
     let addresses =
         |first: usize| (0..3).map(|at| nodes[(first + at) % 3].server.addresses()[0].clone()).collect();
-    // To each of the three owners, by an asker of its run, with the bytes that it has.
+    // Requests to each of the three servers, by a client of its run, for the bytes it has.
     let contents = [known.clone(), other_samples(&known, 6), other_samples(&known, 7)];
     let mut ways = Vec::new();
     for (at, (asker, rank)) in [(0, 0), (0, 2), (1, 0)].into_iter().enumerate() {
@@ -293,7 +298,7 @@ async fn relay_of_sealed_samples_delivers_no_wrong_byte() {
     assert!(right > 100 && failed > 100, "{right} came, {failed} did not");
 }
 
-/// The same relay where nothing takes a key: so it can do what the others withstand.
+/// The same relay without keyed protection: it can do what the other modes prevent.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-35
 async fn relay_of_checksummed_samples_can_change_them() {
@@ -301,7 +306,7 @@ async fn relay_of_checksummed_samples_can_change_them() {
     assert!(wrong > 100, "{wrong}");
 }
 
-/// A relay that changes nothing is a cable.
+/// A relay that changes nothing has no effect.
 #[tokio::test(start_paused = true)]
 async fn relay_that_changes_nothing_is_not_noticed() {
     for wire in [Wire::Authenticated, Wire::Sealed] {
@@ -309,7 +314,9 @@ async fn relay_that_changes_nothing_is_not_noticed() {
         let settings = Settings { wire, ..Settings::default() };
         let known = samples(6, 20_000);
         let nodes = owners(&world, &known, settings).await;
-        let asker = Node::new(&world.host("asker"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+        let asker =
+            Node::new(&world.host("asker"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now))
+                .await;
         let middle = Middle::shared(Draw::of(1), wire, u64::MAX >> 8);
         let owner = vec![nodes[0].server.addresses()[0].clone()];
         let address = relay(world.host("relay"), Arc::clone(&middle), owner).await;
@@ -322,10 +329,10 @@ async fn relay_that_changes_nothing_is_not_noticed() {
     }
 }
 
-/// Messages of a meeting through the relay: each that arrives is the one that was sent, in its turn.
+/// Rendezvous messages through the relay: each that arrives is the next one that was sent.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-35
-async fn relay_of_a_meeting_delivers_no_other_message() {
+async fn relay_of_a_rendezvous_delivers_no_other_message() {
     let draw = Draw::new();
     let world = Simulated::new(draw.seed);
     let mut servers = Vec::new();
@@ -335,12 +342,12 @@ async fn relay_of_a_meeting_delivers_no_other_message() {
         let settings = Settings::default();
         servers.push(Server::start(&runtime, identity(rank), vec![listener], settings, Arc::default()));
     }
-    let source: Arc<dyn Serve> = Shelf::new(&[], |_, _| How::Now);
+    let source: Arc<dyn Serve> = SampleStore::new(&[], |_, _| AnswerRule::Now);
     servers[0].serve(Arc::downgrade(&source));
     let middle = Middle::shared(draw, Wire::Sealed, 4);
     let owners = servers.iter().map(|server| server.addresses()[0].clone()).collect();
     let address = relay(world.host("relay"), Arc::clone(&middle), owners).await;
-    // Each end sends what it got back with one byte more.
+    // Each server returns the message with one byte more.
     for server in &servers {
         let mut meetings = server.meetings().unwrap();
         tokio::spawn(async move {
@@ -367,7 +374,7 @@ async fn relay_of_a_meeting_delivers_no_other_message() {
                 connection.send(number, bytes.clone()).await.ok()?;
                 connection.receive(1 << 20).await.ok()?
             };
-            // What is left out is missed by whoever waits.
+            // A dropped message is missed by its receiver.
             let Ok(Some((what, longer))) = timeout(Duration::from_secs(1), exchange).await else {
                 failed += 1;
                 break;

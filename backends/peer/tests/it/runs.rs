@@ -1,4 +1,5 @@
-//! Samples are exchanged inside one run: on every kind of connection, from its handshake to its last frame.
+//! Samples are exchanged inside one run only: on every kind of connection, from its handshake to
+//! its last frame.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,23 +15,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Handle;
 
 use crate::support::{
-    How, Node, Shelf, WIRES, batch, identity, raw, raw_answer, read_all, read_one, run, samples,
+    AnswerRule, Node, SampleStore, WIRES, batch, identity, raw, raw_answer, read_all, read_one, run, samples,
 };
 
-/// A run that differs from [`run`] in what rank 0 has drawn, and in nothing else.
+/// A run that differs from [`run`] only in rank 0's nonce.
 fn other_run() -> RunId {
     RunId::new(Nonce::new([2; 16]), &[])
 }
 
-/// Every kind of connection that ranks have, with an address to listen at.
+/// Every kind of connection, with an address to listen at.
 fn connections(directory: &Path) -> Vec<(Wire, Address)> {
     let tcp = WIRES.map(|wire| (wire, Address::tcp("127.0.0.1", 0)));
     let unix = (Wire::Authenticated, Address::local(directory.join("rank/0").to_string_lossy()));
     tcp.into_iter().chain([unix]).collect()
 }
 
-fn nothing() -> Arc<Shelf> {
-    Shelf::new(&[], |_, _| How::Now)
+fn nothing() -> Arc<SampleStore> {
+    SampleStore::new(&[], |_, _| AnswerRule::Now)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,8 +42,8 @@ async fn rank_of_another_run_gets_no_sample_on_any_connection() {
     let network: Arc<dyn Network> = Arc::new(System);
     for (wire, address) in connections(directory.path()) {
         let (what, settings) = (format!("{wire} {address}"), Settings { wire, ..Settings::default() });
-        let shelf = Shelf::new(&known, |_, _| How::Now);
-        let owner = Node::new(&network, 0, &[address], settings, shelf).await;
+        let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
+        let owner = Node::new(&network, 0, &[address], settings, store).await;
         let other = Node::with_identity(&network, identity(1), other_run(), &[], settings, nothing()).await;
         for _ in 0..3 {
             let error = read_one(&owner.seen_by(&other), &known[0]).await.unwrap_err();
@@ -57,15 +58,15 @@ async fn rank_of_another_run_gets_no_sample_on_any_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rank_in_no_run_yet_serves_nobody() {
+async fn rank_in_no_run_serves_no_sample() {
     let world = Simulated::new(1);
     let known = samples(2, 1000);
     let listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let counters = Arc::new(Counters::default());
     let server =
         Server::start(&Handle::current(), identity(0), vec![listener], Settings::default(), counters);
-    let shelf: Arc<dyn Serve> = Shelf::new(&known, |_, _| How::Now);
-    server.serve(Arc::downgrade(&shelf));
+    let store: Arc<dyn Serve> = SampleStore::new(&known, |_, _| AnswerRule::Now);
+    server.serve(Arc::downgrade(&store));
     let asker = Node::new(&world.host("two"), 1, &[], Settings::default(), nothing()).await;
     let tier = || asker.asker.remote(Rank(0), server.addresses().to_vec());
     let error = read_one(&tier(), &known[0]).await.unwrap_err().to_string();
@@ -77,10 +78,10 @@ async fn rank_in_no_run_yet_serves_nobody() {
     read_all(&tier(), &known).await;
 }
 
-/// Whoever has the token and says the right words at first, and goes on with another run's frames.
+/// A server with the token and a valid handshake that continues with frames of another run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: RANK-7
-async fn asker_takes_no_frame_of_another_run_on_any_connection() {
+async fn client_rejects_frames_of_another_run_on_any_connection() {
     let directory = tempfile::tempdir().unwrap();
     let known = samples(1, 1000);
     let network: Arc<dyn Network> = Arc::new(System);
@@ -98,7 +99,7 @@ async fn asker_takes_no_frame_of_another_run_on_any_connection() {
             let header = Header::new(Kind::Answer, other_run().tag(), asked.request);
             stream.write_all(&frames.frame(header, Some(key), &content)).await.unwrap();
             stream.flush().await.unwrap();
-            // Until the asker has closed it.
+            // Until the client has closed it.
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest).await;
         });
@@ -111,13 +112,13 @@ async fn asker_takes_no_frame_of_another_run_on_any_connection() {
     }
 }
 
-/// The same from who asks: a question of another run ends its connection.
+/// The same from the client: a request of another run ends its connection.
 #[tokio::test(start_paused = true)]
-async fn server_takes_no_frame_of_another_run() {
+async fn server_rejects_frames_of_another_run() {
     let world = Simulated::new(1);
     let known = samples(1, 1000);
-    let shelf = Shelf::new(&known, |_, _| How::Now);
-    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
+    let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
     let network = world.host("two");
     let (mut stream, mut frames) = raw(&network, &owner.server.addresses()[0], 1, Wire::Authenticated).await;
     let asks = foreread_peer::frame::Ask::encode(std::iter::once(foreread_peer::frame::Ask {

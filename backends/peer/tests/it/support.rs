@@ -1,4 +1,4 @@
-//! Ranks with samples, and what they do when they are asked.
+//! Ranks with samples, and rules for how they answer.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, Purpose, RawFrames, Remote, RunId,
-    Server, Settings, Stream, Token, Wire, handshake,
+    Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, PeerClient, Purpose, RawFrames,
+    RunId, Server, Settings, Stream, Token, Wire, handshake,
 };
 use foreread_tier::{Asked, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, Tier, TierError};
 use foreread_tier_testing::{Known, ReadAll};
@@ -25,44 +25,47 @@ pub fn identity(rank: u32) -> Identity {
     Identity { rank: Rank(rank), job: JOB, token }
 }
 
-/// The run that ranks are in, unless a test says otherwise.
+/// The default run of the tests.
 pub fn run() -> RunId {
     RunId::new(Nonce::new([1; 16]), &[])
 }
 
-/// What a rank does with a question.
+/// How a rank handles a request.
 #[derive(Clone, Copy, Debug)]
-pub enum How {
+pub enum AnswerRule {
     /// Answers at once.
     Now,
-    /// Answers after a time in which it says nothing.
+    /// Answers after a time without an acknowledgement.
     Silently(Duration),
-    /// Says that it reads, and answers after a time.
+    /// Acknowledges, and answers after a time.
     Reading(Duration),
-    /// Never says anything.
+    /// Never replies.
     Never,
     /// Fails.
     Fails(ErrorKind),
 }
 
-type Rule = Box<dyn Fn(Rank, &Asked) -> How + Send + Sync>;
+type Rule = Box<dyn Fn(Rank, &Asked) -> AnswerRule + Send + Sync>;
 
 /// A rank's samples.
-pub struct Shelf {
+pub struct SampleStore {
     samples: HashMap<SampleKey, Bytes>,
     rule: Rule,
-    /// Answers that somebody still waits for.
+    /// Reads that a caller still waits for.
     pub open: Arc<AtomicUsize>,
 }
 
-impl fmt::Debug for Shelf {
+impl fmt::Debug for SampleStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shelf").field("samples", &self.samples.len()).finish_non_exhaustive()
+        f.debug_struct("SampleStore").field("samples", &self.samples.len()).finish_non_exhaustive()
     }
 }
 
-impl Shelf {
-    pub fn new(known: &[Known], rule: impl Fn(Rank, &Asked) -> How + Send + Sync + 'static) -> Arc<Self> {
+impl SampleStore {
+    pub fn new(
+        known: &[Known],
+        rule: impl Fn(Rank, &Asked) -> AnswerRule + Send + Sync + 'static,
+    ) -> Arc<Self> {
         let samples = known.iter().map(|known| (known.key, known.content.clone())).collect();
         Arc::new(Self { samples, rule: Box::new(rule), open: Arc::default() })
     }
@@ -87,38 +90,38 @@ impl Drop for Open {
     }
 }
 
-impl Serve for Shelf {
+impl Serve for SampleStore {
     fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving {
         let one = |asked: Asked| {
             let tag = asked.tag;
             let held = self.samples.get(&asked.key).cloned();
-            let result = held.ok_or_else(|| TierError::new(ErrorKind::Absent, "shelf"));
+            let result = held.ok_or_else(|| TierError::new(ErrorKind::Absent, "store"));
             let open = Open::new(&self.open);
             let done = move |result| {
                 drop(open);
                 Served::Done { tag, result }
             };
             match (self.rule)(from, &asked) {
-                How::Now => stream::iter([done(result)]).boxed(),
-                How::Fails(kind) => {
-                    let error = TierError::new(kind, "shelf").with_detail("on command");
+                AnswerRule::Now => stream::iter([done(result)]).boxed(),
+                AnswerRule::Fails(kind) => {
+                    let error = TierError::new(kind, "store").with_detail("on command");
                     stream::iter([done(Err(error))]).boxed()
                 }
-                How::Never => {
+                AnswerRule::Never => {
                     let pending = async move {
                         let _held = done;
                         std::future::pending().await
                     };
                     stream::once(pending).boxed()
                 }
-                How::Silently(time) => {
+                AnswerRule::Silently(time) => {
                     let answer = async move {
                         sleep(time).await;
                         done(result)
                     };
                     stream::once(answer).boxed()
                 }
-                How::Reading(time) => {
+                AnswerRule::Reading(time) => {
                     let answer = async move {
                         sleep(time).await;
                         done(result)
@@ -131,11 +134,11 @@ impl Serve for Shelf {
     }
 }
 
-/// A rank that answers and asks.
+/// A rank that serves and requests samples.
 pub struct Node {
     pub server: Server,
     pub asker: Asker,
-    pub shelf: Arc<Shelf>,
+    pub store: Arc<SampleStore>,
     rank: Rank,
 }
 
@@ -150,9 +153,9 @@ impl Node {
         rank: u32,
         listen: &[Address],
         settings: Settings,
-        shelf: Arc<Shelf>,
+        store: Arc<SampleStore>,
     ) -> Self {
-        Self::with_identity(network, identity(rank), run(), listen, settings, shelf).await
+        Self::with_identity(network, identity(rank), run(), listen, settings, store).await
     }
 
     pub async fn with_identity(
@@ -161,7 +164,7 @@ impl Node {
         run: RunId,
         listen: &[Address],
         settings: Settings,
-        shelf: Arc<Shelf>,
+        store: Arc<SampleStore>,
     ) -> Self {
         let mut listeners = Vec::new();
         for address in listen {
@@ -174,15 +177,15 @@ impl Node {
         let rank = identity.rank;
         let server = Server::start(&runtime, identity, listeners, settings, counters);
         server.enter(run);
-        let source: Arc<dyn Serve> = shelf.clone();
+        let source: Arc<dyn Serve> = store.clone();
         server.serve(Arc::downgrade(&source));
-        Self { server, asker, shelf, rank }
+        Self { server, asker, store, rank }
     }
 
-    /// Waits until it holds nothing for anybody: what an answer holds is let go when its write returns, and by then it may
-    /// have arrived already.
+    /// Waits until it holds nothing. A response is released when its write returns, and may have
+    /// arrived before.
     pub async fn rests(&self) {
-        let held = || (self.server.in_use(), self.shelf.open());
+        let held = || (self.server.in_use(), self.store.open());
         for _ in 0..1000 {
             if held() == (0, 0) {
                 return;
@@ -192,8 +195,8 @@ impl Node {
         panic!("{:?} bytes and answers are held ten seconds after the last", held());
     }
 
-    /// This node as `other` sees it.
-    pub fn seen_by(&self, other: &Self) -> Arc<Remote> {
+    /// This node as a tier of `other`.
+    pub fn seen_by(&self, other: &Self) -> Arc<PeerClient> {
         other.asker.remote(self.rank, self.server.addresses().to_vec())
     }
 }
@@ -208,8 +211,8 @@ pub fn batch(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
     known.iter().zip(0..).map(|(known, tag)| known.whole(tag)).collect()
 }
 
-/// Reads all of `known`, each of which comes and is right.
-pub async fn read_all(tier: &Remote, known: &[Known]) {
+/// Reads all of `known` and checks the bytes.
+pub async fn read_all(tier: &PeerClient, known: &[Known]) {
     let mut answers = tier.read_all(batch(known));
     let mut count = 0;
     while let Some(answer) = answers.next().await {
@@ -224,14 +227,14 @@ pub async fn read_all(tier: &Remote, known: &[Known]) {
 }
 
 /// Reads one sample.
-pub async fn read_one(tier: &Remote, known: &Known) -> Result<Bytes, TierError> {
+pub async fn read_one(tier: &PeerClient, known: &Known) -> Result<Bytes, TierError> {
     tier.read(Arc::new(known.whole(3))).await
 }
 
-/// Every kind of connection between nodes.
+/// Every protection of connections between nodes.
 pub const WIRES: [Wire; 3] = [Wire::Authenticated, Wire::Sealed, Wire::Checksummed];
 
-/// A connection that has proved itself, on which the test says what it likes.
+/// An authenticated connection on which the test sends its own frames.
 pub async fn raw(
     network: &Arc<dyn Network>,
     address: &Address,
@@ -243,7 +246,7 @@ pub async fn raw(
     handshake::ask(stream, &me, purpose, wire.over(address), None).await.unwrap().0.into_raw()
 }
 
-/// The same at the end that is asked, as rank 0.
+/// The same at the server's end, as rank 0.
 pub async fn raw_answer(listener: &mut dyn Listener, wire: Wire) -> (Stream, RawFrames) {
     let (stream, from) = listener.accept().await.unwrap();
     let (me, offer, spoke) = (identity(0), Offer::new(wire.over(listener.address())), AtomicBool::new(false));

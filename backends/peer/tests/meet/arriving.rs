@@ -1,4 +1,4 @@
-//! Who comes when, twice, or never.
+//! Ranks that come in any order, twice, or never.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::{DEADLINE, Job, all, begin, compare};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// From the first second to the last word, with ranks that come `wait` after the beginning.
+/// A whole run, with ranks that come after `wait`.
 async fn run(size: u32, wait: impl Fn(u32) -> Duration) {
     let job = Job::new(size);
     let stores = job.stores();
@@ -46,7 +46,7 @@ async fn one_rank_meets_itself() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-14
-async fn a_rank_that_never_comes_is_named_on_every_rank() {
+async fn missing_rank_is_named_on_every_rank() {
     let job = Job::new(5);
     let began = Instant::now();
     let here = [0, 1, 2, 4].map(|rank| job.spawn(rank, SECOND * rank, |joined| async move { joined.err() }));
@@ -60,7 +60,7 @@ async fn a_rank_that_never_comes_is_named_on_every_rank() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_rank_0_the_others_say_where_they_looked() {
+async fn missing_rank_0_error_names_the_searched_address() {
     let job = Job::new(3);
     let began = Instant::now();
     let here = [1, 2].map(|rank| job.spawn(rank, Duration::ZERO, |joined| async move { joined.err() }));
@@ -73,7 +73,7 @@ async fn without_rank_0_the_others_say_where_they_looked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_waited_for_is_shown_on_every_rank() {
+async fn progress_is_shown_on_every_rank() {
     let job = Job::new(4);
     let shown: Vec<_> = (0..3).map(|_| Arc::new(Mutex::new(Vec::new()))).collect();
     let ranks: Vec<_> = (0..3)
@@ -96,12 +96,12 @@ async fn what_is_waited_for_is_shown_on_every_rank() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_process_of_a_rank_is_refused_and_the_first_goes_on() {
+async fn second_process_of_a_rank_is_refused_and_the_first_continues() {
     let job = Job::new(3);
     let stores = job.stores();
     let ranks = [0, 1, 2].map(|rank| {
         let stores = stores.clone();
-        // The last comes late, so that all still wait when the double one comes.
+        // The last rank comes late, so that all still wait when the duplicate comes.
         job.spawn(rank, SECOND * 10 * (rank / 2), move |joining| async move {
             let group = begin(joining.unwrap(), &stores).await.unwrap();
             tokio::time::sleep(SECOND * 20).await;
@@ -116,20 +116,23 @@ async fn a_second_process_of_a_rank_is_refused_and_the_first_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_rank_0_is_refused() {
+async fn second_rank_0_is_refused() {
     let job = Job::new(2);
     let first = job.spawn(0, Duration::ZERO, |joined| async move { joined });
     let second = job.spawn(0, SECOND, |joined| async move { joined.err() });
     let error = second.await.unwrap().unwrap();
-    // Here it is one process that plays both.
-    assert!(error.to_string().contains(" is rank 0 twice: another of its loaders meets there"), "{error}");
+    // One process plays both here.
+    assert!(
+        error.to_string().contains(" is rank 0 twice: another of its loaders meets at the same address"),
+        "{error}"
+    );
     let other = job.spawn(1, Duration::ZERO, |joined| async move { joined });
     let (first, other) = (first.await.unwrap(), other.await.unwrap());
     assert!(first.is_ok() && other.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_port_that_another_program_has_is_passed_over() {
+async fn port_of_another_program_is_skipped() {
     let job = Job::new(3);
     let taken = foreread_peer::Address::tcp("r0", 7000);
     let mut another = job.network.host("r0").listen(&taken).await.unwrap();
@@ -146,7 +149,7 @@ async fn a_port_that_another_program_has_is_passed_over() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-15
-async fn other_token_is_shown_at_once_and_ends_its_rank_after_a_minute() {
+async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
     let job = Job::new(3);
     let shown = Arc::new(Mutex::new(Vec::new()));
     let began = Instant::now();
@@ -157,29 +160,30 @@ async fn other_token_is_shown_at_once_and_ends_its_rank_after_a_minute() {
             Settings { deadline: SECOND * 300, progress: Box::new(progress), ..job.settings(rank) };
         tokio::spawn(async move { Joining::join(settings).await.err() })
     });
-    // However long the deadline is, and no longer than that.
+    // Independent of the deadline, and no longer than that.
     let mut strange = Vec::new();
     for deadline in [SECOND * 300, DEADLINE / 2] {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let lines = Arc::clone(&told);
+        let shown_lines = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&shown_lines);
         let progress = move |waiting: &_| lines.lock().unwrap().push((began.elapsed(), format!("{waiting}")));
         let settings =
             Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(2) };
         let settings = Settings { deadline, progress: Box::new(progress), ..settings };
         let joined = async move { (Joining::join(settings).await.err(), began.elapsed()) };
-        strange.push((deadline, told, tokio::spawn(joined)));
+        strange.push((deadline, shown_lines, tokio::spawn(joined)));
     }
-    for (deadline, told, joined) in strange {
+    for (deadline, shown_lines, joined) in strange {
         let (error, after) = joined.await.unwrap();
         let error = error.unwrap();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
-        let line = "rank 2 has another token than rank 0 at r0:7000: give all ranks the same FOREREAD_TOKEN";
+        let line = "rank 2 has another token than rank 0 at r0:7000: give all ranks the same \
+             FOREREAD_TOKEN";
         assert_eq!(error.to_string(), line);
         let least = deadline.min(SECOND * 60);
         assert!((least..least + SECOND * 3).contains(&after), "{after:?} of {deadline:?}");
-        let (first, said) = told.lock().unwrap()[0].clone();
-        assert!(first < SECOND, "{first:?}: {said}");
-        assert!(said.contains("who answers at r0:7000 has another token (FOREREAD_TOKEN)"), "{said}");
+        let (first, expected) = shown_lines.lock().unwrap()[0].clone();
+        assert!(first < SECOND, "{first:?}: {expected}");
+        assert!(expected.contains("the process at r0:7000 has another token (FOREREAD_TOKEN)"), "{expected}");
     }
     let came = "it came with another token (FOREREAD_TOKEN) and says to be rank 2";
     for error in all(here).await {
@@ -194,36 +198,36 @@ async fn other_token_is_shown_at_once_and_ends_its_rank_after_a_minute() {
     }
 }
 
-/// What somebody says who sits at a port before rank 0 listens there.
-async fn stranger(mut stream: foreread_peer::Stream, says: &str) {
+/// A process without the token that listens at a port before rank 0 does.
+async fn unauthenticated_peer(mut stream: foreread_peer::Stream, reply: &str) {
     let mut hello = [0; 100];
     let Ok(1..) = stream.read(&mut hello).await else { return };
     let mut challenge = [0; 40];
     challenge[..5].copy_from_slice(b"FRDH\x04");
-    match says {
+    match reply {
         "another version" => challenge[4] = 9,
         "another token" => challenge[5] = 3,
         "nonsense" => challenge.fill(7),
         "nothing" => return tokio::time::sleep(SECOND * 1000).await,
         _ => {}
     }
-    // Whoever is gone has heard enough.
+    // The other end may be closed.
     let _ = stream.write_all(&challenge).await;
     let _ = stream.read(&mut hello).await;
 }
 
-/// Anybody can say so; what ends a rank is that rank 0 is nowhere at the deadline.
+/// Its replies can be forged. A rank fails only if rank 0 cannot be found before the deadline.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-15
-async fn stranger_on_a_port_before_rank_0_comes_ends_nobody() {
-    for says in ["another version", "another token", "nonsense", "nothing", "good-bye"] {
+async fn unauthenticated_listener_before_rank_0_ends_no_rank() {
+    for reply in ["another version", "another token", "nonsense", "nothing", "good-bye"] {
         for port in [7000, 7001] {
             let job = Job::new(3);
             let at = foreread_peer::Address::tcp("r0", port);
             let mut listener = job.network.host("r0").listen(&at).await.unwrap();
             let sits = tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(stranger(stream, says));
+                    tokio::spawn(unauthenticated_peer(stream, reply));
                 }
             });
             let stores = job.stores();
@@ -232,12 +236,12 @@ async fn stranger_on_a_port_before_rank_0_comes_ends_nobody() {
                     let stores = stores.clone();
                     let wait = if rank == 0 { SECOND * 20 } else { Duration::ZERO };
                     job.spawn(rank, wait, move |joining| async move {
-                        let joining = joining.map_err(|error| format!("{says} at {port}: {error}"));
+                        let joining = joining.map_err(|error| format!("{reply} at {port}: {error}"));
                         begin(joining.unwrap(), &stores).await.unwrap().leave(DEADLINE).await
                     })
                 })
                 .collect();
-            assert!(all(ranks).await.iter().all(|left| *left == Left::Together), "{says}");
+            assert!(all(ranks).await.iter().all(|left| *left == Left::Together), "{reply}");
             sits.abort();
         }
     }
@@ -251,14 +255,15 @@ async fn other_version_in_rank_0s_place_is_named_at_the_deadline() {
     let mut listener = job.network.host("r0").listen(&at).await.unwrap();
     let sits = tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(stranger(stream, "another version"));
+            tokio::spawn(unauthenticated_peer(stream, "another version"));
         }
     });
     let began = Instant::now();
     let error = Joining::join(job.settings(1)).await.unwrap_err();
     assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
-    let said = "the last attempt: r0:7000: it speaks version 9 between ranks, this program 4: run one version on all ranks";
-    assert!(error.to_string().contains(said), "{error}");
+    let expected = "the last attempt: r0:7000: it speaks version 9 between ranks, this program 4: run one \
+         version on all ranks";
+    assert!(error.to_string().contains(expected), "{error}");
     sits.abort();
 }
 
@@ -274,20 +279,20 @@ async fn rank_of_another_version_is_named_by_rank_0() {
     let hello = [b"FRDH\x03\x02\0\0\x01\0\0\0", &of_job[..], &[7; 72]].concat();
     stream.write_all(&hello).await.unwrap();
     let error = first.await.unwrap();
-    let said = "it speaks version 3 between ranks, this program 4: run one version on all ranks";
-    assert!(error.contains("rank 1 of 2 did not come") && error.contains(said), "{error}");
+    let expected = "it speaks version 3 between ranks, this program 4: run one version on all ranks";
+    assert!(error.contains("rank 1 of 2 did not come") && error.contains(expected), "{error}");
 }
 
-/// A process that tried to be a rank long ago does not make the rank's own restart a second one.
+/// A process that once claimed a rank does not make the rank's own restart a duplicate.
 #[tokio::test(start_paused = true)]
-async fn restarted_rank_is_let_in_though_another_claimed_its_place() {
+async fn restarted_rank_is_admitted_after_another_claim() {
     let job = Job::new(3);
     let groups = job.start().await;
     let double = job.spawn(1, Duration::ZERO, |joined| async move { joined.err() });
     tokio::time::sleep(SECOND * 3).await;
     double.abort();
     tokio::time::sleep(SECOND * 60).await;
-    // Its machine dies without a word, and another one starts it again before that shows.
+    // Its machine dies without notice, and another one restarts the rank before that is detected.
     job.network.cut("r0", "r1");
     tokio::time::sleep(SECOND).await;
     let settings = Settings { network: job.network.host("another"), ..job.settings(1) };
@@ -295,9 +300,9 @@ async fn restarted_rank_is_let_in_though_another_claimed_its_place() {
     assert_eq!(again.run(), groups[0].run());
 }
 
-/// Another job's rank 0 has the first port, by the same name: the ranks go on to the next.
+/// Another job's rank 0 has the first port of the same name: the ranks try the next.
 #[tokio::test(start_paused = true)]
-async fn a_port_where_another_token_is_wanted_is_passed_over() {
+async fn port_of_a_job_with_another_token_is_skipped() {
     let job = Job::new(3);
     let other = Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(0) };
     let other = tokio::spawn(async move { Joining::join(other).await.err() });
@@ -309,7 +314,7 @@ async fn a_port_where_another_token_is_wanted_is_passed_over() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-9
-async fn connections_that_break_while_ranks_meet_are_made_again() {
+async fn broken_connections_of_a_rendezvous_are_reconnected() {
     let job = Job::new(4);
     let stores = job.stores();
     let ranks: Vec<_> = (0..4)
@@ -329,7 +334,7 @@ async fn connections_that_break_while_ranks_meet_are_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rank_that_gives_up_ends_all_with_its_reason() {
+async fn rank_that_gives_up_ends_all_ranks_with_its_reason() {
     let job = Job::new(4);
     let ranks: Vec<_> = (0..4)
         .map(|rank| {
@@ -352,7 +357,7 @@ async fn a_rank_that_gives_up_ends_all_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rank_that_ends_without_a_word_does_not_keep_the_others() {
+async fn rank_that_ends_silently_does_not_delay_the_others() {
     for who in [0, 2] {
         let job = Job::new(4);
         let began = Instant::now();
@@ -362,7 +367,7 @@ async fn a_rank_that_ends_without_a_word_does_not_keep_the_others() {
                     match joining {
                         Ok(_) if rank == who => None,
                         Ok(mut joining) => compare(&mut joining, Vec::new()).await.err(),
-                        // Rank 0 may be gone again before all know that all are there.
+                        // Rank 0 may be gone before all ranks have received the roster.
                         Err(error) => Some(error),
                     }
                 })
@@ -378,9 +383,10 @@ async fn a_rank_that_ends_without_a_word_does_not_keep_the_others() {
     }
 }
 
-/// A rank whose process, or cable, is gone before the start: nobody waits for the whole deadline.
+/// The process or cable of a rank is gone before the start: the others do not wait for the whole
+/// deadline.
 #[tokio::test(start_paused = true)]
-async fn a_rank_that_was_here_and_is_gone_is_named_soon_on_every_rank() {
+async fn disconnected_rank_is_named_soon_on_every_rank() {
     let job = Job::new(4);
     let began = Instant::now();
     let shown = Arc::new(Mutex::new(Vec::new()));
@@ -403,23 +409,23 @@ async fn a_rank_that_was_here_and_is_gone_is_named_soon_on_every_rank() {
         assert_eq!(error.kind(), MeetErrorKind::Deadline, "{error}");
         let who = if rank == 1 { "rank 0 (process " } else { "rank 1 (process " };
         assert!(error.to_string().starts_with(who), "{error}");
-        assert!(error.to_string().contains("was here and is gone"), "{error}");
+        assert!(error.to_string().contains("was connected and is gone"), "{error}");
     }
     assert!(began.elapsed() < SECOND * 60, "{:?}", began.elapsed());
     let shown = shown.lock().unwrap();
     for rank in 0..4 {
         let who = if rank == 1 { "rank 0 (process " } else { "rank 1 (process " };
         let start = format!("{rank}: waiting for rank {} (", u32::from(rank != 1));
-        let said =
+        let expected =
             |line: &&String| line.starts_with(&start) && line.contains(who) && line.contains("is gone");
-        assert!(shown.iter().filter(said).count() > 10, "{shown:?}");
+        assert!(shown.iter().filter(expected).count() > 10, "{shown:?}");
     }
 }
 
-/// A listing may take much longer than ranks wait for each other, as long as somebody says that it goes on.
+/// A listing may take much longer than the deadline, as long as progress is reported.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-14
-async fn work_that_goes_on_is_waited_for() {
+async fn progressing_work_is_waited_for() {
     let job = Job::new(3);
     let ranks: Vec<_> = (0..3)
         .map(|rank| {
@@ -441,7 +447,7 @@ async fn work_that_goes_on_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rank_that_hangs_at_a_step_is_named() {
+async fn rank_that_hangs_at_a_step_is_named() {
     let job = Job::new(3);
     let ranks: Vec<_> = (0..3)
         .map(|rank| {
@@ -461,9 +467,9 @@ async fn a_rank_that_hangs_at_a_step_is_named() {
     }
 }
 
-/// Rank 0 is gone when a rank speaks again that has computed meanwhile.
+/// Rank 0 is gone when a rank sends again after a long computation.
 #[tokio::test(start_paused = true)]
-async fn rank_that_was_busy_hears_why_the_meeting_ended() {
+async fn busy_rank_receives_the_reason_of_the_end() {
     let job = Job::new(3);
     let first = job.spawn(0, Duration::ZERO, |joining| async {
         compare(&mut joining.unwrap(), Vec::new()).await.unwrap_err().to_string()

@@ -1,4 +1,4 @@
-//! Catalogs on their way, where connections break, ranks are slow, or rank 0 has lost its file.
+//! Catalog transfers with broken connections, slow ranks, or a rank 0 that has lost its file.
 
 use std::io;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::support::{Job, all, compare};
 
 const ON_NODE: u32 = 4;
 
-/// The second node's first rank, which gets the catalog for its node.
+/// The second node's first rank, the relay of its node.
 const RELAY: u32 = ON_NODE;
 
 fn catalog() -> Bytes {
     (0..4 << 20).map(|at| (at % 251) as u8).collect::<Vec<_>>().into()
 }
 
-/// The ranks of such a job, and what rank 0 has counted, from the share with rank 0's `bulks` on.
+/// The ranks of such a job and rank 0's counters, starting with the share of rank 0's `bulks`.
 fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     job: &Job,
     bulks: &[Bulk],
@@ -42,7 +42,7 @@ fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     (ranks.collect(), counters)
 }
 
-/// Takes the catalog and goes on to where all come, until when each has to last.
+/// Takes the catalog and continues to a common step.
 async fn take(mut joining: Joining) -> Result<Joining, MeetError> {
     let bulks = joining.bulks(vec![None]).await?;
     assert!(joining.rank().0 == 0 || bulks == [Some(catalog())]);
@@ -52,7 +52,7 @@ async fn take(mut joining: Joining) -> Result<Joining, MeetError> {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
-async fn relay_whose_connection_breaks_while_the_catalog_comes_gets_it_again() {
+async fn relay_that_loses_its_connection_gets_the_catalog_again() {
     let job = Job::new(2 * ON_NODE);
     let relay = format!("r{RELAY}");
     job.network.delay("r0", &relay, Duration::from_millis(10));
@@ -61,7 +61,7 @@ async fn relay_whose_connection_breaks_while_the_catalog_comes_gets_it_again() {
         if joining.rank().0 == RELAY {
             let (network, relay) = (network.clone(), relay.clone());
             tokio::spawn(async move {
-                // Of the 640 ms that it takes.
+                // Of the 640 ms that the transfer takes.
                 sleep(Duration::from_millis(200)).await;
                 network.sever("r0", &relay);
             });
@@ -72,7 +72,7 @@ async fn relay_whose_connection_breaks_while_the_catalog_comes_gets_it_again() {
     assert_eq!(counters.read().bulks, 2 + 1, "one for each node, and the one that was lost");
 }
 
-/// It takes longer than a relay may be silent.
+/// The transfer takes longer than the relay timeout.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
 async fn relay_that_gets_the_catalog_slowly_is_waited_for() {
@@ -88,7 +88,8 @@ async fn relay_that_gets_the_catalog_slowly_is_waited_for() {
     assert_eq!(counters.read().bulks, 2);
 }
 
-/// A rank whose connection to rank 0 broke while it waited at its relay counted as gone, and ended the meeting.
+/// A rank whose connection to rank 0 broke while it waited at its relay counted as gone, and ended
+/// the rendezvous.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
 async fn rank_that_waits_at_its_relay_keeps_its_connection_to_rank_0() {
@@ -111,7 +112,7 @@ async fn rank_that_waits_at_its_relay_keeps_its_connection_to_rank_0() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
-async fn catalog_that_rank_0_cannot_read_any_more_ends_the_meeting_with_the_reason() {
+async fn unreadable_catalog_ends_the_rendezvous_with_the_reason() {
     let job = Job::new(2 * ON_NODE);
     let bulk = Bulk::on_request(9, || Err(io::Error::other("it was overwritten")));
     let (ranks, _) = spawn(&job, &[bulk], |mut joining| async move {
@@ -120,14 +121,14 @@ async fn catalog_that_rank_0_cannot_read_any_more_ends_the_meeting_with_the_reas
             _ => compare(&mut joining, Vec::new()).await.unwrap_err(),
         };
         assert_eq!(error.kind(), MeetErrorKind::Broken);
-        assert!(error.to_string().contains("cannot be read any more: it was overwritten"), "{error}");
+        assert!(error.to_string().contains("can no longer read its catalog: it was overwritten"), "{error}");
     });
     all(ranks).await;
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
-async fn requests_at_about_the_same_time_share_one_read_of_the_catalog() {
+async fn concurrent_requests_share_one_read_of_the_catalog() {
     let job = Job::new(5 * ON_NODE);
     for rank in 1..job.size {
         job.network.delay("r0", &format!("r{rank}"), Duration::from_millis(10));
@@ -143,8 +144,8 @@ async fn requests_at_about_the_same_time_share_one_read_of_the_catalog() {
     assert_eq!((reads.load(Relaxed), counters.read().bulks), (1, 5));
 }
 
-/// The relay has opened the catalog's file, which the others of its node cannot. It is busy with something else until long
-/// after.
+/// The relay has opened the catalog's file, which the others of its node cannot. It is busy until
+/// long after.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
 async fn relay_that_has_the_catalog_file_serves_its_node() {
@@ -185,7 +186,7 @@ async fn relay_whose_catalog_file_vanishes_leaves_its_node_to_rank_0() {
     assert_eq!(counters.read().bulks, u64::from(ON_NODE) - 1);
 }
 
-/// A catalog that rank 0 has listed, next to one in a file that all ranks but one can open.
+/// A listed catalog next to one in a file that all ranks but one can open.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
 async fn catalog_file_next_to_a_listed_catalog_is_not_sent() {
@@ -217,7 +218,7 @@ async fn catalog_file_next_to_a_listed_catalog_is_not_sent() {
     );
 }
 
-/// The first byte of a small catalog takes longer than a relay may be silent.
+/// The first byte of a small catalog takes longer than the relay timeout.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
 async fn relay_that_waits_for_its_first_byte_is_waited_for() {
@@ -228,7 +229,7 @@ async fn relay_that_waits_for_its_first_byte_is_waited_for() {
     let bulk = Bulk::on_request(6, move || Ok(bulk.clone()));
     let (ranks, counters) = spawn(&job, &[bulk], move |mut joining| {
         if joining.rank().0 == RELAY {
-            // There and back are 14 s. The others' deadline is 30 s, of which a relay may be silent for 10 s.
+            // The round trip is 14 s. The deadline is 30 s, and the relay timeout 10 s.
             network.delay("r0", &format!("r{RELAY}"), Duration::from_secs(7));
         }
         let listed = listed.clone();
@@ -243,10 +244,10 @@ async fn relay_that_waits_for_its_first_byte_is_waited_for() {
     assert_eq!(counters.read().bulks, 2, "one for each node");
 }
 
-/// It is there and has other things to do for longer than a relay may be silent.
+/// The relay is connected, and busy for longer than the relay timeout.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
-async fn ranks_get_the_catalog_from_rank_0_where_their_relay_does_not_come_to_it() {
+async fn unresponsive_relay_is_replaced_by_rank_0() {
     let job = Job::new(2 * ON_NODE);
     let (ranks, counters) = spawn(&job, &[Bulk::needed(catalog())], |joining| async move {
         if joining.rank().0 == RELAY {

@@ -1,4 +1,4 @@
-//! Ranks that should be alike and are not.
+//! Ranks with different settings.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::support::{DEADLINE, Job, all, compare, context, words};
 
-/// Every rank's error, which all have to have.
+/// Every rank's error. All must have one.
 async fn errors<F: Future<Output = Option<String>> + Send + 'static>(
     ranks: impl IntoIterator<Item = F>,
 ) -> Vec<String> {
@@ -20,7 +20,7 @@ async fn errors<F: Future<Output = Option<String>> + Send + 'static>(
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_world_size_is_told_to_every_rank() {
+async fn different_world_size_is_reported_on_every_rank() {
     let job = Job::new(4);
     let ranks = (0..4).map(|rank| {
         let mut launched = job.launched(rank);
@@ -29,7 +29,7 @@ async fn another_world_size_is_told_to_every_rank() {
         }
         let settings = job.settings_of(launched);
         async move {
-            // The last comes when the difference is known already.
+            // The last rank comes after the difference is known.
             tokio::time::sleep(Duration::from_secs(u64::from(rank))).await;
             Joining::join(settings).await.err().map(|error| error.to_string())
         }
@@ -42,7 +42,7 @@ async fn another_world_size_is_told_to_every_rank() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-6
-async fn another_version_is_told_to_every_rank() {
+async fn different_version_is_reported_on_every_rank() {
     use foreread_peer::{Token, meet::Settings};
     let job = Job::new(3);
     let ranks = (0..3).map(|rank| {
@@ -62,7 +62,7 @@ async fn another_version_is_told_to_every_rank() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_seed_is_told_to_every_rank() {
+async fn different_seed_is_reported_on_every_rank() {
     let job = Job::new(5);
     let ranks = (0..5).map(|rank| {
         let settings = job.settings(rank);
@@ -80,7 +80,7 @@ async fn another_seed_is_told_to_every_rank() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rank_0_may_be_the_one_that_differs() {
+async fn differing_rank_0_is_reported() {
     let job = Job::new(4);
     let ranks = (0..4).map(|rank| {
         let settings = job.settings(rank);
@@ -97,9 +97,9 @@ async fn rank_0_may_be_the_one_that_differs() {
     }
 }
 
-/// A difference is told although another rank hangs.
+/// A difference is reported although another rank hangs.
 #[tokio::test(start_paused = true)]
-async fn a_difference_does_not_wait_for_who_hangs() {
+async fn difference_is_reported_although_another_rank_hangs() {
     let job = Job::new(4);
     let began = Instant::now();
     let ranks = (0..4).map(|rank| {
@@ -123,7 +123,7 @@ async fn a_difference_does_not_wait_for_who_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ranks_that_take_other_steps_are_told_so() {
+async fn ranks_with_conflicting_steps_fail_with_the_reason() {
     let job = Job::new(3);
     let ranks = (0..3).map(|rank| {
         let (settings, stores) = (job.settings(rank), job.stores());

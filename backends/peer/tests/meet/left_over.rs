@@ -1,4 +1,5 @@
-//! Ranks that an earlier run left over, and ranks of another world size or version, beside a new run at the same place.
+//! Ranks left over by an earlier run, and ranks of another world size or version, during a new run
+//! at the same address.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,15 +10,16 @@ use foreread_types::Fingerprint;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::running::{Holds, ask};
+use crate::running::{RankSamples, ask};
 use crate::support::{DEADLINE, Job, all, begin, compare, context};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What one rank was shown while it waited.
+/// The progress lines of one rank.
 type Shown = Arc<Mutex<Vec<String>>>;
 
-/// The ranks of a later run: rank 0 where the earlier one's was, the others on hosts of their own. Each comes after `wait`.
+/// The ranks of a later run: rank 0 at the earlier one's host, the others on their own hosts. Each
+/// comes after `wait`.
 fn later(job: &Job, wait: impl Fn(u32) -> Duration) -> (Shown, Vec<JoinHandle<Arc<Group>>>) {
     let shown = Shown::default();
     let ranks = (0..job.size).map(|rank| {
@@ -46,7 +48,8 @@ async fn leave(groups: Vec<Arc<Group>>) {
 async fn left_over_rank_gets_no_sample_of_a_later_run() {
     let job = Job::new(2);
     let mut old = job.start().await;
-    let holds: Vec<Arc<dyn Serve>> = [3, 4, 5].map(|text| Arc::new(Holds(text)) as Arc<dyn Serve>).into();
+    let holds: Vec<Arc<dyn Serve>> =
+        [3, 4, 5].map(|text| Arc::new(RankSamples(text)) as Arc<dyn Serve>).into();
     old[0].serve(Arc::downgrade(&holds[0]));
     assert_eq!(ask(&old[1], 0).await.unwrap(), "3:00042");
     drop(old.remove(0));
@@ -72,7 +75,7 @@ async fn left_over_rank_gets_no_sample_of_a_later_run() {
     leave(new).await;
 }
 
-/// Ranks of a new run that have met and not started are in no run yet.
+/// Ranks of a new run that have connected and not started are in no run yet.
 #[tokio::test(start_paused = true)]
 async fn left_over_rank_gets_nothing_before_the_later_run_starts() {
     let job = Job::new(2);
@@ -102,7 +105,7 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
                 job.spawn(rank, Duration::ZERO, move |joining| async move {
                     let group =
                         joining.unwrap().start(Vec::new(), &[bound], &stores, &context()).await.unwrap();
-                    let holds: Arc<dyn Serve> = Arc::new(Holds(rank));
+                    let holds: Arc<dyn Serve> = Arc::new(RankSamples(rank));
                     group.serve(Arc::downgrade(&holds));
                     (group, holds)
                 })
@@ -124,10 +127,10 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-6
-async fn left_over_ranks_that_knock_do_not_end_a_later_meeting() {
+async fn left_over_ranks_do_not_end_a_later_rendezvous() {
     let job = Job::new(4);
     let mut old = job.start().await;
-    // One of them finds the way back only while the later ranks are on their way through the meeting.
+    // One of them reconnects while the later ranks are between steps.
     job.network.cut("r0", "r3");
     drop(old.remove(0));
     sleep(SECOND).await;
@@ -137,19 +140,19 @@ async fn left_over_ranks_that_knock_do_not_end_a_later_meeting() {
     job.network.mend("r0", "r3");
     let new = all(ranks).await;
     let shown = shown.lock().unwrap().clone();
-    let said = |who: &str, rank: u32| {
+    let is_shown = |who: &str, rank: u32| {
         let line = format!("rank 0 was started again while rank {rank} (process ");
         shown.iter().any(|shown| shown.starts_with(who) && shown.contains(&line))
     };
-    assert!(said("0: ", 1) && said("0: ", 2) && said("0: ", 3), "{shown:?}");
-    assert!(said("1: ", 2), "the others are told as well: {shown:?}");
+    assert!(is_shown("0: ", 1) && is_shown("0: ", 2) && is_shown("0: ", 3), "{shown:?}");
+    assert!(is_shown("1: ", 2), "shown on the others as well: {shown:?}");
     leave(new).await;
     drop(old);
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-6
-async fn left_over_rank_that_knocks_between_steps_changes_nothing() {
+async fn left_over_rank_between_steps_changes_nothing() {
     let job = Job::new(3);
     let mut old = job.start().await;
     job.network.cut("r0", "r2");
@@ -177,8 +180,8 @@ async fn left_over_rank_that_knocks_between_steps_changes_nothing() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-6
-async fn stray_rank_of_another_world_size_or_version_ends_itself_alone() {
-    for (size, version, said) in [
+async fn rank_of_another_world_size_or_version_fails_alone() {
+    for (size, version, expected) in [
         (5, "1.0", "differs from rank 0: world size is 5, rank 0's is 3"),
         (3, "2.0", "differs from rank 0: version is 2.0, rank 0's is 1.0"),
     ] {
@@ -199,12 +202,12 @@ async fn stray_rank_of_another_world_size_or_version_ends_itself_alone() {
         let (shown, ranks) = later(&job, |rank| SECOND * 10 * u32::from(rank == 1));
         let (error, ended) = stray.await.unwrap();
         assert_eq!(error.kind(), MeetErrorKind::Differs);
-        assert!(error.to_string().ends_with(said), "{error}");
+        assert!(error.to_string().ends_with(expected), "{error}");
         assert!(ended - began < SECOND * 3);
         leave(all(ranks).await).await;
         let shown = shown.lock().unwrap();
         for rank in ["0: waiting for rank 1 ", "2: waiting for rank 1 "] {
-            let named = shown.iter().filter(|line| line.starts_with(rank) && line.contains(said));
+            let named = shown.iter().filter(|line| line.starts_with(rank) && line.contains(expected));
             assert!(named.count() > 5, "{shown:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Ranks that meet, run and part, over a network in memory and over real sockets.
+//! The rendezvous, the run and its end, over a network in memory and over real sockets.
 
 #![allow(
     clippy::unwrap_used,

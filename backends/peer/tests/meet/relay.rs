@@ -1,4 +1,5 @@
-//! Somebody without the token who listens where the others look for rank 0 first, and passes all on to it.
+//! A man in the middle without the token that listens where ranks look for rank 0 first, and passes
+//! all traffic on to it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,14 +10,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 
 use crate::support::{Job, all, begin};
 
-/// What he sees, and how many bytes he has yet to change.
+/// What it has seen, and how many bytes it has yet to change.
 struct Middle {
     draw: Draw,
     left: u64,
     seen: Vec<u8>,
 }
 
-/// One direction: of every second part that passes a byte is changed, as long as any are to be.
+/// One direction. A byte of every second piece is changed until enough are.
 async fn pump(
     middle: &Mutex<Middle>,
     mut from: impl AsyncRead + Unpin,
@@ -62,7 +63,7 @@ async fn ranks_meet_through_a_relay_that_changes_what_they_say() {
             }
         }
     });
-    // Rank 0 has given way by the time that the others come.
+    // Rank 0 has chosen the next port before the others come.
     let ranks: Vec<_> =
         (0..4)
             .map(|rank| {
@@ -77,8 +78,11 @@ async fn ranks_meet_through_a_relay_that_changes_what_they_say() {
     assert!(groups.iter().all(|group| group.run() == groups[0].run()));
     let middle = middle.lock().unwrap();
     assert!(middle.seen.len() > 500 && middle.left < 2, "{} bytes passed", middle.seen.len());
-    for said in [&b"addresses"[..], b"r1:", b"world_size"] {
-        assert!(!middle.seen.windows(said.len()).any(|part| part == said), "{said:?} can be read");
+    for expected in [&b"addresses"[..], b"r1:", b"world_size"] {
+        assert!(
+            !middle.seen.windows(expected.len()).any(|part| part == expected),
+            "{expected:?} can be read"
+        );
     }
     sits.abort();
 }

@@ -1,4 +1,4 @@
-//! From the start to the end: how far all are, who is lost, who comes back, who leaves.
+//! The run, from start to end: progress, lost ranks, restarted ranks, and leaving.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::{CATALOG, DEADLINE, Job, all, begin, words};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// All leave at once.
+/// All ranks leave at once.
 async fn leave(groups: &[Arc<Group>], deadline: Duration) -> Vec<Left> {
     let leaving = groups.iter().map(|group| {
         let group = Arc::clone(group);
@@ -26,7 +26,7 @@ async fn leave(groups: &[Arc<Group>], deadline: Duration) -> Vec<Left> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_lowest_position_is_the_slowest_ranks() {
+async fn lowest_progress_is_that_of_the_slowest_rank() {
     let job = Job::new(4);
     let groups = job.start().await;
     let mut lowest = groups[0].lowest().unwrap();
@@ -35,14 +35,14 @@ async fn the_lowest_position_is_the_slowest_ranks() {
         groups[rank].progress(100 + rank as u64);
     }
     sleep(SECOND).await;
-    assert_eq!(*lowest.borrow(), 0, "rank 3 has said nothing");
+    assert_eq!(*lowest.borrow(), 0, "rank 3 has expected nothing");
     for at in 1..=50 {
         groups[3].progress(at);
     }
     assert_eq!(*timeout(SECOND, lowest.wait_for(|at| *at == 50)).await.unwrap().unwrap(), 50);
     groups[3].progress(1000);
     assert_eq!(*timeout(SECOND, lowest.wait_for(|at| *at > 50)).await.unwrap().unwrap(), 100);
-    // Said before leaving, heard before the end.
+    // Sent before leaving, received before the end.
     groups.iter().for_each(|group| group.progress(2000));
     leave(&groups, DEADLINE).await;
     assert_eq!(*lowest.borrow(), 2000);
@@ -69,7 +69,7 @@ async fn reports_come_to_rank_0_and_a_lost_ranks_is_missing() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-22
-async fn who_is_done_early_serves_until_all_are() {
+async fn rank_that_is_done_early_serves_until_all_are() {
     let job = Job::new(3);
     let groups = job.start().await;
     let began = Instant::now();
@@ -84,11 +84,11 @@ async fn who_is_done_early_serves_until_all_are() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-22
-async fn a_rank_that_hangs_is_left_behind_at_the_deadline() {
+async fn hanging_rank_is_left_behind_at_the_deadline() {
     let job = Job::new(4);
     let groups = job.start().await;
     let began = Instant::now();
-    // Rank 2 lives and is never done.
+    // Rank 2 is alive and never done.
     let mut rest = groups.clone();
     let hung = rest.remove(2);
     for left in leave(&rest, SECOND * 5).await {
@@ -102,7 +102,7 @@ async fn a_rank_that_hangs_is_left_behind_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rank_that_is_cut_off_is_gone_for_the_others_and_waited_for_no_longer() {
+async fn disconnected_rank_is_gone_and_not_waited_for() {
     let job = Job::new(4);
     let mut groups = job.start().await;
     job.network.cut("r0", "r3");
@@ -117,7 +117,7 @@ async fn a_rank_that_is_cut_off_is_gone_for_the_others_and_waited_for_no_longer(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cable_that_is_mended_brings_the_rank_back() {
+async fn mended_cable_brings_the_rank_back() {
     let job = Job::new(3);
     let groups = job.start().await;
     job.network.cut("r0", "r2");
@@ -133,9 +133,9 @@ async fn a_cable_that_is_mended_brings_the_rank_back() {
     assert_eq!(leave(&groups, DEADLINE).await, [Left::Together, Left::Together, Left::Together]);
 }
 
-/// As when rank 0's process stood still: all the others have lost it by then, and come back at once.
+/// As if rank 0's process was paused: all others have lost it and reconnect at once.
 #[tokio::test(start_paused = true)]
-async fn a_rank_0_that_stood_still_does_not_call_the_others_gone() {
+async fn paused_rank_0_does_not_report_the_others_as_gone() {
     let job = Job::new(3);
     let groups = job.start().await;
     (1..3).for_each(|rank| job.network.sever("r0", &format!("r{rank}")));
@@ -146,10 +146,10 @@ async fn a_rank_0_that_stood_still_does_not_call_the_others_gone() {
     assert_eq!(leave(&groups, DEADLINE).await, [Left::Together, Left::Together, Left::Together]);
 }
 
-/// Connections that break at any moment, a few of each rank's in a run.
+/// Connections break at any moment, a few per rank and run.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-9
-async fn broken_connections_cost_time_and_nothing_else() {
+async fn broken_connections_cost_only_time() {
     for seed in 0..60 {
         let job = Job { network: Simulated::new(seed), size: 5 };
         job.network.breaking(0.02);
@@ -180,11 +180,11 @@ async fn broken_connections_cost_time_and_nothing_else() {
     }
 }
 
-/// Holds samples of its own rank.
+/// Serves samples that name the rank.
 #[derive(Debug)]
-pub struct Holds(pub u32);
+pub struct RankSamples(pub u32);
 
-impl Serve for Holds {
+impl Serve for RankSamples {
     fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
         let rank = self.0;
         let answer = move |asked: Asked| {
@@ -195,7 +195,7 @@ impl Serve for Holds {
     }
 }
 
-/// What `group` gets from `store`.
+/// The sample that `group` gets from `store`.
 pub async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::TierError> {
     let key = SampleKey::new(DatasetId(0), SampleId(42));
     let object = Object { path: "x".into(), size: 7, version: None };
@@ -206,10 +206,11 @@ pub async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::Tier
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-9
-async fn a_rank_that_is_started_again_takes_its_place() {
+async fn restarted_rank_takes_its_place() {
     let job = Job::new(3);
     let mut groups = job.start().await;
-    let holds: Vec<Arc<dyn Serve>> = (0..3).map(|rank| Arc::new(Holds(rank)) as Arc<dyn Serve>).collect();
+    let holds: Vec<Arc<dyn Serve>> =
+        (0..3).map(|rank| Arc::new(RankSamples(rank)) as Arc<dyn Serve>).collect();
     for (group, holds) in groups.iter().zip(&holds) {
         group.serve(Arc::downgrade(holds));
     }
@@ -223,7 +224,7 @@ async fn a_rank_that_is_started_again_takes_its_place() {
     assert!(ask(&groups[1], 2).await.is_err());
     assert_eq!(groups[0].gone(), [Rank(2)]);
 
-    // The same process again: it gets what was shared, and is told where it differs.
+    // The same process again: it gets the shared value, and its differing setting is reported.
     let settings = job.settings(2);
     let mut wrong = Joining::join(settings).await.unwrap();
     assert_eq!(wrong.share(None).await.unwrap(), CATALOG);
@@ -239,7 +240,7 @@ async fn a_rank_that_is_started_again_takes_its_place() {
         begin(joining.unwrap(), &stores).await.unwrap()
     });
     let again = Arc::new(again.await.unwrap());
-    assert_eq!(again.run(), groups[0].run(), "it is in the run that goes on");
+    assert_eq!(again.run(), groups[0].run(), "it has joined the same run");
     again.serve(Arc::downgrade(&holds[2]));
     groups.push(again);
     sleep(SECOND).await;
@@ -254,10 +255,11 @@ async fn a_rank_that_is_started_again_takes_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_rank_0_samples_flow_and_waiting_ends() {
+async fn dead_rank_0_ends_waits_and_samples_still_flow() {
     let job = Job::new(3);
     let mut groups = job.start().await;
-    let holds: Vec<Arc<dyn Serve>> = (0..3).map(|rank| Arc::new(Holds(rank)) as Arc<dyn Serve>).collect();
+    let holds: Vec<Arc<dyn Serve>> =
+        (0..3).map(|rank| Arc::new(RankSamples(rank)) as Arc<dyn Serve>).collect();
     for (group, holds) in groups.iter().zip(&holds) {
         group.serve(Arc::downgrade(holds));
     }
@@ -283,7 +285,7 @@ async fn rank_0_alone_cannot_be_started_again() {
     let line = error.to_string();
     assert!(line.starts_with("rank 0 was started again while rank 1 (process "), "{line}");
     assert!(line.ends_with("start all ranks again (another rank is refused, too)"), "{line}");
-    // Until then, others could come in their place.
+    // Until then, other ranks could still come.
     assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
 }
 
@@ -291,7 +293,7 @@ async fn rank_0_alone_cannot_be_started_again() {
 async fn store_is_that_of_another_rank_or_none() {
     let job = Job::new(2);
     let groups = job.start().await;
-    let holds: Arc<dyn Serve> = Arc::new(Holds(1));
+    let holds: Arc<dyn Serve> = Arc::new(RankSamples(1));
     groups[1].serve(Arc::downgrade(&holds));
     assert_eq!(ask(&groups[0], 1).await.unwrap(), "1:00042");
     assert!(groups[1].tier(StoreId(1)).is_none(), "its own");

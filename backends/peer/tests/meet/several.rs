@@ -1,4 +1,4 @@
-//! Processes that meet several times: again and again, side by side, and one ahead of another.
+//! Processes that meet several times: one after another, concurrently, and one ahead of another.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::{DEADLINE, Job, all, begin, launched};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A job whose ranks make several loaders: rank 0's process has one board for them.
+/// A job whose ranks make several loaders. Rank 0's process has one board for them.
 #[derive(Clone)]
 struct Several {
     job: Job,
@@ -31,7 +31,7 @@ impl std::ops::Deref for Several {
     }
 }
 
-/// A rank with its loader of this number, met where `place` says.
+/// The settings of a rank's loader of this number, with the rendezvous `place`.
 fn settings(job: &Several, rank: u32, loader: u16, place: &Rendezvous) -> Settings {
     let settings = job.settings_of(launched(rank, job.size, place.clone()));
     Settings { loader, board: Arc::clone(&job.board), ..settings }
@@ -54,7 +54,7 @@ async fn leave(groups: Vec<Group>) {
     assert!(all(leaving).await.iter().all(|left| *left == Left::Together));
 }
 
-/// Places that name ports: one, some, and one for each rank.
+/// Rendezvous addresses with ports: one, several, and one for each rank.
 fn places(job: &Several) -> [Rendezvous; 3] {
     let host = || "r0".to_owned();
     [
@@ -67,7 +67,7 @@ fn places(job: &Several) -> [Rendezvous; 3] {
 /// A loader for training and one for validation.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-12
-async fn a_second_meeting_of_the_same_processes_is_held_beside_the_first() {
+async fn second_loader_of_a_process_meets_while_the_first_runs() {
     for number in 0..3 {
         let job = Several::new(3);
         let place = &places(&job)[number];
@@ -79,15 +79,15 @@ async fn a_second_meeting_of_the_same_processes_is_held_beside_the_first() {
         for groups in [training, third, fourth] {
             leave(groups).await;
         }
-        // Where all have ended, the place's own port is free again.
+        // Once all have ended, the rendezvous port is free again.
         leave(start(&job, 4, place).await).await;
     }
 }
 
-/// A program that makes its loader anew each epoch and leaves the old one to the garbage collector.
+/// A program that makes a new loader each epoch and leaves the old one to the garbage collector.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-12
-async fn a_loader_that_is_made_again_meets_nobodys_old_one() {
+async fn new_loader_does_not_meet_an_old_one() {
     for number in 0..3 {
         let job = Several::new(3);
         let place = places(&job)[number].clone();
@@ -112,10 +112,11 @@ async fn a_loader_that_is_made_again_meets_nobodys_old_one() {
     }
 }
 
-/// Whoever comes first to the second meeting finds those of the first and takes them for no others.
+/// The first rank at the second rendezvous finds ranks of the first and does not mistake them for
+/// its own.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-12
-async fn a_rank_that_is_a_meeting_ahead_waits_for_the_others() {
+async fn rank_that_is_a_loader_ahead_waits_for_the_others() {
     for late in 0..3 {
         let job = Several::new(3);
         let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
@@ -146,7 +147,7 @@ async fn a_rank_that_is_a_meeting_ahead_waits_for_the_others() {
     }
 }
 
-/// The first loader has the place's port, and goes before the second's ranks have come.
+/// The first loader has the rendezvous port, and ends before the second's ranks have come.
 #[tokio::test(start_paused = true)]
 async fn later_loader_is_found_although_the_earlier_one_has_ended() {
     let job = Several::new(2);
@@ -164,10 +165,10 @@ async fn later_loader_is_found_although_the_earlier_one_has_ended() {
     leave(validation).await;
 }
 
-/// A process that was started again counts its loaders from 0.
+/// A restarted process counts its loaders from 0.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-12
-async fn restarted_process_is_told_that_a_later_loader_cannot_be_joined() {
+async fn restarted_process_cannot_join_a_later_loader() {
     let job = Several::new(3);
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
     leave(start(&job, 0, &place).await).await;
@@ -175,20 +176,21 @@ async fn restarted_process_is_told_that_a_later_loader_cannot_be_joined() {
     drop(second.pop());
     sleep(SECOND * 5).await;
     let error = Joining::join(settings(&job, 2, 0, &place)).await.unwrap_err().to_string();
-    let said = "rank 0 there has loader 2 of its process, and this is loader 1; a process that was started again cannot";
-    assert!(error.contains(said), "{error}");
+    let expected = "rank 0 there has loader 2 of its process, and this is loader 1; a process that was started \
+         again cannot";
+    assert!(error.contains(expected), "{error}");
 }
 
-/// A loader that differs on one rank ends, and the place is free for the next.
+/// A loader that differs on one rank ends, and its address is free for the next.
 #[tokio::test(start_paused = true)]
-async fn loader_that_was_given_up_leaves_nothing_on_the_board() {
+async fn failed_loader_is_removed_from_the_board() {
     let job = Several::new(2);
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
     let training = start(&job, 0, &place).await;
     let ranks = [0, 1].map(|rank| {
         let settings = settings(&job, rank, 1, &place);
         tokio::spawn(async move {
-            // The other may have given up before this one knows that all are there.
+            // The other rank may have given up before this one has received the roster.
             if let Ok(joining) = Joining::join(settings).await {
                 joining.give_up("the disk is full").await;
             }
@@ -199,30 +201,30 @@ async fn loader_that_was_given_up_leaves_nothing_on_the_board() {
     leave(training).await;
 }
 
-/// Evaluation on rank 0 alone: it waits for nobody who will come, and is told what to do instead.
+/// Evaluation on rank 0 alone: no other rank will come, and the error names the remedy.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-13
-async fn a_loader_that_only_rank_0_makes_is_told_the_remedy() {
+async fn loader_made_by_rank_0_alone_fails_with_the_remedy() {
     let job = Several::new(2);
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
     let training = start(&job, 0, &place).await;
     let shown = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&shown);
-    let progress = move |waiting: &_| told.lock().unwrap().push(format!("{waiting}"));
+    let shown_lines = Arc::clone(&shown);
+    let progress = move |waiting: &_| shown_lines.lock().unwrap().push(format!("{waiting}"));
     let alone = Settings { progress: Box::new(progress), ..settings(&job, 0, 1, &place) };
     let error = Joining::join(alone).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Deadline);
-    let remedy = "takes rank=0 and world_size=1 there, or together=False";
+    let remedy = "pass rank=0 and world_size=1 there, or together=False";
     assert!(error.to_string().contains(remedy), "{error}");
     let shown = shown.lock().unwrap().clone();
-    let tells = |line: &String| line.starts_with("waiting for rank 1 (") && line.contains(remedy);
-    assert!(shown.iter().any(tells), "{shown:?}");
+    let has_remedy = |line: &String| line.starts_with("waiting for rank 1 (") && line.contains(remedy);
+    assert!(shown.iter().any(has_remedy), "{shown:?}");
     leave(training).await;
 }
 
-/// Another run of the same job's name may have a port behind this one's, and another token.
+/// Another run with the same job name may have the next port, and another token.
 #[tokio::test(start_paused = true)]
-async fn another_runs_port_behind_the_places_own_ends_no_later_meeting() {
+async fn next_port_of_another_run_does_not_end_a_later_rendezvous() {
     let job = Several::new(2);
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
     let first = start(&job, 0, &place).await;

@@ -15,7 +15,7 @@ fn settings(launched: Launched, token: Option<&str>) -> Settings {
     Settings { token, deadline: Duration::from_secs(20), ..Settings::new(launched, "1.0") }
 }
 
-/// Where all are on one node, and what tells this job from others.
+/// All ranks on one node. The text distinguishes this job from others.
 fn node(words: &str) -> Rendezvous {
     Rendezvous::Node { words: format!("{words} {}", std::process::id()), or: None }
 }
@@ -63,10 +63,10 @@ async fn ranks_of_one_node_meet_without_a_token_or_a_file() {
     leave(other).await;
 }
 
-/// A token that is set is required on a node, too.
+/// A token that is set is required on one node, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: RANK-8
-async fn rank_without_the_nodes_token_is_not_let_in() {
+async fn rank_without_the_nodes_token_is_refused() {
     let place = || node("token");
     leave(meet(2, Some(TOKEN), place).await).await;
     let first = tokio::spawn(Joining::join(settings(launched(0, 2, place()), Some(TOKEN))));
@@ -77,11 +77,11 @@ async fn rank_without_the_nodes_token_is_not_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ranks_that_share_a_directory_meet_by_what_rank_0_wrote_there() {
+async fn ranks_with_a_shared_directory_meet_by_its_notice() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("job");
     leave(meet(3, None, || Rendezvous::Directory(path.clone())).await).await;
-    // Where another run died, its notice is replaced.
+    // The notice of a dead run is replaced.
     fs::create_dir_all(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(path.join("rank0"), stale(&["127.0.0.1:1", "unix:@nowhere"])).unwrap();
@@ -89,7 +89,7 @@ async fn ranks_that_share_a_directory_meet_by_what_rank_0_wrote_there() {
     leave(meet(3, None, || Rendezvous::Directory(path.clone())).await).await;
 }
 
-/// A notice that a dead run left.
+/// A notice left by a dead run.
 fn stale(addresses: &[&str]) -> String {
     let addresses: Vec<_> = addresses.iter().map(|address| format!("{address:?}")).collect();
     format!(
@@ -99,7 +99,7 @@ fn stale(addresses: &[&str]) -> String {
     )
 }
 
-/// The hosts of a dead node's notice take no connection and refuse none.
+/// The hosts in a dead run's notice neither accept nor refuse connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: RANK-10
 async fn stale_notice_holds_up_no_rank_when_it_is_replaced() {
@@ -114,12 +114,12 @@ async fn stale_notice_holds_up_no_rank_when_it_is_replaced() {
     fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
     let early = settings(launched(1, 2, Rendezvous::Directory(path.clone())), None);
     let early = tokio::spawn(async move { Joining::join(early).await });
-    // It has begun to try them.
+    // The rank has begun to try them.
     let (mut accepted, _) = silent[0].accept().unwrap();
     let first = Joining::join(settings(launched(0, 2, Rendezvous::Directory(path.clone())), None));
     let began = std::time::Instant::now();
     let (first, early) = (first.await.unwrap(), early.await.unwrap().unwrap());
-    // Less than one of the eight addresses may take to answer.
+    // Less than the handshake timeout of one of the eight addresses.
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     drop((first, early));
     std::io::Read::read(&mut accepted, &mut [0; 1]).unwrap();
@@ -127,7 +127,7 @@ async fn stale_notice_holds_up_no_rank_when_it_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: RANK-10
-async fn rank_0_writes_its_notice_again_if_it_was_removed() {
+async fn removed_notice_is_written_again() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("job");
     let place = || Rendezvous::Directory(path.clone());
@@ -169,7 +169,7 @@ async fn interface_that_is_named_is_the_one_in_the_notice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: RANK-12
-async fn loaders_side_by_side_in_one_directory_have_each_its_notice_and_leave_nothing_behind() {
+async fn concurrent_loaders_in_one_directory_leave_nothing_behind() {
     let base = tempfile::tempdir().unwrap();
     let (path, board) = (base.path().join("meet"), Arc::default());
     for rendezvous in [node("side by side"), Rendezvous::Directory(path.clone())] {
@@ -180,7 +180,7 @@ async fn loaders_side_by_side_in_one_directory_have_each_its_notice_and_leave_no
         if matches!(rendezvous, Rendezvous::Directory(_)) {
             assert!(["rank0", "rank0-1", "rank0-2"].iter().all(|name| path.join(name).exists()));
         }
-        // The first ends while the others go on, and another is made after it.
+        // The first ends while the others continue, and another starts after it.
         leave(all.remove(0)).await;
         all.push(meet_again(3, &board, 3, None, || rendezvous.clone()).await);
         for groups in all {
@@ -191,7 +191,7 @@ async fn loaders_side_by_side_in_one_directory_have_each_its_notice_and_leave_no
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn loaders_side_by_side_share_one_port_that_the_user_named() {
+async fn concurrent_loaders_share_one_given_port() {
     let (named, board) = (port(), Arc::default());
     let rendezvous = || Rendezvous::Host { host: "127.0.0.1".to_owned(), ports: vec![named] };
     let first = meet_again(0, &board, 2, Some(TOKEN), rendezvous).await;
@@ -207,7 +207,7 @@ fn port() -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ranks_meet_at_a_port_and_talk_by_sockets_where_they_share_a_node() {
+async fn ranks_meet_at_a_port_and_use_unix_sockets_on_a_node() {
     let ports = [port(), port(), port()];
     let rendezvous = || Rendezvous::Host { host: "127.0.0.1".to_owned(), ports: ports.to_vec() };
     let groups = meet(3, Some(TOKEN), rendezvous).await;
@@ -217,17 +217,17 @@ async fn ranks_meet_at_a_port_and_talk_by_sockets_where_they_share_a_node() {
     leave(groups).await;
 }
 
-/// Where processes of one machine do not see each other's sockets, and the job has a token.
+/// Processes of one machine that do not see each other's sockets, with a token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: RANK-8
-async fn ranks_of_a_node_that_do_not_see_its_sockets_meet_at_the_host() {
+async fn ranks_without_common_unix_sockets_meet_at_the_host() {
     let ports = vec![port()];
     let at = |words: &str| {
         let Rendezvous::Node { words, .. } = node(words) else { panic!("no node") };
         Rendezvous::Node { words, or: Some(("127.0.0.1".to_owned(), ports.clone())) }
     };
     let stores = [0, 1].map(foreread_types::StoreId);
-    // Other names stand for other views of the names.
+    // Different socket names simulate different network namespaces.
     let ranks = ["here", "there"].iter().zip(0..).map(|(words, rank)| {
         let settings = settings(launched(rank, 2, at(words)), Some(TOKEN));
         tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
@@ -247,7 +247,7 @@ async fn each_rank_of_a_list_listens_at_its_entry() {
 }
 
 #[tokio::test]
-async fn without_a_token_nobody_listens_for_other_nodes() {
+async fn rank_without_a_token_does_not_listen_for_other_nodes() {
     let rendezvous = Rendezvous::Host { host: "node1".to_owned(), ports: vec![port()] };
     for rank in 0..2 {
         let error = Joining::join(settings(launched(rank, 2, rendezvous.clone()), None)).await.unwrap_err();
@@ -257,7 +257,7 @@ async fn without_a_token_nobody_listens_for_other_nodes() {
 }
 
 #[tokio::test]
-async fn a_directory_that_others_can_use_is_no_place_to_meet() {
+async fn directory_that_other_users_can_enter_is_an_error() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("meet");
     fs::create_dir(&path).unwrap();
@@ -271,7 +271,7 @@ async fn a_directory_that_others_can_use_is_no_place_to_meet() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_runs_one_after_another_in_one_directory_do_not_meet_each_other() {
+async fn consecutive_runs_in_one_directory_do_not_meet() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("meet");
     let ranks = (0..3).map(|rank| {
@@ -293,17 +293,17 @@ async fn two_runs_one_after_another_in_one_directory_do_not_meet_each_other() {
     assert!(!path.exists());
 }
 
-/// What an earlier attempt met is no reason when the later ones meet nothing.
+/// The reason of an earlier attempt is dropped when later attempts find nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_stood_in_the_way_once_is_not_said_when_it_is_gone() {
+async fn reason_of_an_earlier_attempt_is_not_reported_later() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("meet");
     fs::create_dir_all(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(path.join("rank0"), stale(&["127.0.0.1:1"])).unwrap();
     fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    let progress = move |waiting: &_| drop(tell.send(format!("{waiting}")));
+    let (sender, mut shown_lines) = tokio::sync::mpsc::unbounded_channel();
+    let progress = move |waiting: &_| drop(sender.send(format!("{waiting}")));
     let launched = launched(1, 2, Rendezvous::Directory(path.clone()));
     let settings = Settings {
         deadline: Duration::from_secs(6),
@@ -311,19 +311,20 @@ async fn what_stood_in_the_way_once_is_not_said_when_it_is_gone() {
         ..settings(launched, None)
     };
     let joining = tokio::spawn(Joining::join(settings));
-    let first = told.recv().await.unwrap();
+    let first = shown_lines.recv().await.unwrap();
     assert!(first.contains("cannot connect"), "{first}");
     fs::remove_file(path.join("rank0")).unwrap();
     let error = joining.await.unwrap().unwrap_err().to_string();
     assert!(
-        error.contains("within 6 s; see whether it was started, and whether it says the same"),
+        error.contains("within 6 s; check whether it was started, and whether it uses the same"),
         "{error}"
     );
 }
 
-/// Rank 0 speaks to rank 1 at the very moment at which that one says why it gives up and closes.
+/// Rank 0 sends to rank 1 at the moment at which that one sends its reason for giving up and
+/// closes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn why_a_rank_gives_up_is_heard_although_rank_0_is_just_speaking_to_it() {
+async fn reason_for_giving_up_survives_a_concurrent_send() {
     for run in 0..100 {
         let ranks = (0..2).map(|rank| {
             let launched = launched(rank, 2, node(&format!("gives up {run}")));

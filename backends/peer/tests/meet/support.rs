@@ -1,4 +1,4 @@
-//! Ranks as values: what each is started with, and what each does.
+//! A job of simulated ranks, and the steps of each rank.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Job {
 
 pub const CATALOG: &[u8] = b"a catalog";
 
-/// What every rank does between coming together and the start.
+/// The steps of every rank between the rendezvous and the start.
 pub async fn begin(mut joining: Joining, stores: &[StoreId]) -> Result<Group, MeetError> {
     let first = joining.rank().0 == 0;
     let catalog = joining.share(first.then(|| Bytes::from_static(CATALOG))).await?;
@@ -117,7 +117,7 @@ pub async fn begin(mut joining: Joining, stores: &[StoreId]) -> Result<Group, Me
     joining.start(words("5", "plan"), &[Fingerprint(5)], stores, &context()).await
 }
 
-/// Makes sure that all ranks have the same words.
+/// Checks that all ranks have equal settings.
 pub async fn compare(joining: &mut Joining, words: Vec<(String, String)>) -> Result<(), MeetError> {
     joining.exchange(words, Bytes::new(), |_| Bytes::new()).await.map(drop)
 }
@@ -126,7 +126,7 @@ pub fn words(seed: &str, plan: &str) -> Vec<(String, String)> {
     vec![("seed".to_owned(), seed.to_owned()), ("plan".to_owned(), plan.to_owned())]
 }
 
-/// What all say in the end.
+/// The results of all tasks.
 pub async fn all<T>(tasks: impl IntoIterator<Item = JoinHandle<T>>) -> Vec<T> {
     let mut done = Vec::new();
     for task in tasks {

@@ -1,4 +1,4 @@
-//! A thousand ranks in one process, eight on a node.
+//! A thousand ranks in one process, eight per node.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::support::{DEADLINE, Job, all, compare, context, words};
 const RANKS: u32 = 1024;
 const ON_NODE: u32 = 8;
 
-/// A rank of a job of nodes.
+/// A rank of a job with several nodes.
 fn settings(job: &Job, rank: u32, counters: &Arc<Counters>) -> Settings {
     Settings {
         node: format!("n{}", rank / ON_NODE),
@@ -23,14 +23,14 @@ fn settings(job: &Job, rank: u32, counters: &Arc<Counters>) -> Settings {
     }
 }
 
-/// The most memory that this process had, in bytes.
+/// The peak memory of this process, in bytes.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// How large the catalog is: fifty gigabytes through memory, for a thousand ranks, where runs may be long.
+/// The size of the catalog: fifty gigabytes through memory in a soak run.
 fn catalog_bytes() -> usize {
     if std::env::var_os("FOREREAD_SOAK").is_some() { 50 << 20 } else { 256 << 10 }
 }
@@ -69,7 +69,7 @@ async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
     let tallies: Vec<_> = counters.iter().map(|counters| counters.read()).collect();
     let messages: u64 = tallies.iter().map(|tally| tally.messages).sum();
     eprintln!("{RANKS} ranks: {messages} messages, {:?}, {} MiB at most", began.elapsed(), peak() >> 20);
-    // Of all ranks, in both directions, those inside of nodes with them.
+    // Of all ranks, in both directions, including those inside of nodes.
     assert!(messages <= 8 * u64::from(RANKS), "{messages} messages");
     assert_eq!(tallies[0].bulks, u64::from(RANKS / ON_NODE), "catalogs that rank 0 sent");
 
@@ -93,13 +93,13 @@ async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
     assert!(peak() < 2 << 30);
 }
 
-/// The rank that has the catalog for its node does not give it: the others get it from rank 0 before the deadline.
+/// The relay does not send the catalog: the other ranks get it from rank 0 before the deadline.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
 async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
     let (job, catalog) = (Job::new(2 * ON_NODE), catalog(1 << 20));
     let counters: Vec<Arc<Counters>> = (0..job.size).map(|_| Arc::default()).collect();
-    // Rank 8 is the second node's first; the others of it do not reach it.
+    // Rank 8 is the second node's first. The others of its node cannot reach it.
     for rank in ON_NODE + 1..2 * ON_NODE {
         job.network.cut(&format!("r{ON_NODE}"), &format!("r{rank}"));
     }
@@ -113,17 +113,17 @@ async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
                 let [bulk] = joining.bulks(vec![None]).await.unwrap().try_into().unwrap();
                 compare(&mut joining, Vec::new()).await.unwrap();
                 assert!(rank == 0 || bulk == Some(catalog));
-                // It lasts until all have come so far.
+                // Lasts until all have come so far.
                 joining
             })
         })
         .collect();
     all(ranks).await;
-    // One for each of the two nodes, and seven that had to.
+    // One for each of the two nodes, and seven fallbacks.
     assert_eq!(counters[0].read().bulks, 2 + 7);
 }
 
-/// A catalog in a file that some ranks cannot open: it is read when one requests it, once per node.
+/// A catalog in a file that some ranks cannot open is read on request, once per node.
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
 async fn catalog_on_request_is_sent_to_nodes_that_need_it() {
@@ -152,7 +152,7 @@ async fn catalog_on_request_is_sent_to_nodes_that_need_it() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-25
-async fn catalogs_of_more_than_16_gib_end_the_meeting_with_the_remedy() {
+async fn catalogs_above_16_gib_end_the_rendezvous_with_the_remedy() {
     let job = Job::new(4);
     // One gibibyte that is never written, six times, for three other nodes.
     let gibibyte = Bytes::from(vec![0; 1 << 30]);

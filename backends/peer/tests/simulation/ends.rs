@@ -1,4 +1,4 @@
-//! The two ends of a simulated connection: what the drivers do, without tasks, sockets and timers.
+//! The two ends of a simulated connection: the drivers' work without tasks, sockets and timers.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,14 +10,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use foreread_tier::{ErrorKind, TierError};
 
 use super::pipe::Pipe;
-use crate::asking::{self, Expected};
+use crate::client::{self, ExpectedPayload};
 use crate::frame::Header;
 use crate::input::Input;
 use crate::output::Output;
 use crate::serving;
 use crate::{WireError, WireErrorKind};
 
-/// A part of a rank's budget for answers.
+/// A part of a rank's budget for responses.
 pub(super) struct Room(Rc<Cell<u64>>, u64);
 
 impl Room {
@@ -51,7 +51,7 @@ fn fits(input: &Input, header: &Header, bytes: &[u8]) -> Result<(), WireError> {
     }
 }
 
-/// The asking end.
+/// The requesting end.
 pub(super) struct AskingEnd {
     input: Input,
     body: Option<Body>,
@@ -68,10 +68,10 @@ impl AskingEnd {
         self.came > 0
     }
 
-    /// Does all that can be done; answers are appended. Returns when to look again.
+    /// Does all that is possible. Appends completed samples. Returns when to run it again.
     pub(super) fn run(
         &mut self,
-        machine: &mut asking::Machine,
+        machine: &mut client::ClientMachine,
         pipes: &mut [Pipe; 2],
         now: Duration,
         answers: &mut Vec<(u64, u32, Result<Bytes, TierError>)>,
@@ -87,9 +87,9 @@ impl AskingEnd {
         self.act(machine, &mut actions, answers);
         if self.input.came() > self.came {
             self.came = self.input.came();
-            machine.on(asking::Event::Heard, now, &mut actions)?;
+            machine.on(client::ClientEvent::BytesArrived, now, &mut actions)?;
         }
-        let next = machine.look(now, self.body.is_some(), &mut actions);
+        let next = machine.check_timeouts(now, self.body.is_some(), &mut actions);
         self.act(machine, &mut actions, answers);
         if let Poll::Ready(written) = self.output.poll_write(&mut pipes[0], cx) {
             written?;
@@ -99,14 +99,14 @@ impl AskingEnd {
 
     pub(super) fn act(
         &mut self,
-        machine: &asking::Machine,
-        actions: &mut Vec<asking::Action>,
+        machine: &client::ClientMachine,
+        actions: &mut Vec<client::ClientAction>,
         answers: &mut Vec<(u64, u32, Result<Bytes, TierError>)>,
     ) {
         for action in actions.drain(..) {
             match action {
-                asking::Action::Send(header, payload) => self.output.push(header, payload, None, ()),
-                asking::Action::Answer { request, tag, result } => answers.push((request, tag, result)),
+                client::ClientAction::Send(header, payload) => self.output.push(header, payload, None, ()),
+                client::ClientAction::Answer { request, tag, result } => answers.push((request, tag, result)),
             }
         }
         if let Some(Body::Sample(header, _, buffer)) = &self.body
@@ -118,10 +118,10 @@ impl AskingEnd {
 
     fn poll_frame(
         &mut self,
-        machine: &mut asking::Machine,
+        machine: &mut client::ClientMachine,
         pipe: &mut Pipe,
         now: Duration,
-        actions: &mut Vec<asking::Action>,
+        actions: &mut Vec<client::ClientAction>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, WireError>> {
         if self.body.is_none() {
@@ -129,9 +129,9 @@ impl AskingEnd {
                 return Poll::Ready(Ok(false));
             };
             self.body = Some(match machine.expect(&header, actions)? {
-                Expected::Skipped => Body::Skipped(u64::from(header.length)),
-                Expected::Small => Body::Small(header, body(&header)),
-                Expected::Sample(key) => Body::Sample(header, key, body(&header)),
+                ExpectedPayload::Skipped => Body::Skipped(u64::from(header.length)),
+                ExpectedPayload::Small => Body::Small(header, body(&header)),
+                ExpectedPayload::Sample(key) => Body::Sample(header, key, body(&header)),
             });
         }
         match &mut self.body {
@@ -146,12 +146,12 @@ impl AskingEnd {
                 let bytes = bytes.into_inner().freeze();
                 let corrupt = || TierError::new(ErrorKind::Corrupt, "peer");
                 let result = self.input.fits(&header, Some(key), &bytes).then_some(bytes).ok_or_else(corrupt);
-                machine.on(asking::Event::Sample { header, result }, now, actions)?;
+                machine.on(client::ClientEvent::Sample { header, result }, now, actions)?;
             }
             Some(Body::Small(header, bytes)) => {
                 let bytes = bytes.into_inner().freeze();
                 fits(&self.input, &header, &bytes)?;
-                machine.on(asking::Event::Small { header, bytes }, now, actions)?;
+                machine.on(client::ClientEvent::Small { header, bytes }, now, actions)?;
             }
             Some(Body::Skipped(_)) | None => {}
         }
@@ -163,25 +163,25 @@ impl AskingEnd {
 pub(super) struct ServingEnd {
     input: Input,
     body: Option<(Header, Limit<BytesMut>)>,
-    pub(super) machine: serving::Machine<Room>,
+    pub(super) machine: serving::ServerMachine<Room>,
 }
 
 impl ServingEnd {
     pub(super) fn new(run: u64, share: u64) -> Self {
-        let machine = serving::Machine::new(run, share, Output::new(None));
+        let machine = serving::ServerMachine::new(run, share, Output::new(None));
         Self { input: Input::new(None), body: None, machine }
     }
 
-    /// Does all that can be done; what the engine is to do is appended. Returns when to look again.
+    /// Does all that is possible. Appends actions for the engine. Returns when to run it again.
     pub(super) fn run(
         &mut self,
         pipes: &mut [Pipe; 2],
         free: &Rc<Cell<u64>>,
         now: Duration,
-        actions: &mut Vec<serving::Action>,
+        actions: &mut Vec<serving::ServerAction>,
     ) -> Result<Option<Duration>, WireError> {
         let cx = &mut Context::from_waker(Waker::noop());
-        while self.machine.takes_questions() {
+        while self.machine.takes_requests() {
             let Poll::Ready(frame) = self.poll_frame(&mut pipes[0], now, actions, cx) else { break };
             if !frame? {
                 return Err(WireError::new(WireErrorKind::Gone, "closed"));
@@ -192,9 +192,9 @@ impl ServingEnd {
         self.give_room(free, now);
         self.machine.start(actions);
         loop {
-            self.machine.say_reading();
+            self.machine.acknowledge_origin_reads();
             self.write(&mut pipes[1], now, cx)?;
-            let next = self.machine.look(now)?;
+            let next = self.machine.check_timeouts(now)?;
             if next.is_none_or(|next| next > now) {
                 return Ok(next);
             }
@@ -215,7 +215,7 @@ impl ServingEnd {
             written?;
         }
         if self.machine.output.left_ever() > before {
-            self.machine.left(now);
+            self.machine.on_write(now);
         }
         Ok(())
     }
@@ -224,7 +224,7 @@ impl ServingEnd {
         &mut self,
         pipe: &mut Pipe,
         now: Duration,
-        actions: &mut Vec<serving::Action>,
+        actions: &mut Vec<serving::ServerAction>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, WireError>> {
         if self.body.is_none() {
@@ -240,7 +240,7 @@ impl ServingEnd {
         let Some((header, bytes)) = self.body.take() else { return Poll::Pending };
         let bytes = bytes.into_inner().freeze();
         fits(&self.input, &header, &bytes)?;
-        self.machine.asked(&header, &bytes, now, actions)?;
+        self.machine.on_request(&header, &bytes, now, actions)?;
         Poll::Ready(Ok(true))
     }
 }

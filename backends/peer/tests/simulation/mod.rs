@@ -1,12 +1,13 @@
-//! Simulated ranks: asking and serving machines, links, engines and trainers on one seeded scheduler.
+//! Simulated ranks: client and server machines, links, engines and trainers on one seeded
+//! scheduler.
 //!
-//! One number gives one run: no thread, clock or hash order has a part in it, and the trace has the same hash twice. The
-//! bytes of frames pass through real queues, so a connection may break within a frame. Engines, breakers and hedges are
-//! small models that follow the product's rules.
+//! One number gives one run, without threads, clocks or hash order. The trace has the same hash
+//! twice. The bytes of frames pass through real queues, so a connection may break within a frame.
+//! Engines, breakers and hedges are small models of the product's rules.
 //!
 //! These are unit tests of the crate, so that the machines need not be public.
 //!
-//! `FOREREAD_TEST_SEED` repeats a failure, `FOREREAD_TRACE` prints what happened.
+//! `FOREREAD_TEST_SEED` repeats a failure, `FOREREAD_TRACE` prints the events.
 
 mod ends;
 mod pipe;
@@ -21,7 +22,7 @@ use self::world::{Outcome, World};
 /// Runs in an ordinary test, and in a long one.
 const RUNS: (u64, u64) = (30, 5000);
 
-/// The longest that a trainer may wait whose own process does not stand still.
+/// The longest wait of a trainer whose own process runs.
 const STALL: Duration = Duration::from_secs(2);
 
 fn run(seed: u64) -> Outcome {
@@ -35,7 +36,7 @@ fn simulated_ranks_get_every_sample_within_bounds() {
     let runs = if std::env::var_os("FOREREAD_SOAK").is_some() { RUNS.1 } else { RUNS.0 };
     let mut sum = Outcome::default();
     for number in 0..runs {
-        // The first is the seed itself, so that a failure is repeated by its own number.
+        // The first is the seed itself, so that a failure can be repeated.
         let seed = if number == 0 { draw.seed } else { draw.below(u64::MAX) };
         println!("FOREREAD_TEST_SEED={seed}");
         let outcome = run(seed);
@@ -43,7 +44,7 @@ fn simulated_ranks_get_every_sample_within_bounds() {
         assert_eq!(outcome.off_plan, 0, "seed {seed}: reads of others' samples long after the last fault");
         sum.add(&outcome);
     }
-    // What the runs are for did happen.
+    // The runs have covered these cases.
     let Outcome { asked, failed, hedged, resumed, broken, .. } = sum;
     assert!(asked > 0 && failed > 0 && hedged > 0 && resumed > 0 && broken > 0, "{sum:?}");
 }

@@ -7,18 +7,18 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that may be under way.
+/// Bytes in flight.
 const WINDOW: usize = 64 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
     /// Written, and not sent yet.
     pub(super) written: Vec<u8>,
-    /// Under way.
+    /// In flight.
     pub(super) flying: VecDeque<Vec<u8>>,
     /// Arrived, and not read yet.
     pub(super) arrived: VecDeque<u8>,
-    /// After what has arrived, nothing comes any more.
+    /// No more bytes follow those that have arrived.
     pub(super) closed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What happens to simulated ranks, and what must hold.
+//! The events of simulated ranks, and their invariants.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +12,10 @@ use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 
 use super::ends::{AskingEnd, ServingEnd};
 use super::pipe::Pipe;
-use crate::asking::{self, JITTER};
+use crate::client::{self, RECONNECT_JITTER};
 use crate::frame::Ask;
-use crate::remote::{BACKOFF, CONNECT};
-use crate::serving::{self, Said};
+use crate::peer_client::{BACKOFF, CONNECT_TIMEOUT};
+use crate::serving::{self, EngineReply};
 use crate::{WireError, WireErrorKind};
 
 mod dialing;
@@ -25,14 +25,15 @@ mod faults;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The run that all ranks are in, and another at the same addresses.
+/// The run of all ranks, and another at the same addresses.
 const RUN: u64 = 7;
 const OTHER_RUN: u64 = 8;
 
 const BATCH: usize = 4;
 const LOOK_AHEAD: usize = 8 * BATCH;
 
-/// When faults begin, when all have ended, how long a breaker may stay open after that, and when the simulation ends.
+/// When faults begin, when all have ended, how long a breaker may stay open after that, and when
+/// the simulation ends.
 const FAULTS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(15));
 const RECOVERED: Duration = Duration::from_secs(15 + 8 + 4);
 const END: Duration = Duration::from_secs(40);
@@ -40,18 +41,18 @@ const END: Duration = Duration::from_secs(40);
 /// The breaker's rules: failures in a row, and its shortest and longest wait.
 const BREAKER: (u32, Duration, Duration) = (3, Duration::from_millis(500), Duration::from_secs(8));
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) digest: u128,
     /// The longest wait of a trainer whose process ran.
     pub(super) stall: Duration,
-    /// Reads of others' samples after [`RECOVERED`].
+    /// Reads of other ranks' samples after [`RECOVERED`].
     pub(super) off_plan: u64,
     pub(super) asked: u64,
     pub(super) failed: u64,
     pub(super) hedged: u64,
-    /// Second connections to ranks that fell silent.
+    /// Second connections to silent ranks.
     pub(super) resumed: u64,
     pub(super) broken: u64,
 }
@@ -66,16 +67,16 @@ impl Outcome {
     }
 }
 
-/// A process at a rank's place. A later one has another number.
+/// A process of a rank. A later one has another number.
 type Process = (usize, u32);
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// Nothing passes from the first to the second.
+    /// No bytes pass from the first to the second.
     Cut(usize, usize),
     Mend(usize, usize),
     Pause(usize, Duration),
-    /// Each event takes so long.
+    /// Each event takes this long.
     Slow(usize, Duration),
     Die(usize),
     /// A process of this run, or of another, begins.
@@ -86,10 +87,10 @@ enum Fault {
 
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// The ends of a connection have something to do.
-    Asking(u64),
+    /// The ends of a connection have work to do.
+    ClientTask(u64),
     Serving(u64),
-    /// A connection of a link is asked for, taken, or not taken in time.
+    /// A link's connection is requested, accepted, or timed out.
     Dial {
         to: usize,
     },
@@ -106,16 +107,16 @@ enum Work {
         to: usize,
         number: u64,
     },
-    /// The trainer looks whether its batch is there.
+    /// The trainer checks whether its batch is complete.
     Train,
-    /// The origin has delivered an owned sample, or one for a use of another's.
+    /// The origin has delivered an owned sample, or one for a use of another rank's sample.
     Owned {
         sample: u64,
     },
     Read {
         used: usize,
     },
-    /// The disk has delivered a sample for an asker.
+    /// The disk has delivered a sample for a client.
     Disk {
         conn: u64,
         chunk: u64,
@@ -135,7 +136,7 @@ enum Event {
     Work(Process, Work),
 }
 
-/// Who waits for an owned sample.
+/// The receiver of an owned sample.
 #[derive(Clone, Copy, Debug)]
 enum Waiter {
     Use(usize),
@@ -156,11 +157,11 @@ enum LinkState {
     Down { until: Duration },
 }
 
-/// How one rank asks another.
+/// The link of one rank to another.
 struct Link {
     state: LinkState,
-    machine: asking::Machine,
-    /// By request: the uses, and which were answered.
+    machine: client::ClientMachine,
+    /// By request: the uses, and which are complete.
     batches: BTreeMap<u64, Vec<(usize, bool)>>,
     /// Requests that wait for the connection.
     pending: Vec<(u64, Vec<Ask>)>,
@@ -177,12 +178,12 @@ struct Conn {
     pipes: [Pipe; 2],
     asking: Option<AskingEnd>,
     serving: Option<ServingEnd>,
-    /// When the ends look again.
+    /// The timers of the ends.
     timers: [Option<Duration>; 2],
 }
 
 impl Conn {
-    /// Sets an end's timer, unless it is to ring by then already; says whether it did.
+    /// Sets an end's timer, unless it fires by then already. Returns whether it did.
     fn sets_timer(&mut self, end: usize, next: Duration, now: Duration) -> bool {
         let sets = self.timers[end].is_none_or(|set| set <= now || next < set);
         if sets {
@@ -202,7 +203,7 @@ struct Node {
     memory: BTreeSet<u64>,
     flights: BTreeMap<u64, Vec<Waiter>>,
     links: BTreeMap<usize, Link>,
-    /// What is left of the budget for answers.
+    /// The remaining budget for responses.
     budget: Rc<Cell<u64>>,
     order: Vec<u64>,
     uses: BTreeMap<usize, Use>,
@@ -309,12 +310,12 @@ impl World {
         self.outcome
     }
 
-    /// What holds after every event.
+    /// Invariants after every event.
     fn check(&self) {
         for conn in self.conns.values() {
             if let Some(serving) = &conn.serving {
-                // Those that were started have a share or are one sample; answers that came from the origin have another and
-                // are one more; then headers and words.
+                // Started samples have a share or are one sample. Completed origin reads have
+                // another share, and are one more. Headers and acknowledgements come on top.
                 let most = self.share.max(LARGEST) + self.share + LARGEST + 100 * 48;
                 let held = serving.machine.held_bytes();
                 assert!(held <= most, "{held} bytes on a connection, {most} at most");
@@ -349,7 +350,7 @@ impl World {
         self.work(rank, Duration::ZERO, work);
     }
 
-    /// Lets a process do something when it is neither paused nor busy.
+    /// Lets a process work when it is neither paused nor busy.
     fn dispatch(&mut self, process: Process, work: Work) {
         if !self.is_there(process) {
             return;
@@ -363,7 +364,7 @@ impl World {
         }
         node.free_at = now + node.cost;
         match work {
-            Work::Asking(conn) => self.run_asking(conn),
+            Work::ClientTask(conn) => self.run_asking(conn),
             Work::Serving(conn) => self.run_serving(conn),
             Work::Dial { to } => self.dial(rank, to),
             Work::Accept { from, number } => self.accept(rank, from, number),
@@ -380,7 +381,7 @@ impl World {
 
     // ---- the network ----
 
-    /// Sends what was written on a connection.
+    /// Sends written bytes of a connection.
     fn send(&mut self, id: u64, conn: &mut Conn) {
         for (number, pipe) in conn.pipes.iter_mut().enumerate() {
             if !pipe.written.is_empty() {
@@ -405,12 +406,12 @@ impl World {
         }
         // The sender has room again.
         for process in [asker, owner] {
-            let work = if process == asker { Work::Asking(id) } else { Work::Serving(id) };
+            let work = if process == asker { Work::ClientTask(id) } else { Work::Serving(id) };
             self.scheduler.after(Duration::ZERO, Event::Work(process, work));
         }
     }
 
-    // ---- asking ----
+    // ---- client ----
 
     fn run_asking(&mut self, id: u64) {
         let now = self.scheduler.now();
@@ -433,7 +434,7 @@ impl World {
         match result {
             Ok(next) => {
                 if let Some(next) = next.filter(|next| conn.sets_timer(0, *next, now)) {
-                    self.work(rank, next - now, Work::Asking(id));
+                    self.work(rank, next - now, Work::ClientTask(id));
                 }
                 self.conns.insert(id, conn);
                 self.answered(rank, to, answers);
@@ -448,7 +449,7 @@ impl World {
         }
     }
 
-    // ---- serving ----
+    // ---- server ----
 
     fn run_serving(&mut self, id: u64) {
         let now = self.scheduler.now();
@@ -474,7 +475,7 @@ impl World {
                 }
                 self.conns.insert(id, conn);
                 for action in actions {
-                    if let serving::Action::Start { chunk, asked } = action {
+                    if let serving::ServerAction::Start { chunk, asked } = action {
                         for asked in asked {
                             self.serve(rank, id, chunk, asked.tag, asked.key.id.0);
                         }
@@ -498,7 +499,7 @@ impl Link {
     fn new(to: usize) -> Self {
         Self {
             state: LinkState::Idle,
-            machine: asking::Machine::new(Rank(to as u32), RUN),
+            machine: client::ClientMachine::new(Rank(to as u32), RUN),
             batches: BTreeMap::new(),
             pending: Vec::new(),
             requests: 0,
@@ -508,7 +509,7 @@ impl Link {
         }
     }
 
-    /// The breaker sees whether somebody answered.
+    /// The breaker gets a success or failure.
     fn sign(&mut self, life: bool, now: Duration) {
         let (failures, openings, until, epoch) = &mut self.breaker;
         if life {

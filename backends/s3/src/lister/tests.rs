@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use proptest::prelude::*;
+use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::pages::ListedKey;
+use crate::retry::ATTEMPTS;
 
 /// A store of keys, that hands out small pages.
 #[derive(Debug)]
@@ -17,12 +20,12 @@ struct Model {
     keys: Vec<String>,
     page: usize,
     begins_anywhere: bool,
-    /// Pages that fail before each that does not.
+    /// PageSource that fail before each that does not.
     failures: u64,
     kind: ErrorKind,
     /// Whether the last page names the first as the next, by a new token each time.
     circular: bool,
-    /// Pages that begin after one of these names take half a minute.
+    /// PageSource that begin after one of these names take half a minute.
     late: Option<Range<&'static str>>,
     /// The keys that were handed out.
     given: Mutex<BTreeSet<String>>,
@@ -60,8 +63,8 @@ impl Model {
 }
 
 #[async_trait]
-impl Pages for Model {
-    async fn page(&self, ask: &Ask<'_>) -> Result<Page, TierError> {
+impl PageSource for Model {
+    async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         if !(request + 1).is_multiple_of(self.failures + 1) {
             return Err(TierError::new(self.kind, "s3").with_object("s3://b"));
@@ -83,14 +86,14 @@ impl Pages for Model {
         let mut keys = self.keys[from..]
             .iter()
             .filter(|key| key.starts_with(ask.prefix) && (beyond.is_empty() || key.as_str() > beyond));
-        let entry = |key: &String| Entry { key: key.clone(), size: 1, tag: Some("\"t\"".into()) };
-        let entries: Vec<Entry> = keys.by_ref().take(ask.limit.unwrap_or(self.page)).map(entry).collect();
+        let entry = |key: &String| ListedKey { key: key.clone(), size: 1, tag: Some("\"t\"".into()) };
+        let entries: Vec<ListedKey> = keys.by_ref().take(ask.limit.unwrap_or(self.page)).map(entry).collect();
         self.given.lock().unwrap().extend(entries.iter().map(|entry| entry.key.clone()));
         let next = match keys.next() {
             Some(_) => entries.last().map(|entry| entry.key.as_str()),
             None => self.circular.then_some("the beginning"),
         };
-        Ok(Page { token: next.map(|key| format!("{key}#{request}")), entries })
+        Ok(ListPage { token: next.map(|key| format!("{key}#{request}")), entries })
     }
 
     fn begins_anywhere(&self) -> bool {
@@ -98,12 +101,25 @@ impl Pages for Model {
     }
 }
 
-fn listing(model: &Arc<Model>, prefix: &str) -> Listing {
+fn listing(model: &Arc<Model>, prefix: &str) -> BucketListing {
     let endpoint = Some("http://store".to_owned());
-    let place =
-        Place { tier: "s3", bucket: "s3://b".into(), endpoint, region: None, signed: true, proxy: None };
-    let location = Location { bucket: "b".into(), prefix: prefix.into() };
-    Listing { pages: Arc::clone(model) as _, place, location, most: LISTS, held: HELD, seed: 1 }
+    let place = BucketContext {
+        tier: "s3",
+        bucket: "s3://b".into(),
+        endpoint,
+        region: None,
+        signed: true,
+        proxy: None,
+    };
+    let location = BucketPrefix { bucket: "b".into(), prefix: prefix.into() };
+    BucketListing {
+        pages: Arc::clone(model) as _,
+        place,
+        location,
+        parallel_pages: PARALLEL_PAGES,
+        max_held: MAX_HELD_OBJECTS,
+        seed: 1,
+    }
 }
 
 /// What a listing has found, as a caller keeps it.
@@ -115,11 +131,18 @@ struct Listed {
     unordered: bool,
 }
 
-/// The first `most` results of a listing, on a paused clock.
-fn list_some(model: &Arc<Model>, root: &str, prefix: &str, after: Option<&str>, most: usize) -> Listed {
+/// The first `parallel_pages` results of a listing, on a paused clock.
+fn list_some(
+    model: &Arc<Model>,
+    root: &str,
+    prefix: &str,
+    after: Option<&str>,
+    parallel_pages: usize,
+) -> Listed {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let found = runtime.block_on(listing(model, root).list(prefix, after).take(most).collect::<Vec<_>>());
+    let found =
+        runtime.block_on(listing(model, root).list(prefix, after).take(parallel_pages).collect::<Vec<_>>());
     let mut listed = Listed::default();
     for found in found {
         match found {
@@ -201,7 +224,7 @@ fn order() -> impl Strategy<Value = Order> {
 proptest! {
     #[test]
     // semantics: SAMPLE-8
-    fn each_key_comes_once_and_in_order_whatever_the_names(
+    fn listing_has_each_key_once_in_byte_order(
         names in prop::collection::vec(name(), 0..200),
         page in 1..40_usize,
         root in prop::sample::select(vec!["", "a", "a/b"]),
@@ -220,7 +243,7 @@ proptest! {
 
     #[test]
     // semantics: SAMPLE-8
-    fn each_key_comes_once_in_whatever_order_the_store_lists(
+    fn listing_has_each_key_once_in_any_store_order(
         names in prop::collection::btree_set(name(), 0..400),
         page in 1..12_usize,
         order in order(),
@@ -228,9 +251,9 @@ proptest! {
     ) {
         let model = Arc::new(Model::in_this_order(order.of(&names), page));
         // One that is interrupted resumes after the last key that came, unless the order was found out.
-        let most = stop.map_or(usize::MAX, |stop| stop.index(names.len() + 2));
-        let mut listed = list_some(&model, "", "", None, most);
-        if most < usize::MAX {
+        let parallel_pages = stop.map_or(usize::MAX, |stop| stop.index(names.len() + 2));
+        let mut listed = list_some(&model, "", "", None, parallel_pages);
+        if parallel_pages < usize::MAX {
             let before = if listed.unordered { Vec::new() } else { listed.paths };
             listed = list(&model, "", "", before.last().map(String::as_str));
             if !listed.unordered {
@@ -249,7 +272,7 @@ fn flat_bucket_is_listed_in_ranges_with_few_pages_more() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     // As many pages of them as of a real store.
-    let listing = Listing { held: HELD / 10, ..listing(&model, "") };
+    let listing = BucketListing { max_held: MAX_HELD_OBJECTS / 10, ..listing(&model, "") };
     let (found, took) = runtime.block_on(async {
         let began = Instant::now();
         let found = listing.list("", None).count().await;
@@ -269,22 +292,22 @@ fn late_range_holds_a_bounded_number_of_objects() {
     let mut model = Model::new((0..20_000).map(|id| format!("{id:08}")), PAGE);
     model.late = Some("00001000".."00001020");
     let model = Arc::new(model);
-    let listing = Listing { held: 1_000, ..listing(&model, "") };
+    let listing = BucketListing { max_held: 1_000, ..listing(&model, "") };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let (mut paths, mut most) = (Vec::new(), 0);
+    let (mut paths, mut parallel_pages) = (Vec::new(), 0);
     runtime.block_on(async {
         let mut found = std::pin::pin!(listing.list("", None));
         while let Some(object) = found.next().await {
             // What was handed out before this one, by the store and by the listing.
-            most = most.max(model.given.lock().unwrap().len() - paths.len());
+            parallel_pages = parallel_pages.max(model.given.lock().unwrap().len() - paths.len());
             paths.push(object.unwrap().path.to_string());
         }
     });
     assert_eq!(paths, model.keys);
     // The pages that were under way when the bound was reached; and what each range has seen beyond its end.
-    assert!(most <= 1_000 + 16 * PAGE + 31 * PAGE, "{most} objects were held");
-    assert!(most > 500, "ranges are listed side by side: {most}");
+    assert!(parallel_pages <= 1_000 + 16 * PAGE + 31 * PAGE, "{parallel_pages} objects were held");
+    assert!(parallel_pages > 500, "ranges are listed side by side: {parallel_pages}");
 }
 
 #[test]
@@ -298,7 +321,7 @@ fn tree_of_small_directories_costs_no_more_than_a_flat_bucket() {
 
 #[test]
 // semantics: SAMPLE-8
-fn up_to_24_pages_cost_no_request_more_in_whatever_order() {
+fn listing_of_24_pages_costs_24_requests_in_any_order() {
     let names = |count: u64| (0..count).map(|id| format!("{:04}/{:02}", id / 20, id % 20));
     for count in [480, 479, 20] {
         let mut reversed: Vec<String> = names(count).collect();
@@ -332,13 +355,13 @@ fn listing_whose_tokens_go_round_is_an_error() {
 
 #[test]
 fn one_key_with_two_tags_in_a_sequence_comes_twice() {
-    let entry = |key: &str, tag: &str| Entry { key: key.into(), size: 1, tag: Some(tag.into()) };
+    let entry = |key: &str, tag: &str| ListedKey { key: key.into(), size: 1, tag: Some(tag.into()) };
     let model = Arc::new(Model::new([], 10));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let mut sequence =
-        crate::sequence::Sequence::new(Arc::new(listing(&model, "")), String::new(), "".into());
+        crate::unordered::UnorderedListing::new(Arc::new(listing(&model, "")), String::new(), "".into());
     let entries = vec![entry("b", "1"), entry("a", "1"), entry("b", "1"), entry("a", "2")];
-    sequence.resume(Default::default(), Page { entries, token: None });
+    sequence.resume(Default::default(), ListPage { entries, token: None });
     let mut paths = Vec::new();
     while let Some(found) = runtime.block_on(sequence.next()) {
         paths.push(found.unwrap().path.to_string());
@@ -349,12 +372,12 @@ fn one_key_with_two_tags_in_a_sequence_comes_twice() {
 
 #[test]
 // semantics: SAMPLE-6
-fn what_is_hidden_a_place_holder_or_no_path_is_told_apart() {
+fn hidden_keys_directory_markers_and_bad_paths_are_left_out() {
     let keys = ["d/", "d/a", ".git/config", "d/.hidden", "d//b", "d/../c", "e\u{7}", "top"];
     let listing = listing(&Arc::new(Model::new([], 100)), "");
     let found: Vec<_> = keys
         .into_iter()
-        .filter_map(|key| listing.object("", "", Entry { key: key.into(), size: 0, tag: None }))
+        .filter_map(|key| ListedKey { key: key.into(), size: 0, tag: None }.object(&listing.place, "", ""))
         .collect();
     let paths: Vec<_> = found.iter().flatten().map(|object| object.path.to_string()).collect();
     assert_eq!(paths, ["d/a", "top"]);
@@ -368,7 +391,7 @@ fn what_is_hidden_a_place_holder_or_no_path_is_told_apart() {
 }
 
 #[test]
-fn object_is_found_by_its_path_in_whatever_order_the_store_lists() {
+fn stat_finds_an_object_in_any_listing_order() {
     let model = Arc::new(Model::in_this_order(["ab", "a-", "a"].map(str::to_owned), 2));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let stat = |path: &str| runtime.block_on(listing(&model, "").stat(&path.into()));
@@ -379,7 +402,7 @@ fn object_is_found_by_its_path_in_whatever_order_the_store_lists() {
 }
 
 #[test]
-fn pages_that_fail_are_asked_for_again_and_what_cannot_be_mended_ends_the_listing() {
+fn failed_page_is_retried_unless_the_failure_is_final() {
     let mut model = Model::new((0..500).map(|id| format!("{id:04}")), 10);
     model.failures = 1;
     let model = Arc::new(model);

@@ -8,17 +8,17 @@
 //! headers between them included (half a kilobyte each), and its fields are sub-ranges: one request a sample, whatever
 //! it is made of.
 //!
-//! [`reader`] says how few requests suffice, [`walk`] how several go on at once, and [`tar`], [`tfrecord`] and [`zip`]
+//! [`reader`] says how few requests suffice, [`scan`] how several go on at once, and [`tar`], [`tfrecord`] and [`zip`]
 //! know their formats.
 
 mod pax;
 mod reader;
 mod rows;
 mod samples;
+mod scan;
+mod shard_error;
 mod tar;
 mod tfrecord;
-mod trouble;
-mod walk;
 mod zip;
 
 use std::future::poll_fn;
@@ -26,11 +26,11 @@ use std::future::poll_fn;
 use foreread_tier::{Object, OriginTier};
 use futures::StreamExt;
 
-use self::reader::Store;
-pub(crate) use self::rows::{Rows, Shard};
-use self::trouble::Trouble;
+use self::reader::ShardStore;
+pub(crate) use self::rows::{IndexedShard, SampleRows};
+use self::shard_error::ShardError;
 use crate::format::compressed;
-use crate::partial_shards::{Kept, PartialShards};
+use crate::shard_journal::{KnownShards, ShardJournal};
 use crate::{DatasetError, Format};
 
 /// Requests under way at once, over all shards.
@@ -38,7 +38,7 @@ const IN_FLIGHT: usize = 64;
 
 /// What indexing shards has come to so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cost {
+pub(crate) struct IndexCost {
     pub(crate) samples: u64,
     pub(crate) bytes: u64,
     pub(crate) skipped: u64,
@@ -50,9 +50,9 @@ pub(crate) struct Cost {
 
 /// What is known of shards before they are looked into, and where what is found is kept.
 #[derive(Debug, Default)]
-pub(crate) struct Before<'a> {
-    pub(crate) kept: Kept,
-    pub(crate) partial: Option<&'a PartialShards>,
+pub(crate) struct ResumeState<'a> {
+    pub(crate) kept: KnownShards,
+    pub(crate) partial: Option<&'a ShardJournal>,
 }
 
 /// Indexes all `objects` as shards of `format`, in their order; `progress` is told whenever something was read.
@@ -61,24 +61,24 @@ pub(crate) async fn index(
     base_url: &str,
     format: Format,
     objects: Vec<Object>,
-    before: Before<'_>,
-    mut progress: impl FnMut(Cost),
-) -> Result<Vec<Shard>, DatasetError> {
-    let store = Store::new(origin);
+    before: ResumeState<'_>,
+    mut progress: impl FnMut(IndexCost),
+) -> Result<Vec<IndexedShard>, DatasetError> {
+    let store = ShardStore::new(origin);
     let places = IN_FLIGHT.min(origin.profile().parallelism.max(8));
     let at_once = places.min(objects.len()).max(1);
     let each = places / at_once;
-    let mut cost = Cost::default();
+    let mut cost = IndexCost::default();
     let mut shards = Vec::with_capacity(objects.len());
-    let Before { mut kept, partial } = before;
-    let known: Vec<Option<Shard>> = objects.iter().map(|object| kept.take(object)).collect();
+    let ResumeState { mut kept, partial } = before;
+    let known: Vec<Option<IndexedShard>> = objects.iter().map(|object| kept.take(object)).collect();
     cost.resumed = known.iter().flatten().count() as u64;
     // In order, so that of several bad shards the same one is named every time.
     let mut coming = futures::stream::iter(objects.into_iter().zip(known))
         .map(|(object, known)| shard(&store, format, object, known, partial, each))
         .buffered(at_once);
     loop {
-        // Told whenever an answer has come: a single large shard would be a long silence.
+        // DetectedFormat whenever an answer has come: a single large shard would be a long silence.
         let next = poll_fn(|context| {
             let next = coming.poll_next_unpin(context);
             (cost.requests, cost.bytes_read) = (store.requests(), store.bytes());
@@ -109,11 +109,11 @@ pub(crate) async fn sniff(
 ) -> Result<Format, DatasetError> {
     let long = objects.iter().filter(|object| object.size >= tfrecord::HEAD);
     let Some(object) = long.min_by(|a, b| a.path.cmp(&b.path)) else { return Ok(Format::Files) };
-    let head = Store::new(origin).read(object, 0, tfrecord::HEAD).await;
-    let head = head.map_err(|error| Trouble::from(error).told(base_url, &object.path))?;
+    let head = ShardStore::new(origin).read(object, 0, tfrecord::HEAD).await;
+    let head = head.map_err(|error| ShardError::from(error).told(base_url, &object.path))?;
     match () {
         () if tfrecord::begins(&head, object.size) => Ok(Format::TfRecord),
-        () if matches!(trouble::compression(&head), Some("gzip" | "zlib")) => {
+        () if matches!(shard_error::compression(&head), Some("gzip" | "zlib")) => {
             Err(compressed(base_url, &object.path))
         }
         () => Ok(Format::Files),
@@ -121,19 +121,19 @@ pub(crate) async fn sniff(
 }
 
 async fn shard(
-    store: &Store<'_>,
+    store: &ShardStore<'_>,
     format: Format,
     object: Object,
-    known: Option<Shard>,
-    partial: Option<&PartialShards>,
+    known: Option<IndexedShard>,
+    partial: Option<&ShardJournal>,
     places: usize,
-) -> Result<Shard, (Object, Trouble)> {
+) -> Result<IndexedShard, (Object, ShardError)> {
     if let Some(shard) = known {
         return Ok(shard);
     }
     match rows(store, format, &object, places).await {
         Ok((rows, skipped)) => {
-            let shard = Shard { object, rows, skipped };
+            let shard = IndexedShard { object, rows, skipped };
             if let Some(partial) = partial {
                 partial.note(&shard);
             }
@@ -144,18 +144,18 @@ async fn shard(
 }
 
 async fn rows(
-    store: &Store<'_>,
+    store: &ShardStore<'_>,
     format: Format,
     object: &Object,
     places: usize,
-) -> Result<(Rows, u64), Trouble> {
+) -> Result<(SampleRows, u64), ShardError> {
     match format {
-        Format::Files => Err(Trouble::damaged(0, "a file is no shard")),
+        Format::Files => Err(ShardError::damaged(0, "a file is no shard")),
         Format::Zip => zip::rows(store, object, places).await,
-        Format::Tar => samples::group(&walk::members::<tar::Tar>(store, object, places).await?),
+        Format::Tar => samples::group(&scan::members::<tar::Tar>(store, object, places).await?),
         Format::TfRecord => {
-            let members = walk::members::<tfrecord::TfRecord>(store, object, places).await?;
-            let mut rows = Rows::new(false, true, false);
+            let members = scan::members::<tfrecord::TfRecord>(store, object, places).await?;
+            let mut rows = SampleRows::new(false, true, false);
             for &(start, length, crc32c) in &members.places {
                 rows.push("", start, length, crc32c);
             }

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn invalid_tfrecord_is_refused() {
         for bad in [
             &b"x"[..],
             b"99 path=a\n",

@@ -1,13 +1,12 @@
-//! Reading the heads of a shard's members through an origin, with few requests and few bytes.
+//! Reading the headers of a shard's members through an origin, with few requests and few bytes.
 //!
-//! Heads lie between data that nobody wants yet. After each comes the choice: skip the data and pay another request, or
-//! read through it. Reading on is right where the bytes take less time than a request does (`gap / bandwidth < latency`,
-//! both as they were seen so far), and never for more than 64 KiB, because bandwidth belongs to others too. What
-//! follows from that is how much one request asks for: a *run* is what was needed between two gaps that are skipped
-//! (one head where members are large, a few where a large member has small ones beside it, the whole file where all are
-//! small), and a request asks for as much as the longest of the last runs, doubling while a run goes on. So it finds
-//! the pattern of a shard in its first few members. The price is a window of at most 256 KiB for each shard that is
-//! being indexed. What is found does not depend on any of this.
+//! Headers lie between data that is not needed yet. After each the reader either skips the data and pays another request, or
+//! reads through it. Reading through is right where the bytes take less time than a request (`gap / bandwidth < latency`,
+//! both as measured so far), and never for more than 64 KiB, because bandwidth is shared. The size of a request follows. A
+//! *run* is what was needed between two gaps that are skipped: one header where members are large, a few where small members
+//! follow a large one, the whole file where all are small. A request has the length of the longest of the last runs, and
+//! doubles while a run continues. So the pattern of a shard is known after its first members. The price is a window of at
+//! most 256 KiB for each shard that is being indexed. The result does not depend on any of this.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +16,7 @@ use bytes::Bytes;
 use foreread_tier::{ErrorKind, Object, OriginTier, ReadRequest, Span, TierError};
 use foreread_types::{SampleKey, Tick};
 
-use super::trouble::Trouble;
+use super::shard_error::ShardError;
 
 /// The least that a request asks for: a head with a pax header and the next one's.
 const LEAST: u64 = 1 << 10;
@@ -30,23 +29,23 @@ const RUNS: usize = 5;
 
 /// An origin, and what reading it has cost.
 #[derive(Debug)]
-pub(crate) struct Store<'a> {
+pub(crate) struct ShardStore<'a> {
     origin: &'a dyn OriginTier,
     requests: AtomicU64,
     bytes: AtomicU64,
-    pace: Mutex<Pace>,
+    pace: Mutex<ReadPace>,
 }
 
 /// What requests have taken so far.
 #[derive(Debug, Default)]
-struct Pace {
+struct ReadPace {
     /// Of a small request.
     latency: Option<Duration>,
     /// Bytes a second of a large one, its latency apart.
     bandwidth: Option<f64>,
 }
 
-impl Pace {
+impl ReadPace {
     fn saw(&mut self, bytes: u64, took: Duration) {
         if bytes <= 4 * LEAST {
             self.latency = Some(self.latency.map_or(took, |before| (before * 3 + took) / 4));
@@ -67,7 +66,7 @@ impl Pace {
     }
 }
 
-impl<'a> Store<'a> {
+impl<'a> ShardStore<'a> {
     pub(crate) fn new(origin: &'a dyn OriginTier) -> Self {
         Self { origin, requests: AtomicU64::new(0), bytes: AtomicU64::new(0), pace: Mutex::default() }
     }
@@ -80,7 +79,7 @@ impl<'a> Store<'a> {
         self.bytes.load(Relaxed)
     }
 
-    fn pace(&self) -> std::sync::MutexGuard<'_, Pace> {
+    fn pace(&self) -> std::sync::MutexGuard<'_, ReadPace> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,8 +109,8 @@ impl<'a> Store<'a> {
 
 /// A window that moves over one object.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
-    store: &'a Store<'a>,
+pub(crate) struct ShardReader<'a> {
+    store: &'a ShardStore<'a>,
     object: &'a Object,
     window: Bytes,
     at: u64,
@@ -122,8 +121,8 @@ pub(crate) struct Reader<'a> {
     ask: u64,
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(store: &'a Store<'a>, object: &'a Object) -> Self {
+impl<'a> ShardReader<'a> {
+    pub(crate) fn new(store: &'a ShardStore<'a>, object: &'a Object) -> Self {
         Self { store, object, window: Bytes::new(), at: 0, run: (0, 0), runs: [0; RUNS], ask: LEAST }
     }
 
@@ -145,10 +144,10 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// If the object has not so many, or cannot be read.
-    pub(crate) async fn need(&mut self, at: u64, least: u64) -> Result<&[u8], Trouble> {
+    pub(crate) async fn need(&mut self, at: u64, least: u64) -> Result<&[u8], ShardError> {
         let size = self.object.size;
         let end = at.checked_add(least).filter(|&end| end <= size);
-        let end = end.ok_or_else(|| Trouble::cut_short(at, size))?;
+        let end = end.ok_or_else(|| ShardError::cut_short(at, size))?;
         if (self.at_hand(at).len() as u64) < least {
             self.step_to(at);
             let length = self.ask.max(least).min(size - at);
@@ -181,8 +180,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_through_takes_less_time_than_a_request() {
-        let mut pace = Pace::default();
+    fn read_ahead_costs_less_time_than_a_request() {
+        let mut pace = ReadPace::default();
         assert_eq!(pace.widest(), WIDEST);
         pace.saw(1024, Duration::from_millis(1));
         pace.saw(1 << 20, Duration::from_millis(1) + Duration::from_secs(1) / 10);

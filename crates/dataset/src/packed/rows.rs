@@ -1,17 +1,17 @@
-//! What was found in a shard, as columns: a row costs its numbers and its name, and no allocation of its own.
+//! The samples of a shard, as columns: a row costs its numbers and its name, and no allocation.
 
 use std::ops::Range;
 
 use foreread_tier::Object;
 
-/// Texts one behind the other.
+/// Texts, concatenated.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Texts {
+pub(crate) struct TextList {
     text: String,
     ends: Vec<usize>,
 }
 
-impl Texts {
+impl TextList {
     pub(crate) fn push(&mut self, text: &str) {
         self.text.push_str(text);
         self.ends.push(self.text.len());
@@ -34,25 +34,25 @@ impl Texts {
 
 /// The samples of one shard, in the order of their offsets.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rows {
+pub(crate) struct SampleRows {
     /// What the format calls each sample; records have no names.
-    keys: Option<Texts>,
+    keys: Option<TextList>,
     /// Offset in the object and length.
     extents: Vec<(u64, u64)>,
     /// The checksum of each sample's bytes; none where the format has none.
     crc32c: Option<Vec<u32>>,
     /// Where each sample's fields end; none where the format has none.
     field_ends: Option<Vec<usize>>,
-    field_names: Texts,
+    field_names: TextList,
     /// Offset in the sample and length.
     field_extents: Vec<(u64, u64)>,
 }
 
-impl Rows {
+impl SampleRows {
     /// No rows yet, each with these columns.
     pub(crate) fn new(keys: bool, crc32c: bool, fields: bool) -> Self {
         Self {
-            keys: keys.then(Texts::default),
+            keys: keys.then(TextList::default),
             crc32c: crc32c.then(Vec::new),
             field_ends: fields.then(Vec::new),
             ..Self::default()
@@ -110,7 +110,7 @@ impl Rows {
     }
 
     pub(crate) fn last_key(&self) -> Option<&str> {
-        self.keys.as_ref().filter(|keys| keys.len() > 0).map(Texts::last)
+        self.keys.as_ref().filter(|keys| keys.len() > 0).map(TextList::last)
     }
 
     pub(crate) fn crc32c(&self, row: usize) -> Option<u32> {
@@ -137,9 +137,9 @@ impl Rows {
 
 /// One object and the samples in it.
 #[derive(Clone, Debug)]
-pub(crate) struct Shard {
+pub(crate) struct IndexedShard {
     pub(crate) object: Object,
-    pub(crate) rows: Rows,
-    /// Members that are no samples.
+    pub(crate) rows: SampleRows,
+    /// MemberScan that are no samples.
     pub(crate) skipped: u64,
 }

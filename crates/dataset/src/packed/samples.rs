@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::rows::Rows;
-use super::trouble::Trouble;
-use super::walk::Members;
+use super::rows::SampleRows;
+use super::scan::MemberScan;
+use super::shard_error::ShardError;
 
 /// Most fields of one sample.
 const MOST_FIELDS: usize = 1000;
@@ -23,8 +23,8 @@ fn cut(name: &str) -> Option<(&str, String)> {
 
 /// Puts members together: consecutive ones with one key are one sample. Gives its rows, and how many members are no
 /// part of any.
-pub(crate) fn group(members: &Members) -> Result<(Rows, u64), Trouble> {
-    let mut rows = Rows::new(true, false, true);
+pub(crate) fn group(members: &MemberScan) -> Result<(SampleRows, u64), ShardError> {
+    let mut rows = SampleRows::new(true, false, true);
     let mut skipped = members.skipped;
     let mut fields: BTreeSet<String> = BTreeSet::new();
     for (number, &(start, length, _)) in members.places.iter().enumerate() {
@@ -39,13 +39,13 @@ pub(crate) fn group(members: &Members) -> Result<(Rows, u64), Trouble> {
         }
         rows.push_field(&field, start, length);
         if fields.len() == MOST_FIELDS {
-            return Err(Trouble::damaged(
+            return Err(ShardError::damaged(
                 start,
                 format!("the sample {key:?} has more than {MOST_FIELDS} fields"),
             ));
         }
         if !fields.insert(field) {
-            return Err(Trouble::damaged(
+            return Err(ShardError::damaged(
                 start,
                 format!("the sample {key:?} has {name:?} twice, upper case or not"),
             ));

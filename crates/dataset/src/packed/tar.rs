@@ -1,16 +1,16 @@
 //! Tar: headers of 512 bytes, each before the data of its member, which is padded to 512 bytes; two blocks of zeros at
 //! the end. ustar, pax and GNU's extensions.
 //!
-//! What has no bytes of its own (directories, links, devices) is skipped and counted. What has bytes that are not one
-//! extent (sparse files, parts of volumes) is refused, because leaving it out would be silent loss. Stricter than most
-//! readers in two ways, for the same reason: an archive without its end mark was cut short, and what stands behind an
-//! end mark must be another archive (`cat a.tar b.tar`) or zeros.
+//! Members without data (directories, links, devices) are skipped and counted. Members whose data is not one extent (sparse
+//! files, parts of volumes) are refused, because leaving them out would be silent loss. This reader is stricter than most in
+//! two ways, for the same reason. An archive without its end mark was truncated. After an end mark there must be another
+//! archive (`cat a.tar b.tar`) or zeros.
 
 use std::borrow::Cow;
 
 use super::pax::Pax;
-use super::trouble::{Trouble, compressed, compression};
-use super::walk::{Machine, Member, Step};
+use super::scan::{ParseStep, ShardMember, ShardParser};
+use super::shard_error::{ShardError, compressed, compression};
 use crate::names::MAX_TEXT;
 
 const BLOCK: u64 = 512;
@@ -35,9 +35,9 @@ pub(crate) struct Tar {
 }
 
 /// One header block.
-struct Header<'a>(&'a [u8; BLOCK as usize]);
+struct TarHeader<'a>(&'a [u8; BLOCK as usize]);
 
-impl<'a> Header<'a> {
+impl<'a> TarHeader<'a> {
     fn field(&self, start: usize, length: usize) -> &'a [u8] {
         let field = &self.0[start..start + length];
         field.iter().position(|&byte| byte == 0).map_or(field, |end| &field[..end])
@@ -98,13 +98,13 @@ fn number(field: &[u8]) -> Option<u64> {
     }
 }
 
-fn text(at: u64, name: Cow<'_, [u8]>) -> Result<Cow<'_, str>, Trouble> {
+fn text(at: u64, name: Cow<'_, [u8]>) -> Result<Cow<'_, str>, ShardError> {
     let not = |bytes: &[u8]| {
         let name = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-        Trouble::damaged(at, format!("the name {name:?} is not UTF-8"))
+        ShardError::damaged(at, format!("the name {name:?} is not UTF-8"))
     };
     if name.len() > MAX_TEXT {
-        return Err(Trouble::damaged(at, "a name is longer than 16,384 bytes"));
+        return Err(ShardError::damaged(at, "a name is longer than 16,384 bytes"));
     }
     match name {
         Cow::Borrowed(bytes) => std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| not(bytes)),
@@ -121,10 +121,10 @@ impl Tar {
         length: u64,
         bytes: &[u8],
         end: u64,
-    ) -> Result<Step<'a>, Trouble> {
+    ) -> Result<ParseStep<'a>, ShardError> {
         self.extras += 1;
         if self.extras > MOST_EXTRAS {
-            return Err(Trouble::damaged(at, format!("more than {MOST_EXTRAS} headers and no member")));
+            return Err(ShardError::damaged(at, format!("more than {MOST_EXTRAS} headers and no member")));
         }
         let data = &bytes[BLOCK as usize..(BLOCK + length) as usize];
         match kind {
@@ -132,47 +132,47 @@ impl Tar {
                 let name = data.split(|&byte| byte == 0).next().unwrap_or_default();
                 self.next.path = Some(name.to_vec());
             }
-            b'x' | b'X' => self.next.read(data).map_err(|why| Trouble::damaged(at, why))?,
-            b'g' => self.global.read(data).map_err(|why| Trouble::damaged(at, why))?,
+            b'x' | b'X' => self.next.read(data).map_err(|why| ShardError::damaged(at, why))?,
+            b'g' => self.global.read(data).map_err(|why| ShardError::damaged(at, why))?,
             _ => {} // 'K', a long link: links are no samples
         }
-        Ok(Step::Go(end))
+        Ok(ParseStep::Go(end))
     }
 
     /// A block of zeros: the end, or between two archives.
-    fn zero<'a>(&mut self, at: u64, size: u64) -> Result<Step<'a>, Trouble> {
+    fn zero<'a>(&mut self, at: u64, size: u64) -> Result<ParseStep<'a>, ShardError> {
         if self.extras > 0 {
-            return Err(Trouble::damaged(at, "the archive ends between a header and its member"));
+            return Err(ShardError::damaged(at, "the archive ends between a header and its member"));
         }
         self.zeros += 1;
         let next = at + BLOCK;
         match size - next < BLOCK || self.zeros == MOST_ZEROS {
-            true => Ok(Step::End),
-            false => Ok(Step::Go(next)),
+            true => Ok(ParseStep::End),
+            false => Ok(ParseStep::Go(next)),
         }
     }
 }
 
-impl Machine for Tar {
-    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<Step<'a>, Trouble> {
+impl ShardParser for Tar {
+    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError> {
         if at == size {
-            return Err(Trouble::damaged(at, "the archive has no end mark: it was cut short"));
+            return Err(ShardError::damaged(at, "the archive has no end mark: it was cut short"));
         }
-        let Some(block) = bytes.first_chunk() else { return Ok(Step::Needs(BLOCK)) };
+        let Some(block) = bytes.first_chunk() else { return Ok(ParseStep::Needs(BLOCK)) };
         if block.iter().all(|&byte| byte == 0) {
             return self.zero(at, size);
         }
-        let header = Header(block);
+        let header = TarHeader(block);
         if !header.is_whole() {
             return Err(match compression(bytes) {
                 Some(how) if at == 0 => compressed(how),
-                _ => Trouble::damaged(at, "no tar header stands here: its checksum does not match"),
+                _ => ShardError::damaged(at, "no tar header stands here: its checksum does not match"),
             });
         }
         self.zeros = 0;
         let kind = header.kind();
         let next = std::mem::take(&mut self.next);
-        let large = || Trouble::damaged(at, "a member's size is no number or impossibly large");
+        let large = || ShardError::damaged(at, "a member's size is no number or impossibly large");
         let is_extra = matches!(kind, b'x' | b'X' | b'g' | b'L' | b'K');
         let said = if is_extra { None } else { next.size.or(self.global.size) };
         let length = said.or_else(|| header.size()).ok_or_else(large)?;
@@ -182,18 +182,18 @@ impl Machine for Tar {
         let padded = length.checked_next_multiple_of(BLOCK).and_then(|length| start.checked_add(length));
         let end = padded.ok_or_else(large)?;
         if end > size {
-            return Err(Trouble::cut_short(at, size));
+            return Err(ShardError::cut_short(at, size));
         }
         if is_extra {
             if length > MOST_EXTRA {
-                return Err(Trouble::damaged(
+                return Err(ShardError::damaged(
                     at,
                     format!("a header of {length} bytes, more than {MOST_EXTRA}"),
                 ));
             }
             self.next = next;
             if (bytes.len() as u64) < end - at {
-                return Ok(Step::Needs(end - at));
+                return Ok(ParseStep::Needs(end - at));
             }
             return self.extra(at, kind, length, bytes, end);
         }
@@ -201,22 +201,22 @@ impl Machine for Tar {
         if kind == b'S' || next.is_sparse || self.global.is_sparse {
             let why =
                 "a sparse file, whose bytes do not lie here one after the other; pack it without --sparse";
-            return Err(Trouble::unsupported(at, why));
+            return Err(ShardError::unsupported(at, why));
         }
         if kind == b'M' {
             let why =
                 "a part of a file that began in another volume; pack the samples into archives of their own";
-            return Err(Trouble::unsupported(at, why));
+            return Err(ShardError::unsupported(at, why));
         }
         let name = match next.path.or_else(|| self.global.path.clone()) {
             Some(path) => Cow::Owned(path),
             None => header.name(),
         };
-        // Before pax and ustar, a directory was a file whose name ends in a slash.
+        // ResumeState pax and ustar, a directory was a file whose name ends in a slash.
         if !matches!(kind, b'0' | 0 | b'7') || name.is_empty() || name.ends_with(b"/") {
-            return Ok(Step::Skip(end));
+            return Ok(ParseStep::Skip(end));
         }
-        Ok(Step::Member(Member { name: text(at, name)?, start, length, crc32c: 0 }, end))
+        Ok(ParseStep::ShardMember(ShardMember { name: text(at, name)?, start, length, crc32c: 0 }, end))
     }
 
     fn is_fresh(&self) -> bool {
@@ -229,7 +229,8 @@ impl Machine for Tar {
 
     fn find(bytes: &[u8]) -> Option<usize> {
         let blocks = bytes.as_chunks::<{ BLOCK as usize }>().0;
-        let found = blocks.iter().position(|block| &block[257..262] == b"ustar" && Header(block).is_whole());
+        let found =
+            blocks.iter().position(|block| &block[257..262] == b"ustar" && TarHeader(block).is_whole());
         found.map(|block| block * BLOCK as usize)
     }
 }

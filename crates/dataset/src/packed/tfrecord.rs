@@ -1,13 +1,13 @@
-//! TFRecord: `length: u64 LE, masked crc32c of the length: u32 LE, data, masked crc32c of the data: u32 LE`, again and
-//! again. There is no other header and no end mark.
+//! TFRecord: `length: u64 LE, masked crc32c of the length: u32 LE, data, masked crc32c of the data: u32 LE`, repeated. There
+//! is no other header and no end mark.
 //!
-//! Between two records lie sixteen bytes that say everything. The data is not read; its checksum goes into the catalog
-//! instead, so that every read from an origin is checked against it.
+//! Sixteen bytes lie between two records. The data is not read. Its checksum goes into the catalog, so that every read from
+//! an origin is checked against it.
 
 use std::borrow::Cow;
 
-use super::trouble::{Trouble, compressed, compression};
-use super::walk::{Machine, Member, Step};
+use super::scan::{ParseStep, ShardMember, ShardParser};
+use super::shard_error::{ShardError, compressed, compression};
 
 /// Length and its checksum.
 pub(super) const HEAD: u64 = 12;
@@ -42,33 +42,34 @@ pub(super) fn begins(head: &[u8], size: u64) -> bool {
     length(head).and_then(|length| length.checked_add(HEAD + FOOT)).is_some_and(|end| end <= size)
 }
 
-impl Machine for TfRecord {
-    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<Step<'a>, Trouble> {
+impl ShardParser for TfRecord {
+    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError> {
         if let Some(start) = self.open {
-            let Some(masked) = bytes.first_chunk() else { return Ok(Step::Needs(FOOT)) };
+            let Some(masked) = bytes.first_chunk() else { return Ok(ParseStep::Needs(FOOT)) };
             self.open = None;
             let crc32c = unmask(u32::from_le_bytes(*masked));
-            let member = Member { name: Cow::Borrowed(""), start, length: at - start, crc32c };
-            return Ok(Step::Member(member, at + FOOT));
+            let member = ShardMember { name: Cow::Borrowed(""), start, length: at - start, crc32c };
+            return Ok(ParseStep::ShardMember(member, at + FOOT));
         }
         if at == size {
-            return Ok(Step::End);
+            return Ok(ParseStep::End);
         }
-        let Some(head) = bytes.get(..HEAD as usize) else { return Ok(Step::Needs(HEAD)) };
+        let Some(head) = bytes.get(..HEAD as usize) else { return Ok(ParseStep::Needs(HEAD)) };
         let Some(length) = length(head) else {
             return Err(match compression(head) {
                 Some(how) if at == 0 => compressed(how),
-                _ => {
-                    Trouble::damaged(at, "no TFRecord begins here: the checksum of its length does not match")
-                }
+                _ => ShardError::damaged(
+                    at,
+                    "no TFRecord begins here: the checksum of its length does not match",
+                ),
             });
         };
         let start = at + HEAD;
         let end =
             start.checked_add(length).filter(|end| end.checked_add(FOOT).is_some_and(|end| end <= size));
-        let end = end.ok_or_else(|| Trouble::cut_short(at, size))?;
+        let end = end.ok_or_else(|| ShardError::cut_short(at, size))?;
         self.open = Some(start);
-        Ok(Step::Go(end))
+        Ok(ParseStep::Go(end))
     }
 
     fn is_fresh(&self) -> bool {
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_are_the_specifications() {
+    fn crc_mask_is_that_of_the_specification() {
         // The checksum that every CRC-32C gives for these digits; its mask as TensorFlow defines it.
         let crc = crc32c::crc32c(b"123456789");
         assert_eq!(crc, 0xe306_9283);

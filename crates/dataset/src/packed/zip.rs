@@ -1,9 +1,9 @@
 //! Zip archives without compression: each member is a sample.
 //!
-//! The directory at the end names the members; where the data of one begins stands only before the data itself, because
-//! the local header may be longer than the directory says. So indexing reads the directory and thirty bytes a member.
-//! `rawzip` parses both from whatever bytes are at hand; what it misses is fetched, and it is asked again. The directory
-//! is in memory while its members are read (about what their rows in the catalog take).
+//! The directory at the end names the members. The start of a member's data is known only from its local header, which may
+//! be longer than the directory's entry. So indexing reads the directory and thirty bytes a member. `rawzip` parses both
+//! from the bytes at hand; missing bytes are fetched, and it parses again. The directory is in memory while its members are
+//! read (about the size of their rows in the catalog).
 
 use std::io;
 use std::ops::Range;
@@ -17,9 +17,9 @@ use rawzip::{
     ZipArchiveEntryWayfinder, ZipLocator,
 };
 
-use super::reader::{Reader, Store};
-use super::rows::{Rows, Texts};
-use super::trouble::Trouble;
+use super::reader::{ShardReader, ShardStore};
+use super::rows::{SampleRows, TextList};
+use super::shard_error::ShardError;
 use crate::names::MAX_TEXT;
 
 /// What is read of the end first: room for a longest comment and the records before it.
@@ -28,32 +28,32 @@ const TAIL: u64 = 66 << 10;
 const MOST_DIRECTORY: u64 = 512 << 20;
 /// A local header without its name.
 const LOCAL: u64 = 30;
-/// Members whose headers are read one after the other at least.
+/// MemberScan whose headers are read one after the other at least.
 const FEWEST: usize = 64;
 /// How often missing bytes are fetched before an archive is given up.
 const MOST_FETCHES: usize = 16;
 
 /// The parts of an archive that are at hand. A read of any other is noted and fails.
 #[derive(Debug, Default)]
-struct Parts {
+struct EndRecords {
     parts: Vec<(u64, Bytes)>,
     missing: Mutex<Option<Range<u64>>>,
     size: u64,
 }
 
-impl Clone for Parts {
+impl Clone for EndRecords {
     fn clone(&self) -> Self {
         Self { parts: self.parts.clone(), missing: Mutex::default(), size: self.size }
     }
 }
 
-impl Parts {
+impl EndRecords {
     fn missing(&self) -> Option<Range<u64>> {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl ReaderAt for Parts {
+impl ReaderAt for EndRecords {
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         if at >= self.size || buffer.is_empty() {
             return Ok(0);
@@ -75,17 +75,21 @@ impl ReaderAt for Parts {
 
 /// What the directory says of the members that are samples.
 #[derive(Default)]
-struct Listed {
-    names: Texts,
+struct ZipEntry {
+    names: TextList,
     /// Each with its number, by the place of its local header.
     entries: Vec<(u64, ZipArchiveEntryWayfinder, usize)>,
     skipped: u64,
 }
 
 /// The samples of a zip archive, read in at most `places` places at once.
-pub(crate) async fn rows(store: &Store<'_>, object: &Object, places: usize) -> Result<(Rows, u64), Trouble> {
+pub(crate) async fn rows(
+    store: &ShardStore<'_>,
+    object: &Object,
+    places: usize,
+) -> Result<(SampleRows, u64), ShardError> {
     if object.size == 0 {
-        return Err(Trouble::damaged(0, "it is empty, and no zip archive"));
+        return Err(ShardError::damaged(0, "it is empty, and no zip archive"));
     }
     let archive = locate(store, object).await?;
     let listed = list(&archive)?;
@@ -93,18 +97,21 @@ pub(crate) async fn rows(store: &Store<'_>, object: &Object, places: usize) -> R
     let share = listed.entries.len().div_ceil(places.max(1)).max(FEWEST);
     let parts = listed.entries.chunks(share).map(|entries| extents(store, object, archive.clone(), entries));
     let extents = try_join_all(parts).await?.concat();
-    let mut rows = Rows::new(true, false, false);
+    let mut rows = SampleRows::new(true, false, false);
     let mut free = 0;
     for (&(header, _, number), &(start, end)) in listed.entries.iter().zip(&extents) {
         let name = listed.names.get(number);
         if header < free {
-            return Err(Trouble::damaged(header, format!("the member {name:?} overlaps the one before it")));
+            return Err(ShardError::damaged(
+                header,
+                format!("the member {name:?} overlaps the one before it"),
+            ));
         }
         if end > directory {
             let why = format!(
                 "the member {name:?} goes beyond the directory at byte {directory}: it was cut short"
             );
-            return Err(Trouble::damaged(header, why));
+            return Err(ShardError::damaged(header, why));
         }
         rows.push(name, start, end - start, 0);
         free = end;
@@ -113,11 +120,11 @@ pub(crate) async fn rows(store: &Store<'_>, object: &Object, places: usize) -> R
 }
 
 /// The archive's end and its whole directory.
-async fn locate(store: &Store<'_>, object: &Object) -> Result<ZipArchive<Parts>, Trouble> {
+async fn locate(store: &ShardStore<'_>, object: &Object) -> Result<ZipArchive<EndRecords>, ShardError> {
     let size = object.size;
     let tail = TAIL.min(size);
     let bytes = store.read(object, size - tail, tail).await?;
-    let mut parts = Parts { parts: vec![(size - tail, bytes)], missing: Mutex::default(), size };
+    let mut parts = EndRecords { parts: vec![(size - tail, bytes)], missing: Mutex::default(), size };
     let mut buffer = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
     for _ in 0..MOST_FETCHES {
         let located = ZipLocator::new().max_search_space(TAIL).locate_in_reader(parts, &mut buffer, size);
@@ -138,18 +145,18 @@ async fn locate(store: &Store<'_>, object: &Object) -> Result<ZipArchive<Parts>,
         let bytes = store.read(object, missing.start, length).await?;
         parts.parts.push((missing.start, bytes));
     }
-    Err(Trouble::damaged(size - tail, "the records at its end lead nowhere"))
+    Err(ShardError::damaged(size - tail, "the records at its end lead nowhere"))
 }
 
 async fn with_directory(
-    store: &Store<'_>,
+    store: &ShardStore<'_>,
     object: &Object,
-    mut archive: ZipArchive<Parts>,
-) -> Result<ZipArchive<Parts>, Trouble> {
+    mut archive: ZipArchive<EndRecords>,
+) -> Result<ZipArchive<EndRecords>, ShardError> {
     let (from, until) = (archive.directory_offset(), archive.eocd_offset());
     let length = until.checked_sub(from).filter(|&length| length <= MOST_DIRECTORY);
     let length = length.ok_or_else(|| {
-        Trouble::unsupported(from, "its directory is longer than 512 MiB; split it into several archives")
+        ShardError::unsupported(from, "its directory is longer than 512 MiB; split it into several archives")
     })?;
     let parts = archive.get_mut();
     // Often it is in what was read of the end.
@@ -163,9 +170,9 @@ async fn with_directory(
     Ok(archive)
 }
 
-fn list(archive: &ZipArchive<Parts>) -> Result<Listed, Trouble> {
+fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
     let from = archive.directory_offset();
-    let mut listed = Listed::default();
+    let mut listed = ZipEntry::default();
     let mut seen = 0;
     let mut buffer = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
     let mut entries = archive.entries(&mut buffer);
@@ -175,36 +182,36 @@ fn list(archive: &ZipArchive<Parts>) -> Result<Listed, Trouble> {
         let path = entry.file_path();
         let name = std::str::from_utf8(path.as_ref()).map_err(|_| {
             let name = String::from_utf8_lossy(path.as_ref()).into_owned();
-            Trouble::damaged(at, format!("the name {name:?} is not UTF-8"))
+            ShardError::damaged(at, format!("the name {name:?} is not UTF-8"))
         })?;
         if entry.is_dir() || is_hidden(name) {
             listed.skipped += 1;
             continue;
         }
         if name.len() > MAX_TEXT {
-            return Err(Trouble::damaged(at, "a name is longer than 16,384 bytes"));
+            return Err(ShardError::damaged(at, "a name is longer than 16,384 bytes"));
         }
         if entry.flags().is_encrypted() {
             let why = format!("the member {name:?} is encrypted; pack it without");
-            return Err(Trouble::unsupported(at, why));
+            return Err(ShardError::unsupported(at, why));
         }
         if entry.compression_method() != CompressionMethod::STORE {
             let why = format!(
                 "the member {name:?} is compressed, so it cannot be read by extent; pack without compression (zip -0)"
             );
-            return Err(Trouble::unsupported(at, why));
+            return Err(ShardError::unsupported(at, why));
         }
         let (packed, plain) = (entry.compressed_size_hint(), entry.uncompressed_size_hint());
         if packed != plain {
             let why = format!("the member {name:?} is not compressed and {packed} bytes for {plain}");
-            return Err(Trouble::damaged(at, why));
+            return Err(ShardError::damaged(at, why));
         }
         listed.entries.push((at, entry.wayfinder(), listed.names.len()));
         listed.names.push(name);
     }
     if seen != archive.entries_hint() {
         let why = format!("its directory has {seen} members and should have {}", archive.entries_hint());
-        return Err(Trouble::damaged(from, why));
+        return Err(ShardError::damaged(from, why));
     }
     listed.entries.sort_by_key(|&(at, _, number)| (at, number));
     Ok(listed)
@@ -218,12 +225,12 @@ fn is_hidden(name: &str) -> bool {
 
 /// Where the data of each of these members begins and ends.
 async fn extents(
-    store: &Store<'_>,
+    store: &ShardStore<'_>,
     object: &Object,
-    mut archive: ZipArchive<Parts>,
+    mut archive: ZipArchive<EndRecords>,
     entries: &[(u64, ZipArchiveEntryWayfinder, usize)],
-) -> Result<Vec<(u64, u64)>, Trouble> {
-    let mut reader = Reader::new(store, object);
+) -> Result<Vec<(u64, u64)>, ShardError> {
+    let mut reader = ShardReader::new(store, object);
     let mut extents = Vec::with_capacity(entries.len());
     for &(at, entry, _) in entries {
         let head = Bytes::copy_from_slice(&reader.need(at, LOCAL).await?[..LOCAL as usize]);
@@ -235,7 +242,7 @@ async fn extents(
     Ok(extents)
 }
 
-fn told(error: &Error, at: u64) -> Trouble {
+fn told(error: &Error, at: u64) -> ShardError {
     let why = match error.kind() {
         ErrorKind::MissingEndOfCentralDirectory => {
             "it has no directory at its end: it is no zip archive, or was cut short".to_owned()
@@ -246,5 +253,5 @@ fn told(error: &Error, at: u64) -> Trouble {
         ErrorKind::InvalidSignature { .. } => "no header stands where its directory says".to_owned(),
         _ => format!("its directory is damaged ({error})"),
     };
-    Trouble::damaged(at, why)
+    ShardError::damaged(at, why)
 }

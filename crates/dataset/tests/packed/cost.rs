@@ -45,7 +45,7 @@ async fn ten_gigabytes_of_large_members_cost_their_headers() {
 
 #[tokio::test(start_paused = true)]
 // semantics: SHARD-9
-async fn a_large_shard_of_small_members_is_read_from_many_places() {
+async fn large_shard_of_small_members_is_read_from_many_places() {
     let sizes = |number: u64| 60_000 + number * 7919 % 100_000;
     let origin = Held::new([("a.tar", hollow(90_000, sizes))]).slow(Duration::from_millis(10));
     let began = Instant::now();
@@ -58,7 +58,7 @@ async fn a_large_shard_of_small_members_is_read_from_many_places() {
 }
 
 #[tokio::test]
-async fn a_million_tiny_members_cost_a_few_thousand_requests() {
+async fn million_tiny_members_cost_a_few_thousand_requests() {
     let mut bytes = Vec::new();
     for number in 0..1_000_000 {
         bytes.extend(header(&format!("{number:08}.x"), 0, b'0'));
@@ -83,7 +83,7 @@ async fn shards_are_indexed_at_once() {
 /// Data that looks like an archive must not be taken for a part of the one it lies in.
 #[tokio::test]
 // semantics: SHARD-9
-async fn an_archive_in_an_archive_is_one_sample() {
+async fn archive_in_an_archive_is_one_sample() {
     let inner = hollow(40, |_| 0);
     let inner = Bytes::from(inner.read(0, inner.size));
     let mut content = Content::default();

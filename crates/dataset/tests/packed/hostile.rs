@@ -117,7 +117,7 @@ fn headers_without_end() {
 }
 
 #[test]
-fn what_is_no_header_and_what_follows_the_end() {
+fn invalid_tar_header_and_trailing_data_are_told_apart() {
     let good = member("a.x", b"x");
     for at in [0, 100, 124, 148, 156, 257, 400] {
         let mut bytes = [good.clone(), good.clone(), end()].concat();
@@ -149,7 +149,7 @@ fn signed_checksums_are_right_too() {
 
 #[test]
 // semantics: SHARD-7
-fn links_directories_and_names_without_a_field_are_counted_and_not_taken() {
+fn members_without_data_are_counted_and_skipped() {
     let parts = [
         header("d/", 0, b'5'),
         header("l.x", 0, b'2'),
@@ -271,7 +271,7 @@ fn kept() -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 // semantics: SHARD-7
-fn the_corpus_does_no_harm() {
+fn corpus_does_no_harm() {
     let kept = kept();
     assert!(kept.len() >= 10);
     for (path, bytes) in kept {

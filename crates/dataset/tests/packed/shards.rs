@@ -80,7 +80,7 @@ async fn records_are_numbered_within_their_file() {
 
 #[tokio::test]
 // semantics: SHARD-1
-async fn the_format_is_told_from_the_names_or_said() {
+async fn format_is_detected_from_names_or_given() {
     let tar = || Content::from(file("webdataset.tar"));
     let origin = Held::new([("a.tar", tar()), ("notes.txt", b"x".to_vec().into())]);
     assert_eq!(origin.index(&IndexOptions::default()).await.unwrap().format(), Format::Files);
@@ -97,7 +97,7 @@ async fn the_format_is_told_from_the_names_or_said() {
 
 #[tokio::test]
 // semantics: SHARD-5
-async fn named_shards_alone_are_taken_and_missing_ones_named_in_one_error() {
+async fn named_shards_are_indexed_and_missing_ones_are_one_error() {
     let tar = || Content::from(file("webdataset.tar"));
     let origin = Held::new([("s-0.tar", tar()), ("s-1.tar", tar()), ("readme.md", b"x".to_vec().into())]);
     let catalog = origin.index(&IndexOptions::default().naming(["s-1.tar"])).await.unwrap();
@@ -138,7 +138,7 @@ async fn global_headers_hold_for_all_members_that_follow() {
 }
 
 #[tokio::test]
-async fn the_fingerprint_is_of_what_is_in_the_shards() {
+async fn fingerprint_is_of_what_is_in_the_shards() {
     let of = async |objects: Vec<(&str, Vec<u8>)>| {
         Held::new(objects).index(&IndexOptions::default()).await.unwrap().fingerprint()
     };

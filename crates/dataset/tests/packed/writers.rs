@@ -62,7 +62,7 @@ fn seen(origin: &Held, catalog: &Catalog) -> Seen {
 
 #[tokio::test]
 // semantics: SHARD-3
-async fn every_sample_is_byte_for_byte_what_the_writers_own_readers_read() {
+async fn samples_equal_what_the_format_libraries_read() {
     let expected = expected();
     assert_eq!(expected.len(), 11);
     for (name, expected) in expected {
@@ -82,7 +82,7 @@ async fn every_sample_is_byte_for_byte_what_the_writers_own_readers_read() {
 
 #[tokio::test]
 // semantics: SHARD-6
-async fn members_of_more_than_eight_gibibytes_are_indexed_by_their_headers() {
+async fn members_above_8_gib_are_indexed_by_their_headers() {
     for name in ["gnutar-gnu", "gnutar-pax", "python-gnu", "python-pax"] {
         let mut content = Content::default();
         content.push(file(&format!("{name}-9GiB.header")));
@@ -106,7 +106,7 @@ async fn members_of_more_than_eight_gibibytes_are_indexed_by_their_headers() {
 
 #[tokio::test]
 // semantics: SHARD-7
-async fn what_cannot_be_read_by_extent_is_refused_with_the_remedy() {
+async fn compressed_or_encrypted_shard_is_refused_with_the_remedy() {
     for (name, why, remedy) in [
         ("gnutar-gnu-sparse.tar", "sparse", "without --sparse"),
         ("gnutar-pax-sparse.tar", "sparse", "without --sparse"),

@@ -1,4 +1,4 @@
-//! Launchers' environments, as they were seen (Open MPI 4.1, hydra 4.0) or as their documents say.
+//! Launchers' environments as observed (Open MPI 4.1, hydra 4.0) or documented.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ const TORCHRUN: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn no_launcher_says_nothing() {
+fn environment_without_a_launcher_gives_none() {
     assert_eq!(launched(&[]).unwrap(), None);
     assert_eq!(launched(&[("RANK", ""), ("WORLD_SIZE", " "), ("SLURM_PROCID", "0")]).unwrap(), None);
 }
@@ -54,7 +54,7 @@ fn torchrun_gives_a_host_and_never_its_own_port() {
     let (name, ports) = host(&it);
     assert_eq!((name, ports.len()), ("node7", 4));
     assert!(ports.iter().all(|port| (20_000..28_000).contains(port)), "{ports:?}");
-    // Every rank computes the same, whatever its own name for rank 0 is.
+    // Every rank computes the same, whatever its own name for rank 0.
     let mut other = TORCHRUN.to_vec();
     other[0] = ("RANK", "0");
     other[5] = ("MASTER_ADDR", "node7.cluster");
@@ -71,20 +71,20 @@ fn address_of_the_master_may_stand_in_brackets() {
 }
 
 #[test]
-fn torchrun_on_one_node_meets_at_a_socket_of_it() {
+fn torchrun_on_one_node_meets_at_a_unix_socket() {
     let mut variables = TORCHRUN.to_vec();
     variables[3] = ("LOCAL_WORLD_SIZE", "8");
     let it = found(&variables);
-    // Containers that do not see each other's sockets have the host.
+    // Containers that do not see each other's sockets use the host.
     let Some(Rendezvous::Node { or: Some((host, ports)), .. }) = &it.rendezvous else { panic!("{it:?}") };
     assert_eq!((&host[..], ports.len()), ("node7", 4));
-    // Another run of the same user at the same time has another one.
+    // A concurrent run of the same user has another one.
     variables[6] = ("MASTER_PORT", "29501");
     assert_ne!(one_node(&found(&variables)), one_node(&it));
 }
 
 #[test]
-fn ranks_started_by_hand_on_this_host_meet_there() {
+fn ranks_started_by_hand_meet_on_this_host() {
     for address in ["localhost", "127.0.0.1", "::1"] {
         let it = found(&[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", address)]);
         assert_eq!(it.launcher, "RANK and WORLD_SIZE");
@@ -111,7 +111,7 @@ fn ray_train_gives_a_host() {
 }
 
 #[test]
-fn a_pytorchjobs_rank_0_does_not_take_its_localhost_for_one_node() {
+fn pytorchjob_with_localhost_is_not_one_node() {
     let job = [("WORLD_SIZE", "2"), ("MASTER_PORT", "23456"), ("KUBERNETES_SERVICE_HOST", "10.96.0.1")];
     let with = |rank, address| found(&[&job[..], &[("RANK", rank), ("MASTER_ADDR", address)]].concat());
     let (first, second) = (with("0", "localhost"), with("1", "train-master-0"));
@@ -123,7 +123,7 @@ fn a_pytorchjobs_rank_0_does_not_take_its_localhost_for_one_node() {
 }
 
 #[test]
-fn slurm_on_several_nodes_meets_at_the_steps_first() {
+fn slurm_on_several_nodes_meets_at_the_first_of_the_step() {
     let it = found(&[
         ("SLURM_PROCID", "6"),
         ("SLURM_NTASKS", "8"),
@@ -141,7 +141,7 @@ fn slurm_on_several_nodes_meets_at_the_steps_first() {
 }
 
 #[test]
-fn a_master_address_counts_before_slurms_first_node() {
+fn master_address_precedes_slurms_first_node() {
     let it = found(&[
         ("SLURM_PROCID", "6"),
         ("SLURM_NTASKS", "8"),
@@ -152,7 +152,7 @@ fn a_master_address_counts_before_slurms_first_node() {
 }
 
 #[test]
-fn slurm_on_one_node_meets_at_a_socket_of_it() {
+fn slurm_on_one_node_meets_at_a_unix_socket() {
     let base =
         [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "4711"), ("SLURM_STEP_ID", "2")];
     for more in [("SLURM_NNODES", "1"), ("SLURM_STEP_NODELIST", "vm"), ("SLURM_JOB_NODELIST", "n[3]")] {
@@ -162,7 +162,7 @@ fn slurm_on_one_node_meets_at_a_socket_of_it() {
 }
 
 #[test]
-fn slurms_tasks_are_those_of_this_node() {
+fn slurm_tasks_are_counted_for_this_node() {
     let all = |text: &str| (0..5).map(|node| tasks_of(text, node)).collect::<Vec<_>>();
     assert_eq!(all("4(x2),3"), [Some(4), Some(4), Some(3), None, None]);
     assert_eq!(all("2,1(x3)"), [Some(2), Some(1), Some(1), Some(1), None]);
@@ -174,7 +174,7 @@ fn slurms_tasks_are_those_of_this_node() {
 }
 
 #[test]
-fn ranks_that_meet_on_one_node_are_all_on_it() {
+fn ranks_with_a_node_rendezvous_are_all_on_the_node() {
     let it = found(&[("RANK", "1"), ("WORLD_SIZE", "3"), ("MASTER_ADDR", "localhost")]);
     assert_eq!(it.on_node(), Some(3));
     assert_eq!(found(TORCHRUN).on_node(), Some(4));
@@ -194,14 +194,14 @@ const OPEN_MPI_4: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn open_mpi_on_one_node_meets_at_a_socket_of_it() {
+fn open_mpi_on_one_node_meets_at_a_unix_socket() {
     let it = found(OPEN_MPI_4);
     assert_eq!((it.rank, it.world_size, it.local_rank, it.launcher), (Rank(1), 2, Some(1), "Open MPI"));
     assert!(one_node(&it).starts_with("Open MPI "), "{it:?}");
 }
 
 #[test]
-fn open_mpi_5_is_known_by_pmix() {
+fn open_mpi_5_is_detected_by_pmix() {
     let it = found(&[
         ("OMPI_COMM_WORLD_SIZE", "4"),
         ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
@@ -214,7 +214,7 @@ fn open_mpi_5_is_known_by_pmix() {
 }
 
 #[test]
-fn open_mpi_on_several_nodes_asks_for_a_place() {
+fn open_mpi_on_several_nodes_requires_foreread_meet() {
     let mut variables = OPEN_MPI_4.to_vec();
     variables[1] = ("OMPI_COMM_WORLD_SIZE", "4");
     let error = found(&variables).meet().unwrap_err();
@@ -224,19 +224,19 @@ fn open_mpi_on_several_nodes_asks_for_a_place() {
 }
 
 #[test]
-fn mpirun_within_a_batch_job_does_not_make_every_process_rank_0() {
+fn mpirun_in_a_batch_job_precedes_slurms_variables() {
     let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_ID", "9"), ("SLURM_NNODES", "1")];
     let it = found(&[&batch[..], OPEN_MPI_4].concat());
     assert_eq!((it.rank, it.launcher), (Rank(1), "Open MPI"));
     let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2"), ("MPI_LOCALRANKID", "1")];
     let it = found(&[&batch[..], &hydra].concat());
     assert_eq!((it.rank, it.launcher), (Rank(1), "MPICH"));
-    // srun --mpi=pmi2 sets PMI's variables, too, and SLURM knows more.
+    // srun --mpi=pmi2 sets PMI's variables too, and SLURM's are more complete.
     assert_eq!(found(&[&batch[..], &hydra[..2]].concat()).launcher, "SLURM");
 }
 
 #[test]
-fn mpich_on_one_node_meets_by_its_parents_name() {
+fn mpich_on_one_node_meets_by_its_parent_process() {
     let it = found(&[
         ("PMI_RANK", "1"),
         ("PMI_SIZE", "2"),
@@ -251,7 +251,7 @@ fn mpich_on_one_node_meets_by_its_parents_name() {
 }
 
 #[test]
-fn foreread_meet_wins_and_says_what_is_wrong_with_it() {
+fn foreread_meet_takes_precedence_and_names_mistakes() {
     let with = |text| launched(&[TORCHRUN, &[("FOREREAD_MEET", text)]].concat());
     let ok = |text| with(text).unwrap().unwrap();
     assert_eq!(host(&ok("node1:7000")), ("node1", &[7000][..]));
@@ -287,12 +287,12 @@ fn foreread_meet_wins_and_says_what_is_wrong_with_it() {
 }
 
 #[test]
-fn half_a_pair_or_a_rank_beyond_the_last_is_an_error() {
+fn incomplete_pair_or_rank_above_world_size_is_an_error() {
     for (variables, why) in [
         (&[("RANK", "1")][..], "RANK is set and WORLD_SIZE is not"),
         (&[("WORLD_SIZE", "2")], "WORLD_SIZE is set and RANK is not"),
         (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK is 2 and WORLD_SIZE is 2"),
-        (&[("RANK", "one"), ("WORLD_SIZE", "2")], "no number"),
+        (&[("RANK", "one"), ("WORLD_SIZE", "2")], "expected a number"),
         (&[("SLURM_PROCID", "4"), ("SLURM_NTASKS", "4")], "SLURM_PROCID is 4"),
     ] {
         let error = launched(variables).unwrap_err();
@@ -305,12 +305,12 @@ fn half_a_pair_or_a_rank_beyond_the_last_is_an_error() {
 
 proptest! {
     #[test]
-    fn computed_ports_keep_away_from_torchs(job in "[a-z0-9.]{0,20}", master in any::<u16>()) {
+    fn computed_ports_are_not_near_master_port(job in "[a-z0-9.]{0,20}", master in any::<u16>()) {
         let ports = ports(&job, Some(master));
-        prop_assert_eq!(ports.len(), usize::from(TRIES));
+        prop_assert_eq!(ports.len(), usize::from(MAX_PORTS));
         for port in ports {
             prop_assert!(PORTS.contains(&port));
-            prop_assert!(port.abs_diff(master) > NEAR, "{} is near {}", port, master);
+            prop_assert!(port.abs_diff(master) > TORCH_PORTS, "{} is near {}", port, master);
         }
     }
 }

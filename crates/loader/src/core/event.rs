@@ -1,4 +1,4 @@
-//! What the core is told and what it asks for.
+//! The core's inputs (events) and outputs (actions).
 
 use std::time::Duration;
 
@@ -6,178 +6,183 @@ use foreread_oracle::AccessStream;
 use foreread_types::{SampleKey, Tick};
 
 use super::OriginPace;
-use crate::report::Taking;
+use crate::report::BatchCounts;
 
-/// Something that happened.
+/// An input of the core.
 #[derive(Debug)]
 pub enum Event {
-    /// The stream of pass `pass` has been computed, as [`Action::Deal`] asked.
+    /// The order of pass `pass` was computed, as requested by [`Action::Deal`].
     Dealt {
         /// The pass's index in the run.
         pass: usize,
-        /// What this rank reads in it.
+        /// The samples that this rank reads in it.
         stream: AccessStream,
     },
-    /// The stream that [`Action::Deal`] asked for cannot be computed: the run ends before this pass.
-    NotDealt {
+    /// The order requested by [`Action::Deal`] cannot be computed. The run ends before this pass.
+    DealFailed {
         /// The pass's index in the run.
         pass: usize,
     },
-    /// A lookup found the sample in memory: it is at hand, and takes no staging memory.
+    /// A look-up found the sample in memory. It takes no staging memory.
     Found(Tick),
-    /// A lookup says that the cache keeps it and wants to be read.
-    Kept(Tick),
-    /// A lookup found nothing.
+    /// A look-up found the sample in a cache that has to be read.
+    Stored(Tick),
+    /// A look-up found nothing.
     Absent(Tick),
     /// A read has delivered the sample.
     Arrived(Tick),
-    /// A read has failed for good (its layers have tried again already). A cache may still have what it did not deliver.
+    /// A read has failed, after all retries. A cache may still have the sample.
     Failed(Tick),
-    /// The same of a cache's read, and what the cache keeps is of no use: it is wrong, of another length, or gone.
-    Lost(Tick),
-    /// The catalog does not say where the sample lies. No sample is bad: the run ends at this use, whatever the policy.
+    /// A cache's read has failed because the stored sample is corrupt, of another length, or gone.
+    Invalid(Tick),
+    /// The catalog cannot locate the sample. The sample is not at fault, so the run ends at this
+    /// use under every policy.
     Unlocated(Tick),
-    /// Staging memory has been given back: the trainer let go, a cache took the sample over, or a read failed.
+    /// Staging memory was released: the trainer dropped a sample, a cache took it over, or a read
+    /// failed.
     Released {
         /// How many bytes.
         bytes: u64,
     },
-    /// Reads may run so many bytes ahead from now on, at most what the configuration allows. What has been issued stays.
-    Reach {
+    /// The look-ahead from now on, at most the configured one. Issued uses are not affected.
+    LookAhead {
         /// How many bytes.
         bytes: u64,
     },
-    /// The trainer asks for the next batch and it is not there.
-    Asked,
-    /// The trainer has waited long for the next batch. May be told again and again.
-    Late {
-        /// How long it has waited, without the time in which this process stood still.
+    /// The trainer requests the next batch, which is not complete.
+    Waiting,
+    /// The trainer has waited long for the next batch. May be repeated.
+    WaitedLong {
+        /// The time waited, without the time in which this process was stopped.
         waited: Duration,
-        /// What reads of the origin take.
+        /// The pace of the origin.
         origin: OriginPace,
     },
     /// A hedge ([`Action::Hedge`]) has delivered the sample.
-    Hedged(Tick),
+    HedgeArrived(Tick),
     /// A hedge has failed.
     HedgeFailed(Tick),
-    /// The same, because the catalog does not say where the sample lies: as [`Unlocated`](Self::Unlocated), if the owner does
-    /// not deliver it.
+    /// A hedge has failed because the catalog cannot locate the sample. The run ends there as with
+    /// [`Unlocated`](Self::Unlocated), unless the owner delivers.
     HedgeUnlocated(Tick),
     /// The trainer has taken the next batch.
     Taken,
-    /// Everything that is known has been told; reads for which there is room may be issued. Kept apart from the other
-    /// events so that reads leave in batches.
+    /// All events so far were passed. Reads with room may be issued. Separate from the other events
+    /// so that reads leave in batches.
     Proceed,
 }
 
-/// Something to be done.
+/// An output of the core, to be carried out by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Compute the stream of this pass and answer with [`Event::Dealt`] or [`Event::NotDealt`].
+    /// Compute the order of this pass. Answered by [`Event::Dealt`] or [`Event::DealFailed`].
     Deal {
         /// The pass's index in the run.
         pass: usize,
     },
-    /// Look the sample up in the cache at `level`; answer with `Found`, `Kept` or `Absent`. What reading it from there takes
-    /// is counted from now on.
+    /// Look the sample up in the cache at `level`. Answered by `Found`, `Stored` or `Absent`. The
+    /// cost of reading it there is charged from now on.
     Find {
-        /// The use that it is wanted for.
+        /// The use that needs it.
         tick: Tick,
         /// The sample.
         key: SampleKey,
-        /// Which cache, counted from the fastest.
+        /// The cache's index, counted from the fastest.
         level: usize,
     },
-    /// Read it from the cache at `level`; answer with `Arrived`, `Failed` or `Lost`.
+    /// Read the sample from the cache at `level`. Answered by `Arrived`, `Failed` or `Invalid`.
     Fetch {
-        /// The use that it is wanted for.
+        /// The use that needs it.
         tick: Tick,
         /// The sample.
         key: SampleKey,
-        /// Which cache, counted from the fastest.
+        /// The cache's index, counted from the fastest.
         level: usize,
-        /// What it is counted as: the bytes that the read allocates.
-        takes: u64,
+        /// The bytes that the read allocates, which are charged.
+        read_cost: u64,
     },
-    /// Ask the rank that owns it; answer with `Arrived` or `Failed`.
-    Ask {
-        /// The use that it is wanted for.
+    /// Request the sample from the rank that owns it. Answered by `Arrived` or `Failed`.
+    RequestPeer {
+        /// The use that needs it.
         tick: Tick,
         /// The sample.
         key: SampleKey,
         /// The position of the owner's store in the cluster.
         store: usize,
     },
-    /// Read it from the origin; answer with `Arrived` or `Failed`.
+    /// Read the sample from the origin. Answered by `Arrived` or `Failed`.
     Read {
-        /// The use that it is wanted for.
+        /// The use that needs it.
         tick: Tick,
         /// The sample.
         key: SampleKey,
     },
-    /// Read it from the origin, too: its owner was asked and is slow. Answer with `Hedged` or `HedgeFailed`. At most once
-    /// per use.
+    /// Also read the sample from the origin, because its owner is slow. Answered by `HedgeArrived`
+    /// or `HedgeFailed`. At most once per use.
     Hedge {
-        /// The use that it is wanted for.
+        /// The use that needs it.
         tick: Tick,
         /// The sample.
         key: SampleKey,
     },
-    /// The owner has delivered the sample: cancel the hedge. No answer.
+    /// Cancel the hedge, because the owner has delivered the sample. No answer.
     CancelHedge {
-        /// The use that it was wanted for.
+        /// The use of the hedge.
         tick: Tick,
     },
-    /// The hedge has delivered the sample: cancel the request to its owner. It may be answered all the same.
-    CancelAsk {
+    /// Cancel the request to the owner, because the hedge has delivered the sample. It may still be
+    /// answered.
+    CancelPeerRequest {
         /// The sample.
         key: SampleKey,
         /// The position of the owner's store in the cluster.
         store: usize,
     },
-    /// Put the sample that is at hand for `tick` into the cache at `level`, if there is room. No answer.
+    /// Store the sample of the use `tick` in the cache at `level`, if there is room. No answer.
     Store {
         /// The use for which it was read.
         tick: Tick,
         /// The sample.
         key: SampleKey,
-        /// Which cache, counted from the fastest.
+        /// The cache's index, counted from the fastest.
         level: usize,
     },
-    /// Have the cache at `level` forget the sample. No answer.
+    /// Remove the sample from the cache at `level`. No answer.
     Remove {
         /// The sample.
         key: SampleKey,
-        /// Which cache, counted from the fastest.
+        /// The cache's index, counted from the fastest.
         level: usize,
     },
-    /// The sample at hand for `from` also serves `to`.
+    /// The sample of the use `from` also serves `to`.
     Share {
         /// The use that has it.
         from: Tick,
         /// The use that gets it.
         to: Tick,
     },
-    /// The batch is complete: hand these samples to the trainer, in this order.
+    /// The batch is complete. Hand these samples to the trainer, in this order.
     Hand {
         /// The pass's index in the run.
         pass: usize,
-        /// The batch's number in its pass.
+        /// The batch's index in its pass.
         index: u64,
-        /// The first of its uses; they follow each other.
+        /// The first of its consecutive uses.
         first: Tick,
-        /// How many uses; those without a sample were skipped.
+        /// The number of uses. Those without a sample were skipped.
         ticks: u64,
-        /// What it adds to the account when the trainer takes it.
-        taking: Taking,
+        /// What it adds to the report when the trainer takes it.
+        counts: BatchCounts,
     },
-    /// The next batch cannot be completed, because the sample for this use cannot be read: the run ends here.
+    /// The next batch cannot be completed, because the sample for this use cannot be read. The run
+    /// ends here.
     Fail {
         /// The use whose read failed.
         tick: Tick,
         /// The sample.
         key: SampleKey,
     },
-    /// The last batch has been handed out: the run's, or the last before a pass whose order cannot be computed.
+    /// The last batch was handed out: that of the run, or the last one before a pass without an
+    /// order.
     End,
 }

@@ -1,41 +1,41 @@
 //! The engine's decisions, without I/O, runtime or clock: events in, actions out.
 //!
-//! The core follows one rank's access stream with three marks: *taken* (what the trainer has), *handed* (complete
-//! batches that wait for the trainer) and *issued* (uses that are being looked up or read). It issues ahead of the
-//! trainer as far as the look-ahead allows, in bytes, across batches and epochs; hands batches out in order. Because
-//! everything that happens is an argument, a test drives it through any interleaving at all, ten thousand runs in
-//! seconds.
+//! The core follows one rank's access stream with three marks: *taken* (by the trainer), *handed*
+//! (complete batches that wait for the trainer) and *issued* (uses that are being looked up or
+//! read). It issues uses ahead of the trainer within the look-ahead, in bytes, across batches and
+//! epochs. It hands out batches in order. All inputs are arguments, so a test can drive it through
+//! any interleaving, ten thousand runs in seconds.
 //!
-//! # The budget
+//! # Budget
 //!
-//! Staging memory is charged when a read is issued and given back when the driver says so ([`Event::Released`]): when
-//! a cache takes the sample over or the trainer lets go of it. A use is issued when
+//! Staging memory is charged when a read is issued. It is released by [`Event::Released`], when a
+//! cache takes the sample over or the trainer drops it. A use is issued when
 //!
 //! 1. it fits the look-ahead, or
-//! 2. it belongs to the batch that the trainer takes next, and what is charged is that batch and the one that it took
-//!    last (so never more than the two largest batches), or
-//! 3. it belongs to the batch that the trainer is waiting for. Then it is issued whatever the trainer still holds:
-//!    a full buffer must never wait for a trainer that waits for it.
+//! 2. it belongs to the batch that the trainer takes next, and only that batch and the one taken
+//!    last are charged (so never more than the two largest batches), or
+//! 3. it belongs to the batch that the trainer waits for. Then it is issued whatever the trainer
+//!    still holds, because a full buffer must never wait for a waiting trainer.
 //!
-//! So staging memory stays within max(look-ahead, two largest batches) for a trainer that holds one batch at a time.
-//! A sample that a cache has to read is counted as what that allocates, from its look-up on: a disk reads whole blocks.
-//! The price of the rules is that an over-tight look-ahead stalls the trainer instead of failing. Of the look-ahead that
-//! is allowed, as much is used as [`Event::Reach`] says.
+//! So staging memory stays within max(look-ahead, two largest batches) for a trainer that holds one
+//! batch at a time. A disk reads whole blocks, so a use is charged what its read allocates, from
+//! its look-up on. The price: a look-ahead that is too small stalls the trainer instead of failing.
+//! [`Event::LookAhead`] sets the part of the look-ahead that is in use.
 //!
 //! # Placement and retention
 //!
-//! A sample with a place is looked up there first; a miss, whatever its reason, is a read from the origin, after which
-//! the sample is stored, so the first use fills the cache and nothing is read twice for it. Disks are asked for every
-//! sample, placed there or not, because they remember earlier runs. Nothing is ever evicted
-//! under [`Retention::Keep`]. Under [`Retention::Threshold`] a sample stays in the fastest cache iff its next use is at
-//! most `horizon` ticks away; of uses that are under way together the last one decides. The core keeps no table of what
-//! is cached: the cache is asked, so a lost sample costs one read and nothing else.
+//! A sample with a place is looked up there first. After a miss it is read from the origin and
+//! stored, so the first use fills the cache. Disks are queried for every sample, because they may
+//! hold samples of earlier runs. Nothing is evicted under [`Retention::Keep`]. Under
+//! [`Retention::Threshold`] a sample stays in the fastest cache if its next use is at most
+//! `horizon` ticks away. Of several issued uses the last one decides. The core keeps no table of
+//! cached samples. It queries the cache, so a lost sample costs one read and nothing else.
 //!
-//! Where ranks work together, a sample that another rank owns is asked for there, after the own caches (which may have a
-//! second copy) and before the origin, which it is read from where the owner does not give it. While
-//! the trainer waits, samples of owners that are slower than the origin are read from both ([`Action::Hedge`]; the rules
-//! are in `hedging.rs`). The first result counts, and the other is cancelled. Both are charged while both are open, so the
-//! budget may be exceeded by the front batch.
+//! In a cluster, a sample of another rank is requested from its owner after the own caches (which
+//! may have a second copy). If the owner does not deliver it, it is read from the origin. While the
+//! trainer waits, samples of slow owners are hedged by reads of the origin ([`Action::Hedge`], with
+//! its rules in `hedging.rs`). The first result counts, and the other read is cancelled. Both are
+//! charged while both are open, so the front batch may exceed the budget.
 
 mod event;
 mod hedging;
@@ -50,15 +50,15 @@ use foreread_types::{Footprint, SampleKey, Sizes, Tick};
 
 pub use self::event::{Action, Event};
 pub use self::hedging::OriginPace;
-use self::upcoming::{Next, Upcoming};
-use self::window::{Hedge, State, Window};
-use crate::report::{Source, Taking};
+use self::upcoming::{NextUse, UpcomingUses};
+use self::window::{HedgeState, UseState, UseWindow, nearest};
+use crate::report::{BatchCounts, Source};
 
-/// What a use counts in the look-ahead beyond its bytes, so that a stream of empty samples is bounded too.
-pub(crate) const SLOT_BYTES: u64 = 512;
+/// The charge of a use in addition to its bytes, so that a stream of empty samples is bounded too.
+pub(crate) const USE_OVERHEAD: u64 = 512;
 
 /// New reads wait until this fraction of the look-ahead is free, so that they leave in batches.
-pub(crate) const TURN: u64 = 16;
+pub(crate) const BATCHING_FRACTION: u64 = 16;
 
 /// What happens when a sample cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,23 +66,23 @@ pub enum OnError {
     /// The run ends with an error, after the batches before it.
     #[default]
     Fail,
-    /// Its batch goes out without it.
+    /// Its batch is delivered without it.
     Skip,
-    /// Its place is taken by the nearest sample of the same batch (the earlier of two), so that batches keep their size. A batch without
-    /// any readable sample ends the run.
+    /// The nearest sample of the same batch (the earlier of two) takes its place, so that batches
+    /// keep their size. A batch without any readable sample ends the run.
     Substitute,
 }
 
 /// One of the caches, as the core sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLevel {
-    /// What it is called in the report.
+    /// Its name in the report.
     pub source: Source,
-    /// What reading a sample from it takes of the look-ahead.
+    /// The staging memory that a read from it takes.
     pub read: Footprint,
 }
 
-/// What the core needs to know beside the run.
+/// The configuration of the core.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How far reads may run ahead of the trainer at most, in bytes.
@@ -91,61 +91,63 @@ pub struct Config {
     pub on_error: OnError,
     /// The caches, from the fastest.
     pub levels: Vec<CacheLevel>,
-    /// Whether all caches, not disks alone, may hold what another plan has put there.
+    /// Whether all caches, not only disks, may hold samples of another plan.
     pub warm: bool,
 }
 
-/// One batch between being issued and being taken.
+/// One batch from its first issued use until it is taken.
 #[derive(Debug)]
-struct Batch {
+struct IssuedBatch {
     pass: usize,
     index: u64,
     first: Tick,
     ticks: u64,
     bytes: u64,
-    /// The most that is counted for its uses in the look-ahead at once.
+    /// The maximum charge of its uses at once.
     charged: u64,
-    /// Uses that are not settled yet, and uses that are settled without a sample.
+    /// Unsettled uses, and uses settled without a sample.
     waiting: u64,
     bad: u64,
     /// Whether its last use has been issued.
     closed: bool,
-    taking: Taking,
+    counts: BatchCounts,
 }
 
 /// The engine's state machine for one rank and one run.
 #[derive(Debug)]
 pub struct Core {
     config: Config,
-    /// Whether a read from any cache takes just the sample's length.
+    /// Whether every cache's reads allocate exactly the sample's length.
     reads_are_exact: bool,
     plan: LocalPlan,
-    /// Under [`Retention::Threshold`]: how far away a sample's next use may be for it to stay.
+    /// Under [`Retention::Threshold`]: the maximum distance of the next use of a sample that stays.
     horizon: Option<u64>,
     sizes: Vec<Sizes>,
-    upcoming: Upcoming,
-    window: Window,
-    /// Batches that have been issued (the last perhaps in part) and not taken; the first `handed` have been handed.
-    batches: VecDeque<Batch>,
+    upcoming: UpcomingUses,
+    window: UseWindow,
+    /// Batches that were issued (the last perhaps partly) and not taken. The first `handed` were
+    /// handed out.
+    batches: VecDeque<IssuedBatch>,
     handed: usize,
-    /// The look-ahead that is in use, in bytes.
-    reach: u64,
+    /// The look-ahead in use, in bytes.
+    look_ahead: u64,
     /// Staging memory in use, in bytes.
     charged: u64,
-    /// Bytes and slots issued and not taken.
+    /// Bytes and overhead of uses issued and not taken.
     span: u64,
-    /// What may still be counted for the batch that the trainer took last.
+    /// What may still be charged for the batch that the trainer took last.
     last_taken: u64,
-    /// Uses that are settled without a sample because the catalog could not locate it. The run ends at the first.
+    /// Uses settled without a sample because the catalog could not locate it. The run ends at the
+    /// first.
     unlocated: BTreeSet<Tick>,
-    asked: bool,
+    trainer_waits: bool,
     /// Bytes that owners have delivered since the trainer began to wait, by store.
-    came: BTreeMap<usize, u64>,
+    delivered: BTreeMap<usize, u64>,
     ended: bool,
 }
 
 impl Core {
-    /// The core of `run` under `plan`; `sizes` by dataset, as the plan was made from.
+    /// The core of `run` under `plan`, with the plan's `sizes` by dataset.
     pub fn new(config: Config, run: Run, plan: LocalPlan, sizes: Vec<Sizes>) -> Self {
         let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
         let horizon = match plan.retention() {
@@ -153,22 +155,22 @@ impl Core {
             _ => None,
         };
         Self {
-            reach: config.look_ahead,
+            look_ahead: config.look_ahead,
             reads_are_exact: config.levels.iter().all(|level| level.read == Footprint::EXACT),
             config,
             plan,
             horizon,
             sizes,
-            upcoming: Upcoming::new(run),
-            window: Window::starting_at(first),
+            upcoming: UpcomingUses::new(run),
+            window: UseWindow::starting_at(first),
             batches: VecDeque::new(),
             handed: 0,
             charged: 0,
             span: 0,
             last_taken: 0,
             unlocated: BTreeSet::new(),
-            asked: false,
-            came: BTreeMap::new(),
+            trainer_waits: false,
+            delivered: BTreeMap::new(),
             ended: false,
         }
     }
@@ -178,38 +180,39 @@ impl Core {
         self.charged
     }
 
-    /// The last use, of those that have been issued, of the batch that the trainer takes next, while that is not complete.
-    pub fn needed(&self) -> Option<Tick> {
+    /// The last issued use of the batch that the trainer takes next, while that batch is
+    /// incomplete.
+    pub(crate) fn needed_until(&self) -> Option<Tick> {
         let batch = self.batches.front().filter(|_| self.handed == 0)?;
         Some(Tick(batch.first.0 + batch.ticks - 1))
     }
 
-    /// Takes note of `event` and appends what is to be done to `actions`.
+    /// Handles `event` and appends the resulting actions to `actions`.
     ///
-    /// Events that make no sense (late, repeated, about unknown uses) are ignored. Actions are to be carried out in
-    /// order; what comes of them may be told once all have been.
+    /// Unexpected events (late, repeated, about unknown uses) are ignored. Actions must be carried
+    /// out in order. Their results may be passed after all of them.
     pub fn on(&mut self, event: Event, actions: &mut Vec<Action>) {
         if self.ended && !matches!(event, Event::Released { .. }) {
             return;
         }
         match event {
             Event::Dealt { pass, stream } => self.upcoming.dealt(pass, stream),
-            Event::NotDealt { pass } => self.upcoming.not_dealt(pass),
+            Event::DealFailed { pass } => self.upcoming.deal_failed(pass),
             Event::Found(tick) => self.found(tick, actions),
-            Event::Kept(tick) => self.kept(tick, actions),
+            Event::Stored(tick) => self.stored(tick, actions),
             Event::Absent(tick) => self.absent(tick, actions),
             Event::Arrived(tick) => self.arrived(tick, actions),
             Event::Failed(tick) => self.failed(tick, false, actions),
-            Event::Lost(tick) => self.failed(tick, true, actions),
+            Event::Invalid(tick) => self.failed(tick, true, actions),
             Event::Unlocated(tick) => {
                 self.note_unlocated(tick);
                 self.failed(tick, false, actions);
             }
             Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
-            Event::Reach { bytes } => self.reach = bytes.min(self.config.look_ahead),
-            Event::Asked => self.asked(),
-            Event::Late { waited, origin } => self.late(waited, origin, actions),
-            Event::Hedged(tick) => self.hedged(tick, actions),
+            Event::LookAhead { bytes } => self.look_ahead = bytes.min(self.config.look_ahead),
+            Event::Waiting => self.on_waiting(),
+            Event::WaitedLong { waited, origin } => self.waited_long(waited, origin, actions),
+            Event::HedgeArrived(tick) => self.hedge_arrived(tick, actions),
             Event::HedgeFailed(tick) => self.hedge_failed(tick, actions),
             Event::HedgeUnlocated(tick) => {
                 self.note_unlocated(tick);
@@ -220,45 +223,45 @@ impl Core {
         }
     }
 
-    // ---- answers ----
+    // ---- results ----
 
     fn found(&mut self, tick: Tick, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
-        if let State::Finding { level } = slot.state {
+        if let UseState::LookingUp { level } = slot.state {
             self.recharge(tick, 0);
-            self.served(tick, level, actions);
+            self.cache_delivered(tick, level, actions);
         }
     }
 
-    fn kept(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+    fn stored(&mut self, tick: Tick, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
-        if let State::Finding { level } = slot.state {
-            slot.state = State::Fetching { level };
-            let (key, takes) = (slot.key, self.config.levels[level].read.of(slot.bytes));
-            self.recharge(tick, takes);
-            actions.push(Action::Fetch { tick, key, level, takes });
+        if let UseState::LookingUp { level } = slot.state {
+            slot.state = UseState::Fetching { level };
+            let (key, read_cost) = (slot.key, self.config.levels[level].read.of(slot.bytes));
+            self.recharge(tick, read_cost);
+            actions.push(Action::Fetch { tick, key, level, read_cost });
         }
     }
 
     fn absent(&mut self, tick: Tick, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get(tick) else { return };
-        if let State::Finding { level } = slot.state {
-            self.look(tick, slot.key, Some(level), actions);
+        if let UseState::LookingUp { level } = slot.state {
+            self.look_up(tick, slot.key, Some(level), actions);
         }
     }
 
     fn arrived(&mut self, tick: Tick, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get(tick) else { return };
         match slot.state {
-            State::Reading => self.settle(tick, State::Ready(Source::Origin), false, actions),
-            State::Asking { store, hedge } => {
-                *self.came.entry(store).or_default() += slot.bytes;
-                if hedge == Hedge::Open {
+            UseState::Reading => self.settle(tick, UseState::Ready(Source::Origin), false, actions),
+            UseState::RequestingPeer { store, hedge } => {
+                *self.delivered.entry(store).or_default() += slot.bytes;
+                if hedge == HedgeState::Open {
                     actions.push(Action::CancelHedge { tick });
                 }
-                self.settle(tick, State::Ready(Source::Peer), false, actions);
+                self.settle(tick, UseState::Ready(Source::Peer), false, actions);
             }
-            State::Fetching { level } => self.served(tick, level, actions),
+            UseState::Fetching { level } => self.cache_delivered(tick, level, actions),
             _ => {}
         }
     }
@@ -266,79 +269,82 @@ impl Core {
     fn failed(&mut self, tick: Tick, lost: bool, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         match slot.state {
-            // A cache that cannot deliver what it said it kept costs a read, not the run. An owner that is gone, slow or
-            // wrong costs a read of one's own, never the sample. The failed read gives back its staging memory; this one
-            // takes its own.
-            State::Asking { hedge: Hedge::Open, .. } => slot.state = State::Reading,
-            State::Fetching { .. } | State::Asking { .. } => {
-                if let State::Fetching { level } = slot.state
+            // A cache that fails to deliver a stored sample costs a read, not the run. An absent,
+            // slow or faulty owner costs a read, never the sample. The failed read releases its
+            // staging memory, and this read is charged on its own.
+            UseState::RequestingPeer { hedge: HedgeState::Open, .. } => slot.state = UseState::Reading,
+            UseState::Fetching { .. } | UseState::RequestingPeer { .. } => {
+                if let UseState::Fetching { level } = slot.state
                     && lost
                 {
-                    // Or it would fail again at every use.
+                    // Otherwise it would fail again at every use.
                     actions.push(Action::Remove { key: slot.key, level });
                 }
-                (slot.state, slot.charged) = (State::Reading, slot.bytes);
+                (slot.state, slot.charged) = (UseState::Reading, slot.bytes);
                 self.charged += slot.bytes;
                 actions.push(Action::Read { tick, key: slot.key });
             }
-            State::Reading => self.settle(tick, State::Bad, false, actions),
+            UseState::Reading => self.settle(tick, UseState::Failed, false, actions),
             _ => {}
         }
     }
 
-    /// The catalog could not locate a sample for its last read. Any other is followed by a read of the origin, which may
-    /// find it.
+    /// Records that the catalog could not locate the sample of a read of the origin. Any other
+    /// failed read is followed by a read of the origin, which may succeed.
     fn note_unlocated(&mut self, tick: Tick) {
-        if self.window.get(tick).is_some_and(|slot| slot.state == State::Reading) {
+        if self.window.get(tick).is_some_and(|slot| slot.state == UseState::Reading) {
             self.unlocated.insert(tick);
         }
     }
 
-    /// The cache at `level` has delivered the sample. One that belongs elsewhere moves there.
-    fn served(&mut self, tick: Tick, level: usize, actions: &mut Vec<Action>) {
+    /// The cache at `level` has delivered the sample. A sample with another place moves there.
+    fn cache_delivered(&mut self, tick: Tick, level: usize, actions: &mut Vec<Action>) {
         let Some(key) = self.window.get(tick).map(|slot| slot.key) else { return };
         let at_home = self.place(key).is_none_or(|place| place == level);
-        self.settle(tick, State::Ready(self.config.levels[level].source), at_home, actions);
+        self.settle(tick, UseState::Ready(self.config.levels[level].source), at_home, actions);
         if !at_home {
             actions.push(Action::Remove { key, level });
         }
     }
 
-    /// Looks for the sample in the next cache that may have it, asks its owner, or reads it from the origin.
-    fn look(&mut self, tick: Tick, key: SampleKey, after: Option<usize>, actions: &mut Vec<Action>) {
+    /// Looks for the sample in the next candidate cache, requests it from its owner, or reads it
+    /// from the origin.
+    fn look_up(&mut self, tick: Tick, key: SampleKey, after: Option<usize>, actions: &mut Vec<Action>) {
         let (state, action) = match self.candidate(key, after) {
-            Some(level) => (State::Finding { level }, Action::Find { tick, key, level }),
+            Some(level) => (UseState::LookingUp { level }, Action::Find { tick, key, level }),
             None => match self.plan.elsewhere(key) {
-                Some(store) => {
-                    (State::Asking { store, hedge: Hedge::None }, Action::Ask { tick, key, store })
-                }
-                None => (State::Reading, Action::Read { tick, key }),
+                Some(store) => (
+                    UseState::RequestingPeer { store, hedge: HedgeState::None },
+                    Action::RequestPeer { tick, key, store },
+                ),
+                None => (UseState::Reading, Action::Read { tick, key }),
             },
         };
         let Some(slot) = self.window.get_mut(tick) else { return };
         slot.state = state;
         let (bytes, charged) = (slot.bytes, slot.charged);
-        let takes = match state {
-            State::Finding { .. } => self.takes(key, bytes, after),
+        let read_cost = match state {
+            UseState::LookingUp { .. } => self.read_cost(key, bytes, after),
             _ => bytes,
         };
-        if takes != charged {
-            self.recharge(tick, takes);
+        if read_cost != charged {
+            self.recharge(tick, read_cost);
         }
         actions.push(action);
     }
 
-    /// Counts the use as `takes` bytes from now on.
-    fn recharge(&mut self, tick: Tick, takes: u64) {
+    /// Changes the use's charge to `read_cost` bytes.
+    fn recharge(&mut self, tick: Tick, read_cost: u64) {
         let Some(slot) = self.window.get_mut(tick) else { return };
-        self.charged = (self.charged + takes).saturating_sub(slot.charged);
-        slot.charged = takes;
+        self.charged = (self.charged + read_cost).saturating_sub(slot.charged);
+        slot.charged = read_cost;
     }
 
-    /// The most that reading a sample takes, whichever of the places it is found in that are left after `after`.
+    /// The maximum cost of reading a sample, over the candidate caches after `after`.
     #[inline]
-    fn takes(&self, key: SampleKey, bytes: u64, mut after: Option<usize>) -> u64 {
-        // No place matters where no cache rounds up: a run in memory alone pays nothing here.
+    fn read_cost(&self, key: SampleKey, bytes: u64, mut after: Option<usize>) -> u64 {
+        // Without a cache that rounds up, all costs are equal, so a run in memory pays nothing
+        // here.
         if self.reads_are_exact {
             return bytes;
         }
@@ -350,8 +356,8 @@ impl Core {
         most
     }
 
-    /// The caches that may have a sample, one after the other: its place, then those that an earlier run by another plan
-    /// may have filled: the disks, and all of them where the process has had such a run.
+    /// The next candidate cache for a sample: its place, then caches that an earlier plan may have
+    /// filled. Those are the disks, or all caches in a `warm` process.
     fn candidate(&self, key: SampleKey, after: Option<usize>) -> Option<usize> {
         let place = self.place(key);
         let filled = |from: usize| {
@@ -367,8 +373,8 @@ impl Core {
         }
     }
 
-    /// Gives `tick` and all later uses that follow it their final state; `kept` says whether a cache keeps the sample.
-    fn settle(&mut self, tick: Tick, state: State, kept: bool, actions: &mut Vec<Action>) {
+    /// Settles `tick` and all uses that follow it. `kept` says whether a cache keeps the sample.
+    fn settle(&mut self, tick: Tick, state: UseState, kept: bool, actions: &mut Vec<Action>) {
         let (mut tick, mut state) = (tick, state);
         loop {
             let Some(slot) = self.window.get_mut(tick) else { return };
@@ -378,13 +384,13 @@ impl Core {
             if let Some(batch) = at.checked_sub(1).and_then(|at| self.batches.get_mut(at)) {
                 batch.waiting -= 1;
                 match state {
-                    State::Ready(source) => batch.taking.reads.add(source, bytes),
+                    UseState::Ready(source) => batch.counts.reads.add(source, bytes),
                     _ => batch.bad += 1,
                 }
             }
-            let ready = matches!(state, State::Ready(_));
+            let ready = matches!(state, UseState::Ready(_));
             let Some(next) = follower else {
-                // The last use that has been issued decides for all before it.
+                // The last issued use decides for all before it.
                 if ready {
                     self.retain(tick, key, kept, actions);
                 }
@@ -392,20 +398,20 @@ impl Core {
             };
             if ready {
                 actions.push(Action::Share { from: tick, to: next });
-                state = State::Ready(Source::Memory);
+                state = UseState::Ready(Source::Memory);
             }
             tick = next;
         }
     }
 
-    /// Decides whether a sample that is at hand stays in a cache (`kept`: one keeps it now).
+    /// Decides whether a sample stays in a cache. `kept` says whether one keeps it now.
     fn retain(&mut self, tick: Tick, key: SampleKey, kept: bool, actions: &mut Vec<Action>) {
         let Some(level) = self.place(key) else { return };
         let stays = self.horizon.is_none_or(|horizon| self.upcoming.next_use(key, tick, horizon).is_some());
         match (stays, kept) {
             (true, true) => {}
             (true, false) => actions.push(Action::Store { tick, key, level }),
-            // Kept or not: a copy of it may still be on its way into the cache.
+            // Also if no cache keeps it, because a copy may be on its way.
             (false, _) => actions.push(Action::Remove { key, level }),
         }
         if let Some(slot) = self.window.get_mut(tick) {
@@ -413,8 +419,8 @@ impl Core {
         }
     }
 
-    /// The cache that a sample belongs into, if any: its place, or the fastest where samples come and go. A level that
-    /// the plan knows and the engine does not is none.
+    /// The cache for a sample, if any: its place, or the fastest cache under a threshold. A level
+    /// without a cache counts as none.
     fn place(&self, key: SampleKey) -> Option<usize> {
         let level = match self.horizon {
             None => usize::from(self.plan.level(key)?.0),
@@ -431,17 +437,17 @@ impl Core {
         }
         let Some(batch) = self.batches.pop_front() else { return };
         self.handed -= 1;
-        self.asked = false;
+        self.trainer_waits = false;
         self.last_taken = batch.charged;
-        self.span = self.span.saturating_sub(batch.bytes + batch.ticks * SLOT_BYTES);
+        self.span = self.span.saturating_sub(batch.bytes + batch.ticks * USE_OVERHEAD);
     }
 
-    fn asked(&mut self) {
-        self.asked = true;
-        self.came.clear();
+    fn on_waiting(&mut self) {
+        self.trainer_waits = true;
+        self.delivered.clear();
     }
 
-    // ---- going ahead ----
+    // ---- issuing ----
 
     fn proceed(&mut self, actions: &mut Vec<Action>) {
         self.hand(actions);
@@ -451,7 +457,7 @@ impl Core {
         if self.ended {
             return;
         }
-        if let Some(pass) = self.upcoming.wants(self.horizon.unwrap_or(0)) {
+        if let Some(pass) = self.upcoming.next_to_deal(self.horizon.unwrap_or(0)) {
             actions.push(Action::Deal { pass });
         }
         if self.handed == self.batches.len() && self.upcoming.is_exhausted() {
@@ -460,14 +466,14 @@ impl Core {
         }
     }
 
-    /// Hands out every batch that is complete and whose turn it is.
+    /// Hands out complete batches in order.
     fn hand(&mut self, actions: &mut Vec<Action>) {
         while let Some(batch) = self.batches.get(self.handed) {
             if self.ended || !batch.closed || batch.waiting > 0 {
                 return;
             }
             let (first, ticks) = (batch.first, batch.ticks);
-            if let Err(bad) = self.mend(first, ticks, actions) {
+            if let Err(bad) = self.apply_policy(first, ticks, actions) {
                 self.ended = true;
                 if let Some(slot) = self.window.get(bad) {
                     actions.push(Action::Fail { tick: bad, key: slot.key });
@@ -478,20 +484,20 @@ impl Core {
                 self.window.pop();
             }
             if let Some(batch) = self.batches.get(self.handed) {
-                let Batch { pass, index, taking, .. } = *batch;
-                actions.push(Action::Hand { pass, index, first, ticks, taking });
+                let IssuedBatch { pass, index, counts, .. } = *batch;
+                actions.push(Action::Hand { pass, index, first, ticks, counts });
             }
             self.handed += 1;
         }
     }
 
-    /// Deals with the uses of a complete batch that have no sample, as the policy says; an error names the first that
-    /// ends the run.
-    fn mend(&mut self, first: Tick, ticks: u64, actions: &mut Vec<Action>) -> Result<(), Tick> {
+    /// Applies the error policy to the failed uses of a complete batch. Returns the use that ends
+    /// the run as an error.
+    fn apply_policy(&mut self, first: Tick, ticks: u64, actions: &mut Vec<Action>) -> Result<(), Tick> {
         let Some(batch) = self.batches.get_mut(self.handed).filter(|batch| batch.bad > 0) else {
             return Ok(());
         };
-        let is_bad = |tick: &Tick| self.window.get(*tick).is_some_and(|slot| slot.state == State::Bad);
+        let is_bad = |tick: &Tick| self.window.get(*tick).is_some_and(|slot| slot.state == UseState::Failed);
         let (bad, good): (Vec<Tick>, Vec<Tick>) = (first.0..first.0 + ticks).map(Tick).partition(is_bad);
         let Some(&first_bad) = bad.first() else { return Ok(()) };
         if let Some(tick) = bad.iter().find(|tick| self.unlocated.contains(tick)) {
@@ -499,14 +505,14 @@ impl Core {
         }
         match self.config.on_error {
             OnError::Fail => return Err(first_bad),
-            OnError::Skip => batch.taking.skipped += bad.len() as u64,
+            OnError::Skip => batch.counts.skipped += bad.len() as u64,
             OnError::Substitute => {
                 for tick in bad {
                     let from = nearest(&good, tick).ok_or(first_bad)?;
                     let bytes = self.window.get(from).map_or(0, |slot| slot.bytes);
                     actions.push(Action::Share { from, to: tick });
-                    batch.taking.substituted += 1;
-                    batch.taking.reads.add(Source::Memory, bytes);
+                    batch.counts.substituted += 1;
+                    batch.counts.reads.add(Source::Memory, bytes);
                 }
             }
         }
@@ -515,86 +521,80 @@ impl Core {
 
     /// Issues uses while there is room.
     fn issue(&mut self, actions: &mut Vec<Action>) {
-        let free = self.reach.saturating_sub(self.charged.max(self.span));
-        let mut ahead = free >= self.reach / TURN;
+        let free = self.look_ahead.saturating_sub(self.charged.max(self.span));
+        let mut ahead = free >= self.look_ahead / BATCHING_FRACTION;
         while !self.ended && self.upcoming.covers(self.horizon.unwrap_or(0)) {
             let Some(next) = self.upcoming.peek() else { return };
             let bytes = self.sizes[next.key.dataset.0 as usize].bytes(next.key.id);
-            let takes = self.takes(next.key, bytes, None);
-            let fits = self.charged.saturating_add(takes) <= self.reach
-                && self.span.saturating_add(bytes) <= self.reach;
+            let read_cost = self.read_cost(next.key, bytes, None);
+            let fits = self.charged.saturating_add(read_cost) <= self.look_ahead
+                && self.span.saturating_add(bytes) <= self.look_ahead;
             ahead &= fits;
             if !ahead && !self.must_issue(&next) {
                 return;
             }
             self.upcoming.advance();
-            self.issue_one(&next, bytes, takes, actions);
+            self.issue_one(&next, bytes, read_cost, actions);
         }
     }
 
-    /// Whether a use that does not fit the look-ahead is issued all the same (rules 2 and 3 of the module's head).
-    fn must_issue(&self, next: &Next) -> bool {
+    /// Whether a use is issued although it exceeds the look-ahead (rules 2 and 3 of the module's
+    /// head).
+    fn must_issue(&self, next: &NextUse) -> bool {
         let admitted = match self.batches.front() {
             None => 0,
             Some(batch) if (batch.pass, batch.index) == (next.pass, next.batch) => batch.charged,
             Some(_) => return false,
         };
-        self.asked || self.charged <= self.last_taken + admitted
+        self.trainer_waits || self.charged <= self.last_taken + admitted
     }
 
-    fn issue_one(&mut self, next: &Next, bytes: u64, takes: u64, actions: &mut Vec<Action>) {
+    fn issue_one(&mut self, next: &NextUse, bytes: u64, read_cost: u64, actions: &mut Vec<Action>) {
         let (tick, key) = (self.window.end(), next.key);
         match self.batches.back_mut() {
             Some(batch) if (batch.pass, batch.index) == (next.pass, next.batch) => {
                 batch.ticks += 1;
                 batch.bytes += bytes;
-                batch.charged += takes;
+                batch.charged += read_cost;
                 batch.waiting += 1;
                 batch.closed = next.closes;
             }
-            _ => self.batches.push_back(Batch {
+            _ => self.batches.push_back(IssuedBatch {
                 pass: next.pass,
                 index: next.batch,
                 first: tick,
                 ticks: 1,
                 bytes,
-                charged: takes,
+                charged: read_cost,
                 waiting: 1,
                 bad: 0,
                 closed: next.closes,
-                taking: Taking::default(),
+                counts: BatchCounts::default(),
             }),
         }
-        self.span += bytes + SLOT_BYTES;
-        let earlier = self.window.push(key, bytes, State::Following);
+        self.span += bytes + USE_OVERHEAD;
+        let earlier = self.window.push(key, bytes, UseState::Following);
         if let Some(earlier) = earlier {
             self.follow(earlier, tick, actions);
             return;
         }
-        self.look(tick, key, None, actions);
+        self.look_up(tick, key, None, actions);
     }
 
-    /// Lets the use at `tick` have what an earlier use of the same sample has or gets.
+    /// Gives the use at `tick` the sample of an earlier use, now or later.
     fn follow(&mut self, earlier: Tick, tick: Tick, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(earlier) else { return };
         let kept = slot.kept;
         match slot.state {
-            State::Ready(_) => {
+            UseState::Ready(_) => {
                 actions.push(Action::Share { from: earlier, to: tick });
-                self.settle(tick, State::Ready(Source::Memory), kept, actions);
+                self.settle(tick, UseState::Ready(Source::Memory), kept, actions);
             }
-            State::Bad => self.settle(tick, State::Bad, false, actions),
+            UseState::Failed => self.settle(tick, UseState::Failed, false, actions),
             state => {
                 debug_assert!(!state.is_settled());
                 slot.follower = Some(tick);
             }
         }
     }
-}
-
-/// The element of the ascending `ticks` that is nearest to `tick`, the earlier of two that are equally near.
-fn nearest(ticks: &[Tick], tick: Tick) -> Option<Tick> {
-    let after = ticks.partition_point(|other| *other < tick);
-    let around = &ticks[after.saturating_sub(1)..ticks.len().min(after + 1)];
-    around.iter().copied().min_by_key(|other| other.0.abs_diff(tick.0))
 }

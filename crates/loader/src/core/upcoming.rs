@@ -1,22 +1,22 @@
-//! The uses that have not been issued yet, in order, and when a sample comes round again.
+//! The uses that were not issued yet, in order, and the next use of a sample.
 //!
-//! An epoch's order costs milliseconds to compute, too long for a runtime's thread, so the core asks for each pass's
-//! stream ([`Action::Deal`](super::Action::Deal)) while it still works on the one before. Look-ahead then runs across
-//! the boundary without noticing it.
+//! An epoch's order costs milliseconds to compute, too long for a runtime's thread. So the core
+//! requests each pass's order ([`Action::Deal`](super::Action::Deal)) while it works on the
+//! previous one. So the look-ahead crosses the boundary without a pause.
 
 use std::collections::VecDeque;
 
 use foreread_oracle::{AccessStream, Pass, Run};
 use foreread_types::{SampleId, SampleKey, Tick};
 
-/// How many ids are taken from the stream at a time.
+/// Ids taken from the stream at a time.
 const CHUNK: usize = 256;
 
 /// The next use to be issued.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Next {
+pub(super) struct NextUse {
     pub(super) pass: usize,
-    /// Number of its batch within the pass.
+    /// The index of its batch within the pass.
     pub(super) batch: u64,
     /// Whether it is the last of its batch.
     pub(super) closes: bool,
@@ -24,51 +24,51 @@ pub(super) struct Next {
 }
 
 #[derive(Debug)]
-pub(super) struct Upcoming {
+pub(super) struct UpcomingUses {
     run: Run,
     dealt: VecDeque<(Pass, AccessStream)>,
-    /// The first pass that has not been dealt; `asked` says whether it has been asked for, `cut` that it never will be
-    /// there, nor any after it.
+    /// The first pass without an order. `requested`: its order is being computed. `truncated`: it
+    /// will never be available.
     undealt: usize,
-    asked: bool,
-    cut: bool,
+    requested: bool,
+    truncated: bool,
     /// Position of the next use in the front pass.
     index: u64,
     chunk: Vec<SampleId>,
     chunk_from: u64,
 }
 
-impl Upcoming {
+impl UpcomingUses {
     pub(super) fn new(run: Run) -> Self {
         Self {
             run,
             dealt: VecDeque::new(),
             undealt: 0,
-            asked: false,
-            cut: false,
+            requested: false,
+            truncated: false,
             index: 0,
             chunk: Vec::new(),
             chunk_from: 0,
         }
     }
 
-    /// The first pass that has not been dealt, unless all have been that ever will.
+    /// The first pass without an order, if there will be one.
     fn pending(&self) -> Option<Pass> {
-        if self.cut { None } else { self.run.pass(self.undealt) }
+        if self.truncated { None } else { self.run.pass(self.undealt) }
     }
 
-    /// The pass that should be dealt next, once: so that the one being issued, the one after it and everything up to
-    /// `horizon` ticks beyond the next use are known.
-    pub(super) fn wants(&mut self, horizon: u64) -> Option<usize> {
-        if self.asked || (self.dealt.len() >= 2 && self.covers(horizon)) {
+    /// The pass to compute next, returned once. The current pass, the next one and everything up to
+    /// `horizon` ticks after the next use should be known.
+    pub(super) fn next_to_deal(&mut self, horizon: u64) -> Option<usize> {
+        if self.requested || (self.dealt.len() >= 2 && self.covers(horizon)) {
             return None;
         }
         let pass = self.pending()?;
-        self.asked = true;
+        self.requested = true;
         Some(pass.index)
     }
 
-    /// Whether the uses up to `horizon` ticks beyond the next one are known, or all that there are.
+    /// Whether all uses up to `horizon` ticks after the next one are known.
     pub(super) fn covers(&self, horizon: u64) -> bool {
         let is_known = match (self.dealt.front(), self.dealt.back()) {
             (Some((first, _)), Some((last, _))) => {
@@ -76,31 +76,31 @@ impl Upcoming {
             }
             _ => false,
         };
-        // Second, because it counts passes, and this is asked for every use.
+        // Last, because it counts passes, and `covers` is called for every use.
         is_known || self.pending().is_none()
     }
 
-    /// Takes a stream that was asked for; any other is ignored.
+    /// Adds a requested order. Any other is ignored.
     pub(super) fn dealt(&mut self, pass: usize, stream: AccessStream) {
-        if !self.asked || pass != self.undealt {
+        if !self.requested || pass != self.undealt {
             return;
         }
         if let Some(pass) = self.run.pass(pass) {
             self.dealt.push_back((pass, stream));
         }
         self.undealt += 1;
-        self.asked = false;
+        self.requested = false;
     }
 
-    /// Takes note that a stream that was asked for cannot be had: the run ends before it.
-    pub(super) fn not_dealt(&mut self, pass: usize) {
-        if self.asked && pass == self.undealt {
-            (self.asked, self.cut) = (false, true);
+    /// Ends the run before a pass whose requested order cannot be computed.
+    pub(super) fn deal_failed(&mut self, pass: usize) {
+        if self.requested && pass == self.undealt {
+            (self.requested, self.truncated) = (false, true);
         }
     }
 
-    /// The next use; `None` at the end, or while its pass is being dealt.
-    pub(super) fn peek(&mut self) -> Option<Next> {
+    /// The next use. `None` at the end, or while its order is being computed.
+    pub(super) fn peek(&mut self) -> Option<NextUse> {
         while let Some((pass, _)) = self.dealt.front() {
             if self.index < pass.samples {
                 break;
@@ -118,7 +118,7 @@ impl Upcoming {
         }
         let id = *self.chunk.get((self.index - self.chunk_from) as usize)?;
         let batch_size = pass.batch_size.max(1);
-        Some(Next {
+        Some(NextUse {
             pass: pass.index,
             batch: self.index / batch_size,
             closes: (self.index + 1).is_multiple_of(batch_size) || self.index + 1 == pass.samples,
@@ -126,7 +126,7 @@ impl Upcoming {
         })
     }
 
-    /// Goes past the use that [`peek`](Self::peek) showed.
+    /// Advances past the use returned by [`peek`](Self::peek).
     pub(super) fn advance(&mut self) {
         self.index += 1;
     }
@@ -136,9 +136,9 @@ impl Upcoming {
         self.peek().is_none() && self.dealt.is_empty() && self.pending().is_none()
     }
 
-    /// When `key` is used next after the use at `tick`, if that is at most `horizon` ticks later.
+    /// The next use of `key` after its use at `tick`, if it is at most `horizon` ticks later.
     ///
-    /// `tick` is the sample's last use that has been issued, so passes that have been issued whole need not be known.
+    /// `tick` is the sample's last issued use, so completely issued passes need not be known.
     pub(super) fn next_use(&self, key: SampleKey, tick: Tick, horizon: u64) -> Option<Tick> {
         let latest = tick.0.saturating_add(horizon);
         for (pass, stream) in &self.dealt {

@@ -1,4 +1,4 @@
-//! Faults that were found once, by name.
+//! Named tests for faults that were found once.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use foreread_oracle::Deal;
 use foreread_planner::Retention;
 use foreread_types::{Footprint, Tick};
 
-use crate::scenario::{Cache, Draw, Faults, Reading, Scenario};
-use crate::world::{End, World};
+use crate::scenario::{CacheSpec, FaultRates, PhaseSpec, SampleOrder, Scenario};
+use crate::world::{RunEnd, World};
 
-/// One dataset, read whole in each of `epochs` epochs, by a core that nothing happens to.
-fn plain(sizes: Vec<u64>, draw: Draw, epochs: u64) -> Scenario {
+/// One dataset, read completely in each of `epochs` epochs, without any fault.
+fn plain(sizes: Vec<u64>, draw: SampleOrder, epochs: u64) -> Scenario {
     Scenario {
         datasets: vec![sizes],
-        phases: vec![Reading { dataset: 0, draw, batch_size: Some(4), drop_last: false }],
+        phases: vec![PhaseSpec { dataset: 0, draw, batch_size: Some(4), drop_last: false }],
         epochs,
         deal: Deal::Torch,
         world_size: 1,
@@ -26,32 +26,32 @@ fn plain(sizes: Vec<u64>, draw: Draw, epochs: u64) -> Scenario {
         look_ahead: 100_000,
         on_error: OnError::Fail,
         warm: false,
-        faults: Faults::default(),
+        faults: FaultRates::default(),
         hold: 1,
         stop: None,
         seed: 1,
     }
 }
 
-fn cache(ready: bool, capacity: u64) -> Cache {
-    Cache { ready, capacity, footprint: Footprint::EXACT }
+fn cache(ready: bool, capacity: u64) -> CacheSpec {
+    CacheSpec { ready, capacity, footprint: Footprint::EXACT }
 }
 
 #[test]
-fn a_horizon_without_end_is_waited_for_and_no_longer() {
-    // Nearly all fit at once, so that with luck all gaps together do.
-    let mut scenario = plain(vec![1000; 20], Draw::Explicit(30), 3);
+fn endless_horizon_delays_no_issue_for_ever() {
+    // Nearly all fit at once, so that for some seeds all gaps together do.
+    let mut scenario = plain(vec![1000; 20], SampleOrder::Explicit(30), 3);
     scenario.caches = vec![cache(true, 17_000)];
     let endless = (0..1000).map(|seed| Scenario { seed, ..scenario.clone() }).find(|scenario| {
         scenario.plan(&scenario.run()).retention() == Retention::Threshold { horizon: u64::MAX }
     });
     let scenario = endless.expect("a plan whose horizon has no end");
-    assert_eq!(World::new(&scenario).play().unwrap().end, End::Complete);
+    assert_eq!(World::new(&scenario).play().unwrap().end, RunEnd::Complete);
 }
 
 #[test]
 fn uses_that_share_one_read_store_it_once() {
-    let mut scenario = plain(vec![100; 3], Draw::Explicit(60), 1);
+    let mut scenario = plain(vec![100; 3], SampleOrder::Explicit(60), 1);
     scenario.caches = vec![cache(false, 1_000)];
     let mut world = World::new(&scenario);
     world.play().unwrap();
@@ -59,25 +59,26 @@ fn uses_that_share_one_read_store_it_once() {
 }
 
 #[test]
-fn a_copy_that_cannot_be_read_is_replaced() {
-    let mut scenario = plain(vec![100; 8], Draw::Sequential, 5);
+fn unreadable_copy_is_replaced() {
+    let mut scenario = plain(vec![100; 8], SampleOrder::Sequential, 5);
     scenario.look_ahead = 0;
     scenario.caches = vec![cache(false, 1_000)];
-    // Every other copy is bad. If it stayed, its sample would be read in all epochs, and not in some.
+    // Every other copy is bad. If it stayed, its sample would be read in all epochs instead of
+    // some.
     scenario.faults.broken = 50;
     let mut world = World::new(&scenario);
     world.play().unwrap();
     assert!(world.read.values().any(|times| (2..5).contains(times)), "{:?}", world.read);
 }
 
-/// A moment without memory, or a disk that does not answer, once emptied the cache for good.
+/// A moment without memory, or an unresponsive disk, once emptied the cache for good.
 #[test]
 // semantics: DISK-17
 fn failed_cache_read_keeps_the_copy() {
-    let mut scenario = plain(vec![100; 8], Draw::Sequential, 5);
+    let mut scenario = plain(vec![100; 8], SampleOrder::Sequential, 5);
     scenario.look_ahead = 0;
     scenario.caches = vec![cache(false, 1_000)];
-    // No read succeeds, and none says that the copy is of no use: what was stored once stays.
+    // No read succeeds, and none reports an invalid copy, so what was stored once stays.
     scenario.faults.hiccup = 100;
     let mut world = World::new(&scenario);
     world.play().unwrap();
@@ -86,28 +87,29 @@ fn failed_cache_read_keeps_the_copy() {
 }
 
 #[test]
-fn nothing_is_asked_for_behind_a_failure() {
+fn failure_is_followed_by_no_action() {
     for seed in 0..200 {
-        let mut scenario = plain(vec![10; 6], Draw::Shuffle, 4);
+        let mut scenario = plain(vec![10; 6], SampleOrder::Shuffle, 4);
         (scenario.seed, scenario.faults.bad) = (seed, 20);
         World::new(&scenario).play().unwrap();
     }
 }
 
-/// A hedge that the catalog could not locate made its sample a bad one, which the policy left out.
+/// A hedge that the catalog could not locate made its sample a failed one, which the policy left
+/// out.
 #[test]
 // semantics: SAMPLE-20
 fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
-    let mut scenario = plain(vec![100; 16], Draw::Shuffle, 2);
+    let mut scenario = plain(vec![100; 16], SampleOrder::Shuffle, 2);
     (scenario.world_size, scenario.together) = (2, true);
     scenario.caches = vec![cache(true, 10_000)];
     let run = scenario.run();
     let levels = vec![CacheLevel { source: Source::Memory, read: Footprint::EXACT }];
     let config = Config { look_ahead: 100_000, on_error: OnError::Skip, levels, warm: false };
     let origin = OriginPace { latency: Duration::from_millis(1), bytes_per_second: 1e9 };
-    let is_ask = |action: &Action| matches!(action, Action::Ask { .. });
+    let is_ask = |action: &Action| matches!(action, Action::RequestPeer { .. });
     let [unlocated, failed]: [fn(Tick) -> Event; 2] = [Event::HedgeUnlocated, Event::HedgeFailed];
-    // Where the hedge fails first, the read that follows decides.
+    // Where the hedge fails first, the following read decides.
     for (hedge, owner_first, is_end) in
         [(unlocated, true, true), (failed, true, false), (unlocated, false, false)]
     {
@@ -120,7 +122,7 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
             on(Event::Dealt { pass, stream });
             opened.extend(on(Event::Proceed));
         }
-        // What the memory does not have is asked for, or read.
+        // Samples that are not in memory are requested or read.
         for at in 0..opened.len() {
             if let Action::Find { tick, .. } = opened[at] {
                 opened.extend(on(Event::Absent(tick)));
@@ -135,8 +137,8 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
         }
         on(Event::Proceed);
         (0..slow.0 / 4).for_each(|_| drop(on(Event::Taken)));
-        on(Event::Asked);
-        let hedges = on(Event::Late { waited: Duration::from_secs(10), origin });
+        on(Event::Waiting);
+        let hedges = on(Event::WaitedLong { waited: Duration::from_secs(10), origin });
         assert!(matches!(hedges[..], [Action::Hedge { tick, .. }] if tick == slow), "{hedges:?}");
         if owner_first {
             assert!(on(Event::Failed(slow)).is_empty(), "the hedge is its read now");
@@ -152,7 +154,7 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
     }
 }
 
-/// The actions that an event leads to.
+/// The actions caused by an event.
 fn actions(core: &mut Core, event: Event) -> Vec<Action> {
     let mut actions = Vec::new();
     core.on(event, &mut actions);
@@ -162,16 +164,17 @@ fn actions(core: &mut Core, event: Event) -> Vec<Action> {
 /// The use that a read is for.
 fn about(action: &Action) -> Option<Tick> {
     match action {
-        Action::Ask { tick, .. } | Action::Read { tick, .. } => Some(*tick),
+        Action::RequestPeer { tick, .. } | Action::Read { tick, .. } => Some(*tick),
         _ => None,
     }
 }
 
-/// A cache's read that the catalog could not locate ended the run even where the origin's read succeeded later.
+/// A cache's read that the catalog could not locate ended the run although the origin's read
+/// succeeded.
 #[test]
 // semantics: SAMPLE-20
-fn unlocated_cache_read_leaves_the_policy_to_the_origins() {
-    let mut scenario = plain(vec![100; 4], Draw::Sequential, 1);
+fn unlocated_cache_read_leaves_the_policy_to_the_origin() {
+    let mut scenario = plain(vec![100; 4], SampleOrder::Sequential, 1);
     scenario.caches = vec![cache(false, 1_000)];
     let run = scenario.run();
     let levels = vec![CacheLevel { source: Source::Disk, read: Footprint::EXACT }];
@@ -184,7 +187,7 @@ fn unlocated_cache_read_leaves_the_policy_to_the_origins() {
         on(Event::Dealt { pass: 0, stream });
         on(Event::Proceed);
         for tick in (0..4).map(Tick) {
-            on(Event::Kept(tick));
+            on(Event::Stored(tick));
         }
         let read = on(Event::Unlocated(Tick(0)));
         assert!(matches!(read[..], [Action::Read { tick: Tick(0), .. }]), "{read:?}");

@@ -1,14 +1,15 @@
-//! The core against a reference model: random runs in random interleavings, checked after every step.
+//! Tests the core against a reference model: random runs in random interleavings, checked after
+//! every step.
 //!
-//! [`scenario`] draws a run, its caches and everything that will go wrong; [`model`] says what must come out, the
-//! plainest way; [`world`] plays origin, caches and trainer in an order that a seed decides, and compares. A failure
-//! prints the smallest scenario and the seed; `PROPTEST_RNG_SEED` repeats it, `PROPTEST_CASES` looks longer, and
-//! `FOREREAD_SOAK` (any value) ten times as long.
+//! [`scenario`] draws a run, its caches and its faults. [`model`] computes the expected result in
+//! the simplest way. [`world`] simulates origin, caches and trainer in a random order, and
+//! compares. A failure prints the smallest scenario and the seed. `PROPTEST_RNG_SEED` repeats it,
+//! `PROPTEST_CASES` sets the number of runs, and `FOREREAD_SOAK` (any value) multiplies it by ten.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+mod accounting;
 mod faults;
-mod ledger;
 mod model;
 mod scenario;
 mod world;
@@ -18,7 +19,7 @@ use std::hash::{BuildHasher, RandomState};
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 
 use crate::scenario::scenarios;
-use crate::world::{Outcome, World};
+use crate::world::{RunOutcome, World};
 
 fn config() -> Config {
     let mut config = Config { failure_persistence: None, max_shrink_iters: 4000, ..Config::default() };
@@ -36,12 +37,12 @@ fn config() -> Config {
 
 #[test]
 // semantics: ORDER-3, CACHE-5, CACHE-6, RANK-3, FAIL-3
-fn any_run_in_any_interleaving_is_what_the_model_says() {
+fn random_runs_and_interleavings_match_the_model() {
     let config = config();
     if let RngSeed::Fixed(seed) = config.rng_seed {
         println!("PROPTEST_RNG_SEED={seed}");
     }
-    let outcomes = std::cell::RefCell::new(std::collections::BTreeMap::<Outcome, u32>::new());
+    let outcomes = std::cell::RefCell::new(std::collections::BTreeMap::<RunOutcome, u32>::new());
     let result = TestRunner::new(config).run(&scenarios(), |scenario| {
         let outcome = World::new(&scenario).play()?;
         *outcomes.borrow_mut().entry(outcome).or_default() += 1;

@@ -1,4 +1,5 @@
-//! What must come out of a run, computed the plainest way: no look-ahead, no caches, no order of events.
+//! The expected result of a run, computed in the simplest way: no look-ahead, no caches, no order
+//! of events.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,9 +15,9 @@ pub struct Expected {
     pub pass: usize,
     pub index: u64,
     pub first: u64,
-    /// What is read for each use.
+    /// The sample of each use.
     pub keys: Vec<SampleKey>,
-    /// What the trainer gets for each use; nothing where it is skipped.
+    /// The sample delivered for each use. `None` where it is skipped.
     pub delivered: Vec<Option<SampleKey>>,
     pub skipped: u64,
     pub substituted: u64,
@@ -34,11 +35,12 @@ pub struct Model {
     pub batches: Vec<Expected>,
     /// The use that ends the run, and its sample.
     pub fail: Option<(u64, SampleKey)>,
-    /// Every use, in order, of the whole run: also those behind its end.
+    /// Every use of the whole run in order, also those after its end.
     pub uses: Vec<SampleKey>,
-    /// For each use, how far away the next use of its sample is; none behind what can be dealt.
+    /// For each use, the distance of the next use of its sample. `None` beyond the last computed
+    /// order.
     pub gaps: Vec<Option<u64>>,
-    /// What the largest batches take of the look-ahead at most, descending.
+    /// The maximum charges of the largest batches, descending.
     largest: Vec<u64>,
 }
 
@@ -83,12 +85,13 @@ impl Model {
         model
     }
 
-    /// What the `count` largest batches take of the look-ahead at most.
+    /// The maximum charge of the `count` largest batches.
     pub fn largest(&self, count: usize) -> u64 {
         self.largest.iter().take(count).sum()
     }
 
-    /// Origin bytes if every use of what is not `placed` is read, and the first use of what is.
+    /// Origin bytes if every use of samples without a place is read, and the first use of the
+    /// others.
     pub fn origin_bytes(&self, scenario: &Scenario, placed: impl Fn(SampleKey) -> bool) -> u64 {
         let mut seen = HashSet::new();
         self.uses
@@ -99,7 +102,7 @@ impl Model {
     }
 }
 
-/// The batch, or the first of its uses that ends the run.
+/// The batch, or its first use that ends the run.
 fn deliver(
     scenario: &Scenario,
     (pass, index, first): (usize, u64, u64),

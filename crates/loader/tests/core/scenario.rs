@@ -1,4 +1,4 @@
-//! What a case is made of: the run, its caches, and everything that will go wrong.
+//! The inputs of a test case: the run, its caches and its faults.
 
 use std::sync::Arc;
 
@@ -10,62 +10,62 @@ use foreread_planner::{Cluster, Level, LocalPlan, Ranks, Store, plan, plan_clust
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId, mix};
 use proptest::prelude::*;
 
-/// How a phase draws its order.
+/// The sampler of a phase.
 #[derive(Clone, Copy, Debug)]
-pub enum Draw {
+pub enum SampleOrder {
     Sequential,
     Shuffle,
     Torch,
     Feistel,
-    /// So many draws, with replacement.
+    /// This many draws, with replacement.
     Weighted(u64),
-    /// So many a pass, any of them again and again.
+    /// This many draws per pass, with repetitions.
     Explicit(u64),
 }
 
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct PhaseSpec {
     pub dataset: usize,
-    pub draw: Draw,
+    pub draw: SampleOrder,
     pub batch_size: Option<u64>,
     pub drop_last: bool,
 }
 
-/// A cache. One that is `ready` answers lookups with the sample; another has to be read.
+/// A cache. A `ready` one answers look-ups with the sample. Another has to be read.
 #[derive(Clone, Copy, Debug)]
-pub struct Cache {
+pub struct CacheSpec {
     pub ready: bool,
     pub capacity: u64,
     pub footprint: Footprint,
 }
 
-/// What goes wrong, each in percent of the occasions.
+/// Fault rates, in percent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
+pub struct FaultRates {
     /// Samples that the origin never delivers.
     pub bad: u64,
     /// Steps at which a cache loses a sample.
     pub lost: u64,
-    /// Samples that a cache cannot deliver, once kept, until they are removed.
+    /// Stored samples that a cache cannot deliver until they are removed.
     pub broken: u64,
-    /// Reads of what a cache keeps that fail for another reason than the sample.
+    /// Reads from a cache that fail for another reason than the sample.
     pub hiccup: u64,
     /// Stores that are refused.
     pub refused: u64,
-    /// Samples that a cache that has to be read holds from an earlier run, whatever their place in this one.
+    /// Samples of an earlier run in caches that have to be read, whatever their place in this run.
     pub warm: u64,
-    /// Whether what is stored is found only some time later.
+    /// Whether stored samples become visible only later.
     pub slow_writes: bool,
-    /// Steps at which the core is told something that makes no sense.
-    pub nonsense: u64,
+    /// Steps at which the core gets an invalid event.
+    pub invalid_events: u64,
     /// The pass whose order cannot be computed.
     pub undealt: Option<usize>,
-    /// Samples that other ranks do not deliver when they are asked.
-    pub deaf: u64,
+    /// Requests that other ranks do not answer with the sample.
+    pub unresponsive: u64,
 }
 
-impl Faults {
-    /// Whether every sample that a cache was given is there when it is looked up.
+impl FaultRates {
+    /// Whether every stored sample is found by later look-ups.
     pub fn spare_the_caches(&self) -> bool {
         self.lost == 0
             && self.broken == 0
@@ -80,26 +80,26 @@ impl Faults {
 pub struct Scenario {
     /// Sizes of samples, by dataset.
     pub datasets: Vec<Vec<u64>>,
-    pub phases: Vec<Reading>,
+    pub phases: Vec<PhaseSpec>,
     pub epochs: u64,
     pub deal: Deal,
     pub world_size: u32,
     pub rank: u32,
-    /// Whether the ranks' caches are one, all like this one's.
+    /// Whether the ranks share their caches, which are all like this one's.
     pub together: bool,
-    /// Starts behind this many batches of this pass of another world's run.
+    /// Starts after this many batches of this pass of a run with another world size.
     pub resume: Option<(usize, u64, u32)>,
-    pub caches: Vec<Cache>,
+    pub caches: Vec<CacheSpec>,
     pub look_ahead: u64,
     pub on_error: OnError,
-    /// Whether caches that answer at once hold what an earlier run left, too.
+    /// Whether `ready` caches may hold samples of an earlier run, too.
     pub warm: bool,
-    pub faults: Faults,
+    pub faults: FaultRates,
     /// How many batches the trainer holds at most.
     pub hold: usize,
     /// The step at which everything is dropped.
     pub stop: Option<u32>,
-    /// Decides the order of events, and which of them go wrong.
+    /// Decides the order of events and the faults.
     pub seed: u64,
 }
 
@@ -112,7 +112,7 @@ impl Scenario {
         let phases = self.phases.iter().zip(0..).map(|(reading, number)| {
             let kind = if number == 0 { PhaseKind::Train } else { PhaseKind::Validation };
             let sampler = self.sampler(reading, number);
-            let Reading { dataset, batch_size, drop_last, .. } = *reading;
+            let PhaseSpec { dataset, batch_size, drop_last, .. } = *reading;
             Phase { kind, dataset: DatasetId(dataset as u32), sampler, batch_size, drop_last }
         });
         let schedule = Arc::new(Schedule::new(self.epochs, phases.collect()).unwrap());
@@ -128,19 +128,19 @@ impl Scenario {
         }
     }
 
-    fn sampler(&self, reading: &Reading, number: u64) -> Arc<dyn Sampler> {
+    fn sampler(&self, reading: &PhaseSpec, number: u64) -> Arc<dyn Sampler> {
         let samples = self.datasets[reading.dataset].len() as u64;
         let seed = mix(self.seed ^ number);
         match reading.draw {
-            Draw::Sequential => Arc::new(Sequential::new(samples).unwrap()),
-            Draw::Shuffle => Arc::new(Shuffle::new(samples, seed).unwrap()),
-            Draw::Torch => Arc::new(Torch::new(samples, seed).unwrap()),
-            Draw::Feistel => Arc::new(Feistel::new(samples, seed).unwrap()),
-            Draw::Weighted(len) => {
+            SampleOrder::Sequential => Arc::new(Sequential::new(samples).unwrap()),
+            SampleOrder::Shuffle => Arc::new(Shuffle::new(samples, seed).unwrap()),
+            SampleOrder::Torch => Arc::new(Torch::new(samples, seed).unwrap()),
+            SampleOrder::Feistel => Arc::new(Feistel::new(samples, seed).unwrap()),
+            SampleOrder::Weighted(len) => {
                 let weights: Vec<f64> = (0..samples).map(|id| 1.0 + (mix(seed ^ id) % 20) as f64).collect();
                 Arc::new(Weighted::new(&weights, if samples == 0 { 0 } else { len }, seed).unwrap())
             }
-            Draw::Explicit(len) => {
+            SampleOrder::Explicit(len) => {
                 let len = if samples == 0 { 0 } else { len };
                 let order =
                     |epoch: u64| (0..len).map(|at| mix(seed ^ mix(epoch << 32 | at)) % samples).collect();
@@ -164,7 +164,7 @@ impl Scenario {
         LocalPlan::Together { plan: Arc::new(plan), store: self.rank as usize }
     }
 
-    /// Whether the origin never delivers it.
+    /// Whether the origin never delivers the sample.
     pub fn is_bad(&self, key: SampleKey) -> bool {
         mix(self.seed ^ content(key)) % 100 < self.faults.bad
     }
@@ -173,20 +173,20 @@ impl Scenario {
         self.datasets[key.dataset.0 as usize][key.id.0 as usize]
     }
 
-    /// What reading a sample from a cache takes of the look-ahead.
+    /// What reading a sample from a cache charges to the look-ahead.
     pub fn takes(&self, key: SampleKey, level: usize) -> u64 {
         let cache = self.caches[level];
         if cache.ready { self.bytes(key) } else { cache.footprint.of(self.bytes(key)) }
     }
 
-    /// The same from wherever it takes most.
+    /// The same at the level that charges most.
     pub fn takes_at_most(&self, key: SampleKey) -> u64 {
         let takes = (0..self.caches.len()).map(|level| self.takes(key, level));
         takes.max().unwrap_or(0).max(self.bytes(key))
     }
 }
 
-/// What stands for a sample's bytes: like no other sample's.
+/// A unique value that stands for a sample's bytes.
 pub fn content(key: SampleKey) -> u64 {
     let SampleKey { dataset: DatasetId(dataset), id: SampleId(id) } = key;
     mix(u64::from(dataset) << 32 | id)
@@ -211,25 +211,25 @@ fn sizes() -> impl Strategy<Value = Vec<u64>> {
     })
 }
 
-fn reading(datasets: usize) -> impl Strategy<Value = Reading> {
+fn reading(datasets: usize) -> impl Strategy<Value = PhaseSpec> {
     let draw = prop_oneof![
-        1 => Just(Draw::Sequential),
-        4 => Just(Draw::Shuffle),
-        1 => Just(Draw::Torch),
-        1 => Just(Draw::Feistel),
-        4 => (0..150u64).prop_map(Draw::Weighted),
-        2 => (0..60u64).prop_map(Draw::Explicit),
+        1 => Just(SampleOrder::Sequential),
+        4 => Just(SampleOrder::Shuffle),
+        1 => Just(SampleOrder::Torch),
+        1 => Just(SampleOrder::Feistel),
+        4 => (0..150u64).prop_map(SampleOrder::Weighted),
+        2 => (0..60u64).prop_map(SampleOrder::Explicit),
     ];
     let batch_size = prop_oneof![1 => Just(None), 9 => (1..10u64).prop_map(Some)];
     (0..datasets, draw, batch_size, any::<bool>())
-        .prop_map(|(dataset, draw, batch_size, drop_last)| Reading { dataset, draw, batch_size, drop_last })
+        .prop_map(|(dataset, draw, batch_size, drop_last)| PhaseSpec { dataset, draw, batch_size, drop_last })
 }
 
-fn caches() -> impl Strategy<Value = Vec<Cache>> {
+fn caches() -> impl Strategy<Value = Vec<CacheSpec>> {
     let capacity = prop_oneof![1 => Just(0), 4 => 0..40_000u64, 1 => Just(1_000_000)];
     let footprint =
         prop_oneof![Just(Footprint::EXACT), Just(Footprint::new(16, 64)), Just(Footprint::new(64, 4096))];
-    let cache = (any::<bool>(), capacity, footprint).prop_map(|(ready, capacity, footprint)| Cache {
+    let cache = (any::<bool>(), capacity, footprint).prop_map(|(ready, capacity, footprint)| CacheSpec {
         ready,
         capacity,
         footprint,
@@ -237,7 +237,7 @@ fn caches() -> impl Strategy<Value = Vec<Cache>> {
     prop_oneof![1 => Just(Vec::new()), 5 => prop::collection::vec(cache, 1..=2)]
 }
 
-fn faults() -> impl Strategy<Value = Faults> {
+fn faults() -> impl Strategy<Value = FaultRates> {
     let seldom = |most: u64| prop_oneof![3 => Just(0), 1 => 1..most];
     let undealt = prop_oneof![9 => Just(None), 1 => (0..6usize).prop_map(Some)];
     (
@@ -250,7 +250,15 @@ fn faults() -> impl Strategy<Value = Faults> {
         (undealt, seldom(100)),
     )
         .prop_map(
-            |(bad, lost, (broken, hiccup), (refused, warm), slow_writes, nonsense, (undealt, deaf))| Faults {
+            |(
+                bad,
+                lost,
+                (broken, hiccup),
+                (refused, warm),
+                slow_writes,
+                invalid_events,
+                (undealt, unresponsive),
+            )| FaultRates {
                 bad,
                 lost,
                 broken,
@@ -258,9 +266,9 @@ fn faults() -> impl Strategy<Value = Faults> {
                 refused,
                 warm,
                 slow_writes,
-                nonsense,
+                invalid_events,
                 undealt,
-                deaf,
+                unresponsive,
             },
         )
 }
@@ -282,7 +290,7 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
         1 => Just(2_000_000),
     ];
     let on_error = prop_oneof![Just(OnError::Fail), Just(OnError::Skip), Just(OnError::Substitute)];
-    let faults = prop_oneof![1 => Just(Faults::default()), 2 => faults()];
+    let faults = prop_oneof![1 => Just(FaultRates::default()), 2 => faults()];
     let trainer = (
         prop_oneof![3 => Just(1usize), 1 => 2..4usize],
         prop_oneof![9 => Just(None), 1 => (0..600u32).prop_map(Some)],

@@ -1,53 +1,54 @@
-//! Plays everything around the core (origin, caches, trainer, dealing) in an order drawn from a seed, and checks.
+//! Simulates everything around the core (origin, caches, trainer, dealing) in a random order, and
+//! checks it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 use foreread_loader::core::{Action, CacheLevel, Config, Core, Event, OriginPace};
-use foreread_loader::{Source, Taking};
+use foreread_loader::{BatchCounts, Source};
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
 use foreread_types::{Footprint, SampleKey, Tick, mix};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 
-use crate::ledger::{Charge, Found, Ledger, Sample, Store};
+use crate::accounting::{ByteCharge, ByteCounts, FakeCache, HeldSample, LookupResult};
 use crate::model::Model;
 use crate::scenario::{Scenario, content};
 
 mod checks;
-mod nonsense;
+mod invalid_events;
 
 pub type Checked<T = ()> = Result<T, TestCaseError>;
 
-/// How a case ended, for the tally of what was covered.
+/// How a case ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum End {
+pub enum RunEnd {
     Complete,
     Failed,
     Stopped,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Outcome {
-    pub end: End,
+pub struct RunOutcome {
+    pub end: RunEnd,
     pub threshold: bool,
 }
 
-/// What the core waits for.
+/// An action that the core waits for.
 #[derive(Debug)]
-enum Question {
+enum PendingRequest {
     Deal { pass: usize },
     Find { tick: Tick, key: SampleKey, level: usize },
-    Fetch { tick: Tick, key: SampleKey, level: usize, charge: Charge },
-    Read { tick: Tick, key: SampleKey, charge: Charge },
-    Ask { tick: Tick, key: SampleKey, charge: Charge },
-    Hedge { tick: Tick, key: SampleKey, charge: Charge },
+    Fetch { tick: Tick, key: SampleKey, level: usize, charge: ByteCharge },
+    Read { tick: Tick, key: SampleKey, charge: ByteCharge },
+    Ask { tick: Tick, key: SampleKey, charge: ByteCharge },
+    Hedge { tick: Tick, key: SampleKey, charge: ByteCharge },
 }
 
-impl Question {
-    /// The use that it is about, and whether it is a lookup.
+impl PendingRequest {
+    /// The use of the request, and whether it is a look-up.
     fn about(&self) -> Option<(Tick, bool)> {
         match self {
             Self::Deal { .. } => None,
@@ -60,9 +61,9 @@ impl Question {
     }
 }
 
-/// What the trainer has done since the core was told last.
+/// Actions of the trainer that were not reported to the core yet.
 #[derive(Debug, Default)]
-struct Untold {
+struct UnreportedEvents {
     taken: u64,
     asked: bool,
 }
@@ -73,38 +74,38 @@ pub struct World<'a> {
     pub plan: LocalPlan,
     model: Model,
     core: Core,
-    ledger: Rc<Ledger>,
-    stores: Vec<Store>,
-    questions: Vec<Question>,
-    /// Bytes of the lookups among them, which the core counts and nobody holds.
+    accounting: Rc<ByteCounts>,
+    stores: Vec<FakeCache>,
+    requests: Vec<PendingRequest>,
+    /// Bytes of open look-ups, which the core counts and no charge holds.
     finding: u64,
     dealt: usize,
-    /// By use: the sample at hand, and where it came from.
-    held: BTreeMap<u64, (Rc<Sample>, Source)>,
-    queue: VecDeque<Vec<Rc<Sample>>>,
-    trainer: VecDeque<Vec<Rc<Sample>>>,
+    /// By use: the arrived sample and its source.
+    held: BTreeMap<u64, (Rc<HeldSample>, Source)>,
+    queue: VecDeque<Vec<Rc<HeldSample>>>,
+    trainer: VecDeque<Vec<Rc<HeldSample>>>,
     waiting: bool,
-    untold: Untold,
-    /// Whether the core has been told that the trainer waits.
+    unreported: UnreportedEvents,
+    /// Whether the core knows that the trainer waits.
     asked: bool,
     handed: usize,
-    end: Option<End>,
+    end: Option<RunEnd>,
     /// By sample: reads from the origin, and copies made in a cache.
     pub read: HashMap<SampleKey, u64>,
     pub stored: HashMap<SampleKey, u64>,
-    /// How often a cache was told to forget a sample.
+    /// The number of removals from caches.
     pub removed: u64,
-    /// Bytes that an earlier run left in the caches.
+    /// Bytes of an earlier run in the caches.
     warm: u64,
-    /// Uses whose sample's owner was asked and did not deliver.
+    /// Uses whose request the owner did not fulfil.
     refused: HashSet<u64>,
-    /// Uses that were hedged, and those of them for which the hedge won.
+    /// Hedged uses, and those whose hedge won.
     hedged: HashSet<u64>,
     won: HashSet<u64>,
-    /// Samples that a cache had and did not deliver, and those of them that it had lost.
+    /// Samples that a cache found and did not deliver, and those of them that it had lost.
     undelivered: HashSet<SampleKey>,
     lost: HashSet<SampleKey>,
-    /// The last use of each sample that something was done for.
+    /// The latest use of each sample that caused an action.
     latest: HashMap<SampleKey, u64>,
     state: u64,
 }
@@ -113,7 +114,7 @@ impl<'a> World<'a> {
     pub fn new(scenario: &'a Scenario) -> Self {
         let run = scenario.run();
         let plan = scenario.plan(&run);
-        let ledger = Rc::new(Ledger::default());
+        let accounting = Rc::new(ByteCounts::default());
         let levels = scenario.caches.iter().map(|cache| match cache.ready {
             true => CacheLevel { source: Source::Memory, read: Footprint::EXACT },
             false => CacheLevel { source: Source::Disk, read: cache.footprint },
@@ -129,20 +130,20 @@ impl<'a> World<'a> {
             core: Core::new(config, run.clone(), plan.clone(), scenario.sizes()),
             stores: (0..)
                 .zip(&scenario.caches)
-                .map(|(level, &cache)| Store::new(level, cache, &ledger))
+                .map(|(level, &cache)| FakeCache::new(level, cache, &accounting))
                 .collect(),
             scenario,
             run,
             plan,
-            ledger,
-            questions: Vec::new(),
+            accounting,
+            requests: Vec::new(),
             finding: 0,
             dealt: 0,
             held: BTreeMap::new(),
             queue: VecDeque::new(),
             trainer: VecDeque::new(),
             waiting: false,
-            untold: Untold::default(),
+            unreported: UnreportedEvents::default(),
             asked: false,
             handed: 0,
             end: None,
@@ -160,16 +161,16 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Fills the caches with what an earlier run may have left there: those that have to be read, or all.
+    /// Fills caches with samples of an earlier run: those that have to be read, or all.
     fn warm_up(&mut self) {
         let keys: BTreeSet<SampleKey> = self.model.uses.iter().copied().collect();
         for level in
             (0..self.stores.len()).filter(|&level| self.scenario.warm || !self.scenario.caches[level].ready)
         {
             for &key in keys.iter().filter(|&&key| !self.scenario.is_bad(key)) {
-                let (bytes, charge) = (self.scenario.bytes(key), Charge::staging(&self.ledger, 0));
+                let (bytes, charge) = (self.scenario.bytes(key), ByteCharge::staging(&self.accounting, 0));
                 if self.chance(self.scenario.faults.warm)
-                    && self.stores[level].store(&Sample::read(key, charge), bytes, false, true)
+                    && self.stores[level].store(&HeldSample::read(key, charge), bytes, false, true)
                 {
                     self.warm += bytes;
                 }
@@ -177,8 +178,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Plays the run to its end, or to the step at which it is dropped.
-    pub fn play(&mut self) -> Checked<Outcome> {
+    /// Simulates the run to its end, or to the step at which it is dropped.
+    pub fn play(&mut self) -> Checked<RunOutcome> {
         self.warm_up();
         let most = 10_000 + 200 * self.model.uses.len() as u32;
         let mut step = 0;
@@ -187,12 +188,12 @@ impl<'a> World<'a> {
             step += 1;
             prop_assert!(step < most, "no end after {step} steps");
         }
-        let end = *self.end.get_or_insert(End::Stopped);
-        if end == End::Complete {
+        let end = *self.end.get_or_insert(RunEnd::Stopped);
+        if end == RunEnd::Complete {
             self.check_origin()?;
         }
         self.drop_everything()?;
-        Ok(Outcome { end, threshold: self.plan.retention() != Retention::Keep })
+        Ok(RunOutcome { end, threshold: self.plan.retention() != Retention::Keep })
     }
 
     fn draw(&mut self, below: u64) -> u64 {
@@ -206,37 +207,37 @@ impl<'a> World<'a> {
 
     fn step(&mut self) -> Checked {
         let faults = self.scenario.faults;
-        if self.chance(faults.nonsense) {
-            self.nonsense()?;
+        if self.chance(faults.invalid_events) {
+            self.invalid_event()?;
         }
         if self.chance(faults.lost) && !self.stores.is_empty() {
             let (level, which) = (self.draw(self.stores.len() as u64), self.draw(1 << 20));
             self.stores[level as usize].lose(which);
         }
         match self.draw(20) {
-            0..10 if !self.questions.is_empty() => {
-                let at = self.draw(self.questions.len() as u64) as usize;
+            0..10 if !self.requests.is_empty() => {
+                let at = self.draw(self.requests.len() as u64) as usize;
                 self.answer(at)
             }
             0..13 => self.proceed(),
-            13 if self.waiting && self.asked => self.be_late(),
-            13..15 => self.tell_trainer(),
+            13 if self.waiting && self.asked => self.wait_long(),
+            13..15 => self.report_trainer(),
             15..19 => {
                 self.train();
                 Ok(())
             }
             _ => {
-                self.stores.iter_mut().for_each(Store::publish);
-                // Sometimes more than is allowed, which is then what is used.
+                self.stores.iter_mut().for_each(FakeCache::publish);
+                // Sometimes more than is allowed, which then counts as the limit.
                 let bytes = self.draw(self.scenario.look_ahead.saturating_mul(2).saturating_add(1));
-                self.tell(Event::Reach { bytes })
+                self.pass(Event::LookAhead { bytes })
             }
         }
     }
 
-    // ---- telling ----
+    // ---- events ----
 
-    fn tell(&mut self, event: Event) -> Checked {
+    fn pass(&mut self, event: Event) -> Checked {
         let mut actions = Vec::new();
         self.core.on(event, &mut actions);
         for action in actions {
@@ -247,47 +248,50 @@ impl<'a> World<'a> {
 
     fn proceed(&mut self) -> Checked {
         let before = self.core.charged();
-        self.tell(Event::Proceed)?;
+        self.pass(Event::Proceed)?;
         let (now, bound) = (self.core.charged(), self.scenario.look_ahead.max(self.model.largest(2)));
         prop_assert!(
             now <= before || self.asked || now <= bound,
             "{now} bytes of {bound} for a trainer that is busy"
         );
-        let told = !self.untold.asked && self.untold.taken == 0;
-        let hangs =
-            self.waiting && told && self.queue.is_empty() && self.questions.is_empty() && self.end.is_none();
-        prop_assert!(!hangs, "the trainer waits for the core and the core for nobody: {:?}", self.core);
+        let is_reported = !self.unreported.asked && self.unreported.taken == 0;
+        let hangs = self.waiting
+            && is_reported
+            && self.queue.is_empty()
+            && self.requests.is_empty()
+            && self.end.is_none();
+        prop_assert!(!hangs, "the trainer waits for the core and the core for nothing: {:?}", self.core);
         Ok(())
     }
 
-    fn tell_trainer(&mut self) -> Checked {
-        let bytes = self.ledger.untold.take();
-        self.tell(Event::Released { bytes })?;
-        let Untold { taken, asked } = std::mem::take(&mut self.untold);
+    fn report_trainer(&mut self) -> Checked {
+        let bytes = self.accounting.unreported.take();
+        self.pass(Event::Released { bytes })?;
+        let UnreportedEvents { taken, asked } = std::mem::take(&mut self.unreported);
         for _ in 0..taken {
             self.asked = false;
-            self.tell(Event::Taken)?;
+            self.pass(Event::Taken)?;
         }
         if asked {
             self.asked = true;
-            self.tell(Event::Asked)?;
+            self.pass(Event::Waiting)?;
         }
         Ok(())
     }
 
-    /// The trainer waits long: what is hedged is what it waits for.
-    fn be_late(&mut self) -> Checked {
+    /// The trainer waits long. Only uses of the batch it waits for may be hedged.
+    fn wait_long(&mut self) -> Checked {
         let before = self.hedged.clone();
         let waited = Duration::from_millis(1000 + 100 * self.draw(10));
         let origin = OriginPace {
             latency: Duration::from_millis(self.draw(700)),
             bytes_per_second: (1 + self.draw(1 << 20)) as f64,
         };
-        self.tell(Event::Late { waited, origin })?;
-        // Of the batch that ends the run, the model knows nothing.
+        self.pass(Event::WaitedLong { waited, origin })?;
+        // The model has no batch that ends the run.
         let Some(batch) = self.model.batches.get(self.handed) else { return Ok(()) };
         let range = batch.first..batch.first + batch.keys.len() as u64;
-        let busy = self.untold.taken > 0 || !self.queue.is_empty();
+        let busy = self.unreported.taken > 0 || !self.queue.is_empty();
         for tick in self.hedged.difference(&before) {
             prop_assert!(
                 range.contains(tick) && !busy,
@@ -297,103 +301,93 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Whether an owner was asked for this use and has not answered.
-    fn is_asked(&self, of: Tick) -> bool {
-        self.questions.iter().any(|question| matches!(question, Question::Ask { tick, .. } if *tick == of))
-    }
-
-    /// Staging memory of uses that are read twice: hedges whose ask is open, and asks that lost.
-    fn twice(&self) -> u64 {
-        let bytes = self.questions.iter().filter_map(|question| match question {
-            Question::Hedge { key, .. } => Some(self.scenario.bytes(*key)),
-            Question::Ask { tick, key, .. } if self.won.contains(&tick.0) => Some(self.scenario.bytes(*key)),
-            _ => None,
-        });
-        bytes.sum()
+    /// Whether the owner has an open request for this use.
+    fn is_requested(&self, of: Tick) -> bool {
+        self.requests.iter().any(|request| matches!(request, PendingRequest::Ask { tick, .. } if *tick == of))
     }
 
     fn answer(&mut self, at: usize) -> Checked {
-        match self.questions.swap_remove(at) {
-            Question::Deal { pass } if self.scenario.faults.undealt == Some(pass) => {
-                self.tell(Event::NotDealt { pass })
+        match self.requests.swap_remove(at) {
+            PendingRequest::Deal { pass } if self.scenario.faults.undealt == Some(pass) => {
+                self.pass(Event::DealFailed { pass })
             }
-            Question::Deal { pass } => {
+            PendingRequest::Deal { pass } => {
                 let stream = self.run.stream(&self.run.pass(pass).unwrap()).unwrap();
-                self.tell(Event::Dealt { pass, stream })
+                self.pass(Event::Dealt { pass, stream })
             }
-            Question::Find { tick, key, level } => {
-                self.finding -= self.looking(key, level);
+            PendingRequest::Find { tick, key, level } => {
+                self.finding -= self.look_up_cost(key, level);
                 match self.stores[level].lookup(key) {
-                    Found::Ready(sample) => {
+                    LookupResult::Ready(sample) => {
                         self.put(tick, sample, level)?;
-                        self.tell(Event::Found(tick))
+                        self.pass(Event::Found(tick))
                     }
-                    Found::Stored => self.tell(Event::Kept(tick)),
-                    Found::Nothing => self.tell(Event::Absent(tick)),
+                    LookupResult::Stored => self.pass(Event::Stored(tick)),
+                    LookupResult::Nothing => self.pass(Event::Absent(tick)),
                 }
             }
-            Question::Fetch { tick, key, level, charge } => {
+            PendingRequest::Fetch { tick, key, level, charge } => {
                 let hiccup = self.chance(self.scenario.faults.hiccup);
                 if self.stores[level].is_readable(key) && !hiccup {
-                    self.put(tick, Sample::read(key, charge), level)?;
-                    return self.tell(Event::Arrived(tick));
+                    self.put(tick, HeldSample::read(key, charge), level)?;
+                    return self.pass(Event::Arrived(tick));
                 }
                 drop(charge);
                 self.undelivered.insert(key);
                 if hiccup {
-                    return self.tell(Event::Failed(tick));
+                    return self.pass(Event::Failed(tick));
                 }
                 self.lost.insert(key);
-                self.tell(Event::Lost(tick))
+                self.pass(Event::Invalid(tick))
             }
-            Question::Ask { tick, charge, .. } if self.won.contains(&tick.0) => {
+            PendingRequest::Ask { tick, charge, .. } if self.won.contains(&tick.0) => {
                 drop(charge);
                 let event = if self.chance(50) { Event::Failed(tick) } else { Event::Arrived(tick) };
                 let mut actions = Vec::new();
                 self.core.on(event, &mut actions);
-                prop_assert!(actions.is_empty(), "an ask that lost led to {actions:?}");
+                prop_assert!(actions.is_empty(), "a request that lost led to {actions:?}");
                 Ok(())
             }
-            Question::Ask { tick, charge, key } => {
-                // What the origin does not deliver, nobody has.
-                if self.scenario.is_bad(key) || self.chance(self.scenario.faults.deaf) {
+            PendingRequest::Ask { tick, charge, key } => {
+                // A sample that the origin does not deliver is nowhere.
+                if self.scenario.is_bad(key) || self.chance(self.scenario.faults.unresponsive) {
                     drop(charge);
                     self.refused.insert(tick.0);
-                    return self.tell(Event::Failed(tick));
+                    return self.pass(Event::Failed(tick));
                 }
-                self.hold(tick, Sample::read(key, charge), Source::Peer)?;
-                self.tell(Event::Arrived(tick))
+                self.hold(tick, HeldSample::read(key, charge), Source::Peer)?;
+                self.pass(Event::Arrived(tick))
             }
-            Question::Hedge { tick, charge, key } => {
+            PendingRequest::Hedge { tick, charge, key } => {
                 if self.scenario.is_bad(key)
-                    || (self.is_asked(tick) && self.chance(self.scenario.faults.deaf))
+                    || (self.is_requested(tick) && self.chance(self.scenario.faults.unresponsive))
                 {
                     drop(charge);
-                    return self.tell(Event::HedgeFailed(tick));
+                    return self.pass(Event::HedgeFailed(tick));
                 }
-                if self.is_asked(tick) {
+                if self.is_requested(tick) {
                     self.won.insert(tick.0);
                 }
-                self.hold(tick, Sample::read(key, charge), Source::Origin)?;
-                self.tell(Event::Hedged(tick))
+                self.hold(tick, HeldSample::read(key, charge), Source::Origin)?;
+                self.pass(Event::HedgeArrived(tick))
             }
-            Question::Read { tick, charge, key } if self.scenario.is_bad(key) => {
+            PendingRequest::Read { tick, charge, key } if self.scenario.is_bad(key) => {
                 drop(charge);
-                self.tell(Event::Failed(tick))
+                self.pass(Event::Failed(tick))
             }
-            Question::Read { tick, charge, key } => {
-                self.hold(tick, Sample::read(key, charge), Source::Origin)?;
-                self.tell(Event::Arrived(tick))
+            PendingRequest::Read { tick, charge, key } => {
+                self.hold(tick, HeldSample::read(key, charge), Source::Origin)?;
+                self.pass(Event::Arrived(tick))
             }
         }
     }
 
-    fn put(&mut self, tick: Tick, sample: Rc<Sample>, level: usize) -> Checked {
+    fn put(&mut self, tick: Tick, sample: Rc<HeldSample>, level: usize) -> Checked {
         let source = if self.scenario.caches[level].ready { Source::Memory } else { Source::Disk };
         self.hold(tick, sample, source)
     }
 
-    fn hold(&mut self, tick: Tick, sample: Rc<Sample>, source: Source) -> Checked {
+    fn hold(&mut self, tick: Tick, sample: Rc<HeldSample>, source: Source) -> Checked {
         let before = self.held.insert(tick.0, (sample, source));
         prop_assert!(before.is_none(), "{tick} got two samples");
         Ok(())
@@ -405,20 +399,20 @@ impl<'a> World<'a> {
         if self.chance(30) {
             self.trainer.pop_front();
         } else if let Some(batch) = self.queue.pop_front() {
-            (self.waiting, self.untold.asked) = (false, false);
-            self.untold.taken += 1;
+            (self.waiting, self.unreported.asked) = (false, false);
+            self.unreported.taken += 1;
             self.trainer.push_back(batch);
             while self.trainer.len() > self.scenario.hold {
                 self.trainer.pop_front();
             }
         } else if !self.waiting && self.end.is_none() {
-            (self.waiting, self.untold.asked) = (true, true);
+            (self.waiting, self.unreported.asked) = (true, true);
         }
     }
 
-    // ---- acting ----
+    // ---- actions ----
 
-    /// Where the plan wants a sample.
+    /// The level that the plan assigns to a sample.
     fn place(&self, key: SampleKey) -> Option<usize> {
         match self.plan.retention() {
             Retention::Keep => self.plan.level(key).map(|level| usize::from(level.0)),
@@ -426,7 +420,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether the plan wants a sample kept after its use at `tick`.
+    /// Whether the plan keeps a sample after its use at `tick`.
     fn stays(&self, tick: u64) -> bool {
         match self.plan.retention() {
             Retention::Threshold { horizon } => {
@@ -442,34 +436,34 @@ impl<'a> World<'a> {
         let faults = self.scenario.faults;
         match action {
             Action::Deal { pass } => {
-                let open = self.questions.iter().any(|question| matches!(question, Question::Deal { .. }));
+                let open = self.requests.iter().any(|request| matches!(request, PendingRequest::Deal { .. }));
                 prop_assert!(!open && pass == self.dealt && self.run.pass(pass).is_some(), "deal {pass}");
                 self.dealt += 1;
-                self.questions.push(Question::Deal { pass });
+                self.requests.push(PendingRequest::Deal { pass });
             }
             Action::Find { tick, key, level } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
                 prop_assert!(self.may_have(key, level), "{key} is looked up at {level}");
-                self.finding += self.looking(key, level);
+                self.finding += self.look_up_cost(key, level);
                 self.latest.insert(key, tick.0);
-                self.questions.push(Question::Find { tick, key, level });
+                self.requests.push(PendingRequest::Find { tick, key, level });
             }
-            Action::Fetch { tick, key, level, takes } => {
-                prop_assert_eq!(takes, self.scenario.takes(key, level));
+            Action::Fetch { tick, key, level, read_cost } => {
+                prop_assert_eq!(read_cost, self.scenario.takes(key, level));
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
                 prop_assert!(
                     self.stores[level].holds(key) || !faults.spare_the_caches(),
                     "{key} is not at {level}"
                 );
-                let charge = Charge::staging(&self.ledger, takes);
-                self.questions.push(Question::Fetch { tick, key, level, charge });
+                let charge = ByteCharge::staging(&self.accounting, read_cost);
+                self.requests.push(PendingRequest::Fetch { tick, key, level, charge });
             }
-            Action::Ask { tick, key, store } => {
+            Action::RequestPeer { tick, key, store } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
                 prop_assert_eq!(self.plan.elsewhere(key), Some(store));
-                prop_assert!(!self.refused.contains(&tick.0), "{key} is asked for twice for {tick}");
-                let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
-                self.questions.push(Question::Ask { tick, key, charge });
+                prop_assert!(!self.refused.contains(&tick.0), "{key} is requested twice for {tick}");
+                let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
+                self.requests.push(PendingRequest::Ask { tick, key, charge });
             }
             Action::Read { tick, key } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
@@ -480,15 +474,17 @@ impl<'a> World<'a> {
                     "{key} is another rank's to read"
                 );
                 *self.read.entry(key).or_default() += 1;
-                let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
-                self.questions.push(Question::Read { tick, key, charge });
+                let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
+                self.requests.push(PendingRequest::Read { tick, key, charge });
             }
             Action::Store { tick, key, level } => {
                 prop_assert_eq!(self.place(key), Some(level));
                 prop_assert!(self.stays(tick.0), "{key} is stored at {tick}, and its next use is far away");
                 let sample = self.held.get(&tick.0).map(|(sample, _)| Rc::clone(sample));
                 let Some(sample) = sample.filter(|sample| sample.key == key) else {
-                    return Err(TestCaseError::fail(format!("{key} is not at hand at {tick} to be stored")));
+                    return Err(TestCaseError::fail(format!(
+                        "{key} has not arrived at {tick} and cannot be stored"
+                    )));
                 };
                 *self.stored.entry(key).or_default() += 1;
                 let broken = self.chance(faults.broken);
@@ -521,39 +517,42 @@ impl<'a> World<'a> {
                 self.hold(to, sample, Source::Memory)?;
             }
             Action::Hedge { tick, key } => {
-                prop_assert!(self.is_asked(tick), "{key} is hedged, and nobody was asked for it");
+                prop_assert!(self.is_requested(tick), "{key} is hedged without a request");
                 prop_assert!(self.hedged.insert(tick.0), "{key} is hedged twice for {tick}");
                 *self.read.entry(key).or_default() += 1;
-                let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
-                self.questions.push(Question::Hedge { tick, key, charge });
+                let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
+                self.requests.push(PendingRequest::Hedge { tick, key, charge });
             }
             Action::CancelHedge { tick: lost } => {
-                let before = self.questions.len();
-                self.questions
-                    .retain(|question| !matches!(question, Question::Hedge { tick, .. } if *tick == lost));
-                prop_assert_eq!(before - self.questions.len(), 1, "hedges for {}", lost);
+                let before = self.requests.len();
+                self.requests.retain(
+                    |request| !matches!(request, PendingRequest::Hedge { tick, .. } if *tick == lost),
+                );
+                prop_assert_eq!(before - self.requests.len(), 1, "hedges for {}", lost);
             }
-            Action::CancelAsk { key, store } => prop_assert_eq!(self.plan.elsewhere(key), Some(store)),
-            Action::Hand { pass, index, first, ticks, taking } => {
-                self.hand((pass, index, first.0, ticks), taking)?
+            Action::CancelPeerRequest { key, store } => {
+                prop_assert_eq!(self.plan.elsewhere(key), Some(store))
+            }
+            Action::Hand { pass, index, first, ticks, counts } => {
+                self.hand((pass, index, first.0, ticks), counts)?
             }
             Action::Fail { tick, key } => {
                 prop_assert_eq!(Some((tick.0, key)), self.model.fail);
                 prop_assert_eq!(self.handed, self.model.batches.len(), "batches before the failure");
-                self.end = Some(End::Failed);
+                self.end = Some(RunEnd::Failed);
             }
             Action::End => {
                 prop_assert_eq!(None, self.model.fail, "the end instead of a failure");
                 prop_assert_eq!(self.handed, self.model.batches.len(), "batches at the end");
-                self.end = Some(End::Complete);
+                self.end = Some(RunEnd::Complete);
             }
         }
         Ok(())
     }
 
-    /// What a sample is counted as that is looked up at a level: the most that reading it takes from there or from where it
-    /// is looked up next.
-    fn looking(&self, key: SampleKey, level: usize) -> u64 {
+    /// The charge of a sample that is looked up at a level: the maximum over this level and the
+    /// following ones.
+    fn look_up_cost(&self, key: SampleKey, level: usize) -> u64 {
         let place = self.place(key);
         let others = (0..self.stores.len()).filter(|&other| Some(other) != place);
         let order = place.into_iter().chain(others.filter(|&other| self.may_have(key, other)));
@@ -561,19 +560,19 @@ impl<'a> World<'a> {
         left.map(|level| self.scenario.takes(key, level)).max().unwrap_or(0)
     }
 
-    /// Whether a sample may be in a cache: its own, or one that remembers earlier runs.
+    /// Whether a sample may be in a cache: in its own, or in one with samples of earlier runs.
     fn may_have(&self, key: SampleKey, level: usize) -> bool {
         self.place(key) == Some(level) || self.scenario.warm || !self.scenario.caches[level].ready
     }
 
-    fn hand(&mut self, (pass, index, first, ticks): (usize, u64, u64, u64), taking: Taking) -> Checked {
+    fn hand(&mut self, (pass, index, first, ticks): (usize, u64, u64, u64), counts: BatchCounts) -> Checked {
         let Some(expected) = self.model.batches.get(self.handed) else {
             return Err(TestCaseError::fail(format!("batch {index} of pass {pass} is one too many")));
         };
         self.handed += 1;
         let wanted = (expected.pass, expected.index, expected.first, expected.keys.len() as u64);
         prop_assert_eq!((pass, index, first, ticks), wanted);
-        prop_assert_eq!((taking.skipped, taking.substituted), (expected.skipped, expected.substituted));
+        prop_assert_eq!((counts.skipped, counts.substituted), (expected.skipped, expected.substituted));
         let (mut batch, mut reads) = (Vec::new(), HashMap::<Source, (u64, u64)>::new());
         for (tick, &key) in (first..).zip(&expected.delivered) {
             let found = self.held.remove(&tick);
@@ -586,7 +585,7 @@ impl<'a> World<'a> {
             }
         }
         for source in Source::ALL {
-            let count = taking.reads.from(source);
+            let count = counts.reads.from(source);
             let counted = reads.get(&source).copied().unwrap_or_default();
             prop_assert_eq!((count.samples, count.bytes), counted, "from {}", source.as_str());
         }

@@ -1,4 +1,4 @@
-//! Shards that the first epoch reads in blocks: each byte once, whatever fails.
+//! Shards that the first epoch reads in blocks: each byte once, with any fault.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,17 +26,17 @@ use tokio::time::Instant;
 
 use crate::rig::next;
 
-/// A store of given objects, which counts what it is asked and fails as it is told.
+/// An origin of given objects, which counts requests and can fail.
 #[derive(Clone, Debug, Default)]
 struct Objects {
     held: BTreeMap<Arc<str>, Bytes>,
     requests: Arc<AtomicU64>,
     bytes: Arc<AtomicU64>,
-    /// What it was asked for, answered or not.
+    /// Requests, answered or not.
     asked: Arc<AtomicU64>,
     /// Whether reads of more than a record fail.
     no_blocks: Arc<AtomicBool>,
-    /// Whether it answers nothing.
+    /// Whether it answers no request.
     silent: Arc<AtomicBool>,
 }
 
@@ -103,7 +103,7 @@ fn record(shard: usize, number: usize) -> Vec<u8> {
     (0..LENGTH as u64).map(|at| (seed * 31 + at * 7 + at / 256) as u8).collect()
 }
 
-/// TensorFlow's records: length, its checksum, the bytes, theirs.
+/// A TFRecord file: per record its length, a checksum, the bytes, a checksum.
 fn shard(number: usize) -> Bytes {
     let masked =
         |bytes: &[u8]| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
@@ -161,9 +161,9 @@ impl Rig {
         self.start_in(Arc::new(HeapBuffers), look_ahead)
     }
 
-    /// The same with samples in memory from `buffers`.
+    /// Starts with memory for samples from `buffers`.
     fn start_in(&self, buffers: Arc<dyn Buffers>, look_ahead: u64) -> Loader {
-        // Nothing but blocks is joined.
+        // Only blocks are joined.
         let merge = MergePolicy::default().with_bounds(BLOCK, 0.0);
         let stack = Stack::bare().with_merge(Some(merge)).with_buffers(buffers);
         let origin = stack.wrap(Arc::new(self.origin.clone()));
@@ -180,7 +180,8 @@ impl Rig {
         Loader::start(parts, &Handle::current())
     }
 
-    /// Runs to the end, checks every byte in order, and returns requests and bytes of the origin.
+    /// Runs to the end, checks every byte in order, and returns the requests and bytes of the
+    /// origin.
     pub async fn check(&self, look_ahead: u64) -> (u64, u64) {
         self.check_in(Arc::new(HeapBuffers), look_ahead).await
     }
@@ -202,7 +203,7 @@ impl Rig {
     }
 }
 
-/// A batch's ids, after its bytes were compared.
+/// A batch's ids, after a comparison of its bytes.
 fn checked(batch: &Batch) -> Vec<SampleId> {
     let check = |(id, bytes): (SampleId, &[u8])| {
         assert_eq!(*bytes, record(id.0 as usize / RECORDS, id.0 as usize % RECORDS), "{id}");
@@ -215,7 +216,7 @@ fn memory(room: u64) -> (Source, Arc<dyn CacheTier>, u64) {
     (Source::Memory, Arc::new(MemoryTier::new(room)), room)
 }
 
-/// What all blocks take: the records in them and what lies between.
+/// The bytes of all records.
 const ALL: u64 = (SHARDS * RECORDS * LENGTH) as u64;
 
 #[tokio::test(start_paused = true)]
@@ -231,7 +232,7 @@ async fn each_byte_is_read_once_in_few_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cache_that_must_be_read_is_filled_by_blocks_too() {
+async fn disk_cache_is_filled_by_blocks() {
     let disk: Arc<dyn CacheTier> = Arc::new(StoredCache::new(1 << 20));
     let rig = Rig::new(vec![(Source::Disk, disk, 1 << 20)]).await;
     assert_eq!(rig.check(100_000).await.0, 20);
@@ -239,7 +240,8 @@ async fn a_cache_that_must_be_read_is_filled_by_blocks_too() {
 
 #[tokio::test(start_paused = true)]
 async fn samples_without_a_place_are_read_by_their_extents() {
-    // Some of them have one, and none is alone in its block: that would be read by its extent, too.
+    // Some samples have a place, and none is alone in its block, because it would be read by its
+    // extent.
     let rig = Rig::new(vec![memory(ALL * 2 / 5)]).await;
     let (requests, bytes) = rig.check(20_000).await;
     let without = (ALL - rig.plan.levels()[0].bytes) / LENGTH as u64;
@@ -250,7 +252,7 @@ async fn samples_without_a_place_are_read_by_their_extents() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn where_blocks_fail_samples_are_read_one_by_one() {
+async fn failed_block_is_read_sample_by_sample() {
     let rig = Rig::new(vec![memory(1 << 20)]).await;
     rig.origin.no_blocks.store(true, Ordering::Relaxed);
     let (requests, _) = rig.check(100_000).await;
@@ -259,7 +261,7 @@ async fn where_blocks_fail_samples_are_read_one_by_one() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn what_an_earlier_run_left_is_not_read_again_with_its_block() {
+async fn cached_samples_are_not_read_again_with_their_block() {
     let rig = Rig::new(vec![memory(1 << 20)]).await;
     // Eight of ten samples of every block.
     for id in (0..(SHARDS * RECORDS) as u64).filter(|id| id % 10 > 1) {
@@ -278,7 +280,7 @@ async fn what_an_earlier_run_left_is_not_read_again_with_its_block() {
     assert_eq!((requests, bytes), (40, 40 * LENGTH as u64));
 }
 
-/// A disk that writes one sample a second, or none, under an origin that takes 2 ms for each request.
+/// A disk that writes one sample per second, or none, with an origin that takes 2 ms per request.
 fn disk(hangs: bool) -> StoredCache {
     let slow = StoredCache::new(1 << 20).with_latency(Duration::ZERO, Duration::from_secs(1));
     slow.with_write_behind(20 * LENGTH as u64, hangs)
@@ -286,7 +288,7 @@ fn disk(hangs: bool) -> StoredCache {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn slow_disk_under_blocks_slows_no_epoch() {
+async fn slow_disk_under_blocks_delays_no_epoch() {
     for look_ahead in [0, 5_000, 50_000, 1 << 20] {
         let slow = disk(false);
         let rig = Rig::new(vec![(Source::Disk, Arc::new(slow.clone()), 1 << 20)]).await;
@@ -294,13 +296,13 @@ async fn slow_disk_under_blocks_slows_no_epoch() {
         for _ in 0..SHARDS * RECORDS / 8 {
             checked(&next(&mut loader).await.unwrap().unwrap());
         }
-        // As long as all requests take one after another, and not one write.
+        // As long as all requests in sequence, without any write.
         let (requests, took) = (rig.origin.requests.load(Ordering::Relaxed), began.elapsed());
         assert!(took <= Duration::from_millis(2) * requests as u32, "{took:?} for {requests} requests");
         assert!(requests <= (SHARDS * RECORDS) as u64 + 20, "{requests} requests, {look_ahead} ahead");
         assert_eq!(slow.len(), 0, "not even one is written by then");
         assert!(slow.refused() > 0, "what does not wait to be written is not kept");
-        // Nobody tries again: there is nothing more until these are written, and all that were taken are.
+        // No store is retried: only the accepted samples are written.
         let refused = slow.refused();
         drop(loader);
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -311,14 +313,14 @@ async fn slow_disk_under_blocks_slows_no_epoch() {
 /// A look-ahead of 128 MiB or less once hung for ever.
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
-async fn stuck_disk_under_blocks_hangs_nobody() {
+async fn stuck_disk_under_blocks_hangs_no_run() {
     for look_ahead in [0, 5_000, 50_000, 1 << 20] {
         let stuck = disk(true);
         let rig = Rig::new(vec![(Source::Disk, Arc::new(stuck.clone()), 1 << 20)]).await;
         let (requests, _) = rig.check(look_ahead).await;
         assert!(stuck.is_empty() && stuck.refused() > 0);
         assert!(requests <= 20 + 3 * (SHARDS * RECORDS) as u64, "{requests}");
-        // The same of one that takes all that it gets, and holds on to it.
+        // The same with a disk that accepts everything and never finishes.
         let stuck = StoredCache::new(1 << 20).with_latency(Duration::ZERO, Duration::from_secs(1 << 30));
         let rig = Rig::new(vec![(Source::Disk, Arc::new(stuck.clone()), 1 << 20)]).await;
         let (requests, _) = rig.check(look_ahead).await;
@@ -327,8 +329,9 @@ async fn stuck_disk_under_blocks_hangs_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn needed_block_goes_beyond_the_budget_alone() {
-    // A quarter of it is less than one block, so that one is read at a time, and a second one for the batch that is due.
+async fn needed_block_alone_exceeds_the_budget() {
+    // A quarter of it is less than one block. So one block is read at a time, and a second one for
+    // the due batch.
     let rig = Rig::new(vec![memory(1 << 20)]).await;
     rig.origin.asked.store(0, Ordering::Relaxed);
     rig.origin.silent.store(true, Ordering::Relaxed);
@@ -337,7 +340,7 @@ async fn needed_block_goes_beyond_the_budget_alone() {
     assert_eq!(rig.origin.asked.load(Ordering::Relaxed), 2);
 }
 
-/// Where copies of page-cached memory are slow: at a page and 16 bytes, as an allocator gives it out.
+/// An allocator returns a page and 16 bytes, where copies of page-cached memory are slow.
 #[tokio::test(start_paused = true)]
 async fn samples_out_of_blocks_begin_at_a_cache_line() {
     let rig = Rig::new(vec![memory(1 << 20)]).await;

@@ -35,7 +35,7 @@ async fn three_epochs_through_two_caches() {
 }
 
 #[test]
-fn a_plain_thread_iterates_while_a_runtime_reads() {
+fn plain_thread_iterates_while_a_runtime_reads() {
     let runtime = Runtime::new().unwrap();
     let rig = Rig { epochs: 3, look_ahead: 20_000, ..Rig::new(mixed(300, 41, 3_000)) };
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(100_000)), 100_000);
@@ -43,14 +43,14 @@ fn a_plain_thread_iterates_while_a_runtime_reads() {
     let trainer = std::thread::spawn(move || {
         let ids: Vec<_> = loader.batches().flat_map(|batch| rig.check(&batch.unwrap())).collect();
         assert_eq!(ids, rig.ids());
-        assert!(loader.next_timeout(Duration::ZERO).unwrap().is_none(), "the end is said again");
+        assert!(loader.next_timeout(Duration::ZERO).unwrap().is_none(), "the end is repeated");
         loader.staged_bytes()
     });
     assert_eq!(trainer.join().unwrap(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_goes_on_where_another_stopped() {
+async fn run_resumes_where_another_stopped() {
     let mut rig = Rig { epochs: 3, ..Rig::new(mixed(100, 37, 900)) };
     let all = rig.ids();
     let mut loader = rig.start();
@@ -72,7 +72,7 @@ async fn a_run_goes_on_where_another_stopped() {
 
 #[tokio::test(start_paused = true)]
 // semantics: DISK-1
-async fn a_cache_that_fails_costs_reads_and_nothing_else() {
+async fn failing_cache_costs_only_reads() {
     let stored = Arc::new(StoredCache::new(1 << 20));
     let failing = FailingTier::new(Arc::clone(&stored))
         .on(When::Every(5), Fault::Error(ErrorKind::Corrupt))
@@ -88,7 +88,7 @@ async fn a_cache_that_fails_costs_reads_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cache_that_keeps_nothing_costs_reads_and_nothing_else() {
+async fn full_cache_costs_only_reads() {
     let failing = FailingTier::new(Arc::new(StoredCache::new(1 << 20))).with_failing_stores(ErrorKind::Full);
     let rig = Rig { look_ahead: 10_000, ..Rig::new(mixed(120, 37, 1_000)) };
     let rig = rig.cache(Source::Disk, Arc::new(failing) as Arc<dyn CacheTier>, 1 << 20);

@@ -1,4 +1,4 @@
-//! How runs end when something does not go on: an error that says what, and never a hang.
+//! The end of runs that cannot continue: an error with its cause, and never a hang.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,8 @@ use crate::rig::{Custom, Rig, mixed, next};
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Takes batches up to the error, which must come before long; how many there were and what it says.
+/// Takes batches up to the error, which must come soon. Returns their number, and the error's kind
+/// and text.
 async fn until_error(loader: &mut Loader) -> (usize, LoadErrorKind, String) {
     let mut batches = 0;
     loop {
@@ -36,7 +37,7 @@ async fn until_error(loader: &mut Loader) -> (usize, LoadErrorKind, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_read_that_is_never_answered_holds_back_its_batch_alone_and_no_drop() {
+async fn hanging_read_delays_only_its_batch_and_no_drop() {
     let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(1));
     let key = fake.request(SampleId(9), Default::default()).key;
     let failing = FailingTier::new(Arc::new(fake.clone())).on(When::Key(key), Fault::Never);
@@ -54,7 +55,7 @@ async fn one_read_that_is_never_answered_holds_back_its_batch_alone_and_no_drop(
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-19, FAIL-22
-async fn a_tier_that_panics_is_named() {
+async fn panicking_tier_is_named() {
     let fake = mixed(64, 37, 1_000);
     let inner = fake.clone();
     let left = Arc::new(AtomicUsize::new(20));
@@ -74,15 +75,15 @@ async fn a_tier_that_panics_is_named() {
     assert!(text.contains("custom") && text.contains("the tier panicked: at once"), "{text}");
 }
 
-/// A disk that panics when it is asked for this.
+/// A disk that panics in the given call.
 #[derive(Debug)]
-struct Panicking {
+struct PanickingCache {
     inner: StoredCache,
     at: &'static str,
     panics: AtomicUsize,
 }
 
-impl Panicking {
+impl PanickingCache {
     fn at(&self, call: &str) {
         if call == self.at {
             self.panics.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +92,7 @@ impl Panicking {
     }
 }
 
-impl Tier for Panicking {
+impl Tier for PanickingCache {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -111,7 +112,7 @@ impl Tier for Panicking {
 }
 
 #[async_trait]
-impl CacheTier for Panicking {
+impl CacheTier for PanickingCache {
     fn footprint(&self) -> Footprint {
         self.inner.footprint()
     }
@@ -139,14 +140,14 @@ impl CacheTier for Panicking {
     }
 }
 
-/// A look-up that panicked ended the run with a question: "did a tier panic?".
+/// A panic in a look-up ended the run with a question: "did a tier panic?".
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-19
-async fn panic_of_a_cache_is_reported_as_one_or_costs_its_sample() {
+async fn panicking_cache_is_reported_or_costs_one_sample() {
     for (at, is_end) in
         [("lookup", true), ("reserve", true), ("store", false), ("end of a store", false), ("read", false)]
     {
-        let cache = Panicking { inner: StoredCache::new(1 << 20), at, panics: AtomicUsize::new(0) };
+        let cache = PanickingCache { inner: StoredCache::new(1 << 20), at, panics: AtomicUsize::new(0) };
         let cache = Arc::new(cache);
         let rig = Rig::new(mixed(64, 37, 1_000)).cache(Source::Disk, Arc::clone(&cache) as _, 1 << 20);
         let mut loader = rig.start();
@@ -161,15 +162,15 @@ async fn panic_of_a_cache_is_reported_as_one_or_costs_its_sample() {
     }
 }
 
-/// In order, up to an epoch for which it has none.
+/// Sequential, up to an epoch for which it fails.
 #[derive(Debug)]
-struct Tired {
+struct FailingSampler {
     inner: Sequential,
     panics: bool,
     asked: AtomicUsize,
 }
 
-impl Sampler for Tired {
+impl Sampler for FailingSampler {
     fn population(&self) -> u64 {
         self.inner.population()
     }
@@ -198,10 +199,10 @@ impl Sampler for Tired {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-20
-async fn an_order_that_cannot_be_computed_ends_the_run_behind_the_epochs_before_it() {
+async fn failed_order_ends_the_run_after_earlier_epochs() {
     for panics in [false, true] {
         let inner = Sequential::new(40).unwrap();
-        let sampler = Arc::new(Tired { inner, panics, asked: AtomicUsize::new(0) });
+        let sampler = Arc::new(FailingSampler { inner, panics, asked: AtomicUsize::new(0) });
         let fake = mixed(40, 37, 1_000).with_latency(Duration::from_millis(5));
         let rig = Rig { sampler: Arc::clone(&sampler) as _, epochs: 5, look_ahead: 20_000, ..Rig::new(fake) };
         let (batches, kind, text) = until_error(&mut rig.start()).await;
@@ -215,7 +216,7 @@ async fn an_order_that_cannot_be_computed_ends_the_run_behind_the_epochs_before_
 }
 
 #[test]
-fn a_runtime_that_is_shut_down_ends_the_run() {
+fn runtime_shutdown_ends_the_run() {
     let runtime = Runtime::new().unwrap();
     let fake = mixed(64, 37, 1_000);
     let silent = Custom(|_| pending());

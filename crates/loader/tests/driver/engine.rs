@@ -1,4 +1,4 @@
-//! What the task that decides leaves to others: bytes, and whatever may block.
+//! Work that the driver's task leaves to other tasks: processing of bytes, and blocking calls.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,14 +20,14 @@ use tokio::task::Id;
 use crate::blocks;
 use crate::rig::{Custom, Rig, mixed, next};
 
-/// A memory tier that notes which tasks look samples up and which store them. The first to look one up is the engine's.
+/// A memory tier that records which tasks look samples up. The first one is the driver.
 #[derive(Debug)]
-pub struct Noting {
+pub struct TaskRecordingCache {
     memory: MemoryTier,
     looked: Mutex<Vec<Id>>,
 }
 
-impl Noting {
+impl TaskRecordingCache {
     pub fn new(room: u64) -> Self {
         Self { memory: MemoryTier::new(room), looked: Mutex::default() }
     }
@@ -37,7 +37,7 @@ impl Noting {
     }
 }
 
-impl Tier for Noting {
+impl Tier for TaskRecordingCache {
     fn name(&self) -> &str {
         self.memory.name()
     }
@@ -56,7 +56,7 @@ impl Tier for Noting {
 }
 
 #[async_trait]
-impl CacheTier for Noting {
+impl CacheTier for TaskRecordingCache {
     fn footprint(&self) -> Footprint {
         self.memory.footprint()
     }
@@ -79,10 +79,10 @@ impl CacheTier for Noting {
     }
 }
 
-/// The task that decides once also decrypted, checked and copied what came.
+/// The driver's task once also decrypted, checked and copied the bytes.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-21
-async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
+async fn network_reads_are_processed_off_the_driver_task() {
     let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(5));
     let worked = Arc::new(Mutex::new(HashSet::new()));
     let (of, from) = (Arc::clone(&worked), fake.clone());
@@ -93,20 +93,20 @@ async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
             of.lock().unwrap().insert(tokio::task::id());
         })
     });
-    let cache = Arc::new(Noting::new(1 << 20));
+    let cache = Arc::new(TaskRecordingCache::new(1 << 20));
     let rig = Rig::new(fake).origin(origin).cache(Source::Memory, Arc::clone(&cache) as _, 1 << 20);
     rig.check_all(&mut rig.start()).await;
     let worked = worked.lock().unwrap();
     assert!(!worked.is_empty() && !worked.contains(&cache.engine()));
 }
 
-/// Eight mebibytes of checksums and copies were once one turn of the task that decides.
+/// The driver once computed checksums and copies of eight mebibytes in one turn.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-21
-async fn block_is_cut_by_another_task_than_the_one_that_decides() {
-    let cache = Arc::new(Noting::new(1 << 20));
+async fn block_is_split_off_the_driver_task() {
+    let cache = Arc::new(TaskRecordingCache::new(1 << 20));
     let rig = blocks::Rig::new(vec![(Source::Memory, Arc::clone(&cache) as _, 1 << 20)]).await;
-    let buffers = Arc::new(Copying::default());
+    let buffers = Arc::new(TaskRecordingBuffers::default());
     for look_ahead in [0, 5_000, 100_000] {
         rig.check_in(Arc::clone(&buffers) as _, look_ahead).await;
     }
@@ -114,24 +114,25 @@ async fn block_is_cut_by_another_task_than_the_one_that_decides() {
     assert!(copying.len() >= 20 && !copying.contains(&cache.engine()), "{copying:?}");
 }
 
-/// Memory for copies, which notes the tasks that make them.
+/// Memory for copies, which records the tasks that make them.
 #[derive(Debug, Default)]
-struct Copying(Mutex<HashSet<Id>>);
+struct TaskRecordingBuffers(Mutex<HashSet<Id>>);
 
-impl Buffers for Copying {
+impl Buffers for TaskRecordingBuffers {
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(tokio::task::id());
         HeapBuffers.allocate(length, align)
     }
 }
 
-/// How often this thread has read from files, sockets or pipes; `None` where the kernel does not count.
+/// The number of reads from files, sockets or pipes by this thread. `None` where the kernel does
+/// not count them.
 fn reads_of_this_thread() -> Option<u64> {
     let text = fs::read_to_string("/proc/thread-self/io").ok()?;
     text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
 }
 
-/// Names of files are read from the catalog's file, which a file server may take long to answer.
+/// File names are read from the catalog's file, and a file server may be slow.
 #[test]
 // semantics: FAIL-21
 fn engine_thread_reads_no_file() {
@@ -145,7 +146,7 @@ fn engine_thread_reads_no_file() {
     let memory = Arc::new(MemoryTier::new(200_000));
     let rig = Rig { catalog: Some(catalog), look_ahead: 100_000, ..Rig::new(fake) };
     let rig = rig.cache(Source::Memory, memory, 200_000);
-    // All tasks of it are on this thread; blocking work is not.
+    // All its tasks run on this thread. Blocking work does not.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let mut loader = rig.start();
@@ -157,7 +158,7 @@ fn engine_thread_reads_no_file() {
         let ids: Vec<SampleId> = batches.iter().flat_map(|batch| rig.check(batch)).collect();
         assert_eq!(ids, rig.ids());
         if let (Some(before), Some(after), Some(again)) = (before, after, again) {
-            // What asking takes by itself.
+            // The reads of the measurement itself.
             assert_eq!(after - before, again - after);
         }
     });

@@ -1,4 +1,4 @@
-//! What errors say: which sample, where, which tier, and what to do.
+//! The contents of errors: sample, path, tier and remedy.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ async fn failure(rig: &Rig) -> foreread_loader::LoadError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_names_sample_path_tier_and_remedy() {
+async fn error_names_sample_path_tier_and_remedy() {
     let cases = [
         (Fault::Error(ErrorKind::NotFound), ErrorKind::NotFound, "index the dataset again"),
         (Fault::Error(ErrorKind::Denied), ErrorKind::Denied, "permission"),
@@ -45,13 +45,13 @@ async fn an_error_names_sample_path_tier_and_remedy() {
     }
 }
 
-/// Of the errors that a run has got over, only the latest are kept.
+/// Only the latest of the tolerated errors are kept.
 #[tokio::test(start_paused = true)]
-async fn error_that_ends_a_run_is_its_own_after_many() {
+async fn final_error_names_its_own_sample_after_many() {
     const SAMPLES: u64 = 20_000;
     let fake = FakeOrigin::uniform(SAMPLES, 10).with_name("store");
     let inner = fake.clone();
-    // All fail but one of each batch, and of the last batch all.
+    // All samples fail but one of each batch, and all of the last batch.
     let is_bad = |id: SampleId| id.0 % 8 != 7 || id.0 + 8 >= SAMPLES;
     let failing = Custom(move |request: Arc<ReadRequest>| {
         let is_bad = is_bad(request.key.id);
@@ -65,7 +65,7 @@ async fn error_that_ends_a_run_is_its_own_after_many() {
     assert_eq!(error.key().map(|key| key.id), Some(SampleId(SAMPLES - 8)));
 }
 
-/// A run that skips bad samples would have skipped all that were left, and ended well.
+/// A run that skips bad samples would have skipped the rest and succeeded.
 #[tokio::test(start_paused = true)]
 // semantics: SAMPLE-20
 async fn truncated_catalog_ends_the_run_under_every_policy() {
@@ -92,10 +92,10 @@ async fn truncated_catalog_ends_the_run_under_every_policy() {
     }
 }
 
-/// Samples that a disk kept were looked up in the catalog's file, and were lost with it.
+/// Samples on disk were looked up in the catalog's file, and were lost with it.
 #[tokio::test(start_paused = true)]
 // semantics: SAMPLE-20
-async fn kept_samples_are_read_without_the_catalogs_file() {
+async fn cached_samples_are_read_without_the_catalogs_file() {
     const SAMPLES: u64 = 200;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("c.foreread");
@@ -122,10 +122,10 @@ async fn kept_samples_are_read_without_the_catalogs_file() {
     assert_eq!(loader.report().passes[1].reads.from(Source::Disk).samples, SAMPLES);
 }
 
-/// The error was that of the disk's read, which nobody can do anything about.
+/// The run ended with the disk's error, which users cannot act on.
 #[tokio::test(start_paused = true)]
 // semantics: SAMPLE-20
-async fn catalog_that_fails_after_a_cache_is_what_ends_the_run() {
+async fn catalog_error_after_a_cache_error_ends_the_run() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("c.foreread");
     let failing = FailingTier::new(Arc::new(StoredCache::new(1 << 20)))
@@ -149,7 +149,7 @@ async fn catalog_that_fails_after_a_cache_is_what_ends_the_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_changes_between_epochs_names_the_epoch() {
+async fn object_changed_between_epochs_names_the_epoch() {
     let rig = Rig { look_ahead: 1_000, ..Rig::new(FakeOrigin::uniform(50, 100)) };
     let mut loader = rig.start();
     for _ in 0..7 {

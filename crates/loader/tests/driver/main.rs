@@ -1,8 +1,10 @@
-//! The engine on tokio: real driver, real hand-over, fake tiers. Most of it on the paused clock, where times are exact.
+//! The engine on tokio: the real driver and hand-over with fake tiers. Mostly on the paused clock,
+//! where times are exact.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod blocks;
+mod cluster;
 mod content;
 mod ends;
 mod engine;
@@ -13,4 +15,3 @@ mod packed;
 mod resume;
 mod rig;
 mod timing;
-mod together;

@@ -1,4 +1,4 @@
-//! Staging memory: how much, until when, and that too little of it hangs nothing.
+//! Staging memory: its bounds, its release, and that too little of it hangs no run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::rig::{Rig, marked, mixed, next};
 const MS: Duration = Duration::from_millis(1);
 
 #[tokio::test(start_paused = true)]
-async fn two_held_batches_and_hardly_any_look_ahead_are_no_deadlock() {
+async fn two_held_batches_and_tiny_look_ahead_do_not_deadlock() {
     for look_ahead in [0, 1, 900, 5_000] {
         let rig = Rig { look_ahead, ..Rig::new(mixed(200, 37, 1_000).with_latency(2 * MS)) };
         let (mut loader, mut ids, mut held) = (rig.start(), Vec::new(), Vec::new());
@@ -43,7 +43,7 @@ async fn staging_stays_within_the_look_ahead_or_two_batches() {
             sleep(MS).await;
             most = most.max(loader.staged_bytes());
             let Some(batch) = next(&mut loader).await else { break };
-            // Held while it is looked at, let go before the next is asked for.
+            // Held for a moment, and dropped before the next request.
             let batch = batch.unwrap();
             most = most.max(loader.staged_bytes());
             sleep(MS).await;
@@ -54,8 +54,9 @@ async fn staging_stays_within_the_look_ahead_or_two_batches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_taken_batch_makes_room_at_once() {
-    // All that is read ahead is in the memory tier, so what bounds the look-ahead is how far the trainer has come.
+async fn taken_batch_frees_look_ahead_at_once() {
+    // All samples read ahead are in the memory tier, so the trainer's position bounds the
+    // look-ahead.
     let rig = Rig { look_ahead: 40_000, epochs: 1, ..Rig::new(FakeOrigin::uniform(400, 1_000)) };
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(1 << 20)), 1 << 20);
     let mut loader = rig.start();
@@ -67,7 +68,7 @@ async fn a_taken_batch_makes_room_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_batch_makes_room_at_once() {
+async fn dropped_batch_frees_look_ahead_at_once() {
     let rig = Rig { look_ahead: 20_000, ..Rig::new(FakeOrigin::uniform(400, 1_000)) };
     let mut loader = rig.start();
     let held = next(&mut loader).await;
@@ -79,7 +80,7 @@ async fn a_dropped_batch_makes_room_at_once() {
 }
 
 #[test]
-fn threads_that_hand_over_thousands_of_times_lose_no_wake_up() {
+fn thousands_of_handovers_lose_no_wake_up() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for look_ahead in [0, 2_000, 20_000] {
         let rig = Rig { look_ahead, batch_size: 1, ..Rig::new(mixed(2_000, 7, 50)) };
@@ -101,15 +102,15 @@ fn threads_that_hand_over_thousands_of_times_lose_no_wake_up() {
     }
 }
 
-/// When one of two took the batch that both waited for, the other's wait was forgotten.
+/// When one of two threads took the batch that both waited for, the other's wait was forgotten.
 #[test]
-fn second_thread_that_waits_is_served_whatever_is_held() {
+fn second_waiting_thread_is_always_served() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let rig = Rig { look_ahead: 0, batch_size: 1, ..Rig::new(FakeOrigin::uniform(40, 1_000)) };
     let loader = rig.start_on(runtime.handle());
     let take = || {
         let began = std::time::Instant::now();
-        // It may come back early, but not because nobody remembers it.
+        // It may return early, but not because its wait was forgotten.
         let mut waits = std::iter::repeat_with(|| loader.next_timeout(Duration::from_secs(30)));
         let batch = waits.find_map(|batch| {
             assert!(batch.is_ok() || began.elapsed() < Duration::from_secs(20), "it hangs");
@@ -117,7 +118,7 @@ fn second_thread_that_waits_is_served_whatever_is_held() {
         });
         batch.flatten().unwrap()
     };
-    // All of them are held, so that one is read only if it is asked for.
+    // All batches are held, so that the next is read only on request.
     let mut held = Vec::new();
     for _ in 0..20 {
         let both = std::thread::scope(|scope| [scope.spawn(take), scope.spawn(take)].map(|one| one.join()));
@@ -127,14 +128,14 @@ fn second_thread_that_waits_is_served_whatever_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_larger_than_all_memory_is_delivered() {
+async fn batch_larger_than_all_memory_is_delivered() {
     let rig = Rig { look_ahead: 10_000, batch_size: 16, ..Rig::new(FakeOrigin::uniform(64, 50_000)) };
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(60_000)), 60_000);
     assert_eq!(rig.check_all(&mut rig.start()).await, 8);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_wait_loses_no_batch() {
+async fn dropped_wait_loses_no_batch() {
     let rig = Rig::new(mixed(100, 37, 1_000).with_latency(5 * MS).with_parallelism(4));
     let (mut loader, mut ids, mut dropped) = (rig.start(), Vec::new(), 0);
     loop {
@@ -150,13 +151,14 @@ async fn a_dropped_wait_loses_no_batch() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-17
-async fn dropping_the_loader_ends_all_that_it_does_and_holds() {
+async fn dropped_loader_ends_all_its_work() {
     let mark = Arc::new(());
     let fake = mixed(1000, 37, 1_000).with_latency(5 * MS).with_parallelism(8);
     let rig = Rig { epochs: 3, look_ahead: 50_000, ..Rig::new(fake.clone()) }.origin(marked(&fake, &mark));
     let mut loader = rig.start();
     let batch = next(&mut loader).await.unwrap().unwrap();
-    sleep(7 * MS).await; // some batches wait to be taken, some samples for their batch, some reads for their answer
+    // Now there are complete batches, samples of incomplete batches, and reads in flight.
+    sleep(7 * MS).await;
     let at_once = fake.counts().tally();
     assert!(at_once.in_flight > 0 && Arc::strong_count(&mark) > 1 + batch.len());
     drop(loader);
@@ -171,7 +173,7 @@ async fn dropping_the_loader_ends_all_that_it_does_and_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_threshold_hits_as_often_as_was_planned() {
+async fn threshold_hit_rate_matches_the_plan() {
     let samples = 3_000u32;
     let weights: Vec<f64> = (0..samples).map(|id| 1.0 / f64::from(1 + id % 100)).collect();
     let sampler = Arc::new(Weighted::new(&weights, u64::from(samples), 5).unwrap());

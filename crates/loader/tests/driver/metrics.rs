@@ -1,4 +1,4 @@
-//! What is told to whoever installed a recorder.
+//! The metrics that a recorder gets.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use crate::rig::{Rig, next};
 
 #[test]
-fn what_is_delivered_is_counted_by_source() {
+fn delivered_samples_are_counted_by_source() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

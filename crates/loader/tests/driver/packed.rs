@@ -1,4 +1,4 @@
-//! Samples that are parts of shards: fields, empty ones, checksums.
+//! Samples within shards: fields, empty samples, checksums.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,26 +21,26 @@ use tokio::runtime::Handle;
 
 use crate::rig::next;
 
-/// An origin of these objects, which can be told to lie about one byte.
+/// An origin of these objects, which can return a wrong byte.
 #[derive(Clone, Debug)]
-struct Shelf {
+struct ShardOrigin {
     objects: BTreeMap<&'static str, Vec<u8>>,
     profile: TierProfile,
-    /// How many of the next reads are answered with a wrong first byte.
+    /// How many of the next reads get a wrong first byte.
     wrong: Arc<AtomicU64>,
     reads: Arc<AtomicU64>,
 }
 
-impl Shelf {
+impl ShardOrigin {
     fn new<const N: usize>(objects: [(&'static str, Vec<u8>); N]) -> Self {
         let (wrong, reads) = Default::default();
         Self { objects: objects.into(), profile: TierProfile::new(4), wrong, reads }
     }
 }
 
-impl Tier for Shelf {
+impl Tier for ShardOrigin {
     fn name(&self) -> &str {
-        "shelf"
+        "origin"
     }
 
     fn profile(&self) -> &TierProfile {
@@ -49,7 +49,7 @@ impl Tier for Shelf {
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let Span::Range(range) = &request.span else { panic!("a part of a shard is a range") };
-        assert!(!range.is_empty(), "nothing is nobody's to read");
+        assert!(!range.is_empty(), "empty ranges are not requested");
         let object = &self.objects[&*request.object.path];
         let mut bytes = object[range.start as usize..range.end as usize].to_vec();
         self.reads.fetch_add(1, Relaxed);
@@ -62,9 +62,9 @@ impl Tier for Shelf {
     fn submit(&self) {}
 }
 
-impl OriginTier for Shelf {
+impl OriginTier for ShardOrigin {
     fn place(&self) -> &str {
-        "shelf"
+        "origin"
     }
 
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
@@ -75,13 +75,13 @@ impl OriginTier for Shelf {
     }
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
-        let error = TierError::new(ErrorKind::NotFound, "shelf").with_object(path);
+        let error = TierError::new(ErrorKind::NotFound, "origin").with_object(path);
         Box::pin(std::future::ready(Err(error)))
     }
 }
 
-/// Two epochs in the catalog's order, read from `origin`, which may be another than the one that was indexed.
-async fn start(indexed: &Shelf, origin: Shelf, on_error: OnError) -> (Catalog, Loader) {
+/// Two epochs in the catalog's order, read from `origin`, which may differ from the indexed one.
+async fn start(indexed: &ShardOrigin, origin: ShardOrigin, on_error: OnError) -> (Catalog, Loader) {
     let catalog = Catalog::index(indexed, "/data", &IndexOptions::default(), |_| ()).await.unwrap();
     let phase = Phase {
         kind: PhaseKind::Train,
@@ -130,11 +130,11 @@ fn record(data: &[u8]) -> Vec<u8> {
 
 #[tokio::test(start_paused = true)]
 // semantics: SHARD-11
-async fn fields_are_parts_of_the_samples_own_bytes() {
+async fn fields_are_slices_of_the_sample() {
     let parts =
         [member("x/1.jpg", b"picture"), member("x/1.CLS", b"7"), member("x/2.jpg", b""), vec![0; 1024]];
-    let shelf = Shelf::new([("a.tar", parts.concat())]);
-    let (_, mut loader) = start(&shelf, shelf.clone(), OnError::Fail).await;
+    let origin = ShardOrigin::new([("a.tar", parts.concat())]);
+    let (_, mut loader) = start(&origin, origin.clone(), OnError::Fail).await;
     for _ in 0..2 {
         let batch = next(&mut loader).await.unwrap().unwrap();
         let samples: Vec<_> = batch.samples().collect();
@@ -144,7 +144,7 @@ async fn fields_are_parts_of_the_samples_own_bytes() {
         let picture = first.field("jpg").unwrap();
         assert_eq!(picture.as_ptr(), first.bytes().as_ptr(), "shared, not copied");
         assert!(first.field("CLS").is_none() && first.field("png").is_none());
-        // The second has no bytes at all.
+        // The second sample is empty.
         assert_eq!((second.key().unwrap().as_deref(), second.bytes().len()), (Some("x/2"), 0));
         assert_eq!(second.field("jpg"), Some(Bytes::new()));
     }
@@ -153,24 +153,24 @@ async fn fields_are_parts_of_the_samples_own_bytes() {
 
 #[tokio::test(start_paused = true)]
 // semantics: SHARD-10, CACHE-16
-async fn a_record_whose_bytes_do_not_add_up_is_corrupt() {
+async fn record_with_a_wrong_checksum_is_corrupt() {
     let records = [record(b"first"), record(b""), record(b"third"), record(b"fourth")].concat();
-    let good = Shelf::new([("a.tfrecord", records.clone())]);
+    let good = ShardOrigin::new([("a.tfrecord", records.clone())]);
     let mut bytes = records;
     let third = 21 + 16 + 12;
     bytes[third] ^= 1;
     let (catalog, mut loader) =
-        start(&good, Shelf::new([("a.tfrecord", bytes.clone())]), OnError::Fail).await;
+        start(&good, ShardOrigin::new([("a.tfrecord", bytes.clone())]), OnError::Fail).await;
     assert_eq!(catalog.crc32c(SampleId(2)), Some(crc32c::crc32c(b"third")));
     let first = next(&mut loader).await.unwrap().unwrap();
     assert_eq!(first.samples().map(|sample| sample.bytes()).collect::<Vec<_>>(), ["first", ""]);
     let error = next(&mut loader).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), LoadErrorKind::Sample(ErrorKind::Corrupt));
     let text = error.to_string();
-    for part in ["shelf: a.tfrecord/2: corrupt", "5 bytes from byte 49 on", "skipped or substituted"] {
+    for part in ["origin: a.tfrecord/2: corrupt", "5 bytes from byte 49 on", "skipped or substituted"] {
         assert!(text.contains(part), "{part} in {text}");
     }
-    let (_, mut loader) = start(&good, Shelf::new([("a.tfrecord", bytes)]), OnError::Skip).await;
+    let (_, mut loader) = start(&good, ShardOrigin::new([("a.tfrecord", bytes)]), OnError::Skip).await;
     let mut ids = Vec::new();
     while let Some(batch) = next(&mut loader).await {
         ids.extend(batch.unwrap().iter().map(|(id, _)| id.0));
@@ -180,8 +180,8 @@ async fn a_record_whose_bytes_do_not_add_up_is_corrupt() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-16
-async fn bytes_that_were_wrong_on_their_way_are_read_once_more() {
-    let good = Shelf::new([("a.tfrecord", [record(b"first"), record(b"second")].concat())]);
+async fn corrupt_read_is_repeated_once() {
+    let good = ShardOrigin::new([("a.tfrecord", [record(b"first"), record(b"second")].concat())]);
     let (_, mut loader) = start(&good, good.clone(), OnError::Fail).await;
     let indexed = good.reads.swap(0, Relaxed);
     assert!(indexed > 0);
@@ -191,9 +191,9 @@ async fn bytes_that_were_wrong_on_their_way_are_read_once_more() {
         assert_eq!(batch.samples().map(|sample| sample.bytes()).collect::<Vec<_>>(), ["first", "second"]);
     }
     assert!(next(&mut loader).await.is_none());
-    // Each was wrong once; the second epoch is memory's.
+    // Each read was wrong once. The second epoch comes from memory.
     assert_eq!((good.reads.load(Relaxed), loader.staged_bytes()), (4, 0));
-    // Wrong twice is wrong.
+    // Two mismatches are an error.
     let (_, mut loader) = start(&good, good.clone(), OnError::Fail).await;
     good.wrong.store(u64::MAX, Relaxed);
     let error = next(&mut loader).await.unwrap().unwrap_err();

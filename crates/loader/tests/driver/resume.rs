@@ -1,4 +1,4 @@
-//! What resuming costs: orders that are computed, counted.
+//! The cost of resuming, in computed orders.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,14 +12,14 @@ use crate::rig::{Rig, next};
 
 const EPOCHS: u64 = 90;
 
-/// A shuffle that remembers which epochs it was asked for.
+/// A shuffle that records the requested epochs.
 #[derive(Debug)]
-struct Counted {
+struct CountingSampler {
     inner: Shuffle,
-    asked: Mutex<Vec<u64>>,
+    computed: Mutex<Vec<u64>>,
 }
 
-impl Sampler for Counted {
+impl Sampler for CountingSampler {
     fn population(&self) -> u64 {
         self.inner.population()
     }
@@ -33,7 +33,7 @@ impl Sampler for Counted {
     }
 
     fn order(&self, epoch: u64) -> Result<Order, OracleError> {
-        self.asked.lock().unwrap().push(epoch);
+        self.computed.lock().unwrap().push(epoch);
         self.inner.order(epoch)
     }
 
@@ -42,47 +42,54 @@ impl Sampler for Counted {
     }
 }
 
-/// Resumes in the middle of an epoch and reads on, though not to its end: the epochs whose order was computed, and the ids delivered.
+/// Resumes in the middle of an epoch and reads on, but not to the end. Returns the epochs whose
+/// order was computed, and the delivered ids.
 async fn resumed(epoch: u64) -> (Vec<u64>, Vec<SampleId>) {
     let fake = FakeOrigin::uniform(400, 1000);
-    let sampler = Arc::new(Counted { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
+    let sampler =
+        Arc::new(CountingSampler { inner: Shuffle::new(400, 7).unwrap(), computed: Mutex::default() });
     let mut rig = Rig { epochs: EPOCHS, look_ahead: 20_000, ..Rig::new(fake) };
     rig.sampler = Arc::clone(&sampler) as _;
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(100_000)), 100_000);
     let whole = rig.run();
     let pass = whole.passes().find(|pass| pass.epoch == epoch).unwrap();
     let rig = Rig { start: Some(whole.position_after(&pass, 20)), ..rig };
-    assert!(sampler.asked.lock().unwrap().is_empty(), "describing a run computes no order");
+    assert!(sampler.computed.lock().unwrap().is_empty(), "describing a run computes no order");
     let mut loader = rig.start();
     let mut ids = Vec::new();
     for _ in 20..40 {
         ids.extend(rig.check(&next(&mut loader).await.unwrap().unwrap()));
     }
     drop(loader);
-    let asked = sampler.asked.lock().unwrap().clone();
-    (asked, ids)
+    let computed = sampler.computed.lock().unwrap().clone();
+    (computed, ids)
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: STATE-3
-async fn resuming_in_the_last_of_ninety_epochs_computes_no_more_orders_than_in_the_first() {
+async fn resume_in_any_epoch_computes_two_orders_at_most() {
     for epoch in [0, 1, 45, EPOCHS - 1] {
-        let (mut asked, ids) = resumed(epoch).await;
+        let (mut computed, ids) = resumed(epoch).await;
         let order = Shuffle::new(400, 7).unwrap().order(epoch).unwrap();
         let expected: Vec<SampleId> = (160..320).map(|at| order.at(at)).collect();
         assert_eq!(ids, expected, "epoch {epoch}");
-        // Its own, and the next one's, which the look-ahead reaches; none twice, and none that is over.
-        asked.sort_unstable();
+        // The order of this epoch and of the next one, which the look-ahead reaches. Each once, and
+        // no earlier one.
+        computed.sort_unstable();
         let needed: Vec<u64> = (epoch..EPOCHS).take(2).collect();
-        assert!(needed.starts_with(&asked) && !asked.is_empty(), "epoch {epoch}: {asked:?} of {needed:?}");
+        assert!(
+            needed.starts_with(&computed) && !computed.is_empty(),
+            "epoch {epoch}: {computed:?} of {needed:?}"
+        );
     }
 }
 
-/// The same without the engine, and with several ranks, whose plan must look at orders.
+/// The same without the engine, and with several ranks, whose plan needs orders.
 #[test]
 // semantics: STATE-3
-fn a_resumed_run_of_several_ranks_computes_none_that_are_over() {
-    let sampler = Arc::new(Counted { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
+fn resumed_ranks_compute_no_finished_orders() {
+    let sampler =
+        Arc::new(CountingSampler { inner: Shuffle::new(400, 7).unwrap(), computed: Mutex::default() });
     let mut rig = Rig { epochs: EPOCHS, ..Rig::new(FakeOrigin::uniform(400, 1000)) };
     rig.sampler = Arc::clone(&sampler) as _;
     let whole = rig.run();
@@ -91,5 +98,5 @@ fn a_resumed_run_of_several_ranks_computes_none_that_are_over() {
     let run = Run::resume(Arc::clone(whole.schedule()), Deal::Torch, 4, Rank(2), &position).unwrap();
     let only = run.passes().next().unwrap();
     assert_eq!((run.passes().len(), run.stream(&only).unwrap().len()), (1, 90));
-    assert_eq!(*sampler.asked.lock().unwrap(), [EPOCHS - 1]);
+    assert_eq!(*sampler.computed.lock().unwrap(), [EPOCHS - 1]);
 }

@@ -1,4 +1,4 @@
-//! Short ways to start a run over fakes.
+//! Starts runs over fake tiers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// A run in the making.
+/// The inputs of a run.
 pub struct Rig {
     pub fake: FakeOrigin,
-    /// The catalog, where it is not to be made of the fake.
+    /// The catalog, if it is not made from the fake.
     pub catalog: Option<Catalog>,
-    /// What is read, where that is not the fake itself.
+    /// The origin, if it is not the fake.
     pub origin: Option<Arc<dyn Tier>>,
     pub sampler: Arc<dyn Sampler>,
     pub epochs: u64,
     pub batch_size: u64,
     pub start: Option<Position>,
-    /// With their capacities, which the fakes do not tell.
+    /// With their capacities, which the fakes do not report.
     pub caches: Vec<(Source, Arc<dyn CacheTier>, u64)>,
     pub look_ahead: u64,
     pub on_error: OnError,
 }
 
 impl Rig {
-    /// Two shuffled epochs in batches of 8, a mebibyte ahead, no caches.
+    /// Two shuffled epochs in batches of 8, a look-ahead of a mebibyte, no caches.
     pub fn new(fake: FakeOrigin) -> Self {
         let sampler = Arc::new(Shuffle::new(fake.samples(), 7).unwrap());
         Self {
@@ -106,12 +106,12 @@ impl Rig {
         Loader::start(parts, runtime)
     }
 
-    /// On the runtime of the test.
+    /// Starts on the runtime of the test.
     pub fn start(&self) -> Loader {
         self.start_on(&Handle::current())
     }
 
-    /// All ids that the run delivers, in order.
+    /// All ids that the run must deliver, in order.
     pub fn ids(&self) -> Vec<SampleId> {
         let run = self.run();
         let ids = run.passes().flat_map(|pass| {
@@ -129,7 +129,7 @@ impl Rig {
         batch.iter().map(|(id, _)| id).collect()
     }
 
-    /// Takes all batches, checks them against the run, and returns how many there were.
+    /// Takes all batches, checks them against the run, and returns their number.
     pub async fn check_all(&self, loader: &mut Loader) -> usize {
         let (mut ids, mut batches) = (Vec::new(), 0);
         while let Some(batch) = next(loader).await {
@@ -141,17 +141,17 @@ impl Rig {
     }
 }
 
-/// The next batch. A run that hangs fails at once here, since the paused clock goes on by itself.
+/// The next batch. A hanging run fails at once, because the paused clock advances automatically.
 pub async fn next(loader: &mut Loader) -> Option<Result<Batch, LoadError>> {
     timeout(Duration::from_secs(3600), loader.next()).await.expect("no hang")
 }
 
-/// Objects of the sizes `0`, `step`, `2 * step`, ... below `most`, again and again.
+/// Objects of the sizes `0`, `step`, `2 * step`, ... below `most`, repeated.
 pub fn mixed(samples: u64, step: u64, most: u64) -> FakeOrigin {
     FakeOrigin::new((0..samples).map(|id| (format!("{:03}/{id:06}", id / 50), id * step % most)))
 }
 
-/// A tier that reads as it is told.
+/// A tier that reads by the given function.
 pub struct Custom<F>(pub F);
 
 impl<F> fmt::Debug for Custom<F> {
@@ -181,8 +181,8 @@ where
     fn submit(&self) {}
 }
 
-/// `fake`, with `mark` kept by every answer until its last byte is dropped: the mark's strong count less one is the
-/// number of answers that are alive.
+/// A tier whose results hold `mark` until their last byte is dropped. The mark's strong count less
+/// one is the number of live results.
 pub fn marked(fake: &FakeOrigin, mark: &Arc<()>) -> impl Tier {
     struct Marked(Bytes, #[expect(dead_code, reason = "kept, not read")] Arc<()>);
     impl AsRef<[u8]> for Marked {

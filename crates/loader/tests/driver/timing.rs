@@ -1,4 +1,4 @@
-//! How long it takes, on the paused clock: exact.
+//! Exact times, on the paused clock.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::rig::{Rig, next};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Runs to the end with a trainer that computes for `compute` on every batch.
+/// Runs to the end with a trainer that computes for `compute` per batch.
 async fn train(rig: &Rig, compute: Duration) -> Vec<PassReport> {
     let mut loader = rig.start();
     while let Some(batch) = next(&mut loader).await {
@@ -30,13 +30,13 @@ fn near(time: Duration, bound: Duration, percent: u32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_epoch_takes_as_long_as_the_bandwidth_allows() {
+async fn epoch_time_is_bound_by_bandwidth() {
     // 1000 samples of 100 KB at 100 MB/s: a second.
     let fake = FakeOrigin::uniform(1000, 100_000).with_latency(5 * MS).with_bandwidth(100_000_000);
     let rig = Rig { look_ahead: 8 << 20, batch_size: 20, epochs: 3, ..Rig::new(fake) };
     let passes = train(&rig, MS).await;
     near(passes[0].time, Duration::from_secs(1), 2);
-    // Later epochs begin with a full buffer, so they are asked for a little less than all.
+    // Later epochs begin with a full buffer, so slightly less than all samples remain.
     for pass in &passes[1..] {
         near(pass.time + 100 * MS, Duration::from_secs(1), 12);
     }
@@ -45,7 +45,7 @@ async fn an_epoch_takes_as_long_as_the_bandwidth_allows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_epoch_takes_as_long_as_latency_and_parallelism_allow() {
+async fn epoch_time_is_bound_by_latency_and_parallelism() {
     // 960 samples, 16 at once, 10 ms each: 600 ms.
     let fake = FakeOrigin::uniform(960, 1000).with_latency(10 * MS).with_parallelism(16);
     let rig = Rig { look_ahead: 256 << 10, epochs: 1, ..Rig::new(fake) };
@@ -53,8 +53,8 @@ async fn an_epoch_takes_as_long_as_latency_and_parallelism_allow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_warm_epoch_reads_what_is_not_kept() {
-    // Half is kept, so a later epoch takes half as long.
+async fn warm_epoch_reads_only_uncached_samples() {
+    // Half of the samples are cached, so a later epoch takes half as long.
     let (bytes, footprint) = (100_000, 100_416);
     let fake = FakeOrigin::uniform(1000, bytes).with_bandwidth(100_000_000);
     let memory = Arc::new(MemoryTier::new(500 * footprint));
@@ -71,7 +71,7 @@ async fn a_warm_epoch_reads_what_is_not_kept() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-1
-async fn reading_ahead_crosses_the_epochs_boundary() {
+async fn look_ahead_crosses_the_epoch_boundary() {
     // A batch of 8 takes 8 ms to read and 10 ms to compute.
     let fake = FakeOrigin::uniform(400, 10_000).with_latency(5 * MS).with_bandwidth(10_000_000);
     let rig = Rig { epochs: 4, look_ahead: 500_000, ..Rig::new(fake) };
@@ -85,7 +85,7 @@ async fn reading_ahead_crosses_the_epochs_boundary() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stall_and_computing_add_up_to_the_time() {
+async fn stall_and_compute_add_up_to_the_time() {
     // A batch takes 20 ms to read and 5 ms to compute.
     let fake = FakeOrigin::uniform(160, 25_000).with_bandwidth(10_000_000);
     let rig = Rig { epochs: 1, look_ahead: 500_000, ..Rig::new(fake) };
@@ -96,13 +96,13 @@ async fn stall_and_computing_add_up_to_the_time() {
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-7
-async fn memory_that_a_slow_trainer_does_not_need_is_given_back_and_taken_again() {
+async fn look_ahead_shrinks_for_a_slow_trainer_and_grows_again() {
     const MB: u64 = 1_000_000;
     let fake = FakeOrigin::uniform(4000, 100_000).with_latency(20 * MS).with_zeroes();
     let rig = Rig { look_ahead: 100 * MB, epochs: 2, batch_size: 10, ..Rig::new(fake) };
     let mut loader = rig.start();
     let mut waited = Duration::ZERO;
-    // A megabyte every half second: ten seconds of it are 20 MB.
+    // A megabyte every half second: ten seconds of demand are 20 MB.
     for _ in 0..300 {
         next(&mut loader).await.unwrap().unwrap();
         sleep(500 * MS).await;
@@ -112,7 +112,8 @@ async fn memory_that_a_slow_trainer_does_not_need_is_given_back_and_taken_again(
     let look_ahead = loader.look_ahead();
     assert_eq!((look_ahead.allowed, look_ahead.now), (100 * MB, 20 * MB));
     assert!(loader.staged_bytes() <= look_ahead.now + 2 * MB, "{} bytes", loader.staged_bytes());
-    // The origin falls silent for a while that is longer than what is at hand lasts: everything may be used again.
+    // The origin is silent for longer than the samples read ahead last, so the whole look-ahead may
+    // be used again.
     rig.fake.set_latency(Duration::from_secs(60));
     for _ in 0..40 {
         next(&mut loader).await.unwrap().unwrap();
@@ -122,9 +123,9 @@ async fn memory_that_a_slow_trainer_does_not_need_is_given_back_and_taken_again(
     assert_eq!(loader.look_ahead().lowest, 20 * MB);
 }
 
-/// What no cache has room for was asked for first, and what the first batch waits for after it.
+/// Samples without room in a cache were requested first, and those of the first batch after them.
 #[tokio::test(start_paused = true)]
-async fn first_batch_has_the_first_places() {
+async fn first_batch_gets_the_first_slots() {
     let latency = Duration::from_millis(10);
     let (bytes, footprint) = (10_000, 10_432);
     let fake = FakeOrigin::uniform(1000, bytes).with_latency(latency);

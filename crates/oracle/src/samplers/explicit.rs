@@ -1,14 +1,14 @@
-//! Orders that were handed in: any sampler whose future somebody else computed, a Python one that was run ahead among them.
+//! Orders given by the caller, such as those of a Python sampler that was run ahead.
 
 use foreread_types::Fingerprint;
 
-use crate::error::Reason;
+use crate::error::OracleReason;
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
-/// Epoch `e` reads the `e`-th of the orders that were handed in; behind the last, the future is unknown.
+/// Epoch `e` reads the `e`-th given order. After the last one, the order is unknown.
 ///
-/// Ids may repeat or be left out. All orders have one length, because a run's later passes are counted before their
-/// orders are looked at.
+/// Ids may repeat or be missing. All orders have the same length, because a run counts later passes
+/// before it computes their orders.
 #[derive(Clone, Debug)]
 pub struct Explicit {
     population: u64,
@@ -19,24 +19,27 @@ pub struct Explicit {
 }
 
 impl Explicit {
-    /// Orders over a dataset of `population` samples, one for each epoch.
+    /// Orders over a dataset of `population` samples, one per epoch.
     ///
     /// # Errors
     /// No order, orders of different lengths, or an id that is not below `population`.
     pub fn new(population: u64, orders: Vec<Vec<u64>>) -> Result<Self, OracleError> {
-        let expected = orders.first().ok_or(Reason::NoOrders)?.len() as u64;
+        let expected = orders.first().ok_or(OracleReason::NoOrders)?.len() as u64;
         let mut print =
             Fingerprinter::new("explicit 1").number(population).number(orders.len() as u64).number(expected);
         let mut tables = Vec::with_capacity(orders.len());
         for (epoch, ids) in orders.into_iter().enumerate() {
             let found = ids.len() as u64;
             if found != expected {
-                return Err(Reason::Lengths { epoch, found, expected }.into());
+                return Err(OracleReason::Lengths { epoch, found, expected }.into());
             }
             if let Some(&id) = ids.iter().find(|&&id| id >= population) {
-                return Err(
-                    Reason::Id { id, place: format!("the order of epoch {epoch}"), population }.into()
-                );
+                return Err(OracleReason::Id {
+                    id,
+                    place: format!("the order of epoch {epoch}"),
+                    population,
+                }
+                .into());
             }
             print = print.numbers(ids.iter().copied());
             tables.push(Order::table(population, ids)?);
@@ -60,7 +63,7 @@ impl Sampler for Explicit {
         self.len
     }
 
-    /// Whether this holds for all of the orders.
+    /// Whether no order repeats an id.
     fn is_distinct(&self) -> bool {
         self.distinct
     }
@@ -71,10 +74,10 @@ impl Sampler for Explicit {
 
     fn order(&self, epoch: u64) -> Result<Order, OracleError> {
         let order = usize::try_from(epoch).ok().and_then(|epoch| self.orders.get(epoch));
-        order.cloned().ok_or_else(|| Reason::Epoch { epoch, epochs: self.orders.len() as u64 }.into())
+        order.cloned().ok_or_else(|| OracleReason::Epoch { epoch, epochs: self.orders.len() as u64 }.into())
     }
 
-    /// Names every id of every order, so a run with more orders is another run.
+    /// Covers every id of every order. So a run with more orders has another fingerprint.
     fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }

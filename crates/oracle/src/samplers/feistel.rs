@@ -1,40 +1,44 @@
-//! A shuffle without a table: a keyed permutation that is computed at any position, forwards and backwards.
+//! A shuffle without a table: a keyed permutation that is computed at any position, forwards and
+//! backwards.
 //!
-//! # How
+//! # The algorithm
 //!
-//! A position `x` is split into `(x / b, x % b)` in Z_a x Z_b, where `a` is the root of n rounded up and `b` is n / a
-//! rounded up to an even number (with both odd, every round would be an even permutation, and so would the whole: half
-//! of all orders would never occur). Each round adds a keyed hash of one half to the other, modulo the other's size, and the halves take turns:
-//! a generalised Feistel network (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Subtracting in
-//! reverse undoes it. `a * b` exceeds n by less than `2 * a`; results that fall outside are sent through again ("cycle
-//! walking"), which leaves a permutation of 0..n and happens at most twice in about root n positions.
+//! A position `x` is split into `(x / b, x % b)` in Z_a x Z_b. `a` is the root of n rounded up, and
+//! `b` is n / a rounded up to an even number. With both odd, every round would be an even
+//! permutation, and so would the whole: half of all orders would never occur. Each round adds a
+//! keyed hash of one half to the other, modulo the other's size, and the halves alternate. This is
+//! a generalised Feistel network (Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
+//! 2002). Subtracting in reverse inverts it. `a * b` exceeds n by less than `2 * a`. Results
+//! outside 0..n are permuted again ("cycle walking"). This leaves a permutation of 0..n and happens
+//! at most twice in about root n positions.
 //!
-//! The hash is SplitMix64's finaliser over the half and a round key, reduced to the range by its high bits. It is not a
-//! cipher: it spreads reads, it keeps no secrets.
+//! The hash is SplitMix64's finaliser over the half and a round key, reduced to the range by its
+//! high bits. It is not a cipher: it spreads reads and keeps no secrets.
 //!
-//! # Price
+//! # The price
 //!
-//! Tens of nanoseconds a position where a table takes one, so [`Shuffle`](crate::Shuffle) is the default; with 10^10
-//! samples and more, no table fits.
+//! Tens of nanoseconds per position, compared with one for a table. So [`Shuffle`](crate::Shuffle)
+//! is the default. With 10^10 samples and more, no table fits.
 
 use std::sync::Arc;
 
-use foreread_types::Fingerprint;
+use foreread_types::{Fingerprint, finalize};
 
 use crate::order::check_samples;
-use crate::random::{Purpose, Stream};
+use crate::random::{RandomPurpose, RandomStream};
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
-/// Rounds of the network, in pairs. For large orders 8 pass the tests, and 2 more are a margin.
+/// Rounds of the network, in pairs. For large orders 8 rounds pass the tests, and 2 more are a
+/// margin.
 const ROUNDS: usize = 10;
 
-/// Rounds below [`SMALL`] samples, where a round mixes little: with 12, some orders of 6 samples are visibly rarer than
-/// others; with 16, none are.
+/// Rounds below [`SMALL`] samples, where a round mixes little. With 12 rounds, some orders of 6
+/// samples are visibly rarer than others. With 16, none are.
 const SMALL_ROUNDS: usize = 24;
 const SMALL: u64 = 1 << 16;
 
-/// A fresh pseudo-random permutation in every epoch, in constant memory. Equal arguments give equal orders in every
-/// release.
+/// A new pseudo-random permutation in every epoch, in constant memory. Equal arguments give equal
+/// orders in every release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feistel {
     samples: u64,
@@ -54,10 +58,6 @@ impl Feistel {
 
 impl Sampler for Feistel {
     fn population(&self) -> u64 {
-        self.samples
-    }
-
-    fn len(&self) -> u64 {
         self.samples
     }
 
@@ -94,7 +94,7 @@ impl Permutation {
         let a = if root * root == samples { root } else { root + 1 }.max(1);
         let b = samples.div_ceil(a).max(1).next_multiple_of(2);
         let rounds = if samples < SMALL { SMALL_ROUNDS } else { ROUNDS };
-        let mut stream = Stream::new(Purpose::Feistel, seed, epoch);
+        let mut stream = RandomStream::new(RandomPurpose::Feistel, seed, epoch);
         let keys = (0..rounds / 2).map(|_| [stream.next_u64(), stream.next_u64()]).collect();
         Self { samples, a, b, keys }
     }
@@ -103,7 +103,7 @@ impl Permutation {
         self.samples
     }
 
-    /// The id at `position`, which lies below the length.
+    /// The id at `position`. `position` must lie below the length.
     #[inline]
     pub(crate) fn forward(&self, position: u64) -> u64 {
         debug_assert!(position < self.samples);
@@ -121,7 +121,7 @@ impl Permutation {
         }
     }
 
-    /// The position of `id`, which lies below the length.
+    /// The position of `id`. `id` must lie below the length.
     #[inline]
     pub(crate) fn backward(&self, id: u64) -> u64 {
         debug_assert!(id < self.samples);
@@ -145,15 +145,12 @@ impl Permutation {
     }
 }
 
-/// SplitMix64's finaliser (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014; the constants
-/// are Stafford's variant 13), reduced to `0..bound`. For bounds up to 2^32 the bias of the reduction is below 2^-32.
+/// SplitMix64's finaliser (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
+/// 2014), reduced to `0..bound`. The constants are Stafford's variant 13. For bounds up to 2^32 the
+/// bias of the reduction is below 2^-32.
 #[inline]
 fn hash(word: u64, bound: u64) -> u64 {
-    let mut z = word;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^= z >> 31;
-    ((u128::from(z) * u128::from(bound)) >> 64) as u64
+    ((u128::from(finalize(word)) * u128::from(bound)) >> 64) as u64
 }
 
 #[inline]

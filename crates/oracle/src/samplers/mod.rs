@@ -1,4 +1,4 @@
-//! The samplers, one in each file.
+//! The samplers, one per file.
 
 mod explicit;
 mod feistel;

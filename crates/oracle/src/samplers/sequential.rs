@@ -1,11 +1,11 @@
-//! The order of the ids themselves: validation passes, and training without shuffling.
+//! The order of the ids, for validation passes and for training without shuffling.
 
 use foreread_types::Fingerprint;
 
 use crate::order::check_samples;
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
-/// Every epoch reads `0, 1, .., n - 1`; needs no memory.
+/// Every epoch reads `0, 1, .., n - 1`. Needs no memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequential {
     samples: u64,
@@ -24,10 +24,6 @@ impl Sequential {
 
 impl Sampler for Sequential {
     fn population(&self) -> u64 {
-        self.samples
-    }
-
-    fn len(&self) -> u64 {
         self.samples
     }
 

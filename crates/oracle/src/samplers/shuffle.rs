@@ -1,17 +1,18 @@
-//! foreread's own shuffle: the default.
+//! The default shuffle.
 //!
-//! A Fisher-Yates shuffle with words of ChaCha8, reduced to ranges by Lemire's method. The key is the seed and the
-//! stream number is the epoch, so that any epoch is reached directly and no two epochs share words. Price: 4 bytes of
-//! memory a sample for each epoch in use, and some milliseconds a million samples; [`Feistel`](crate::Feistel) needs
-//! neither, and is slower to read.
+//! A Fisher-Yates shuffle with words of ChaCha8, reduced to ranges by Lemire's method. The key is
+//! the seed and the stream number is the epoch. So any epoch is reached directly, and no two epochs
+//! share words. The price is 4 bytes of memory per sample for each epoch in use, and some
+//! milliseconds per million samples. [`Feistel`](crate::Feistel) needs neither, and is slower to
+//! read.
 
 use foreread_types::Fingerprint;
 
-use crate::order::{check_samples, room};
-use crate::random::{Purpose, Stream};
+use crate::order::{check_samples, try_with_capacity};
+use crate::random::{RandomPurpose, RandomStream};
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
-/// A fresh uniform permutation in every epoch. Equal arguments give equal orders in every release.
+/// A new uniform permutation in every epoch. Equal arguments give equal orders in every release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shuffle {
     samples: u64,
@@ -34,16 +35,12 @@ impl Sampler for Shuffle {
         self.samples
     }
 
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
     fn is_distinct(&self) -> bool {
         true
     }
 
     fn order(&self, epoch: u64) -> Result<Order, OracleError> {
-        let mut stream = Stream::new(Purpose::Shuffle, self.seed, epoch);
+        let mut stream = RandomStream::new(RandomPurpose::Shuffle, self.seed, epoch);
         Ok(match u32::try_from(self.samples) {
             Ok(samples) => Order::small(self.samples, narrow(samples, &mut stream)?, true),
             Err(_) => Order::large(self.samples, wide(self.samples, &mut stream)?, true),
@@ -55,26 +52,27 @@ impl Sampler for Shuffle {
     }
 }
 
-fn narrow(samples: u32, stream: &mut Stream) -> Result<Vec<u32>, OracleError> {
-    let mut ids = room(u64::from(samples))?;
+fn narrow(samples: u32, stream: &mut RandomStream) -> Result<Vec<u32>, OracleError> {
+    let mut ids = try_with_capacity(u64::from(samples))?;
     ids.extend(0..samples);
-    let mut rest: &mut [u32] = &mut ids;
-    // The first of what is left trades places with any of what is left; the last has no choice.
-    while rest.len() > 1 {
-        let other = stream.below_u32(rest.len() as u32) as usize;
-        rest.swap(0, other);
-        rest = &mut rest[1..];
-    }
+    fisher_yates(&mut ids, |bound| stream.below_u32(bound as u32) as usize);
     Ok(ids)
 }
 
-fn wide(samples: u64, stream: &mut Stream) -> Result<Vec<u64>, OracleError> {
-    let mut ids = room(samples)?;
-    ids.extend(0..samples);
-    for first in 0..ids.len().saturating_sub(1) {
-        let other = first + stream.below_u64(samples - first as u64) as usize;
-        ids.swap(first, other);
+/// Shuffles `ids`: each id is swapped with itself or a later one. `below` draws a number below its
+/// argument.
+#[inline]
+pub(super) fn fisher_yates<T>(mut ids: &mut [T], mut below: impl FnMut(usize) -> usize) {
+    while ids.len() > 1 {
+        ids.swap(0, below(ids.len()));
+        ids = &mut ids[1..];
     }
+}
+
+fn wide(samples: u64, stream: &mut RandomStream) -> Result<Vec<u64>, OracleError> {
+    let mut ids = try_with_capacity(samples)?;
+    ids.extend(0..samples);
+    fisher_yates(&mut ids, |bound| stream.below_u64(bound as u64) as usize);
     Ok(ids)
 }
 
@@ -87,7 +85,7 @@ mod tests {
     #[test]
     fn wide_tables_are_permutations() -> Result<(), OracleError> {
         for samples in [0, 1, 2, 1000] {
-            let mut ids = wide(samples, &mut Stream::new(Purpose::Shuffle, 1, 0))?;
+            let mut ids = wide(samples, &mut RandomStream::new(RandomPurpose::Shuffle, 1, 0))?;
             ids.sort_unstable();
             assert!(ids.into_iter().eq(0..samples));
         }
@@ -95,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn more_than_memory_is_an_error() -> Result<(), OracleError> {
+    fn order_beyond_memory_is_an_error() -> Result<(), OracleError> {
         let error = Shuffle::new(1 << 62, 0)?.order(0).unwrap_err();
-        assert_eq!(error.kind(), crate::ErrorKind::TooLarge);
+        assert_eq!(error.kind(), crate::OracleErrorKind::TooLarge);
         Ok(())
     }
 
     #[test]
-    fn all_orders_of_four_are_equally_likely() -> Result<(), OracleError> {
+    fn orders_of_four_samples_are_equally_likely() -> Result<(), OracleError> {
         let mut counts = std::collections::BTreeMap::new();
         for epoch in 0..24_000 {
             let order = Shuffle::new(4, 9)?.order(epoch)?;

@@ -1,15 +1,17 @@
-//! PyTorch's order, bit for bit: what `DistributedSampler(shuffle=True)` reads.
+//! PyTorch's order, bit for bit: the order of `DistributedSampler(shuffle=True)`.
 //!
-//! In epoch `e` PyTorch takes `torch.randperm(n)` from a CPU generator seeded with `seed + e`. The generator is MT19937,
-//! initialised from the low 32 bits of the seed. `randperm` has two algorithms, chosen by size (ATen's
-//! `native/TensorFactories.cpp`): a Fisher-Yates shuffle with 32-bit words, and from (2^32 - 1) / 20 samples on an
-//! inside-out shuffle with 64-bit words, high half first. Both reduce by remainder, so they are slightly biased; that is
+//! In epoch `e` PyTorch takes `torch.randperm(n)` from a CPU generator seeded with `seed + e`. The
+//! generator is MT19937, initialised from the low 32 bits of the seed. `randperm` has two
+//! algorithms, chosen by size (ATen's `native/TensorFactories.cpp`). The first is a Fisher-Yates
+//! shuffle with 32-bit words. From (2^32 - 1) / 20 samples on, it is an inside-out shuffle with
+//! 64-bit words, high half first. Both reduce by remainder, so they are slightly biased. That is
 //! the price of equality, and [`Shuffle`](crate::Shuffle) does not pay it.
 
 use foreread_types::Fingerprint;
 use rand_mt::Mt;
 
-use crate::order::{check_samples, room};
+use crate::order::{check_samples, try_with_capacity};
+use crate::samplers::shuffle::fisher_yates;
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
 /// From this many samples on, PyTorch 2 shuffles inside out with 64-bit words.
@@ -48,10 +50,6 @@ impl Sampler for Torch {
         self.samples
     }
 
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
     fn is_distinct(&self) -> bool {
         true
     }
@@ -68,28 +66,24 @@ impl Sampler for Torch {
     }
 
     fn fingerprint(&self) -> Fingerprint {
-        // The generator sees 32 bits of seed + epoch, but the whole seed is named: equal orders under different names
-        // cost a refused resume, the reverse would cost a wrong one.
+        // The generator uses 32 bits of seed + epoch, but the fingerprint covers the whole seed.
+        // Equal orders with different fingerprints cost a refused resume. The reverse would cost a
+        // wrong resume.
         Fingerprinter::new("torch 1").number(self.samples).number(self.seed).finish()
     }
 }
 
 /// Below [`LARGE`]: `for i in 0..n - 1 { swap(i, i + next_u32 % (n - i)) }`.
 fn swapped(samples: u32, words: &mut Mt) -> Result<Vec<u32>, OracleError> {
-    let mut ids = room(u64::from(samples))?;
+    let mut ids = try_with_capacity(u64::from(samples))?;
     ids.extend(0..samples);
-    let mut rest: &mut [u32] = &mut ids;
-    while rest.len() > 1 {
-        let other = (words.next_u32() % rest.len() as u32) as usize;
-        rest.swap(0, other);
-        rest = &mut rest[1..];
-    }
+    fisher_yates(&mut ids, |bound| (words.next_u32() % bound as u32) as usize);
     Ok(ids)
 }
 
 /// From [`LARGE`] on: `for i in 0..n { z = next_u64 % (i + 1); a[i] = i; a[i] = a[z]; a[z] = i }`.
 fn inside_out<T: Copy>(samples: u64, words: &mut Mt, id: impl Fn(u64) -> T) -> Result<Vec<T>, OracleError> {
-    let mut ids = room(samples)?;
+    let mut ids = try_with_capacity(samples)?;
     for next in 0..samples {
         let other = (words.next_u64() % (next + 1)) as usize;
         ids.push(id(next));
@@ -138,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_large_path_equals_a_simple_model() -> Result<(), OracleError> {
+    fn large_path_equals_a_simple_model() -> Result<(), OracleError> {
         for (samples, seed) in [(0u64, 3), (1, 3), (2, 4), (1000, 7), (5000, u32::MAX)] {
             let mut reference = Reference::new(seed);
             let mut model: Vec<u64> = (0..samples).collect();
@@ -158,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_small_path_equals_a_simple_model() -> Result<(), OracleError> {
+    fn small_path_equals_a_simple_model() -> Result<(), OracleError> {
         for (samples, seed) in [(0u32, 3), (1, 3), (2, 4), (1000, 7), (5000, u32::MAX)] {
             let mut reference = Reference::new(seed);
             let mut model: Vec<u32> = (0..samples).collect();

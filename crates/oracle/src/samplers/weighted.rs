@@ -1,19 +1,21 @@
-//! Drawing with replacement, each sample in proportion to its weight.
+//! Draws with replacement, each sample in proportion to its weight.
 //!
-//! The weights are turned into integers once, from the bits of the floating-point numbers, and everything after that is
-//! exact integer arithmetic: no platform, library or optimiser can change a draw. A draw takes constant time by the
-//! alias method (Walker, 1977; tables after Vose, 1991), one table entry and two random words, and each epoch has a
-//! random stream of its own, so any epoch is reached directly. Price: 16 bytes a sample for the table, and weights are
-//! rounded: below about 2^-43 of the largest for a million samples, they count as if they were that small but positive.
+//! The weights are turned into integers once, from the bits of the floating-point numbers.
+//! Everything after that is exact integer arithmetic, so no platform, library or optimiser can
+//! change a draw. A draw takes constant time by the alias method (Walker, 1977; tables after Vose,
+//! 1991): one table entry and two random words. Each epoch has its own random stream, so any epoch
+//! is reached directly. The price is 16 bytes per sample for the table, and rounded weights. Below
+//! about 2^-43 of the largest, for a million samples, a positive weight counts as that small
+//! weight.
 
 use std::fmt;
 use std::sync::Arc;
 
 use foreread_types::Fingerprint;
 
-use crate::error::Reason;
-use crate::order::{check_samples, room};
-use crate::random::{Purpose, Stream};
+use crate::error::OracleReason;
+use crate::order::{check_samples, try_with_capacity};
+use crate::random::{RandomPurpose, RandomStream};
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
 /// Draws an epoch's samples independently and with replacement, in proportion to weights.
@@ -38,7 +40,8 @@ pub struct Weighted {
     fingerprint: Fingerprint,
 }
 
-/// One column of the alias table: `own` parts of `total` belong to the column's own sample, the rest to `other`.
+/// One column of the alias table: `own` parts of `total` belong to the column's own sample, the
+/// rest to `other`.
 #[derive(Clone, Copy, Debug)]
 struct Column {
     own: u64,
@@ -46,15 +49,15 @@ struct Column {
 }
 
 impl Weighted {
-    /// `len` draws in an epoch from the samples `0..weights.len()`; the weights need not sum up to anything.
+    /// `len` draws per epoch from the samples `0..weights.len()`. The weights may have any sum.
     ///
     /// # Errors
-    /// A weight that is negative, infinite or not a number; weights that are all zero; draws from no samples; more than
-    /// 2^63 draws.
+    /// A weight that is negative, infinite or not a number, or weights that are all zero. Draws
+    /// from no samples, or more than 2^63 draws.
     pub fn new(weights: &[f64], len: u64, seed: u64) -> Result<Self, OracleError> {
         check_samples(len)?;
         if weights.is_empty() && len > 0 {
-            return Err(Reason::NothingToDraw { len }.into());
+            return Err(OracleReason::NothingToDraw { len }.into());
         }
         let parts = integers(weights)?;
         let print = Fingerprinter::new("weighted 1").numbers(parts.iter().copied()).number(len).number(seed);
@@ -63,7 +66,7 @@ impl Weighted {
     }
 
     #[inline]
-    fn draw(&self, stream: &mut Stream) -> u64 {
+    fn draw(&self, stream: &mut RandomStream) -> u64 {
         let column = stream.below_u64(self.columns.len() as u64);
         let Column { own, other } = self.columns[column as usize];
         if stream.below_u64(self.total) < own { column } else { other }
@@ -79,19 +82,19 @@ impl Sampler for Weighted {
         self.len
     }
 
-    /// Never: even where no draw happens to repeat, a later epoch's may.
+    /// Never: even if no draw of this epoch repeats, one of a later epoch may.
     fn is_distinct(&self) -> bool {
         false
     }
 
     fn order(&self, epoch: u64) -> Result<Order, OracleError> {
-        let mut stream = Stream::new(Purpose::Weighted, self.seed, epoch);
+        let mut stream = RandomStream::new(RandomPurpose::Weighted, self.seed, epoch);
         Ok(if self.population() <= 1 << 32 {
-            let mut ids = room(self.len)?;
+            let mut ids = try_with_capacity(self.len)?;
             ids.extend((0..self.len).map(|_| self.draw(&mut stream) as u32));
             Order::small(self.population(), ids, false)
         } else {
-            let mut ids = room(self.len)?;
+            let mut ids = try_with_capacity(self.len)?;
             ids.extend((0..self.len).map(|_| self.draw(&mut stream)));
             Order::large(self.population(), ids, false)
         })
@@ -113,23 +116,24 @@ impl fmt::Debug for Weighted {
     }
 }
 
-/// The weights as integers whose sum fits in 63 bits: each is its 53-bit significand, moved to the largest weight's
-/// exponent and right far enough for the sum. What is positive stays at least 1.
+/// The weights as integers whose sum fits in 63 bits. Each is the weight's 53-bit significand,
+/// shifted to the largest weight's exponent and then right until the sum fits. A positive weight
+/// stays at least 1.
 fn integers(weights: &[f64]) -> Result<Vec<u64>, OracleError> {
     let mut largest = None;
     for (id, &weight) in weights.iter().enumerate() {
         if !weight.is_finite() || weight < 0.0 {
-            return Err(Reason::Weight { id: id as u64, weight: weight.to_string() }.into());
+            return Err(OracleReason::Weight { id: id as u64, weight: weight.to_string() }.into());
         }
         if weight > 0.0 {
             largest = largest.max(Some(parts(weight).1));
         }
     }
     if largest.is_none() && !weights.is_empty() {
-        return Err(Reason::NoWeight.into());
+        return Err(OracleReason::NoWeight.into());
     }
     let largest = largest.unwrap_or(0);
-    // n weights below 2^53 sum up to less than 2^63 once each has given up log2(n) - 10 bits, rounded up.
+    // n weights below 2^53 have a sum below 2^63 if each loses log2(n) - 10 bits, rounded up.
     let spare = weights.len().max(1).next_power_of_two().ilog2().saturating_sub(10);
     let integer = |&weight: &f64| {
         if weight == 0.0 {
@@ -151,8 +155,9 @@ fn parts(weight: f64) -> (u64, u32) {
     }
 }
 
-/// Cuts `parts` into columns of `total` each: a column that its own sample does not fill is filled up by one that has
-/// more than a column's worth. In integers this comes out even, so nothing is lost and no zero is ever drawn.
+/// Cuts `parts` into columns of `total` each. A column that its own sample does not fill is filled
+/// up by a sample with more than a column's worth. In integers this comes out even, so nothing is
+/// lost and no zero weight is ever drawn.
 fn alias(parts: &[u64], total: u64) -> Vec<Column> {
     let mut left: Vec<u128> = parts.iter().map(|&part| u128::from(part) * parts.len() as u128).collect();
     let mut columns: Vec<Column> =
@@ -175,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_holds_exactly_the_weights() -> Result<(), OracleError> {
+    fn alias_table_holds_exactly_the_weights() -> Result<(), OracleError> {
         let cases: [&[f64]; 6] = [
             &[1.0],
             &[1.0, 0.0, 3.0],

@@ -1,4 +1,5 @@
-//! Dealing against a literal transcription of `DistributedSampler`, and streams against lists.
+//! Tests of dealing against a literal transcription of `DistributedSampler`, and of streams against
+//! lists.
 
 use foreread_oracle::{AccessStream, Deal, Dealing, Explicit, Order, Sampler, Shuffle, Torch};
 use foreread_types::{Rank, SampleId};
@@ -19,7 +20,7 @@ fn reference(list: &[u64], beginning: &[u64], dealing: Dealing, rank: usize) -> 
     }
     indices.truncate(share * world_size);
     let batch = dealing.batch_size().map_or(share.max(1), |batch| batch as usize);
-    let mut mine: Vec<u64> = match dealing.deal() {
+    let mut own: Vec<u64> = match dealing.deal() {
         Deal::Torch => indices[rank.min(indices.len())..].iter().step_by(world_size).copied().collect(),
         Deal::Blocks => indices
             .chunks(batch * world_size)
@@ -27,9 +28,9 @@ fn reference(list: &[u64], beginning: &[u64], dealing: Dealing, rank: usize) -> 
             .collect(),
     };
     if dealing.drop_last() && dealing.batch_size().is_some() {
-        mine.truncate(mine.len() / batch * batch);
+        own.truncate(own.len() / batch * batch);
     }
-    mine
+    own
 }
 
 fn dealings() -> impl Strategy<Value = Dealing> {
@@ -57,7 +58,7 @@ proptest! {
 
     #[test]
     // semantics: ORDER-4
-    fn every_rank_reads_what_the_reference_reads(
+    fn ranks_read_the_samples_of_the_reference(
         order in orders(),
         dealing in dealings(),
         consumed in any::<prop::sample::Index>(),
@@ -83,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn the_list_and_its_ranks_are_the_streams(
+    fn padded_list_and_its_ranks_are_the_streams(
         order in orders(),
         dealing in dealings(),
         consumed in any::<prop::sample::Index>(),
@@ -109,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn the_next_use_is_the_first_that_a_search_finds(
+    fn next_use_equals_a_linear_search(
         order in orders(),
         dealing in dealings(),
         consumed in any::<prop::sample::Index>(),
@@ -119,10 +120,10 @@ proptest! {
         let consumed = consumed.index(order.len() as usize + 1) as u64;
         let rank = Rank(rank.index(dealing.world_size() as usize) as u32);
         let stream = AccessStream::new(order.clone(), dealing, rank, consumed).unwrap();
-        let mine = read(&stream, 1000);
+        let own = read(&stream, 1000);
         for id in (0..order.population() + 2).step_by(step as usize) {
             for from in (0..stream.len() + 2).step_by(step as usize) {
-                let found = mine.iter().skip(from as usize).position(|&other| other == id);
+                let found = own.iter().skip(from as usize).position(|&other| other == id);
                 let expected = found.map(|nth| nth as u64 + from);
                 prop_assert_eq!(stream.next_use(SampleId(id), from), expected, "id {} from {}", id, from);
             }
@@ -130,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn locating_a_position_is_the_reverse_of_dealing_it(
+    fn locate_is_the_inverse_of_position(
         len in 0u64..300,
         dealing in dealings(),
         consumed in any::<prop::sample::Index>(),
@@ -142,7 +143,9 @@ proptest! {
             let mut readers = ranks().flat_map(|rank| (0..share).map(move |index| (rank, index)));
             let located = dealing.locate(len, consumed, position);
             match located {
-                Some((rank, index)) => prop_assert_eq!(dealing.position(len, consumed, rank, index), position),
+                Some((rank, index)) => {
+                    prop_assert_eq!(dealing.position(len, consumed, rank, index), position);
+                }
                 None => prop_assert!(
                     readers.all(|(rank, index)| dealing.position(len, consumed, rank, index) != position)
                 ),
@@ -150,7 +153,8 @@ proptest! {
         }
     }
 
-    /// All ranks' first t batches are the first t * W * B positions, whatever the deal: `consumed` needs no more.
+    /// The first t batches of all ranks are the first t * W * B positions, whatever the deal. So
+    /// `consumed` suffices.
     #[test]
     fn steps_consume_the_order_from_its_front(
         len in 1u64..400,
@@ -173,7 +177,7 @@ proptest! {
 }
 
 #[test]
-fn one_sample_is_read_by_every_rank() {
+fn single_sample_is_read_by_every_rank() {
     for deal in [Deal::Torch, Deal::Blocks] {
         let order = Torch::new(1, 0).unwrap().order(0).unwrap();
         let dealing = Dealing::new(deal, 1000, Some(4), false).unwrap();
@@ -185,7 +189,7 @@ fn one_sample_is_read_by_every_rank() {
 }
 
 #[test]
-fn the_largest_orders_do_not_overflow() {
+fn largest_orders_do_not_overflow() {
     let len = 1u64 << 63;
     for deal in [Deal::Torch, Deal::Blocks] {
         for batch in [None, Some(1), Some(1 << 20), Some(u64::MAX)] {

@@ -1,8 +1,8 @@
-//! Every refusal has its kind, and one line that names the thing and a remedy.
+//! Every error has its kind, and one line that names the value and a remedy.
 
 use std::sync::Arc;
 
-use foreread_oracle::*;
+use foreread_oracle::{OracleErrorKind as Kind, *};
 use foreread_types::{DatasetId, Fingerprint, Rank};
 
 fn phase(sampler: impl Sampler + 'static) -> Phase {
@@ -19,79 +19,71 @@ fn schedule(samples: u64) -> Arc<Schedule> {
     Arc::new(Schedule::new(2, vec![phase(Sequential::new(samples).unwrap())]).unwrap())
 }
 
-fn refuses<T>(result: Result<T, OracleError>, kind: ErrorKind, says: &str) {
+fn fails<T>(result: Result<T, OracleError>, kind: Kind, expected: &str) {
     let error = result.err().unwrap();
     let text = error.to_string();
     assert_eq!(error.kind(), kind, "{text}");
-    assert!(text.contains(says) && !text.contains('\n'), "{text}");
+    assert!(text.contains(expected) && !text.contains('\n'), "{text}");
 }
 
 #[test]
-fn arguments() {
+fn invalid_arguments_are_errors() {
     let huge = (1 << 63) + 1;
-    refuses(Sequential::new(huge), ErrorKind::TooLarge, "9223372036854775809 samples");
-    refuses(Feistel::new(huge, 0), ErrorKind::TooLarge, "9223372036854775809 samples");
-    refuses(Explicit::new(3, vec![]), ErrorKind::Invalid, "no explicit orders");
-    refuses(
-        Explicit::new(3, vec![vec![0], vec![3]]),
-        ErrorKind::OutOfRange,
-        "sample 3 in the order of epoch 1",
-    );
-    refuses(Explicit::new(3, vec![vec![0], vec![]]), ErrorKind::Invalid, "epoch 1 has 0 samples");
-    refuses(
-        Explicit::new(3, vec![vec![0]]).unwrap().order(1),
-        ErrorKind::NoSuchEpoch,
-        "epoch 1: explicit orders",
-    );
-    refuses(Order::table(3, vec![0, 9]), ErrorKind::OutOfRange, "sample 9 in position 1");
-    refuses(Dealing::new(Deal::Torch, 0, None, false), ErrorKind::Invalid, "world size 0");
-    refuses(Dealing::new(Deal::Torch, 1, Some(0), false), ErrorKind::Invalid, "batch size 0");
-    refuses("round".parse::<Deal>(), ErrorKind::Invalid, "\"round\"");
+    fails(Sequential::new(huge), Kind::TooLarge, "9223372036854775809 samples");
+    fails(Feistel::new(huge, 0), Kind::TooLarge, "9223372036854775809 samples");
+    fails(Explicit::new(3, vec![]), Kind::Invalid, "no explicit orders");
+    fails(Explicit::new(3, vec![vec![0], vec![3]]), Kind::OutOfRange, "sample 3 in the order of epoch 1");
+    fails(Explicit::new(3, vec![vec![0], vec![]]), Kind::Invalid, "epoch 1 has 0 samples");
+    fails(Explicit::new(3, vec![vec![0]]).unwrap().order(1), Kind::NoSuchEpoch, "epoch 1: explicit orders");
+    fails(Order::table(3, vec![0, 9]), Kind::OutOfRange, "sample 9 in position 1");
+    fails(Dealing::new(Deal::Torch, 0, None, false), Kind::Invalid, "world size 0");
+    fails(Dealing::new(Deal::Torch, 1, Some(0), false), Kind::Invalid, "batch size 0");
+    fails("round".parse::<Deal>(), Kind::Invalid, "\"round\"");
     assert_eq!("blocks".parse::<Deal>().map(|deal| deal.to_string()), Ok("blocks".to_owned()));
 }
 
 #[test]
-fn schedules_and_runs() {
-    refuses(Schedule::new(1, vec![]), ErrorKind::Invalid, "without phases");
+fn invalid_schedules_and_runs_are_errors() {
+    fails(Schedule::new(1, vec![]), Kind::Invalid, "without phases");
     let known = Explicit::new(3, vec![vec![0]]).unwrap();
-    refuses(Schedule::new(2, vec![phase(known)]), ErrorKind::NoSuchEpoch, "for 1 epochs");
+    fails(Schedule::new(2, vec![phase(known)]), Kind::NoSuchEpoch, "for 1 epochs");
     let phases = vec![phase(Sequential::new(3).unwrap()), phase(Sequential::new(4).unwrap())];
-    refuses(Schedule::new(2, phases), ErrorKind::Invalid, "dataset 0 has 4 samples in phase 1 and 3 before");
-    refuses(Run::new(schedule(3), Deal::Torch, 2, Rank(2)), ErrorKind::OutOfRange, "rank 2 of 2");
-    refuses(Run::new(schedule(3), Deal::Torch, 0, Rank(0)), ErrorKind::Invalid, "world size 0");
+    fails(Schedule::new(2, phases), Kind::Invalid, "dataset 0 has 4 samples in phase 1 and 3 before");
+    fails(Run::new(schedule(3), Deal::Torch, 2, Rank(2)), Kind::OutOfRange, "rank 2 of 2");
+    fails(Run::new(schedule(3), Deal::Torch, 0, Rank(0)), Kind::Invalid, "world size 0");
     let endless = Arc::new(Schedule { epochs: u64::MAX, phases: schedule(3).phases.clone() });
-    refuses(Run::new(endless, Deal::Torch, 1, Rank(0)), ErrorKind::TooLarge, "run too long");
+    fails(Run::new(endless, Deal::Torch, 1, Rank(0)), Kind::TooLarge, "run too long");
 }
 
 #[test]
-fn positions() {
+fn invalid_positions_are_errors() {
     let good = Run::new(schedule(3), Deal::Torch, 1, Rank(0)).unwrap().start();
     let resume = |position| Run::resume(schedule(3), Deal::Torch, 1, Rank(0), &position);
-    refuses(
+    fails(
         resume(Position { schedule: Fingerprint(1), ..good }),
-        ErrorKind::Mismatch,
+        Kind::Mismatch,
         "belongs to schedule 00000000000000000000000000000001",
     );
-    refuses(resume(Position { consumed: 4, ..good }), ErrorKind::OutOfRange, "consumed 4 of a pass of 3");
-    refuses(resume(Position { phase: 1, ..good }), ErrorKind::OutOfRange, "lies in phase 1");
-    refuses(
+    fails(resume(Position { consumed: 4, ..good }), Kind::OutOfRange, "consumed 4 of a pass of 3");
+    fails(resume(Position { phase: 1, ..good }), Kind::OutOfRange, "lies in phase 1");
+    fails(
         resume(Position { epoch: u64::MAX, phase: 0, consumed: 3, ..good }),
-        ErrorKind::TooLarge,
+        Kind::TooLarge,
         "run too long",
     );
     let text = serde_json::to_string(&good).unwrap();
     assert_eq!(serde_json::from_str::<Position>(&text).unwrap(), good);
-    for (from, to, says) in
+    for (from, to, expected) in
         [("\"version\":1", "\"version\":2", "version 2"), ("schedule\":\"", "schedule\":\"x", "damaged")]
     {
         let error = serde_json::from_str::<Position>(&text.replace(from, to)).unwrap_err();
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
-/// A sampler that promises one length and delivers another is an error, not a wrong stream.
+/// A sampler whose order has another length than `len` gives an error, not a wrong stream.
 #[test]
-fn samplers_that_break_their_contract() {
+fn sampler_that_breaks_its_contract_is_an_error() {
     #[derive(Debug)]
     struct Liar;
     impl Sampler for Liar {
@@ -113,18 +105,18 @@ fn samplers_that_break_their_contract() {
     }
     let schedule = Arc::new(Schedule::new(2, vec![phase(Liar)]).unwrap());
     let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap();
-    refuses(run.stream(&run.pass(0).unwrap()), ErrorKind::Custom, "has 4 samples and its sampler says 5");
-    refuses(run.stream(&run.pass(1).unwrap()), ErrorKind::Custom, "the file is gone");
+    fails(run.stream(&run.pass(0).unwrap()), Kind::Custom, "has 4 samples, its sampler's `len` is 5");
+    fails(run.stream(&run.pass(1).unwrap()), Kind::Custom, "the file is gone");
 }
 
-/// The fault that this guards: such an id was a panic wherever its size was looked up.
+/// Guards against a panic: the size of such an id was looked up.
 #[test]
 // semantics: FAIL-20
 fn custom_order_with_an_id_beyond_the_dataset_is_an_error() {
-    /// Of 3,000 samples, the last one twice as large an id as there may be.
+    /// 3,000 samples, the last of which has an id of twice the maximum.
     #[derive(Debug)]
     struct TooFar;
-    impl Computed for TooFar {
+    impl ComputedOrder for TooFar {
         fn population(&self) -> u64 {
             3000
         }
@@ -144,7 +136,8 @@ fn custom_order_with_an_id_beyond_the_dataset_is_an_error() {
             None
         }
     }
-    /// A sampler of 3,000 samples with such an order in epoch 0, and one of another dataset in epoch 1.
+    /// A sampler of 3,000 samples with such an order in epoch 0, and one of another dataset in
+    /// epoch 1.
     #[derive(Debug)]
     struct Odd;
     impl Sampler for Odd {
@@ -168,14 +161,14 @@ fn custom_order_with_an_id_beyond_the_dataset_is_an_error() {
     let schedule = Arc::new(Schedule::new(2, vec![phase(Odd)]).unwrap());
     let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap();
     let beyond = |pass| run.stream(&run.pass(pass).unwrap());
-    refuses(
+    fails(
         beyond(0),
-        ErrorKind::OutOfRange,
+        Kind::OutOfRange,
         "sample 6000 in position 2999 of the order: the dataset has samples 0 to 3000",
     );
-    refuses(
+    fails(
         beyond(1),
-        ErrorKind::OutOfRange,
+        Kind::OutOfRange,
         "sample 3000 in position 2000 of the order: the dataset has samples 0 to 3000",
     );
 }

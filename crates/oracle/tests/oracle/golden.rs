@@ -1,13 +1,13 @@
-//! Vectors that may never change: a saved run, or another rank's release, depends on them.
+//! Golden vectors that may never change: saved runs and ranks of other releases depend on them.
 //!
-//! The orders were computed by a model of each sampler written apart from this crate (and PyTorch's by PyTorch).
+//! The orders were computed by an independent model of each sampler, and PyTorch's by PyTorch.
 
 use foreread_oracle::{Explicit, Feistel, Order, Sampler, Sequential, Shuffle, Torch, Weighted};
 use foreread_types::SampleId;
 
 use crate::ids;
 
-/// A digest of a long order that needs no library: FNV-1a over the ids as 8 bytes, little endian.
+/// A digest of a long order without a library: FNV-1a over the ids as 8 bytes, little endian.
 fn digest(order: &Order) -> u64 {
     ids(order).into_iter().flat_map(u64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -24,7 +24,7 @@ fn check(sampler: &dyn Sampler, short: &[u64], digests: [u64; 2], fingerprint: &
 
 #[test]
 // semantics: ORDER-1
-fn shuffle() {
+fn shuffle_equals_its_vectors() {
     check(
         &Shuffle::new(10, 0).unwrap(),
         &[3, 4, 7, 2, 8, 6, 9, 1, 5, 0],
@@ -40,7 +40,7 @@ fn shuffle() {
 }
 
 #[test]
-fn torch() {
+fn torch_equals_its_vectors() {
     check(
         &Torch::new(100_000, 42).unwrap(),
         &[37542, 60279, 68544, 70051, 15790, 14785, 72904, 31383],
@@ -51,7 +51,7 @@ fn torch() {
 
 #[test]
 // semantics: ORDER-1
-fn feistel() {
+fn feistel_equals_its_vectors() {
     check(
         &Feistel::new(10, 0).unwrap(),
         &[9, 5, 3, 8, 2, 6, 7, 4, 0, 1],
@@ -77,7 +77,7 @@ fn feistel() {
 
 #[test]
 // semantics: ORDER-1
-fn weighted() {
+fn weighted_equals_its_vectors() {
     let weights: Vec<f64> = (0..1000).map(|id| f64::from(id) * 0.1 + 1e-7).collect();
     check(
         &Weighted::new(&weights, 100_000, 42).unwrap(),
@@ -94,7 +94,7 @@ fn weighted() {
 }
 
 #[test]
-fn fingerprints_of_the_others() {
+fn other_fingerprints_are_pinned() {
     assert_eq!(Sequential::new(10).unwrap().fingerprint().to_string(), "c8f0671c427a95c57c00d55be31873ab");
     let explicit = Explicit::new(10, vec![vec![1, 2], vec![3, 4]]).unwrap();
     assert_eq!(explicit.fingerprint().to_string(), "c8d544585e9089121c18dbbe84a37392");

@@ -1,6 +1,6 @@
-//! The crate's tests through its public interface, in one binary.
+//! Tests of the public interface, in one binary.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod dealing;
 mod errors;

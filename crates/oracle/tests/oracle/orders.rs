@@ -1,8 +1,11 @@
-//! What holds for all orders: they stay inside the population, `fill` equals `at`, and the inverse finds each use.
+//! Invariants of all orders: ids stay inside the population, `fill` equals `at`, and the inverse
+//! finds each use.
 
 use std::sync::Arc;
 
-use foreread_oracle::{Computed, Explicit, Feistel, Order, Sampler, Sequential, Shuffle, Torch, Weighted};
+use foreread_oracle::{
+    ComputedOrder, Explicit, Feistel, Order, Sampler, Sequential, Shuffle, Torch, Weighted,
+};
 use foreread_types::SampleId;
 use proptest::prelude::*;
 
@@ -12,7 +15,7 @@ use crate::ids;
 #[derive(Debug)]
 struct Palindrome(u64);
 
-impl Computed for Palindrome {
+impl ComputedOrder for Palindrome {
     fn population(&self) -> u64 {
         self.0
     }
@@ -61,7 +64,7 @@ fn samplers() -> impl Strategy<Value = Arc<dyn Sampler>> {
     ]
 }
 
-fn holds_together(order: &Order) {
+fn assert_consistent(order: &Order) {
     let all = ids(order);
     assert!(all.iter().all(|&id| id < order.population()));
     assert!(all.iter().enumerate().all(|(position, &id)| order.at(position as u64) == SampleId(id)));
@@ -88,35 +91,35 @@ fn holds_together(order: &Order) {
 
 proptest! {
     #[test]
-    fn orders_hold_together(sampler in samplers(), epoch in 0u64..5) {
+    fn orders_are_consistent(sampler in samplers(), epoch in 0u64..5) {
         let order = sampler.order(if sampler.epochs().is_some() { 0 } else { epoch }).unwrap();
         prop_assert_eq!(order.len(), sampler.len());
         prop_assert_eq!(order.population(), sampler.population());
         prop_assert!(order.is_distinct() || !sampler.is_distinct());
-        holds_together(&order);
+        assert_consistent(&order);
     }
 }
 
 #[test]
-fn computed_orders_hold_together() {
+fn computed_orders_are_consistent() {
     for samples in [0, 1, 2, 40] {
-        holds_together(&Order::custom(Arc::new(Palindrome(samples))).unwrap());
+        assert_consistent(&Order::custom(Arc::new(Palindrome(samples))).unwrap());
     }
 }
 
 #[test]
-fn tables_of_wide_ids_hold_together() {
+fn tables_of_wide_ids_are_consistent() {
     let far = 1u64 << 40;
-    holds_together(&Order::table(far, vec![far - 1, 3, far / 2, 3, 0]).unwrap());
-    holds_together(&Order::table(far, vec![]).unwrap());
-    holds_together(&Order::table(5, vec![3, 1]).unwrap());
+    assert_consistent(&Order::table(far, vec![far - 1, 3, far / 2, 3, 0]).unwrap());
+    assert_consistent(&Order::table(far, vec![]).unwrap());
+    assert_consistent(&Order::table(5, vec![3, 1]).unwrap());
     assert!(Order::table(far, vec![far - 1, 3]).unwrap().is_distinct());
     assert!(!Order::table(far, vec![3, 3]).unwrap().is_distinct());
     assert!(!Order::table(2, vec![0, 1, 0]).unwrap().is_distinct());
 }
 
 #[test]
-fn feistel_is_a_permutation_of_every_size() {
+fn feistel_is_a_permutation_at_every_size() {
     for samples in 0..300 {
         for seed in [0, 1, u64::MAX] {
             let order = Feistel::new(samples, seed).unwrap().order(seed % 7).unwrap();
@@ -137,7 +140,7 @@ fn feistel_is_a_permutation_of_every_size() {
 
 proptest! {
     #[test]
-    fn feistel_inverts_at_any_size(bits in 0u32..64, low in any::<u64>(), seed in any::<u64>(), at in any::<u64>()) {
+    fn feistel_inverts_at_any_size(bits in 0u32..64, (low, seed, at) in any::<(u64, u64, u64)>()) {
         let samples = ((1u64 << bits) | (low & ((1 << bits) - 1))).min(1 << 63);
         let order = Feistel::new(samples, seed).unwrap().order(1).unwrap();
         let position = at % samples;

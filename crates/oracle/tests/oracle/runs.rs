@@ -1,4 +1,5 @@
-//! Runs against lists: ticks, resuming anywhere with other worlds, and next uses over all passes.
+//! Tests of runs against lists: ticks, resumes at any position with other worlds, and next uses
+//! over all passes.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ fn phase(dataset: u32, sampler: Arc<dyn Sampler>, batch_size: Option<u64>, drop_
     Phase { kind, dataset: DatasetId(dataset), sampler, batch_size, drop_last }
 }
 
-/// One to three phases: a train phase, then validation passes of which one may be empty.
+/// One to three phases: a train phase, then validation passes, one of which may be empty.
 fn schedules() -> impl Strategy<Value = Arc<Schedule>> {
     let batch = || prop::option::of(1u64..8);
     let train = prop_oneof![
@@ -51,14 +52,14 @@ fn keys(run: &Run) -> Vec<SampleKey> {
         .collect()
 }
 
-/// The pass that a position lies in, whole: (epoch, phase) of it and those behind it.
+/// The ids of a whole pass, by epoch and phase.
 fn pass_keys(schedule: &Schedule, epoch: u64, phase: u32) -> Vec<u64> {
     ids(&schedule.phases[phase as usize].sampler.order(epoch).unwrap())
 }
 
 proptest! {
     #[test]
-    fn passes_and_ticks_lie_end_to_end(
+    fn passes_and_ticks_are_contiguous(
         schedule in schedules(),
         deal in deals(),
         world_size in 1u32..6,
@@ -95,11 +96,12 @@ proptest! {
         prop_assert_eq!(run.pass(run.passes().len()), None);
     }
 
-    /// Interrupt anywhere, go on with other worlds, deals and batches, as often as one likes: the passes' global orders
-    /// are read without a gap, and nothing twice but what pads the last step.
+    /// Interrupts the run anywhere and resumes it with other worlds, deals and batches, any number
+    /// of times. The passes' global orders are read without a gap. Only the padding of the last
+    /// step repeats samples.
     #[test]
     // semantics: ORDER-6, STATE-2
-    fn resuming_loses_nothing_and_repeats_nothing(
+    fn resume_loses_and_repeats_no_sample(
         samples in 1u64..200,
         seed in any::<u64>(),
         parts in prop::collection::vec((1u32..8, 1u64..8, deals(), 0u64..6), 1..6),
@@ -112,26 +114,25 @@ proptest! {
         let mut seen = vec![Vec::new(); 3];
         let last = (3, 4, Deal::Torch, u64::MAX);
         for (world_size, batch, deal, steps) in parts.into_iter().chain([last, last, last]) {
-            let Some(pass) = Run::resume(schedule(batch), deal, world_size, Rank(0), &position).unwrap().pass(0) else {
-                continue;
-            };
+            let run = Run::resume(schedule(batch), deal, world_size, Rank(0), &position).unwrap();
+            let Some(pass) = run.pass(0) else { continue };
             let steps = steps.min(pass.batches);
             for rank in 0..world_size {
                 let run = Run::resume(schedule(batch), deal, world_size, Rank(rank), &position).unwrap();
-                let mine = read(&run.stream(&pass).unwrap(), 9);
-                seen[pass.epoch as usize].extend(mine.into_iter().take((steps * batch) as usize));
+                let own = read(&run.stream(&pass).unwrap(), 9);
+                seen[pass.epoch as usize].extend(own.into_iter().take((steps * batch) as usize));
             }
-            let run = Run::resume(schedule(batch), deal, world_size, Rank(0), &position).unwrap();
             position = run.position_after(&pass, steps);
             let seen = &mut seen[pass.epoch as usize];
             if position.epoch == pass.epoch {
-                // In the middle: exactly the consumed positions, each once.
-                let mut expected = pass_keys(run.schedule(), pass.epoch, 0)[..position.consumed as usize].to_vec();
+                // In the middle of a pass: exactly the consumed positions, each once.
+                let mut expected = pass_keys(run.schedule(), pass.epoch, 0);
+                expected.truncate(position.consumed as usize);
                 expected.sort_unstable();
                 seen.sort_unstable();
                 prop_assert_eq!(&*seen, &expected);
             } else {
-                // At the end: all of them, and less than a world of padding.
+                // At the end: all positions, and fewer padded samples than ranks.
                 prop_assert!((seen.len() as u64) < samples + u64::from(world_size));
                 seen.sort_unstable();
                 seen.dedup();
@@ -141,9 +142,9 @@ proptest! {
         prop_assert_eq!((position.epoch, position.consumed), (3, 0));
     }
 
-    /// With the same world, the resumed run reads exactly what the uninterrupted one would have.
+    /// With the same world, the resumed run reads exactly what the uninterrupted run reads.
     #[test]
-    fn resuming_in_the_same_world_changes_nothing(
+    fn resume_in_the_same_world_changes_nothing(
         schedule in schedules(),
         deal in deals(),
         world_size in 1u32..5,
@@ -167,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn next_uses_are_what_a_search_finds(
+    fn next_uses_equal_a_linear_search(
         schedule in schedules(),
         deal in deals(),
         world_size in 1u32..4,
@@ -184,7 +185,7 @@ proptest! {
                     prop_assert_eq!(run.next_use(key, Tick(after as u64)), expected);
                 }
                 let first = all.iter().position(|&other| other == key).map(|tick| Tick(tick as u64));
-                prop_assert_eq!(run.next_use_from(key, Tick(0)), first);
+                prop_assert_eq!(run.next_use_within(key, Tick(0), Tick(u64::MAX)), first);
             }
         }
         prop_assert_eq!(run.next_use(SampleKey::default(), Tick(u64::MAX)), None);
@@ -192,7 +193,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_fingerprint_leaves_out_may_change() {
+fn fingerprint_covers_orders_alone() {
     let schedule = |epochs, batch, drop_last, samples, seed| {
         let sampler = Arc::new(Shuffle::new(samples, seed).unwrap());
         Schedule::new(epochs, vec![phase(0, sampler, batch, drop_last)]).unwrap().fingerprint()
@@ -201,12 +202,12 @@ fn what_the_fingerprint_leaves_out_may_change() {
     assert_eq!(print, schedule(9, None, true, 100, 7));
     assert_ne!(print, schedule(3, Some(4), false, 101, 7));
     assert_ne!(print, schedule(3, Some(4), false, 100, 8));
-    // It is saved, so it must never change either.
+    // The fingerprint is saved, so it must never change.
     assert_eq!(print.to_string(), "1216eb268a3ef8d2e6c5c29a4a86a39b");
 }
 
 #[test]
-fn a_run_can_be_extended_after_its_end() {
+fn run_can_be_extended_after_its_end() {
     let schedule = |epochs| {
         let sampler = Arc::new(Shuffle::new(10, 1).unwrap());
         Arc::new(Schedule::new(epochs, vec![phase(0, sampler, Some(4), false)]).unwrap())
@@ -221,7 +222,7 @@ fn a_run_can_be_extended_after_its_end() {
 }
 
 #[test]
-fn a_million_epochs_are_described_without_an_order() {
+fn million_epochs_are_described_without_an_order() {
     let sampler = Arc::new(Shuffle::new(1 << 40, 1).unwrap());
     let schedule = Arc::new(Schedule::new(1_000_000, vec![phase(0, sampler, Some(256), true)]).unwrap());
     let run = Run::new(schedule, Deal::Torch, 64, Rank(3)).unwrap();
@@ -230,7 +231,7 @@ fn a_million_epochs_are_described_without_an_order() {
 }
 
 #[test]
-fn once_per_epoch_is_what_it_says() {
+fn once_per_epoch_needs_one_rank_and_distinct_samples() {
     let once = |phases: Vec<Phase>, world_size| {
         let schedule = Arc::new(Schedule::new(1, phases).unwrap());
         Run::new(schedule, Deal::Torch, world_size, Rank(0)).unwrap().is_once_per_epoch()
@@ -245,7 +246,7 @@ fn once_per_epoch_is_what_it_says() {
     assert!(!once(vec![half], 1));
 }
 
-/// Counts how often an order is computed.
+/// A sampler that counts its computed orders.
 #[derive(Debug)]
 struct Counted(Sequential, std::sync::atomic::AtomicU64);
 
@@ -272,7 +273,7 @@ impl Sampler for Counted {
     }
 }
 
-/// The fault that this guards: to find that a sample is in no pass at all, the orders of all passes were computed.
+/// Guards against computing the orders of all passes for a sample that no pass reads.
 #[test]
 // semantics: ID-5
 fn next_use_within_a_bound_computes_no_order_beyond_it() {
@@ -284,8 +285,8 @@ fn next_use_within_a_bound_computes_no_order_beyond_it() {
         assert_eq!(run.next_use_within(key(50), Tick(0), Tick(last)), None);
     }
     assert!(sampler.1.load(std::sync::atomic::Ordering::Relaxed) <= 6);
-    // Sample 10 is in every second pass: the last one of the second.
+    // Every second pass has sample 10, as its last one.
     assert_eq!(run.next_use_within(key(10), Tick(0), Tick(18)), None);
     assert_eq!(run.next_use_within(key(10), Tick(0), Tick(19)), Some(Tick(19)));
-    assert_eq!(run.next_use_from(key(10), Tick(0)), Some(Tick(19)));
+    assert_eq!(run.next_use_within(key(10), Tick(0), Tick(u64::MAX)), Some(Tick(19)));
 }

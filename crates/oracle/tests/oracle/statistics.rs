@@ -1,11 +1,12 @@
-//! Whether the orders are as random as they claim. All seeds are fixed, so a pass is a pass for ever.
+//! Statistical tests of the orders. All seeds are fixed, so the results never change.
 
 use foreread_oracle::{Feistel, Sampler, Shuffle, Weighted};
 use foreread_types::SampleId;
 
 use crate::ids;
 
-/// Chi-square of counts that should all be equal, as its distance from the mean in standard deviations.
+/// Chi-square of counts with equal expectations, as its distance from the mean in standard
+/// deviations.
 fn sigmas(counts: &[u64], constraints: usize) -> f64 {
     let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
     let chi: f64 = counts.iter().map(|&count| (count as f64 - expected).powi(2) / expected).sum();
@@ -13,9 +14,10 @@ fn sigmas(counts: &[u64], constraints: usize) -> f64 {
     (chi - freedom) / (2.0 * freedom).sqrt()
 }
 
-/// Every sample is equally likely at every position, at sizes that are squares, primes, powers and in between.
+/// Every sample is equally likely at every position, at sizes that are squares, primes, powers and
+/// others.
 #[test]
-fn feistel_puts_every_sample_anywhere() {
+fn feistel_positions_are_uniform() {
     for samples in [2u64, 3, 4, 5, 7, 10, 12, 16, 25, 37, 64] {
         let mut counts = vec![0; (samples * samples) as usize];
         for seed in 0..200 * samples {
@@ -30,9 +32,9 @@ fn feistel_puts_every_sample_anywhere() {
     }
 }
 
-/// Odd and even permutations alike among them.
+/// Odd and even permutations are equally likely.
 #[test]
-fn feistel_reaches_all_permutations_alike() {
+fn feistel_permutations_are_uniform() {
     for samples in [3u64, 4, 5, 6, 7] {
         let permutations: u64 = (1..=samples).product();
         let mut counts = std::collections::BTreeMap::new();
@@ -46,10 +48,11 @@ fn feistel_reaches_all_permutations_alike() {
 }
 
 #[test]
-fn feistel_keeps_no_neighbours_together() {
+fn feistel_distances_of_neighbours_are_uniform() {
     for samples in [11u64, 30, 100] {
         let n = samples as usize;
-        // How far apart, going round, two neighbours end up: each distance but 0 is as likely.
+        // The cyclic distance of two neighbours after the shuffle: all distances except 0 are
+        // equally likely.
         let mut counts = vec![0; n - 1];
         for seed in 0..3000 {
             let all = ids(&Feistel::new(samples, seed).unwrap().order(2).unwrap());
@@ -85,7 +88,7 @@ fn feistel_pairs_are_uniform_at_large_sizes() {
 }
 
 #[test]
-fn shuffle_puts_every_sample_anywhere() {
+fn shuffle_positions_are_uniform() {
     let mut counts = vec![0; 400];
     for seed in 0..4000 {
         for (position, id) in ids(&Shuffle::new(20, seed).unwrap().order(1).unwrap()).into_iter().enumerate()

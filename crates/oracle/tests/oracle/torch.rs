@@ -8,24 +8,25 @@ use foreread_types::Rank;
 use crate::{ids, read};
 
 #[test]
-fn randperm_vectors() {
+fn randperm_equals_its_vectors() {
     assert_eq!(ids(&Torch::new(10, 0).unwrap().order(0).unwrap()), [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]);
     let expected = [41615, 23657, 92717, 16389, 28607, 45432, 45737, 59262, 69052, 23840];
     assert_eq!(ids(&Torch::new(100_000, 7).unwrap().order(0).unwrap())[..10], expected);
 }
 
 #[test]
-fn only_the_low_half_of_seed_plus_epoch_counts() {
+fn seed_plus_epoch_counts_modulo_2_to_32() {
     let order = |seed, epoch| ids(&Torch::new(1000, seed).unwrap().order(epoch).unwrap());
     assert_eq!(order((1 << 40) + 7, 0), order(7, 0));
     assert_eq!(order(3, 4), order(7, 0));
     assert_eq!(order(u64::MAX, 8), order(7, 0));
 }
 
-/// Every line of `torch_reference.txt`, which PyTorch wrote: one sample and fewer samples than ranks among them.
+/// Every line of `torch_reference.txt`, which PyTorch wrote. The cases include one sample, and
+/// fewer samples than ranks.
 #[test]
 // semantics: ORDER-2
-fn distributed_and_batch_samplers_read_the_same() {
+fn torch_order_equals_distributed_and_batch_samplers() {
     let mut cases = 0;
     for line in include_str!("torch_reference.txt").lines() {
         let fields: Vec<u64> = line.split_whitespace().map(|field| field.parse().unwrap()).collect();

@@ -1,9 +1,9 @@
-"""Writes what PyTorch's DistributedSampler and BatchSampler read, for tests/oracle/torch.rs.
+"""Writes the ids that PyTorch's DistributedSampler and BatchSampler read, for tests/oracle/torch.rs.
 
     python3 torch_reference.py CASES MOST_SAMPLES > torch_reference.txt
 
-One case a line: samples, seed, epoch, shuffle, world size, rank, drop_last, batch size (0: none), the rank's ids.
-The stored file was made with PyTorch 1.13 and the arguments 60 60.
+One case per line: samples, seed, epoch, shuffle, world size, rank, drop_last, batch size (0: none),
+and the rank's ids. The stored file was made with PyTorch 1.13 and the arguments 60 60.
 """
 import random
 import sys

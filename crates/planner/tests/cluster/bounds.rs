@@ -1,4 +1,4 @@
-//! The floor is reached, and no room exceeded, at every size.
+//! The lower bound is reached, and no capacity exceeded, at every size.
 
 use foreread_oracle::{Deal, Run, Sequential, Shuffle};
 use foreread_planner::{Cluster, Level, MAX_LEVELS, Ranks, Store, plan_cluster};
@@ -9,7 +9,7 @@ use crate::{equal, key, replay, run, train};
 
 #[test]
 // semantics: PLAN-3
-fn origin_bytes_are_at_the_floor_at_every_size() {
+fn origin_bytes_are_at_the_lower_bound_at_every_size() {
     const BYTES: u64 = 1000;
     for world_size in [1u32, 4, 16, 64, 1024] {
         let samples = (40 * u64::from(world_size)).max(4000);
@@ -24,7 +24,8 @@ fn origin_bytes_are_at_the_floor_at_every_size() {
                 assert!(plan.floor_is_exact());
                 assert!(plan.origin_bytes() >= plan.floor(), "{what}");
                 assert!(plan.origin_bytes() <= plan.floor() / 100 * 101, "{what}");
-                // Nothing repeats but padding, so the replay is cheap enough for the middle of the grid.
+                // Only padding repeats samples, so the replay is cheap enough for the middle of the
+                // grid.
                 if epochs > 10 && world_size > 64 && percent != 50 {
                     continue;
                 }
@@ -41,7 +42,8 @@ fn origin_bytes_are_at_the_floor_at_every_size() {
 prop_compose! {
     fn clusters()(
         shapes in prop::collection::vec(
-            prop::collection::vec((0u64..12_000, 0u64..20, prop_oneof![Just(1u64), Just(64)]), 0..=MAX_LEVELS), 1..6),
+            prop::collection::vec(
+                (0u64..12_000, 0u64..20, prop_oneof![Just(1u64), Just(64)]), 0..=MAX_LEVELS), 1..6),
         per_store in 1u32..4,
         network in 0u64..2_000_000,
     ) -> (Cluster, u32) {
@@ -63,7 +65,7 @@ proptest! {
 
     #[test]
     // semantics: PLAN-1, PLAN-2, PLAN-3
-    fn nothing_exceeds_its_room_and_the_prediction_is_what_is_read(
+    fn capacity_is_kept_and_predictions_equal_reads(
         (cluster, ranks) in clusters(),
         lengths in prop::collection::vec(1u64..900, 1..120),
         test in (0u64..20, 1u64..300),
@@ -85,10 +87,12 @@ proptest! {
         prop_assert!(plan.origin_bytes() >= plan.floor());
         prop_assert_eq!((replayed.uses, replayed.bytes), (plan.uses().samples, plan.uses().bytes));
 
-        // Every rank has the same plan, with the second copies of its own store, which are what the plan says of it.
+        // Every rank has the same plan, with the second copies of its own store. They equal the
+        // plan's figures.
         let mut full = vec![[(0u64, 0u64, 0u64); MAX_LEVELS]; cluster.stores.len()];
         for (at, store) in cluster.stores.iter().enumerate() {
-            let rank = (0..ranks).map(Rank).find(|&rank| cluster.store_of(rank).unwrap().id == store.id).unwrap();
+            let uses = |&rank: &Rank| cluster.store_of(rank).unwrap().id == store.id;
+            let rank = (0..ranks).map(Rank).find(uses).unwrap();
             let run = Run::new(run.schedule().clone(), Deal::Torch, ranks, rank).unwrap();
             let own = plan_cluster(&run, &sizes, &cluster).unwrap();
             prop_assert_eq!(own.fingerprint(), plan.fingerprint());
@@ -104,12 +108,13 @@ proptest! {
                 }
             }
             for (index, level) in store.levels.iter().enumerate() {
-                let said = &own.stores()[at].levels[index];
-                prop_assert_eq!((said.samples, said.bytes, said.footprint), full[at][index]);
-                prop_assert!(said.footprint <= level.capacity);
+                let planned = &own.stores()[at].levels[index];
+                prop_assert_eq!((planned.samples, planned.bytes, planned.footprint), full[at][index]);
+                prop_assert!(planned.footprint <= level.capacity);
             }
         }
-        // What nobody owns, though it is used again, fits nowhere; and there are second copies only where that is nothing.
+        // A sample that is used again but has no owner fits nowhere. Second copies exist only if
+        // there is no such sample.
         let copies: u64 = plan.stores().iter().map(|store| store.copies.samples).sum();
         for (dataset, sizes) in sizes.iter().enumerate().filter(|_| epochs > 1) {
             for id in (0..sizes.len()).filter(|&id| plan.owner(key(dataset, id)).is_none()) {

@@ -1,4 +1,4 @@
-//! What caches hold at the start of a run stays where it is, and is not read again.
+//! Samples that caches hold at the start of a run stay in place and are not read again.
 
 use foreread_oracle::Shuffle;
 use foreread_planner::{Held, LevelIndex, plan_cluster};
@@ -10,7 +10,7 @@ use crate::{key, run, stores, train};
 proptest! {
     #[test]
     // semantics: RANK-37
-    fn it_stays_and_the_rest_is_placed_around_it(
+    fn held_samples_stay_and_others_are_placed_around_them(
         (samples, world_size, percent) in (50u64..400, 1u32..6, 0u64..150),
         found in prop::collection::vec((0u64..500, 0usize..8, 0u8..2), 0..200),
     ) {
@@ -25,12 +25,13 @@ proptest! {
         cluster.held = held;
         let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         let cold = plan_cluster(&run, &sizes, &cold).unwrap();
-        // Until a level is full, everything is where it was found.
+        // Until a level is full, every sample is where it was found.
         let (mut seen, mut kept) = (std::collections::BTreeMap::new(), 0);
         found.iter().for_each(|&(id, store, level)| { seen.entry(id).or_insert((store, level)); });
         let mut left = vec![[room, room]; world_size as usize];
         for (&id, &(store, level)) in &seen {
-            let Some(room) = left.get_mut(store).map(|levels| &mut levels[usize::from(level)]) else { continue };
+            let Some(levels) = left.get_mut(store) else { continue };
+            let room = &mut levels[usize::from(level)];
             if id < samples && *room >= BYTES {
                 *room -= BYTES;
                 kept += BYTES;
@@ -38,7 +39,7 @@ proptest! {
                 prop_assert_eq!((owner.store, owner.level.0), (store, level));
             }
         }
-        // As much is kept as from a cold start, and what was found is not read.
+        // As much is kept as from a cold start, and found samples are not read.
         prop_assert_eq!(plan.origin_bytes(), cold.origin_bytes() - kept);
         for store in plan.stores() {
             for level in &store.levels {

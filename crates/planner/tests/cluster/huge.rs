@@ -8,7 +8,7 @@ use crate::{equal, key, run, train};
 
 #[test]
 // semantics: PLAN-6
-fn a_thousand_million_samples_take_no_memory() {
+fn billion_samples_take_no_memory() {
     let (samples, ranks) = (1_000_000_000u64, 1024u32);
     let run = run(vec![train(Feistel::new(samples, 8).unwrap(), 256)], 90, ranks);
     let sizes = [Sizes::uniform(samples, 100_000)];
@@ -20,7 +20,7 @@ fn a_thousand_million_samples_take_no_memory() {
         assert!(plan.owners().memory() < 1 << 20, "{}", plan.owners().memory());
         assert!(plan.origin_bytes() >= plan.floor());
         assert!(plan.origin_bytes() as f64 <= plan.floor() as f64 * 1.01);
-        // A sample of the ids, as the first pass reads them.
+        // A sample of the ids, in the order of the first pass.
         let first = run.stream(&run.pass(0).unwrap()).unwrap();
         let (mut kept, mut at_home) = (0, 0);
         for nth in 0..10_000u64 {
@@ -36,7 +36,7 @@ fn a_thousand_million_samples_take_no_memory() {
         assert!((kept as f64 / 10_000.0 - expected).abs() < 0.02, "{percent} %: {kept}");
         let epochs = plan.predict(&run, &cluster).unwrap();
         assert_eq!(epochs.len(), 90);
-        // The room that is left holds the first samples a second time.
+        // The remaining space holds the first samples a second time.
         let last = plan.copies().level(key(0, samples / u64::from(ranks) - 10));
         assert_eq!((last.is_some(), plan.copies().memory() < 100), (percent == 200, true));
         assert_eq!(plan.copies().level(key(0, samples / u64::from(ranks) + 1)), None);

@@ -1,4 +1,4 @@
-//! Dealing by ownership: the same global batches, equal shares, nearly all samples at home.
+//! Dealing by ownership: the same global batches, equal shares, and nearly all samples local.
 
 use foreread_oracle::{Deal, Run, Shuffle};
 use foreread_planner::{Cluster, Level, Locality, Ranks, Store, plan_cluster};
@@ -77,7 +77,7 @@ proptest! {
         for step in (0..pass.batches).rev() {
             let (start, end) = (step * batch, ((step + 1) * batch).min(pass.samples));
             let (mut expected, mut found) = (Vec::new(), Vec::new());
-            let mut wandered = 0;
+            let mut remote = 0;
             for rank in 0..ranks {
                 let stream = all.of_rank(Rank(rank)).unwrap();
                 expected.extend((start..end).map(|index| stream.at(index)));
@@ -85,12 +85,12 @@ proptest! {
                 prop_assert_eq!(out.len() as u64, end - start);
                 let at_once = locality.step(step).filter(|(of, _)| *of == Rank(rank)).map(|(_, id)| id);
                 prop_assert_eq!(&out, &at_once.collect::<Vec<_>>());
-                wandered += out.iter().filter(|id| {
+                remote += out.iter().filter(|id| {
                     plan.owner(key(0, id.0)).is_some_and(|owner| owner.store != (rank / per_store) as usize)
                 }).count() as u64;
                 found.append(&mut out);
             }
-            // Only what exceeds its owner's share is elsewhere.
+            // Only samples beyond their owner's share are elsewhere.
             let share = (end - start) * u64::from(per_store);
             let over: u64 = (0..rooms.len()).map(|store| {
                 let owned = expected.iter().filter(|id| {
@@ -98,7 +98,7 @@ proptest! {
                 });
                 (owned.count() as u64).saturating_sub(share)
             }).sum();
-            prop_assert_eq!(wandered, over);
+            prop_assert_eq!(remote, over);
             expected.sort_unstable();
             found.sort_unstable();
             prop_assert_eq!(found, expected);
@@ -107,7 +107,7 @@ proptest! {
 }
 
 #[test]
-fn a_pass_without_batches_cannot_be_dealt_step_by_step() {
+fn pass_without_batch_size_is_an_error() {
     let mut phase = train(Shuffle::new(10, 1).unwrap(), 1);
     phase.batch_size = None;
     let run = run(vec![phase], 2, 2);

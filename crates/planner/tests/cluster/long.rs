@@ -16,15 +16,16 @@ fn local(plan: &ClusterPlan) -> u64 {
     plan.stores().iter().map(|store| store.local.samples).sum::<u64>() * 1000 / plan.uses().samples
 }
 
-/// From 2^26 uses on, nothing was copied, and three quarters of all uses crossed the network for the whole run.
+/// Guards against plans without copies from 2^26 uses on: three quarters of all uses crossed the
+/// network.
 #[test]
 // semantics: PLAN-5
-fn long_runs_make_second_copies_where_all_fits() {
+fn long_runs_make_second_copies_if_all_fits() {
     let shares = [60_900, 61_100].map(|epochs| local(&plan(1100, epochs, 4, 100_000_000)));
     assert_eq!(shares, [999, 999]);
 }
 
-/// ImageNet on eight ranks, each of which has room for half of it.
+/// ImageNet on eight ranks, each with space for half of it.
 #[test]
 // semantics: PLAN-5
 fn long_runs_of_many_samples_make_second_copies() {

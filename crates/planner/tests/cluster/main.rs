@@ -1,5 +1,5 @@
-//! Plans for clusters, against the ranks' own streams.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Tests of plans for clusters, against the ranks' own streams.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bounds;
 mod held;
@@ -26,12 +26,12 @@ fn run(phases: Vec<Phase>, epochs: u64, world_size: u32) -> Run {
     Run::new(schedule, Deal::Torch, world_size, Rank(0)).unwrap()
 }
 
-/// One store a rank, each with a memory of this many bytes.
+/// One store per rank, each with a memory of `capacity` bytes.
 fn equal(world_size: u32, capacity: u64) -> Cluster {
     stores((0..world_size).map(|_| vec![capacity]).collect())
 }
 
-/// One store a rank, each with levels of so many bytes.
+/// One store per rank, each with levels of these bytes.
 fn stores(levels: Vec<Vec<u64>>) -> Cluster {
     let stores = (0..).zip(levels).map(|(id, levels)| {
         let levels = levels.into_iter().map(|room| Level::new("", room, Footprint::EXACT)).collect();
@@ -44,13 +44,13 @@ fn key(dataset: usize, id: u64) -> SampleKey {
     SampleKey::new(DatasetId(dataset as u32), SampleId(id))
 }
 
-/// What all ranks read under a plan's owners, replayed use by use from their streams.
+/// The reads of all ranks under a plan's owners, replayed use by use from their streams.
 #[derive(Debug, Default, PartialEq)]
 struct Replayed {
     uses: u64,
     bytes: u64,
     origin_bytes: u64,
-    /// Uses after the first epoch: all, and those that the origin serves.
+    /// Uses after the first epoch: all of them, and those that the origin serves.
     steady: u64,
     steady_origin: u64,
     /// Uses by the owner's own ranks.
@@ -77,7 +77,7 @@ fn replay(run: &Run, sizes: &[Sizes], cluster: &Cluster, plan: &ClusterPlan) -> 
     replayed
 }
 
-/// Hands over what all ranks read, but for padding.
+/// Calls `each` for the reads of all ranks, without padding.
 fn each_use(run: &Run, mut each: impl FnMut(&Pass, Rank, SampleId)) {
     for pass in run.passes() {
         let all = run.stream(&pass).unwrap();

@@ -1,4 +1,4 @@
-//! Who owns what: as much as fits is kept, at first readers as long as these have room.
+//! Ownership: as much as fits is kept, at first readers as long as they have space.
 
 use foreread_oracle::{Run, Shuffle};
 use foreread_planner::{Cluster, plan_cluster};
@@ -16,7 +16,7 @@ fn first_readers(run: &Run, cluster: &Cluster, samples: u64) -> Vec<usize> {
     first.into_iter().map(Option::unwrap).collect()
 }
 
-/// The most bytes that lie in these rooms under any assignment.
+/// The most bytes that fit in these capacities under any assignment.
 fn most_kept(lengths: &[u64], rooms: &mut [u64]) -> u64 {
     let Some((&bytes, lengths)) = lengths.split_first() else { return 0 };
     let mut most = most_kept(lengths, rooms);
@@ -35,7 +35,7 @@ proptest! {
 
     #[test]
     // semantics: PLAN-4
-    fn first_readers_own_what_they_have_room_for(
+    fn first_readers_own_the_samples_that_fit(
         samples in 1u64..300,
         rooms in prop::collection::vec(prop::collection::vec(0u64..60, 1..3), 2..6),
         epochs in 2u64..5,
@@ -44,7 +44,8 @@ proptest! {
         let (cluster, ranks) = (stores(rooms), 2 * 3 * 5);
         let per_store = ranks / cluster.stores.len() as u32;
         let cluster = Cluster { ranks: foreread_planner::Ranks::PerStore(per_store.max(1)), ..cluster };
-        let run = run(vec![train(Shuffle::new(samples, seed).unwrap(), 1)], epochs, per_store * cluster.stores.len() as u32);
+        let phases = vec![train(Shuffle::new(samples, seed).unwrap(), 1)];
+        let run = run(phases, epochs, per_store * cluster.stores.len() as u32);
         let sizes = [Sizes::uniform(samples, 1)];
         let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         let owners: Vec<_> = (0..samples).map(|id| plan.owner(key(0, id)).map(|owner| owner.store)).collect();
@@ -52,7 +53,8 @@ proptest! {
         let first = first_readers(&run, &cluster, samples);
         for (at, store) in cluster.stores.iter().enumerate() {
             let reads = first.iter().filter(|&&first| first == at).count() as u64;
-            let own = first.iter().zip(&owners).filter(|&(&first, &owner)| first == at && owner == Some(at)).count();
+            let own = first.iter().zip(&owners);
+            let own = own.filter(|&(&first, &owner)| first == at && owner == Some(at)).count();
             prop_assert_eq!(own as u64, reads.min(store.capacity()));
         }
     }
@@ -61,16 +63,17 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Where samples differ the greedy choice may leave a hole that another would fill: by bytes, less than a sample a
-    /// store.
+    /// If samples differ, the greedy choice may leave a gap that another choice would fill: less
+    /// than one sample per store.
     #[test]
-    fn samples_of_all_lengths_fill_the_rooms(
+    fn samples_of_all_lengths_fill_the_stores(
         lengths in prop::collection::vec(1u64..100, 1..7),
         rooms in prop::collection::vec(0u64..200, 2..4),
         seed in any::<u64>(),
     ) {
         let cluster = stores(rooms.iter().map(|&room| vec![room]).collect());
-        let run = run(vec![train(Shuffle::new(lengths.len() as u64, seed).unwrap(), 1)], 6, rooms.len() as u32);
+        let phases = vec![train(Shuffle::new(lengths.len() as u64, seed).unwrap(), 1)];
+        let run = run(phases, 6, rooms.len() as u32);
         let sizes = [Sizes::table(&lengths)];
         let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         let kept: u64 = (0..lengths.len() as u64)
@@ -83,7 +86,7 @@ proptest! {
 
 #[test]
 fn small_store_keeps_the_most_worth_of_its_first_reads() {
-    // Requests are what the origin takes time for, so short samples save the most for their room.
+    // Requests dominate the origin's time, so short samples save the most per byte.
     let lengths: Vec<u64> = (0..400).map(|id| if id % 2 == 0 { 10 } else { 30 }).collect();
     let cluster = stores(vec![vec![600], vec![600], vec![600], vec![600]]);
     let run = run(vec![train(Shuffle::new(400, 3).unwrap(), 1)], 5, 4);

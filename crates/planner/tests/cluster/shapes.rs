@@ -1,4 +1,4 @@
-//! Uneven clusters, shared nodes, second copies, predictions, and what is refused.
+//! Tests of uneven clusters, shared nodes, second copies, predictions and invalid inputs.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
 use crate::{equal, key, replay, run, stores, train};
 
 #[test]
-fn a_poor_nodes_samples_go_to_the_others() {
-    // The third node has no disk and little memory, the fourth nothing.
+fn samples_of_a_small_node_go_to_others() {
+    // The third node has no disk and little memory, the fourth has neither.
     let cluster = stores(vec![vec![200, 400], vec![200, 400], vec![50], vec![]]);
     let run = run(vec![train(Shuffle::new(1000, 2).unwrap(), 5)], 20, 4);
     let sizes = [Sizes::uniform(1000, 1)];
@@ -35,14 +35,15 @@ fn ranks_of_a_node_share_its_tiers() {
     assert_eq!(plan.stores().iter().map(|store| store.ranks).collect::<Vec<_>>(), [4, 2]);
     let found = replay(&run, &sizes, &cluster, &plan);
     assert_eq!(found.origin_bytes, 1000);
-    // Half of the samples lie with two thirds of the ranks, and half with one third.
+    // Half of the samples are local to two thirds of the ranks, and half to one third.
     let local = found.local as f64 / found.uses as f64;
     assert!((0.48..0.54).contains(&local), "{local}");
     let forecast = plan.stores().iter().map(|store| store.local.samples).sum::<u64>();
     assert!(forecast.abs_diff(found.local) < found.uses / 50, "{forecast}, replayed {}", found.local);
 }
 
-/// Plays the runs of all ranks: local uses, of second copies from the second use in a store on.
+/// Replays the runs of all ranks. Counts local uses, including those of second copies from the
+/// second use in a store on.
 fn local_uses(samples: u64, epochs: u64, cluster: &Cluster) -> u64 {
     let ranks = cluster.stores.len() as u32;
     let sizes = [Sizes::uniform(samples, 1)];
@@ -76,7 +77,7 @@ fn local_uses(samples: u64, epochs: u64, cluster: &Cluster) -> u64 {
         }
         local += of_rank;
         forecast += store.local.samples;
-        // As many copies as the other ranks expect to be there.
+        // As many copies as other ranks expect.
         let other = Run::new(run.schedule().clone(), Deal::Torch, ranks, Rank((rank + 1) % ranks)).unwrap();
         let other = plan_cluster(&other, &sizes, cluster).unwrap();
         let expected = other.stores()[rank as usize].copies.samples;
@@ -89,10 +90,10 @@ fn local_uses(samples: u64, epochs: u64, cluster: &Cluster) -> u64 {
 
 #[test]
 // semantics: PLAN-1
-fn spare_room_takes_second_copies_until_it_is_full() {
+fn free_space_takes_second_copies_until_it_is_full() {
     let (samples, epochs) = (3000u64, 12);
     for (ranks, each, expected) in [
-        // All but the first use of each copy.
+        // All uses except the first of each copy.
         (2, 3000, 0.90..0.93),
         (3, 3000, 0.82..0.85),
         (3, 1500, 0.48..0.54),
@@ -104,21 +105,21 @@ fn spare_room_takes_second_copies_until_it_is_full() {
     }
 }
 
-/// A copy of what is read early serves more uses than a copy of what happens to have a low number.
+/// Copies of samples that are read early serve more uses than copies of low sample numbers.
 #[test]
 // semantics: PLAN-5
-fn second_copies_are_of_what_a_store_reads_first() {
+fn second_copies_are_the_samples_that_a_store_reads_first() {
     let (samples, epochs, ranks) = (4000u64, 20, 16u32);
     let share = |each| local_uses(samples, epochs, &equal(ranks, each)) as f64 / (samples * epochs) as f64;
-    // Each of the 500 copies is used 18 / 16 times more. Any others would be used 19 / 16 times, less the first one
-    // where there is one: 0.48 times.
+    // Each of the 500 copies is used 18 / 16 times more. Any other copy would be used 19 / 16
+    // times, minus a possible first use: 0.48 times.
     let gained = (share(750) - share(250)) * (samples * epochs) as f64 / (500.0 * f64::from(ranks));
     assert!((1.05..1.15).contains(&gained), "{gained} uses a copy");
 }
 
 #[test]
-fn the_same_reader_every_epoch_owns_its_samples() {
-    // A validation set is dealt alike every epoch, so all of its uses are local.
+fn constant_readers_own_their_samples() {
+    // A validation set is dealt the same way in every epoch, so all of its uses are local.
     let mut validation = train(Sequential::new(90).unwrap(), 5);
     validation.dataset = DatasetId(1);
     let run = run(vec![train(Shuffle::new(300, 2).unwrap(), 5), validation], 5, 3);
@@ -138,7 +139,7 @@ fn the_same_reader_every_epoch_owns_its_samples() {
 
 #[test]
 // semantics: PLAN-9
-fn predictions_add_up_and_name_what_limits() {
+fn predictions_add_up_and_name_the_limit() {
     const MB: u64 = 1_000_000;
     let (samples, ranks, epochs) = (4000u64, 4u32, 3u64);
     let sizes = [Sizes::uniform(samples, 100_000)];
@@ -164,7 +165,7 @@ fn predictions_add_up_and_name_what_limits() {
         let delivered = levels + epoch.peers.samples + epoch.origin.samples;
         assert!(delivered.abs_diff(samples) <= 8, "{epoch:?}");
     }
-    // One thing after the other becomes the narrowest.
+    // One resource after the other becomes the narrowest.
     let limit = |change: &dyn Fn(&mut Cluster)| {
         let mut slower = cluster.clone();
         change(&mut slower);
@@ -191,7 +192,7 @@ fn predictions_add_up_and_name_what_limits() {
 }
 
 #[test]
-fn one_rank_alone_predicts_as_its_plan() {
+fn cluster_of_one_rank_predicts_as_its_plan() {
     let sizes = [Sizes::uniform(1000, 100_000)];
     let run = run(vec![train(Shuffle::new(1000, 2).unwrap(), 32)], 4, 1);
     let levels = vec![
@@ -201,17 +202,16 @@ fn one_rank_alone_predicts_as_its_plan() {
     let mut cluster = Cluster::single(Store::new(StoreId(0), levels));
     cluster.origin.client_bytes_per_second = 10_000_000;
     let alone = foreread_planner::plan(&run, &sizes, &cluster).unwrap();
-    let together = plan_cluster(&run, &sizes, &cluster).unwrap();
-    assert_eq!(alone.origin_bytes(), together.origin_bytes());
-    assert_eq!(alone.floor(), together.floor());
-    let (alone, together) =
-        (predict(&alone, &run, &cluster).unwrap(), together.predict(&run, &cluster).unwrap());
-    for (alone, together) in alone.iter().zip(&together) {
+    let joint = plan_cluster(&run, &sizes, &cluster).unwrap();
+    assert_eq!(alone.origin_bytes(), joint.origin_bytes());
+    assert_eq!(alone.floor(), joint.floor());
+    let (alone, joint) = (predict(&alone, &run, &cluster).unwrap(), joint.predict(&run, &cluster).unwrap());
+    for (alone, joint) in alone.iter().zip(&joint) {
         assert_eq!(alone.limiting, Resource::OriginClient);
-        assert_eq!((alone.nanoseconds, alone.limiting), (together.nanoseconds, together.limiting));
+        assert_eq!((alone.nanoseconds, alone.limiting), (joint.nanoseconds, joint.limiting));
         assert_eq!(
             (alone.levels, alone.origin, alone.requests),
-            (together.levels, together.origin, together.requests)
+            (joint.levels, joint.origin, joint.requests)
         );
     }
     assert_eq!(alone[1].levels.map(|level| level.samples), [200, 300, 0]);
@@ -219,7 +219,7 @@ fn one_rank_alone_predicts_as_its_plan() {
 }
 
 #[test]
-fn clusters_that_make_no_sense_are_refused_by_name() {
+fn invalid_clusters_are_errors_that_name_the_field() {
     let run = run(vec![train(Shuffle::new(10, 2).unwrap(), 5)], 2, 4);
     let sizes = [Sizes::uniform(10, 1)];
     let refused = |change: &dyn Fn(&mut Cluster), kind, text: &str| {
@@ -228,11 +228,10 @@ fn clusters_that_make_no_sense_are_refused_by_name() {
         let error = plan_cluster(&run, &sizes, &cluster).unwrap_err();
         assert!(error.to_string().starts_with(text), "{error}");
         assert_eq!(error.kind(), kind);
-        assert_eq!(cluster.validate(4).unwrap_err(), error);
     };
     use PlanErrorKind::{Invalid, Mismatch};
     refused(&|cluster| cluster.ranks = Ranks::PerStore(0), Invalid, "ranks.per_store is 0");
-    refused(&|cluster| cluster.stores.truncate(3), Mismatch, "ranks gives rank 3 a store that is not there");
+    refused(&|cluster| cluster.stores.truncate(3), Mismatch, "ranks gives rank 3 an unknown store");
     refused(&|cluster| cluster.ranks = Ranks::Table(Arc::from([0, 1])), Mismatch, "ranks has 2 entries");
     refused(&|cluster| cluster.stores[2].id = StoreId(1), Invalid, "stores has two entries of id 1");
     refused(&|cluster| cluster.stores[1].levels[0].threads = 0, Invalid, "stores[1].levels[0].threads is 0");
@@ -247,7 +246,7 @@ fn clusters_that_make_no_sense_are_refused_by_name() {
 
 #[test]
 // semantics: PLAN-2
-fn equal_inputs_give_equal_plans_on_every_machine() {
+fn cluster_plans_are_equal_on_every_machine() {
     let lengths: Vec<u64> =
         (0..3000u64).map(|id| 1000 + id.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 9000).collect();
     let sizes = [Sizes::table(&lengths)];
@@ -255,7 +254,8 @@ fn equal_inputs_give_equal_plans_on_every_machine() {
         let run = run(vec![train(Shuffle::new(3000, 11).unwrap(), 5)], epochs, ranks);
         plan_cluster(&run, &sizes, &equal(ranks, each)).unwrap().fingerprint().to_string()
     };
-    // Changes of these are changes of what ranks of different releases agree on: then PLANNER_VERSION changes, too.
+    // A change of these values changes what ranks of different releases agree on. Then
+    // PLANNER_VERSION must change too.
     let found = [plan(4, 2_000_000, 9), plan(4, 6_000_000, 9), plan(300, 30_000, 9)];
     assert_eq!(
         (PLANNER_VERSION, found),

@@ -1,4 +1,4 @@
-//! What NoPFS's choice reads from the origin, and what one copy a cluster does: the tables of the literature.
+//! The origin reads of NoPFS's choice and of one copy per cluster: the tables of the literature.
 
 use foreread_oracle::{Run, Shuffle};
 use foreread_planner::plan_cluster;
@@ -8,8 +8,8 @@ use crate::{equal, replay, run, train};
 
 const SAMPLES: u64 = 20_000;
 
-/// Share of all uses that some cache serves, and that the rank's own serves, if each rank keeps what it uses most
-/// itself; of samples that it uses equally often, any, or those of the lowest ids.
+/// The share of all uses that some cache serves, and that the rank's own cache serves, if each rank
+/// keeps its most used samples. Ties are broken by chance, or by the lowest ids.
 fn nopfs(run: &Run, each: usize, by_chance: bool) -> (f64, f64) {
     let ranks = run.world_size();
     let mut counts = vec![vec![0u32; SAMPLES as usize]; ranks as usize];
@@ -46,8 +46,9 @@ fn near(found: f64, expected: f64, what: &str) {
 }
 
 #[test]
-fn one_copy_keeps_what_duplicates_lose() {
-    // Ranks, epochs, cache / dataset; NoPFS and one copy: uses that avoid the origin, and of these local ones.
+fn one_copy_avoids_more_origin_reads_than_duplicates() {
+    // Ranks, epochs, cache / dataset. Then for NoPFS and for one copy: uses that avoid the origin,
+    // and the local ones.
     for (ranks, epochs, percent, duplicates, one) in [
         (4, 90, 50, (0.476, 0.163), (0.500, 0.129)),
         (16, 90, 80, (0.612, 0.096), (0.800, 0.058)),
@@ -68,20 +69,21 @@ fn one_copy_keeps_what_duplicates_lose() {
 }
 
 #[test]
-fn duplicates_go_to_the_origin_where_one_copy_does_not() {
+fn duplicates_read_the_origin_if_one_copy_does_not() {
     for (ranks, epochs, percent, duplicates) in
         [(8, 90, 100, 0.252), (64, 10, 100, 0.438), (64, 10, 200, 0.382), (64, 90, 120, 0.271)]
     {
         let run = run(vec![train(Shuffle::new(SAMPLES, 4).unwrap(), 10)], epochs, ranks);
         let each = SAMPLES * percent / 100 / u64::from(ranks);
         let what = format!("{ranks} ranks, {epochs} epochs, {percent} %");
-        // The released code's own figures, which are lower than what its rule alone does, by one to six points here.
+        // The figures of the released code, which are lower than those of its rule alone, by one to
+        // six points here.
         let (avoids, _) = nopfs(&run, each as usize, false);
         assert!(1.0 - avoids > duplicates, "{what}: {:.4}, reported {duplicates}", 1.0 - avoids);
         let (sizes, cluster) = ([Sizes::uniform(SAMPLES, 1)], equal(ranks, each));
         let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         let found = replay(&run, &sizes, &cluster, &plan);
-        // Places are whole samples: half a sample a rank may be lost.
+        // Places are whole samples, so half a sample per rank may be lost.
         let lost = f64::from(ranks) / SAMPLES as f64;
         assert!(found.steady_origin as f64 / found.steady as f64 <= lost, "{what}: {found:?}");
     }

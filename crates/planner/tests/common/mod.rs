@@ -1,4 +1,4 @@
-//! Short ways to build runs, clusters and streams.
+//! Helpers that build runs, clusters and streams.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub fn cluster(levels: Vec<Level>) -> Cluster {
     Cluster::single(Store::new(StoreId(0), levels))
 }
 
-/// All that a run reads, with the datasets' ids one behind the other.
+/// All reads of a run, with the datasets' ids numbered consecutively.
 pub fn stream(run: &Run, samples: &[u64]) -> Vec<SampleId> {
     let mut all = Vec::new();
     for pass in run.passes() {

@@ -1,7 +1,7 @@
-"""foreread: a data loader for machine-learning training that knows the future.
+"""foreread: a data loader for machine-learning training that knows the order of reads.
 
-The order in which a run reads its samples is drawn from a seed, so it is known before the run starts. foreread computes
-it, decides from it where every sample is kept, and has each in memory before the trainer asks.
+A seed defines the order in which a run reads its samples, so it is known before the run starts. foreread computes
+the order, plans where to cache every sample, and reads each into memory before the trainer requests it.
 
 >>> import foreread
 >>> with foreread.Loader("s3://bucket/train", batch_size=64, epochs=90, seed=0) as loader:  # doctest: +SKIP
@@ -78,5 +78,5 @@ __all__ = [
 
 __version__ = _native.__version__
 
-# Threads of a loader that is still open must not outlive what the interpreter tears down.
+# Threads of an open loader must not outlive the interpreter.
 _atexit.register(_native.close_all, 5.0)

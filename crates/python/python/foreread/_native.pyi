@@ -1,4 +1,4 @@
-"""The native half of foreread."""
+"""The native module of foreread."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -38,7 +38,7 @@ __all__ = [
 __version__: str
 
 MOST_EPOCHS: int
-"""As many epochs as anybody trains for; a run that is not told is planned for them."""
+"""The number of epochs that a run without `epochs` is planned for."""
 
 @final
 class Field:
@@ -46,67 +46,67 @@ class Field:
 
     @property
     def name(self) -> str:
-        """What the member's name ends in, in lower case: jpg, cls, seg.png."""
+        """The end of the member's name, in lower case: jpg, cls, seg.png."""
     @property
     def id(self) -> int:
-        """The number of the sample that it is of."""
+        """The id of its sample."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
-        """To another process go the bytes alone, as bytes."""
+        """Pickles the bytes only, as bytes."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class Sample:
-    """One sample of a batch: a read-only buffer of its bytes, with its number, label and name."""
+    """One sample of a batch: a read-only buffer of its bytes, with its id, label and name."""
 
     @property
     def id(self) -> int:
-        """The sample's number in its catalog."""
+        """The sample's id in its catalog."""
     @property
     def label(self) -> int | None:
-        """The number of its class, as ImageFolder counts them; None where its path has no directory, and in shards."""
+        """The index of its class in the order of ImageFolder; None without a directory in its path, and in shards."""
     @property
     def label_name(self) -> str | None:
         """The name of its class: the first directory of its path."""
     @property
     def key(self) -> str | None:
-        """What its shard calls it (WebDataset's __key__, a zip member's name); None for files and records."""
+        """Its name in its shard (WebDataset's __key__, a zip member's name); None for files and records."""
     @property
     def path(self) -> str:
-        """Its path below the dataset's URL; of a packed one its shard, and behind a slash its name there."""
+        """Its path below the dataset's URL. The path of a packed sample is its shard's, a slash, and its name there."""
     def fields(self) -> list[str]:
-        """The names of a WebDataset sample's parts, in their order; none of any other."""
+        """The names of a WebDataset sample's parts, in order; empty for other samples."""
     def field(self, name: str) -> Field:
-        """The part of a WebDataset sample that is called `name`, without a copy. KeyError if it has none."""
+        """The part `name` of a WebDataset sample, without a copy. Raises KeyError if there is none."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
-        """To another process go the bytes alone, as bytes."""
+        """Pickles the bytes only, as bytes."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class Batch:
-    """The samples of one step, in the order that the seed says."""
+    """The samples of one step, in the order that the seed defines."""
 
     @property
     def epoch(self) -> int:
-        """The epoch that the batch belongs to, from 0."""
+        """The batch's epoch, from 0."""
     @property
     def phase(self) -> str:
         """'train' or 'validation'."""
     @property
     def index(self) -> int:
-        """The batch's number within its pass, from 0."""
+        """The batch's index within its pass, from 0."""
     @property
     def ids(self) -> list[int]:
-        """The samples' numbers in their catalog, in order."""
+        """The samples' ids in their catalog, in order."""
     @property
     def labels(self) -> list[int | None]:
-        """The samples' classes by number, in order; None where a sample has none."""
+        """The samples' class indices, in order; None for a sample without a class."""
     @property
     def bytes(self) -> int:
-        """The samples' lengths together, in bytes."""
+        """The total length of the samples, in bytes."""
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Sample]: ...
     @overload
@@ -116,7 +116,7 @@ class Batch:
 
 @final
 class Loader:
-    """Batches of a dataset's samples, read ahead of time in an order that a seed says."""
+    """Batches of a dataset's samples, read ahead in the order that a seed defines."""
 
     def __new__(
         cls,
@@ -146,7 +146,7 @@ class Loader:
     def __iter__(self) -> Self: ...
     def __next__(self) -> Batch: ...
     def try_next(self) -> Batch | None:
-        """The next batch if it is there; None if it has to be waited for, or the run is over."""
+        """The next batch if it is ready; None if it is not, or at the end of the run."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -154,142 +154,142 @@ class Loader:
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Closes; in haste where an exception has ended the block."""
+        """Closes the loader, with a short timeout if an exception ended the block."""
     def state(self) -> str:
-        """Where the run stands, as text: give it to `resume=` later, also with another world size or batch size."""
+        """The run's position as text, for `resume=`, also with another world size or batch size."""
     def watch(self) -> None:
-        """Brings the bar up to date: the batch that was taken last is done. Asking for another does that by itself."""
+        """Marks the last batch as done in the progress bar. Requesting another batch does this automatically."""
     def jump(self, state: str) -> None:
-        """Goes on where a state says. What has been read ahead is dropped, what the caches hold stays."""
+        """Continues at a state. Batches read ahead are dropped, caches stay."""
     def report(self) -> dict[str, Any]:
-        """What has been delivered and read so far, as the command's JSON report says it; also after close()."""
+        """The report so far, as the command's JSON report; also available after close()."""
     def stats(self) -> Stats:
-        """The run in a few figures. Rates and shares are those since the last call."""
+        """A summary of the run. Rates and shares cover the time since the last call."""
     def step_done(self) -> None:
-        """Says to rank 0 that this rank has completed the step of the batch that it took last."""
+        """Notifies rank 0 that this rank has completed the step of its last batch."""
     def leave(self, seconds: float = 600.0) -> dict[str, Any] | None:
-        """Says that this rank is done, and goes on answering the others; on rank 0, returns all their reports as one."""
+        """Marks this rank as finished and serves the others. Rank 0 returns the combined report."""
     def close(self, seconds: float | None = None) -> None:
-        """Ends the run: answers ranks that are not done for `seconds` at most, and has the disk tier write what it has."""
+        """Ends the run: serves unfinished ranks for at most `seconds`, and flushes the disk tier."""
     def path(self, id: int) -> str:
         """A sample's path below the dataset's URL."""
     def label(self, id: int) -> int | None:
-        """The number of a sample's class; None where it has none."""
+        """The index of a sample's class; None if it has none."""
     @property
     def samples(self) -> int:
-        """How many samples the dataset has."""
+        """The number of samples in the dataset."""
     @property
     def fingerprint(self) -> str:
-        """The catalog's fingerprint: the same wherever the data lie."""
+        """The catalog's fingerprint, independent of the data's location."""
     @property
     def labels(self) -> list[str]:
-        """The names of the classes, by their numbers."""
+        """The names of the classes, by index."""
     @property
     def catalog(self) -> Catalog:
-        """Which samples there are."""
+        """The catalog of the samples."""
     @property
     def plan(self) -> dict[str, Any]:
-        """Where samples are kept, as planned: levels, and the bytes that are read from the origin."""
+        """The plan of where samples are cached: levels, and the bytes read from storage."""
     @property
     def rank(self) -> int:
-        """This process among the ranks."""
+        """The rank of this process."""
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
     @property
     def closed(self) -> bool:
-        """Whether it is closed."""
+        """Whether the loader is closed."""
 
 @final
 class Source:
-    """Samples by their numbers, in whatever order somebody else decides; read ahead as far as that is announced."""
+    """Samples by id, in the caller's order, read ahead as far as that order is announced."""
 
     def __new__(cls, target: Target, **settings: Unpack[Settings]) -> Self: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
     def announce(self, orders: Sequence[Any], *, goes_on: bool = False) -> None:
-        """Says in which order samples will be asked for from now on: a list of epochs, each a buffer of 64-bit integers."""
+        """Announces the order of future requests: a list of epochs, each a buffer of 64-bit integers."""
     def get(self, id: int) -> Sample:
-        """One sample, read now unless it has been read ahead."""
+        """One sample, read now unless it was read ahead."""
     def get_many(self, ids: Sequence[int]) -> list[Sample]:
-        """Several samples, read side by side, in the order of `ids`."""
+        """Several samples, read concurrently, in the order of `ids`."""
     def find(self, path: str) -> int | None:
-        """The number of the sample at this path below the dataset's URL; None if there is none."""
+        """The id of the sample at this path below the dataset's URL; None if there is none."""
     def path(self, id: int) -> str:
         """A sample's path below the dataset's URL."""
     def label(self, id: int) -> int | None:
-        """The number of a sample's class; None where it has none."""
+        """The index of a sample's class; None if it has none."""
     def report(self) -> dict[str, Any]:
-        """What has been delivered and read so far, as the command's JSON report says it."""
+        """The report so far, as the command's JSON report."""
     def stats(self) -> Stats:
-        """What has been done in a few figures. Rates and shares are those since the last call."""
+        """A summary. Rates and shares cover the time since the last call."""
     def share(self, *, shared_memory: Size | None = None) -> str:
-        """Lets processes of this one's user on this machine ask for samples (ShareClient), and says where."""
+        """Serves samples to this user's processes on this machine (ShareClient) and returns the address."""
     def shared(self) -> dict[str, Any] | None:
-        """How sharing goes: how many clients there are, and how much memory they hold; None before share()."""
+        """The number of clients and their use of the shared memory; None before share()."""
     def watch(self, waited: float | None = None) -> None:
-        """Looks whether much of the last seconds was waited for samples, and says so in the log. `waited`: the seconds that the
-        trainer has waited so far, where others ask for it and may wait when it does not."""
+        """Logs a warning if the trainer waited for samples for much of the last seconds. `waited`: the trainer's total
+        stall time in seconds, if workers make the requests."""
     def pause(self) -> None:
-        """Says that an epoch is over: the time until samples are asked for again does not count in ``stats()``."""
+        """Marks the end of an epoch: the time until the next request does not count in ``stats()``."""
     def close(self) -> None:
-        """Ends reading, and waits until the disk tier has written what it was given."""
+        """Stops reading and waits for the writes of the disk tier."""
     @property
     def samples(self) -> int:
-        """How many samples the dataset has."""
+        """The number of samples in the dataset."""
     @property
     def bytes(self) -> int:
-        """Their bytes."""
+        """Their total bytes."""
     @property
     def catalog(self) -> Catalog:
-        """Which samples there are."""
+        """The catalog of the samples."""
     @property
     def is_kernel_cached(self) -> bool:
-        """Whether the kernel of this machine caches the files: they are on a file system of its own."""
+        """Whether this machine's kernel caches the files, because they are on a local file system."""
     @property
     def labels(self) -> list[str]:
-        """The names of the classes, by their numbers."""
+        """The names of the classes, by index."""
 
 @final
 class ShareClient:
-    """A worker's way to the samples of another process's Source, which Source.share() gives the address of.
+    """Samples of another process's Source, for workers. Source.share() returns the address.
 
-    It has no threads, connects when it is first used, and once for each process that uses it.
+    The client has no threads. It connects at its first use, once in each process.
     """
 
     def __new__(cls, address: str) -> Self: ...
     def get(self, id: int) -> SharedSample:
         """One sample."""
     def get_many(self, ids: Sequence[int]) -> list[SharedSample]:
-        """Several samples, read side by side, in the order of `ids`."""
+        """Several samples, read concurrently, in the order of `ids`."""
     def call(self, name: str, payload: bytes | None = None) -> bytes:
-        """Asks the source something: 'report' gives its report as JSON, 'path' the path of the sample that the payload numbers."""
+        """Sends a named request: 'report' returns the report as JSON, 'path' the path of the sample id in the payload."""
     def close(self) -> None:
-        """Lets go of the connection. The client connects anew when it is used again."""
+        """Closes the connection. The next use connects again."""
     @property
     def address(self) -> str:
-        """Where the source is."""
+        """The address of the source, including its secret."""
     def __reduce__(self) -> tuple[type[Self], tuple[str]]:
-        """A client goes to another process by its address."""
+        """Pickles the client as its address."""
 
 @final
 class SharedSample:
-    """A sample that came from another process: a read-only buffer of its bytes, where they lie in shared memory.
+    """A sample from another process: a read-only buffer of its bytes in shared memory.
 
-    Its place there is taken until the last view of it is gone. It is of the process that got it: a process that is forked
-    later may not read it.
+    Its shared memory is occupied until the last view is gone. Only the process that received it may read it, not a
+    child forked later.
     """
 
     @property
     def id(self) -> int:
-        """The sample's number in its catalog."""
+        """The sample's id in its catalog."""
     @property
     def is_shared(self) -> bool:
-        """Whether it lies in shared memory; else there was no room, and it is this process's own copy."""
+        """Whether it is in shared memory. Without room there, it is a copy in this process."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
-        """To another process go the bytes alone, as bytes."""
+        """Pickles the bytes only, as bytes."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
@@ -298,49 +298,49 @@ class Catalog:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Opens a catalog file, as save() and `foreread index` write them."""
+        """Opens a catalog file written by save() or `foreread index`."""
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The catalog that to_bytes() gave."""
+        """The catalog from the bytes of to_bytes()."""
     def save(self, path: Path) -> None:
-        """Writes it to a file, in one step; a catalog that is there is replaced."""
+        """Writes the catalog to a file atomically. An existing catalog is replaced."""
     def to_bytes(self) -> bytes:
-        """The file that save() would write, copied."""
+        """A copy of the file that save() would write."""
     def to_arrow(self) -> pyarrow.Table:
         """The catalog as an Arrow table. Needs pyarrow."""
     def to_pandas(self) -> pandas.DataFrame:
         """The catalog as a pandas DataFrame. Needs pyarrow and pandas."""
     def path(self, index: int) -> str:
-        """A sample's path below the base URL; of a packed one its shard, and behind a slash its name there."""
+        """A sample's path below the base URL. The path of a packed sample is its shard's, a slash, and its name there."""
     def size(self, index: int) -> int:
         """A sample's length in bytes."""
     def label(self, index: int) -> int | None:
-        """The number of a sample's class; None where it has none."""
+        """The index of a sample's class; None if it has none."""
     def targets(self) -> bytes:
-        """The numbers of all samples' classes, -1 where there is none: 64-bit integers in a row."""
+        """The class indices of all samples, -1 for none, as an array of 64-bit integers."""
     def first_without(self, endings: Sequence[str]) -> str | None:
-        """The path of the first sample whose name does not end like one of `endings` (in lower case); None if all do."""
+        """The path of the first sample without one of `endings` (in lower case); None if there is none."""
     @property
     def labels(self) -> list[str]:
-        """The names of the classes, by their numbers."""
+        """The names of the classes, by index."""
     @property
     def total_bytes(self) -> int:
-        """The length of all samples together, in bytes."""
+        """The total length of all samples, in bytes."""
     @property
     def fingerprint(self) -> str:
-        """Identifies the data: the same wherever they lie and whoever has indexed them."""
+        """Identifies the data, independent of their location."""
     @property
     def base_url(self) -> str:
-        """What was indexed."""
+        """The URL or path that was indexed."""
     @property
     def format(self) -> str:
-        """How samples lie in objects: files, tar, tfrecord or zip."""
+        """How objects store samples: files, tar, tfrecord or zip."""
     def __len__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, tuple[bytes]]: ...
 
 @final
 class Compared:
-    """What policies make of a scenario: Simulation keeps it."""
+    """A comparison of policies, held by Simulation."""
 
     def json(self) -> str: ...
     def bars(self) -> str: ...
@@ -355,35 +355,36 @@ def index(
     name: str | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Catalog:
-    """Lists a dataset into a catalog, reading no more than shards' heads.
+    """Lists a dataset into a catalog, reading only the headers of shards.
 
     `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of directories.
-    `name` stands for the place of the data: caches are kept when the data are moved, and you vouch that they are the same.
-    `progress` is called now and then with the samples and bytes found so far; what it raises ends the index.
+    `name` replaces the location of the data: caches stay valid when the data are moved, and the caller guarantees that
+    the data are the same. `progress` is called periodically with the samples and bytes found so far. An exception that
+    it raises ends the index.
     """
 
 def calibrate(
     target: Path | None = None, *, disks: Sequence[Path] | None = None, seconds: float = 30.0, output: Path | None = None
 ) -> dict[str, Any]:
-    """Measures a dataset's origin and directories for a disk tier, and returns what was found.
+    """Measures a dataset's storage and directories for a disk tier, and returns the results.
 
-    With `output` it is also written to a file, which `calibration=` reads.
+    With `output` they are also written to a file for `calibration=`.
     """
 
 def catalog_of(root: Path, base: Path, paths: Sequence[Path]) -> tuple[Catalog | None, bytes, bytes]:
-    """The catalog of files below `base`, with their numbers and modification times."""
+    """The catalog of files below `base`, with their ids and modification times."""
 
 def hidden_file(root: Path, endings: Sequence[str]) -> str | None:
-    """A file that ImageFolder would take and a listing leaves out, because it is hidden."""
+    """A hidden file that ImageFolder includes and a listing omits."""
 
 def modified(path: Path) -> int | None:
-    """When a file was modified, in nanoseconds; None if it is not there."""
+    """The modification time of a file in nanoseconds; None for a missing file."""
 
 def plan_of(target: Target, **settings: Unpack[Settings]) -> tuple[str, str]: ...
 def compare(scenario: Path, *, policies: Sequence[str] | None = None, seeds: int = 1) -> Compared: ...
 def enable_metrics() -> None: ...
 def render_metrics() -> str: ...
 def set_log_level(level: int) -> None:
-    """Lines of the library below `level` (logging's numbers) are not made."""
+    """Disables log lines of the library below `level` (one of logging's numbers)."""
 
 def close_all(seconds: float) -> None: ...

@@ -1,4 +1,4 @@
-"""Plans and simulations: what a run would do, as tables, text and pictures that a notebook shows."""
+"""Plans and simulations of runs, as tables, text and pictures for notebooks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 
 class Picture:
-    """An SVG that notebooks show."""
+    """An SVG picture, shown by notebooks."""
 
     def __init__(self, svg: str) -> None:
         self.svg = svg
@@ -58,9 +58,9 @@ class Picture:
 
 
 class Plan(Mapping[str, Any]):
-    """What one rank's run would keep where, and what it would read: a dict as ``foreread plan --report json`` prints it.
+    """The caches and reads of one rank's run: a dict as printed by ``foreread plan --report json``.
 
-    ``print(plan)`` is the command's text.
+    ``print(plan)`` prints the command's text.
     """
 
     def __init__(self, figures: dict[str, Any], text: str) -> None:
@@ -81,15 +81,15 @@ class Plan(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         plan = self._figures["plan"]
-        return f"<foreread.Plan: {plan['origin_bytes']} bytes from the origin, floor {plan['floor_origin_bytes']}>"
+        return f"<foreread.Plan: {plan['origin_bytes']} bytes from storage, lower bound {plan['floor_origin_bytes']}>"
 
     @property
     def forecast(self) -> list[dict[str, Any]]:
-        """Each epoch's time, what it waits for, and what it reads; empty where nobody said how fast the origin is."""
+        """Each epoch's time, bottleneck and reads. Empty if the speed of storage is unknown."""
         return list(self._figures.get("forecast", []))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The forecast, a row an epoch."""
+        """The forecast, one row per epoch."""
         return _frame(self.forecast, "to_pandas")
 
     def _repr_html_(self) -> str:
@@ -97,7 +97,7 @@ class Plan(Mapping[str, Any]):
 
 
 class Simulation(Sequence[dict[str, Any]]):
-    """What policies make of a scenario: a row (a dict) for each. ``print(simulation)`` is the command's table."""
+    """A comparison of policies on a scenario: a row (a dict) per policy. ``print(simulation)`` prints the command's table."""
 
     def __init__(self, compared: _native.Compared) -> None:
         self._compared = compared
@@ -122,14 +122,14 @@ class Simulation(Sequence[dict[str, Any]]):
         return _frame(self.rows, "to_pandas")
 
     def plot(self, kind: str = "seconds") -> Picture:
-        """``"seconds"``: a bar for each policy. ``"cache"``: seconds against cache size, which simulates ten times more."""
+        """``"seconds"``: one bar per policy. ``"cache"``: seconds against cache size, with ten times more simulations."""
         if kind == "seconds":
             return Picture(self._compared.bars())
         if kind != "cache":
-            raise ValueError(f"kind is 'seconds' or 'cache', not {kind!r}")
+            raise ValueError(f"kind must be 'seconds' or 'cache', not {kind!r}")
         svg = self._compared.against_cache()
         if svg is None:
-            raise ValueError("the scenario has no cache class whose size could be varied")
+            raise ValueError("the scenario has no cache class to vary")
         return Picture(svg)
 
     def _repr_html_(self) -> str:
@@ -149,13 +149,13 @@ def simulate(
     seeds: int = 1,
     plot: str | os.PathLike[str] | None = None,
 ) -> Simulation:
-    """Plays policies through on machines that are only described.
+    """Simulates policies on the machines of a scenario.
 
     Args:
         scenario: the path of a scenario file, or its text (TOML).
-        policies: one name, or several; all of them if none is given.
-        seeds: how many runs are averaged.
-        plot: where the bars are drawn, as SVG.
+        policies: one name or several; default all.
+        seeds: the number of runs to average.
+        plot: the path of a bar chart to write, as SVG.
     """
     names = [policies] if isinstance(policies, str) else None if policies is None else list(policies)
     simulation = Simulation(_native.compare(scenario, policies=names, seeds=seeds))

@@ -1,4 +1,4 @@
-"""What a run has done, in the few figures that a trainer looks at; and what it waits for."""
+"""A summary of a run, and its bottleneck."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ __all__ = ["Stats"]
 
 _log = logging.getLogger("foreread")
 
-#: Where delivered samples come from, as the report names it.
+#: The sources of delivered samples, as named in the report.
 _TIERS = ("origin", "memory", "disk", "peer")
 
-#: A trainer that waits for less than this part of its time is the limit itself.
-FED = 0.05
+#: Below this share of stalled time, the trainer itself is the bottleneck.
+TRAINER_BOUND_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """A run so far, and what has come since the last ``stats()`` (the whole run, the first time)."""
+    """A run so far, and since the last ``stats()`` (the first time: the whole run)."""
 
     samples: int
     """Samples delivered."""
     samples_per_second: float
-    """Since the last ``stats()``; time between epochs does not count. 0 where nothing was delivered."""
+    """Since the last ``stats()``, without the time between epochs. 0 if nothing was delivered."""
     overall_samples_per_second: float
     """Over the whole run."""
     stall_share: float
-    """The part of the time in which the trainer waited for a batch, since the last ``stats()``."""
+    """The share of time that the trainer waited for batches since the last ``stats()``."""
     overall_stall_share: float
     """The same over the whole run."""
     hits: dict[str, float]
-    """Where samples came from since the last ``stats()``, as shares: origin, memory, disk, peer."""
+    """The sources of samples since the last ``stats()``, as shares: origin, memory, disk, peer."""
     limiting: str
-    """What the run waits for: "trainer" (for nothing), "transform" (for what is made of samples), "origin", "origin: throttled", "disk", "peers", "look-ahead", or
-    "memory": what is there already is not handed over faster."""
+    """The bottleneck: "trainer" (no waiting), "transform" (decoding and transforms), "origin", "origin: throttled",
+    "disk", "peers", "look-ahead", or "memory" (delivery of samples that are in memory)."""
     requests: int
-    """Requests to the origin that this rank has sent."""
+    """Requests that this rank has sent to storage."""
     origin_bytes: int
-    """Bytes that this rank has read from the origin."""
+    """Bytes that this rank has read from storage."""
     floor_bytes: int
-    """The fewest bytes that any policy can read from the origin for the run, over all ranks; where samples are asked for by their
-    numbers, for what was announced last."""
+    """The lower bound of storage bytes for the run, for any policy, over all ranks. For samples by id, it covers the
+    last announcement."""
     look_ahead_bytes: int
-    """How far reads run ahead now."""
+    """The current look-ahead."""
     skipped: int = 0
-    """Uses that were left out or replaced, because their sample could not be read, or not be decoded."""
+    """Uses that were omitted or replaced, because their sample could not be read or decoded."""
     retried: int = 0
     """Requests that were repeated."""
     _text: str = field(default="{}", repr=False, compare=False)
 
     @property
     def report(self) -> dict[str, Any]:
-        """Everything: the report as ``foreread load --report json`` prints it, made anew each time."""
+        """The full report as printed by ``foreread load --report json``, a new copy each time."""
         report: dict[str, Any] = json.loads(self._text)
         return report
 
@@ -63,14 +63,14 @@ class Stats:
         return (
             f"{self.samples} samples, {self.samples_per_second:.0f}/s, stalled {self.stall_share:.0%}, "
             f"limited by {self.limiting}; {hits or 'nothing delivered'}; "
-            f"{self.requests} requests, {self.origin_bytes / 1e6:.1f} MB from the origin "
-            f"(floor {self.floor_bytes / 1e6:.1f} MB)"
+            f"{self.requests} requests, {self.origin_bytes / 1e6:.1f} MB from storage "
+            f"(lower bound {self.floor_bytes / 1e6:.1f} MB)"
         )
 
 
 @dataclass(slots=True)
 class _Sums:
-    """What a report comes to."""
+    """The sums of a report."""
 
     samples: int = 0
     seconds: float = 0.0
@@ -88,7 +88,7 @@ class _Sums:
             sums._add(epoch["reads"])
         sums._add(report.get("direct") or {})
         if asked := report.get("asked"):
-            # Announced or not: whoever asks has waited for both.
+            # Requests wait for announced and other samples alike.
             sums.seconds, sums.stalled = asked["seconds"], asked["stall_seconds"]
         sums.samples = sum(sums.tiers.values())
         return sums
@@ -113,7 +113,7 @@ class _Sums:
 
 
 def _limiting(report: dict[str, Any], lately: _Sums) -> str:
-    if lately.stall() < FED:
+    if lately.stall() < TRAINER_BOUND_SHARE:
         return "trainer"
     adapted = report["adapted"]
     parallelism = adapted.get("origin_parallelism") or {}
@@ -127,14 +127,14 @@ def _limiting(report: dict[str, Any], lately: _Sums) -> str:
         return "origin: throttled"
     ahead = adapted["look_ahead"]
     if parallelism.get("peak", 0) < parallelism.get("now", 0) and ahead["now_bytes"] >= ahead["allowed_bytes"]:
-        # More requests might be under way, and nothing within reach is left to ask for.
+        # More requests would be possible, but none is left within the look-ahead.
         return "look-ahead"
     return "origin"
 
 
 def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | None = None) -> Stats:
-    """The figures of `report`, and of what has come since the report `before`. `text` is all of the report, where `report` has
-    its epochs summed up."""
+    """The summary of `report`, and of the time since the report `before`. `text` is the full report if `report` has its
+    epochs summed up."""
     whole = _Sums.of(report)
     lately = whole.since(_Sums.of(before))
     return Stats(
@@ -155,20 +155,20 @@ def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | Non
     )
 
 
-#: What would help, by what is waited for.
+#: The remedy for each bottleneck.
 _REMEDY = {
-    "origin": "more memory= or disk= would keep more of the data near; foreread.plan(...) says how much a GB is worth",
-    "origin: throttled": "the store asks to be asked less: more memory= or disk= spares it requests, and so do packed shards",
+    "origin": "more memory= or disk= would cache more of the data; foreread.plan(...) shows the gain per GB",
+    "origin: throttled": "the store throttles requests: more memory= or disk=, or packed shards, reduce them",
     "disk": "more memory=, or a faster disk= (foreread calibrate measures it)",
-    "peers": "a faster network between ranks, or more memory= on each, so that more is its own",
-    "memory": "samples this small cost more to hand over than to read: a larger batch_size=, or several samples in one",
-    "look-ahead": "a larger look_ahead= lets more reads be under way at once",
+    "peers": "a faster network between ranks, or more memory= on each rank",
+    "memory": "small samples cost more to deliver than to read: use a larger batch_size=, or several samples in one",
+    "look-ahead": "a larger look_ahead= allows more concurrent reads",
 }
 
 
 def starved(report: dict[str, Any], before: dict[str, Any] | None, threshold: float, waited: float | None = None) -> bool:
-    """Says by what the trainer was starved since `before`, if it was for more than this part of the time: `waited`, where others ask
-    for it and may wait while it does not."""
+    """Warns of a trainer that was stalled for more than this share of the time since `before`, with the bottleneck.
+    `waited` is the measured share, if workers make the requests, which may wait while the trainer does not."""
     stats = build(report, before)
     waited = stats.stall_share if waited is None else waited
     if waited <= threshold or stats.limiting == "trainer":
@@ -178,7 +178,7 @@ def starved(report: dict[str, Any], before: dict[str, Any] | None, threshold: fl
         "the trainer has waited %.0f %% of the last seconds for data (%.0f samples/s; %s), limited by %s: %s",
         100 * waited,
         stats.samples_per_second,
-        served or "nothing came",
+        served or "nothing delivered",
         stats.limiting,
         _REMEDY[stats.limiting],
     )

@@ -1,9 +1,9 @@
-"""The ranks' token by torch's own store, where the user gives none.
+"""Exchanges the ranks' token through torch's store, if the user sets none.
 
-A job whose ranks meet at a host and port needs a secret that all ranks have. Where `torch.distributed` is initialised they have
-a store in common already, so rank 0 puts a random token there. Each rank counts up after it has read the token, and the last
-one deletes it. The price is that whoever reaches torch's store within these moments can read the token: torch's store
-has no authentication. `FOREREAD_TOKEN` does without it, and is always used where it is set.
+Ranks that meet at a host and port need a common secret. If `torch.distributed` is initialised, they already share a
+store. Rank 0 puts a random token there. Each rank increments a counter after reading it, and the last one deletes the
+token. The price is that any client of torch's store can read the token in the meantime, because the store has no
+authentication. A set `FOREREAD_TOKEN` is always used instead.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from .errors import MeetingError
 
 __all__ = ["of_torch"]
 
-#: Seconds that a rank waits for rank 0, as ranks wait for each other when they meet.
+#: Seconds that a rank waits for rank 0, the same as in a rendezvous.
 TIMEOUT = 300.0
 
-#: Seconds between two requests to the store: the first, and at most.
+#: Seconds between two requests to the store: initially and at most.
 PAUSES = (0.01, 0.5)
 
-#: The n-th process group of one rank is the n-th of the others.
+#: Numbers process groups: the n-th of one rank is the n-th of the others.
 _NUMBERS: Iterator[int] = itertools.count()
 
 
-class _Known(NamedTuple):
-    """The token of a process group: all of its loaders have one, because later ones are found through the first."""
+class _GroupToken(NamedTuple):
+    """The token of a process group. All of its loaders share it, because later ones rendezvous through the first."""
 
     store: object
     token: str
 
 
-_known: _Known | None = None
+_known: _GroupToken | None = None
 
 
 class Store(Protocol):
-    """What of torch's stores is used; all of them have it, in all releases."""
+    """The methods of torch's stores that are used. All stores have them, in all releases."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -50,7 +50,7 @@ class Store(Protocol):
 
 
 def of_torch(rank: int, world_size: int, token: str) -> str | None:
-    """The token that all ranks have: rank 0's. None where torch has no process group of these ranks, or no store for a secret."""
+    """Rank 0's token, for all ranks. None if torch has no process group of these ranks, or no store for secrets."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -61,7 +61,7 @@ def of_torch(rank: int, world_size: int, token: str) -> str | None:
         return None
     global _known
     if _known is None or _known.store is not store:
-        _known = _Known(store, exchange(store, rank, world_size, token, next(_NUMBERS)))
+        _known = _GroupToken(store, exchange(store, rank, world_size, token, next(_NUMBERS)))
     return _known.token
 
 
@@ -69,21 +69,21 @@ def _store(distributed: ModuleType) -> Store | None:
     """The default process group's store."""
     try:
         store: Any = distributed.distributed_c10d._get_default_store()
-    except AttributeError:  # it is not public
+    except AttributeError:  # a private function
         return None
     base = store
     while isinstance(base, distributed.PrefixStore):
         base = base.underlying_store
-    # Its file keeps what was deleted, and others may be able to read it.
+    # A file store keeps deleted values, and other users may be able to read its file.
     return None if isinstance(base, distributed.FileStore) else store
 
 
 def exchange(
     store: Store, rank: int, world_size: int, token: str, number: int, timeout: float = TIMEOUT
 ) -> str:
-    """Passes rank 0's token of the process group of this number to the others."""
+    """Distributes rank 0's token of the process group `number`."""
     key = f"foreread/token/{number}"
-    # How many ranks have the token; the key is there once it is not 0.
+    # The number of ranks with the token. Above 0, the key exists.
     count = f"{key}/count"
     try:
         if rank == 0:
@@ -93,11 +93,11 @@ def exchange(
         _wait(store, count, rank, timeout)
         token = store.get(key).decode()
         if store.add(count, 1) == world_size:
-            # What cannot be deleted ends with the store.
+            # Keys that cannot be deleted end with the store.
             with contextlib.suppress(RuntimeError):
                 _delete(store, key, count)
     except RuntimeError as error:
-        message = f"rank {rank} cannot pass the ranks' token by torch's store: {error}; {REMEDY}"
+        message = f"rank {rank} cannot pass the ranks' token through torch's store: {error}; {REMEDY}"
         raise MeetingError(message) from error
     return token
 
@@ -106,14 +106,14 @@ REMEDY = "or put `export FOREREAD_TOKEN=$(foreread token)` into the job script, 
 
 
 def _wait(store: Store, count: str, rank: int, timeout: float) -> None:
-    # Polled, because `wait` cannot be interrupted by Ctrl-C. Adding 0 asks without waiting.
+    # Polled, because Ctrl-C cannot interrupt `wait`. Adding 0 reads the counter without waiting.
     deadline = time.monotonic() + timeout
     pause, longest = PAUSES
     while store.add(count, 0) == 0:
         if time.monotonic() >= deadline:
             message = (
-                f"rank {rank} got no token from rank 0 by torch's store within {timeout:.0f} s: all ranks must make the same loaders "
-                f"in the same order, and FOREREAD_TOKEN must be set on all or on none; {REMEDY}"
+                f"rank {rank} got no token from rank 0 through torch's store within {timeout:.0f} s: all ranks must create the same "
+                f"loaders in the same order, and FOREREAD_TOKEN must be set on all or on none; {REMEDY}"
             )
             raise MeetingError(message)
         time.sleep(pause)

@@ -1,7 +1,7 @@
-"""What can go wrong, in a few classes.
+"""The exceptions of foreread.
 
-All are :class:`Error`. Those that Python has a word for are that too: a bucket that is not there is a
-``FileNotFoundError``, a setting that makes no sense a ``ValueError``. Arguments of the wrong type are ``TypeError`` alone.
+All derive from :class:`Error`, and from Python's own exception where one fits: a missing bucket is a
+``FileNotFoundError``, an invalid setting a ``ValueError``. An argument of a wrong type is a ``TypeError`` only.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ __all__ = [
 
 
 class Error(Exception):
-    """Any failure of foreread. The text says the thing, the cause and the remedy, in one line."""
+    """Any failure of foreread. The message names the object, the cause and the remedy, in one line."""
 
     sample_id: int | None = None
-    """The number of the sample that could not be read, where it was one."""
+    """The id of the unreadable sample, if a sample caused the error."""
 
 
 class ConfigError(Error, ValueError):
-    """A setting makes no sense or contradicts another. Nothing was started."""
+    """A setting is invalid or contradicts another. Nothing was started."""
 
 
 class NotFoundError(Error, FileNotFoundError):
-    """The dataset, its bucket or directory, or a sample is not there; or there are no samples."""
+    """The dataset, its bucket or directory, or a sample is missing, or the dataset is empty."""
 
 
 class DeniedError(Error, PermissionError):
-    """It is there and may not be read, or the credentials have expired."""
+    """Access is denied, or the credentials have expired."""
 
 
 class CorruptError(Error):
-    """The bytes are there and wrong: a checksum, a shard, a catalog."""
+    """The data are corrupt: a checksum, a shard, a catalog."""
 
 
 class ChangedError(Error):
-    """A sample is not the one that was indexed; index the dataset again if it was changed on purpose."""
+    """A sample has changed since it was indexed. Index the dataset again if the change was intended."""
 
 
 class OriginError(Error, OSError):
-    """The store fails, answers too late, or asks to be asked less; retries have not helped."""
+    """Storage fails, times out or throttles, despite retries."""
 
 
 class MeetingError(Error):
-    """Ranks did not find each other, or are not about to do the same. Nothing was started."""
+    """Ranks did not find each other, or their settings differ. Nothing was started."""
 
 
 class StateError(Error, ValueError):
-    """A saved state cannot be read, or is of another run."""
+    """A saved state is invalid, or belongs to another run."""
 
 
 class ForkError(Error, RuntimeError):
-    """A loader was made before the process was forked, and is used in the child."""
+    """A loader that was created before a fork is used in the child."""
 
 
 class ClosedError(Error, RuntimeError):

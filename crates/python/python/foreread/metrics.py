@@ -1,7 +1,7 @@
-"""Prometheus metrics, for those who ask for them.
+"""Prometheus metrics, on request.
 
-Nothing is counted until one of these is called, and runs that were started before are not counted: call ``serve`` or
-``enable`` before the first loader is made.
+Counting starts with the first of these calls, for loaders created afterwards. Call ``serve`` or ``enable`` before
+creating the first loader.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["enable", "render", "serve"]
 
 
 def enable() -> None:
-    """Counts from now on, in loaders that are made from now on."""
+    """Starts counting, for loaders created from now on."""
     _native.enable_metrics()
 
 
 def render() -> str:
-    """What has been counted, in Prometheus's text format."""
+    """The counters in Prometheus's text format."""
     return _native.render_metrics()
 
 
@@ -37,7 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """A scrape is no news."""
+        """Does not log scrapes."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -45,9 +45,9 @@ class _Server(ThreadingHTTPServer):
 
 
 def serve(port: int, host: str = "127.0.0.1") -> int:
-    """Answers GET /metrics, on a thread that ends with the process; returns the port, which is chosen if `port` is 0.
+    """Serves GET /metrics on a thread that ends with the process. Returns the port, a free one if `port` is 0.
 
-    It listens on this machine's own address alone, unless `host` says otherwise: anybody who reaches it can read it.
+    It listens on the loopback address by default, because it has no authentication.
     """
     enable()
     server = _Server((host, port), _Handler)

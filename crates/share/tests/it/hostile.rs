@@ -1,4 +1,4 @@
-//! Programs of the same user that are no workers of ours: bounded, refused, and nobody else notices.
+//! Foreign programs of the same user: bounded, refused, and without effect on workers.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustix::net::{
     socket_with,
 };
 
-use crate::rig::{Shelf, client, eventually, get, server};
+use crate::rig::{TestEngine, client, eventually, get, server};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,7 +25,7 @@ fn silent(server: &Server) -> OwnedFd {
     socket
 }
 
-/// What a worker sends first: its kind, the magic number, the version and the secret.
+/// A worker's first message: its kind, the magic number, the version and the secret.
 fn greeting(address: &str) -> Vec<u8> {
     let (_, digits) = address.split_once(':').unwrap();
     let mut message = vec![4];
@@ -35,7 +35,7 @@ fn greeting(address: &str) -> Vec<u8> {
     message
 }
 
-/// A bare connection that has greeted and was let in.
+/// An authenticated connection without a client.
 fn bare(server: &Server) -> OwnedFd {
     let socket = silent(server);
     send(&socket, &greeting(&server.address()), SendFlags::NOSIGNAL).unwrap();
@@ -45,7 +45,7 @@ fn bare(server: &Server) -> OwnedFd {
 }
 
 /// Whether the server has ended the connection.
-fn is_cut_off(socket: &OwnedFd) -> bool {
+fn is_disconnected(socket: &OwnedFd) -> bool {
     let mut buffer = [0; 100];
     loop {
         match recv(socket, &mut buffer, RecvFlags::empty()) {
@@ -64,8 +64,8 @@ fn ask(id: u64) -> Vec<u8> {
 
 #[test]
 // semantics: WORKER-7
-fn what_has_no_meaning_ends_the_connection_and_no_other() {
-    let server = server(Shelf::threaded(), MIB);
+fn malformed_message_ends_only_its_connection() {
+    let server = server(TestEngine::threaded(), MIB);
     let good = client(&server);
     let held = get(&good, SampleId(5));
     let cases: [&[u8]; 9] = [
@@ -73,16 +73,16 @@ fn what_has_no_meaning_ends_the_connection_and_no_other() {
         &[0],
         &[255; 60_000],
         &[1, 2, 3],
-        &[2, 0, 0, 0, 0], // lets go of what it does not hold
+        &[2, 0, 0, 0, 0], // releases a slot that it does not hold
         &[2, 255, 255, 255, 255],
         &[3, 0, 0, 0, 0, 255, 255],   // a call without a name
-        &[3, 0, 0, 0, 0, 9, 0, b'x'], // with a name that is cut short
-        &[16, 1, 1, 1, 1],            // what only servers say
+        &[3, 0, 0, 0, 0, 9, 0, b'x'], // with a truncated name
+        &[16, 1, 1, 1, 1],            // what only servers print_line
     ];
     for case in cases {
         let socket = bare(&server);
         send(&socket, case, SendFlags::NOSIGNAL).unwrap();
-        assert!(is_cut_off(&socket), "{case:?}");
+        assert!(is_disconnected(&socket), "{case:?}");
         get(&good, SampleId(6));
     }
     drop(held);
@@ -93,12 +93,13 @@ fn what_has_no_meaning_ends_the_connection_and_no_other() {
 #[test]
 // semantics: WORKER-7
 fn process_of_the_same_user_without_the_secret_is_refused() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let good = client(&server);
     let right = greeting(&server.address());
     let mut nearly = right.clone();
     *nearly.last_mut().unwrap() ^= 1;
-    // Without the secret, with another, with none, and with it where it does not belong.
+    // Without the secret, with a wrong one, truncated, without the kind, and with a record after
+    // it.
     let messages = [&ask(5)[..], &nearly, &right[..7], &right[1..], &[&right[..], &ask(5)].concat()];
     for message in messages {
         let socket = silent(&server);
@@ -106,7 +107,7 @@ fn process_of_the_same_user_without_the_secret_is_refused() {
         let mut answer = [0; 200];
         let (_, length) = recv(&socket, &mut answer, RecvFlags::empty()).unwrap();
         assert_eq!(answer[0], 17, "{message:?}: {:?}", String::from_utf8_lossy(&answer[..length]));
-        assert!(is_cut_off(&socket), "{message:?}");
+        assert!(is_disconnected(&socket), "{message:?}");
         get(&good, SampleId(6));
         assert_eq!(server.status().clients, 1);
     }
@@ -119,18 +120,18 @@ fn process_of_the_same_user_without_the_secret_is_refused() {
 }
 
 #[test]
-fn a_message_that_is_too_long_ends_the_connection() {
-    let server = server(Shelf::threaded(), MIB);
+fn oversized_message_ends_the_connection() {
+    let server = server(TestEngine::threaded(), MIB);
     let socket = bare(&server);
     let long: Vec<u8> = (0..6000).flat_map(ask).collect();
     assert!(long.len() > 1 << 16);
     send(&socket, &long, SendFlags::NOSIGNAL).unwrap();
-    assert!(is_cut_off(&socket));
+    assert!(is_disconnected(&socket));
 }
 
 #[test]
-fn slots_are_let_go_of_once() {
-    let server = server(Shelf::threaded(), MIB);
+fn slots_are_released_once() {
+    let server = server(TestEngine::threaded(), MIB);
     let socket = bare(&server);
     send(&socket, &ask(5), SendFlags::NOSIGNAL).unwrap();
     let mut answer = [0; 100];
@@ -138,26 +139,26 @@ fn slots_are_let_go_of_once() {
     send(&socket, &[2, 0, 0, 0, 0], SendFlags::NOSIGNAL).unwrap();
     eventually("it is given back", || server.status().used_bytes == 0);
     send(&socket, &[2, 0, 0, 0, 0], SendFlags::NOSIGNAL).unwrap();
-    assert!(is_cut_off(&socket));
+    assert!(is_disconnected(&socket));
 }
 
 #[test]
-fn who_asks_without_end_is_cut_off() {
-    let shelf = Shelf::threaded();
-    let server = server(Arc::clone(&shelf), MIB);
+fn endless_requests_disconnect_the_worker() {
+    let engine = TestEngine::threaded();
+    let server = server(Arc::clone(&engine), MIB);
     let good = client(&server);
     let socket = bare(&server);
-    // Samples that never come: the list of what it wants has an end.
+    // Samples that never arrive: the list of open requests is bounded.
     let many: Vec<u8> = (0..2000).flat_map(|number| ask(crate::rig::PARKED + number)).collect();
     while send(&socket, &many, SendFlags::NOSIGNAL).is_ok() {}
-    assert!(is_cut_off(&socket));
+    assert!(is_disconnected(&socket));
     get(&good, SampleId(7));
     eventually("it is forgotten", || server.status().clients == 1);
 }
 
 #[test]
-fn who_asks_and_never_listens_is_cut_off() {
-    let server = server(Shelf::direct(), MIB);
+fn unread_answers_disconnect_the_worker() {
+    let server = server(TestEngine::direct(), MIB);
     let good = client(&server);
     let socket = bare(&server);
     let many: Vec<u8> = std::iter::repeat_n(ask(crate::rig::MISSING.0), 1000).flatten().collect();
@@ -174,8 +175,8 @@ fn who_asks_and_never_listens_is_cut_off() {
 }
 
 #[test]
-fn connections_that_say_nothing_are_as_many_as_may_be() {
-    let server = server(Shelf::threaded(), MIB);
+fn silent_connections_are_bounded() {
+    let server = server(TestEngine::threaded(), MIB);
     let mut silent = Vec::new();
     let refused = loop {
         match Client::connect(&server.address()) {
@@ -184,7 +185,7 @@ fn connections_that_say_nothing_are_as_many_as_may_be() {
         }
         assert!(silent.len() <= 1024);
     };
-    // Here the limit of open files comes first, or the server's own.
+    // The limit of open files comes first, or the server's own.
     assert!(
         [ShareErrorKind::Refused, ShareErrorKind::System, ShareErrorKind::Gone].contains(&refused.kind()),
         "{refused}"
@@ -197,14 +198,14 @@ fn connections_that_say_nothing_are_as_many_as_may_be() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a program sends, message by message, a worker beside it gets its samples.
+    /// Whatever messages a program sends, another worker gets its samples.
     #[test]
-    fn whatever_is_sent_others_are_served(
+    fn random_messages_harm_no_other_worker(
         messages in proptest::collection::vec(
             (0_u8..5, proptest::collection::vec(any::<u8>(), 0..64)), 1..12
         )
     ) {
-        let server = server(Shelf::threaded(), MIB);
+        let server = server(TestEngine::threaded(), MIB);
         let good = client(&server);
         let socket = bare(&server);
         for (kind, mut message) in messages {

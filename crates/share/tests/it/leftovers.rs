@@ -1,5 +1,5 @@
-//! What is left of servers and clients when they are gone: nothing. Each in a process of its own, so that what is counted
-//! is theirs.
+//! Ended servers and clients leave nothing behind. Each test runs in its own process, so that the
+//! counts are its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,11 +7,13 @@ use std::fs;
 use foreread_share::{Client, ShareErrorKind};
 use foreread_types::SampleId;
 
-use crate::rig::{Process, Shelf, client, content, eventually, get, get_all, say, server, sized, told};
+use crate::rig::{
+    ChildProcess, TestEngine, client, content, eventually, get, get_all, print_line, read_line, server, sized,
+};
 
 const MIB: u64 = 1 << 20;
 
-/// Descriptors by what they are, threads, and mappings of shared memory.
+/// Descriptors by kind, threads, and mappings of shared memory.
 fn left() -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/fd").unwrap() {
@@ -32,50 +34,51 @@ fn left() -> BTreeMap<String, usize> {
 }
 
 thread_local! {
-    /// The addresses that this process had.
+    /// The addresses that this process has used.
     static OWN: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// In a process of its own: starts and stops so many.
+/// In a separate process: starts and stops `count` times.
 pub fn cycles(count: u64) {
-    let shelf = Shelf::direct();
+    let engine = TestEngine::direct();
     let cycle = |round: u64| {
-        let server = server(std::sync::Arc::clone(&shelf), 4 * MIB);
+        let server = server(std::sync::Arc::clone(&engine), 4 * MIB);
         OWN.with_borrow_mut(|own| own.push(server.address().split_once(':').unwrap().0.to_owned()));
         let clients = [client(&server), client(&server)];
         let held = get_all(&clients[0], &(0..20).map(SampleId).collect::<Vec<_>>());
         get(&clients[1], sized(5 * MIB, 1));
         let in_use = left();
         assert!(in_use["mappings"] == 3 && in_use["names"] > 0, "{in_use:?}");
-        // The order in which they go does not matter.
+        // The order of the drops does not matter.
         match round % 3 {
             0 => drop((held, clients, server)),
             1 => drop((server, held, clients)),
             _ => drop((clients, server, held)),
         }
     };
-    // What the process makes once (a thread's buffers, say) is there after the first.
+    // One-time allocations of the process (such as thread buffers) exist after the first cycle.
     cycle(0);
     let before = left();
     (1..=count).for_each(cycle);
     assert_eq!(left(), before);
     assert_eq!((before["mappings"], before["names"]), (0, 0));
-    say("clean");
+    print_line("clean");
 }
 
 #[test]
 // semantics: WORKER-6
-fn two_hundred_starts_and_stops_leave_nothing() {
-    let mut process = Process::start("cycles 200");
-    assert_eq!(process.hear(), "clean");
+fn two_hundred_restarts_leave_nothing() {
+    let mut process = ChildProcess::start("cycles 200");
+    assert_eq!(process.next_line(), "clean");
     assert!(process.child.wait().unwrap().success());
 }
 
-/// Forks, runs `child` there, and gives its exit status.
+/// Forks, runs `child` in the child, and returns its exit status.
 fn in_child(child: impl FnOnce()) -> i32 {
-    // SAFETY: after a fork of a process with several threads the child may do only what needs no lock that another thread
-    // held. That is what these tests are about: what the child does is what workers do right after a fork (glibc keeps its
-    // own allocator usable there), and it ends by `_exit`, so that nothing of the parent's is run twice.
+    // SAFETY: after a fork of a process with several threads the child may do only what needs no
+    // lock that another thread held. These tests are about that: the child does what workers do
+    // right after a fork (glibc keeps its own allocator usable there). It ends by `_exit`, so that
+    // nothing of the parent's is run twice.
     match unsafe { libc::fork() } {
         0 => {
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
@@ -85,24 +88,25 @@ fn in_child(child: impl FnOnce()) -> i32 {
         number => {
             assert!(number > 0);
             let mut status = 0;
-            // SAFETY: waits for the child that was just made; `status` is a number of our own.
+            // SAFETY: waits for the child that was just made. `status` is a local number.
             assert_eq!(unsafe { libc::waitpid(number, &raw mut status, 0) }, number);
             if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
         }
     }
 }
 
-/// In a process of its own: children that do nothing with what they inherit, or let it go.
+/// In a separate process: children that do nothing with their inherited handles, or drop them.
 pub fn forks() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let worker = client(&server);
-    // So large that letting go of it would be told at once.
+    // So large that its release would be sent at once.
     let large = sized(100_000, 1);
     let held = get(&worker, large);
     for _ in 0..10 {
         assert_eq!(in_child(|| {}), 0);
         let mut moved = Some((
-            // A copy of the handle, as the child of a Python process finalizes what it inherited.
+            // A copy of the handle, as the child of a Python process finalizes its inherited
+            // objects.
             unsafe_copy(&server),
             unsafe_copy(&worker),
             unsafe_copy(&held),
@@ -115,7 +119,7 @@ pub fn forks() {
     drop(held);
     get(&worker, SampleId(6));
     assert_eq!(server.status().clients, 1);
-    // A child that lives on keeps copies of all sockets: the end is noticed all the same.
+    // A living child keeps copies of all sockets. The end is detected all the same.
     let sleeper = sleeper();
     let other = client(&server);
     let address = server.address();
@@ -126,7 +130,7 @@ pub fn forks() {
     assert_eq!(Client::connect(&address).unwrap_err().kind(), ShareErrorKind::Gone);
     // SAFETY: a signal to our own child, which is not waited for yet.
     unsafe { libc::kill(sleeper, libc::SIGKILL) };
-    say("served");
+    print_line("served");
 }
 
 /// A forked child that only sleeps.
@@ -140,32 +144,33 @@ fn sleeper() -> i32 {
     }
 }
 
-/// In a process of its own: a main process that forks when it is told to, and is killed.
+/// In a separate process: a main process that forks on command and is then killed.
 pub fn forking_main() {
-    let server = server(Shelf::threaded(), MIB);
-    say(server.address());
-    told();
-    say(sleeper());
-    told();
+    let server = server(TestEngine::threaded(), MIB);
+    print_line(server.address());
+    read_line();
+    print_line(sleeper());
+    read_line();
 }
 
-/// The bits of a value, for a forked child to drop: there, both copies are the child's own.
+/// The bits of a value, for a forked child to drop. There both copies belong to the child.
 fn unsafe_copy<T>(value: &T) -> std::mem::MaybeUninit<T> {
     let mut copy = std::mem::MaybeUninit::uninit();
-    // SAFETY: both are of one type and apart; the copy is only taken for a value in a child process, which forgets the
-    // original.
+    // SAFETY: both have one type and do not overlap. The copy is only used as a value in a child
+    // process, which forgets the original.
     unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(value), copy.as_mut_ptr(), 1) };
     copy
 }
 
 fn into<T>(copy: std::mem::MaybeUninit<T>) -> T {
-    // SAFETY: it was copied whole from a value, and in this process (a forked child) that one is never used again.
+    // SAFETY: it was copied whole from a value, which is never used again in this process (a forked
+    // child).
     unsafe { copy.assume_init() }
 }
 
-/// In a process of its own: a child that finds a parent's client, and connects for itself.
+/// In a separate process: a child that inherits its parent's client and connects on its own.
 pub fn inherits() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let address = server.address();
     let worker = client(&server);
     get(&worker, SampleId(5));
@@ -183,5 +188,5 @@ pub fn inherits() {
         get(&worker, SampleId(round));
     }
     eventually("the children are gone", || server.status().clients == 1);
-    say("parent: served");
+    print_line("parent: served");
 }

@@ -1,4 +1,4 @@
-//! Workers that are processes, and what becomes of them and of what they held when either end is killed.
+//! Worker processes, and the release of their samples when either end is killed.
 
 use std::os::unix::process::CommandExt;
 
@@ -7,12 +7,13 @@ use foreread_types::SampleId;
 
 use crate::leftovers;
 use crate::rig::{
-    PARKED, Process, ROLE, Shelf, client, content, eventually, get, get_all, say, server, sized, told,
+    ChildProcess, PARKED, ROLE, TestEngine, client, content, eventually, get, get_all, print_line, read_line,
+    server, sized,
 };
 
 const MIB: u64 = 1 << 20;
 
-/// What a process of this binary does; without a role, which its parent gives it, nothing.
+/// The entry point of child processes. Without a role, which the parent sets, it does nothing.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -23,7 +24,7 @@ fn child() {
         "reader" => reader(words[0], words[1].parse().unwrap()),
         "holder" => holder(words[0]),
         "waiter" => waiter(words[0]),
-        "stranger" => say(match Client::connect(words[0]) {
+        "stranger" => print_line(match Client::connect(words[0]) {
             Ok(_) => "let in".to_owned(),
             Err(error) => format!("{:?}: {error}", error.kind()),
         }),
@@ -51,44 +52,44 @@ fn reader(address: &str, seed: u64) {
             .collect();
         get_all(&client, &ids);
     }
-    say("done");
+    print_line("done");
 }
 
-/// Takes as much of the memory as it can and keeps it.
+/// Takes as much of the memory as it can and holds it.
 fn holder(address: &str) {
     let client = Client::connect(address).unwrap();
     let held = get_all(&client, &(0..20).map(|number| sized(100_000, number)).collect::<Vec<_>>());
-    say(held.iter().filter(|held| held.is_shared()).count());
-    told();
+    print_line(held.iter().filter(|held| held.is_shared()).count());
+    read_line();
 }
 
-/// Waits for what never comes.
+/// Waits for a sample that never arrives.
 fn waiter(address: &str) {
     let client = Client::connect(address).unwrap();
     let held = get(&client, SampleId(5));
-    say("waits");
+    print_line("waits");
     let got = client.get(&[SampleId(PARKED)]).pop().unwrap().unwrap_err();
     assert_eq!(held.as_ref(), content(SampleId(5)));
-    say(format!("{:?}: {got}", got.kind()));
+    print_line(format!("{:?}: {got}", got.kind()));
     let again = Client::connect(address).unwrap_err();
-    say(format!("{:?}: {again}", again.kind()));
+    print_line(format!("{:?}: {again}", again.kind()));
 }
 
-/// A main process of its own, until it is killed.
+/// A separate main process, until it is killed.
 fn main_process() {
-    let server = server(Shelf::threaded(), MIB);
-    say(server.address());
-    told();
+    let server = server(TestEngine::threaded(), MIB);
+    print_line(server.address());
+    read_line();
 }
 
 #[test]
 // semantics: WORKER-1
-fn worker_processes_get_what_they_ask() {
-    let server = server(Shelf::threaded(), 4 * MIB);
+fn worker_processes_get_their_samples() {
+    let server = server(TestEngine::threaded(), 4 * MIB);
     let mut workers: Vec<_> =
-        (1..=8).map(|seed| Process::start(&format!("reader {} {seed}", server.address()))).collect();
+        (1..=8).map(|seed| ChildProcess::start(&format!("reader {} {seed}", server.address()))).collect();
     for worker in &mut workers {
-        assert_eq!(worker.hear(), "done");
+        assert_eq!(worker.next_line(), "done");
         assert!(worker.child.wait().unwrap().success());
     }
     eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
@@ -96,11 +97,11 @@ fn worker_processes_get_what_they_ask() {
 
 #[test]
 // semantics: WORKER-4
-fn a_killed_worker_gives_back_all_it_held() {
-    let server = server(Shelf::threaded(), MIB);
+fn killed_worker_releases_all_its_slots() {
+    let server = server(TestEngine::threaded(), MIB);
     for _ in 0..5 {
-        let mut holder = Process::start(&format!("holder {}", server.address()));
-        let shared: u64 = holder.hear().parse().unwrap();
+        let mut holder = ChildProcess::start(&format!("holder {}", server.address()));
+        let shared: u64 = holder.next_line().parse().unwrap();
         assert!(shared >= 9 && server.status().used_bytes >= shared * 100_000);
         holder.kill();
         eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
@@ -110,12 +111,12 @@ fn a_killed_worker_gives_back_all_it_held() {
 
 #[test]
 // semantics: WORKER-4
-fn workers_killed_at_any_moment_leave_the_server_whole() {
+fn workers_killed_at_any_moment_harm_no_server() {
     let rounds = if std::env::var_os("FOREREAD_SOAK").is_some() { 200 } else { 15 };
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let good = client(&server);
     for round in 0..rounds {
-        let mut worker = Process::start(&format!("reader {} {round}", server.address()));
+        let mut worker = ChildProcess::start(&format!("reader {} {round}", server.address()));
         eventually("it is connected", || server.status().clients == 2);
         std::thread::sleep(std::time::Duration::from_micros(round * 397 % 20_000));
         worker.kill();
@@ -128,42 +129,42 @@ fn workers_killed_at_any_moment_leave_the_server_whole() {
 
 #[test]
 // semantics: WORKER-5
-fn the_main_process_killed_ends_its_workers_waiting() {
-    let mut main = Process::start("main");
-    let address = main.hear();
-    let mut workers: Vec<_> = (0..3).map(|_| Process::start(&format!("waiter {address}"))).collect();
+fn killed_main_process_ends_the_waits_of_its_workers() {
+    let mut main = ChildProcess::start("main");
+    let address = main.next_line();
+    let mut workers: Vec<_> = (0..3).map(|_| ChildProcess::start(&format!("waiter {address}"))).collect();
     for worker in &mut workers {
-        assert_eq!(worker.hear(), "waits");
+        assert_eq!(worker.next_line(), "waits");
     }
     main.kill();
     for worker in &mut workers {
         for _ in 0..2 {
-            let heard = worker.hear();
-            assert!(heard.starts_with("Gone: the main process is gone"), "{heard}");
+            let received = worker.next_line();
+            assert!(received.starts_with("Gone: the main process is gone"), "{received}");
         }
         assert!(worker.child.wait().unwrap().success());
     }
 }
 
-/// The socket stays open: a process that was forked after the workers connected holds copies of everything.
+/// The socket stays open, because a process forked after the workers connected holds copies of it.
 #[test]
 // semantics: WORKER-5
-fn the_main_process_killed_ends_its_workers_waiting_whoever_it_forked() {
-    let mut main = Process::start("forking-main");
-    let address = main.hear();
-    let mut worker = Process::start(&format!("waiter {address}"));
-    assert_eq!(worker.hear(), "waits");
-    main.tell("fork");
-    let sibling = Sibling(main.hear().parse().unwrap());
+fn killed_main_process_with_forks_ends_the_waits() {
+    let mut main = ChildProcess::start("forking-main");
+    let address = main.next_line();
+    let mut worker = ChildProcess::start(&format!("waiter {address}"));
+    assert_eq!(worker.next_line(), "waits");
+    main.send_line("fork");
+    let sibling = Sibling(main.next_line().parse().unwrap());
     main.kill();
     for _ in 0..2 {
-        let heard = worker.hear();
-        assert!(heard.starts_with("Gone: the main process is gone"), "{heard}");
+        let received = worker.next_line();
+        assert!(received.starts_with("Gone: the main process is gone"), "{received}");
     }
     drop(sibling);
 }
 
-/// A process that its parent left behind; killed when dropped.
+/// An orphaned process, killed when dropped.
 struct Sibling(i32);
 
 impl Drop for Sibling {
@@ -175,43 +176,43 @@ impl Drop for Sibling {
 
 #[test]
 // semantics: WORKER-7
-fn nobody_of_another_user_is_let_in() {
-    let server = server(Shelf::threaded(), MIB);
+fn process_of_another_user_is_refused() {
+    let server = server(TestEngine::threaded(), MIB);
     let own = rustix::process::geteuid();
     if !own.is_root() {
-        // Only root can become another. Who is let in at all is tested beside `is_same_user`.
+        // Only root can become another user. `is_same_user` has its own test.
         get(&client(&server), SampleId(1));
         return;
     }
-    // The binary lies where others may not look: it is opened before the user changes.
+    // Other users may not read the binary's directory, so it is opened before the user changes.
     let role = format!("stranger {}", server.address());
-    let mut stranger = Process::start_by(&role, |command| {
+    let mut stranger = ChildProcess::start_by(&role, |command| {
         let _ = command.uid(65_534).current_dir("/");
     });
-    let heard = stranger.hear();
-    assert!(heard.starts_with("Refused: "), "{heard}");
+    let received = stranger.next_line();
+    assert!(received.starts_with("Refused: "), "{received}");
     assert_eq!(server.status().clients, 0);
 }
 
 #[test]
 // semantics: WORKER-8
-fn a_child_of_a_fork_asks_for_itself() {
-    let mut forking = Process::start("inherits");
-    assert_eq!(forking.hear(), "parent: served");
+fn forked_child_connects_on_its_own() {
+    let mut forking = ChildProcess::start("inherits");
+    assert_eq!(forking.next_line(), "parent: served");
     assert!(forking.child.wait().unwrap().success());
 }
 
 #[test]
 // semantics: WORKER-8
-fn forked_children_that_use_nothing_leave_the_server_as_it_was() {
-    let mut forking = Process::start("forks");
-    assert_eq!(forking.hear(), "served");
+fn idle_forked_children_do_not_affect_the_server() {
+    let mut forking = ChildProcess::start("forks");
+    assert_eq!(forking.next_line(), "served");
     assert!(forking.child.wait().unwrap().success());
 }
 
 #[test]
-fn where_nobody_is_connecting_says_so() {
-    let server = server(Shelf::threaded(), MIB);
+fn connect_without_a_server_fails() {
+    let server = server(TestEngine::threaded(), MIB);
     let address = server.address();
     drop(server);
     assert_eq!(Client::connect(&address).unwrap_err().kind(), ShareErrorKind::Gone);

@@ -1,4 +1,4 @@
-//! An engine of our own, and workers that are processes.
+//! A test engine, and worker processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -11,16 +11,16 @@ use foreread_share::{Ask, Call, Client, Held, Samples, Server, Settings, ShareEr
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleId;
 
-/// Longer than anything here takes; a test that waits for so long hangs.
+/// Longer than any test here. A wait of this length counts as a hang.
 pub const FOREVER: Duration = Duration::from_secs(60);
 
-/// Ids from here on say their length: `SIZED + length * 1000 + number`.
+/// Ids from here on contain their length: `SIZED + length * 1000 + number`.
 pub const SIZED: u64 = 1 << 32;
-/// A sample that is not there.
+/// A sample that does not exist.
 pub const MISSING: SampleId = SampleId(1 << 60);
-/// A sample that the engine forgets about.
+/// A sample whose request the engine drops.
 pub const FORGOTTEN: SampleId = SampleId((1 << 60) + 1);
-/// From here on: samples that come only when they are let.
+/// From here on: samples that arrive only when they are unparked.
 pub const PARKED: u64 = 1 << 61;
 
 /// The `number`-th sample of `length` bytes.
@@ -29,7 +29,7 @@ pub fn sized(length: u64, number: u64) -> SampleId {
     SampleId(SIZED + length * 1000 + number)
 }
 
-/// What the sample is.
+/// The bytes of the sample.
 pub fn content(id: SampleId) -> Bytes {
     let length = match id.0 {
         PARKED.. => 1000,
@@ -48,9 +48,9 @@ pub fn content(id: SampleId) -> Bytes {
     bytes.into()
 }
 
-/// Serves what [`content`] says.
-pub struct Shelf {
-    /// Answers from a thread of its own; without, on the server's.
+/// An engine that serves [`content`].
+pub struct TestEngine {
+    /// Answers on this thread. `None` answers on the server's.
     thread: Option<Sender<Ask>>,
     parked: Mutex<Vec<Ask>>,
     calls: Mutex<Vec<Call>>,
@@ -68,7 +68,7 @@ fn answer(ask: Ask) {
     }
 }
 
-impl Shelf {
+impl TestEngine {
     /// Answers at once.
     pub fn direct() -> Arc<Self> {
         Arc::new(Self { thread: None, parked: Mutex::default(), calls: Mutex::default() })
@@ -86,7 +86,7 @@ impl Shelf {
         std::mem::take(&mut self.parked.lock().unwrap())
     }
 
-    /// Lets all parked samples come.
+    /// Answers all parked requests.
     pub fn unpark(&self) {
         self.parked().into_iter().for_each(answer);
     }
@@ -97,7 +97,7 @@ impl Shelf {
     }
 }
 
-impl Samples for Shelf {
+impl Samples for TestEngine {
     fn get(&self, asks: Vec<Ask>) {
         for ask in asks {
             match &self.thread {
@@ -128,8 +128,8 @@ impl Samples for Shelf {
     }
 }
 
-/// A server with so many bytes.
-pub fn server(samples: Arc<Shelf>, bytes: u64) -> Server {
+/// A server with `bytes` of shared memory.
+pub fn server(samples: Arc<TestEngine>, bytes: u64) -> Server {
     Server::start(samples, Settings::default().with_shared_bytes(bytes)).unwrap()
 }
 
@@ -155,7 +155,7 @@ pub fn get_all(client: &Client, ids: &[SampleId]) -> Vec<Held> {
     got
 }
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
@@ -164,24 +164,24 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// What a process of this test binary is to do, and with what.
+/// The variable with the role and arguments of a child process of this binary.
 pub const ROLE: &str = "FOREREAD_TEST_SHARE_ROLE";
 
-/// Another process of this test binary, told what to do by its [`ROLE`]; killed when dropped.
-pub struct Process {
+/// Another process of this test binary with a [`ROLE`], killed when dropped.
+pub struct ChildProcess {
     pub child: Child,
     pub input: Option<ChildStdin>,
-    /// Lines, as they come.
+    /// Lines of its output.
     output: Receiver<String>,
 }
 
-impl Process {
+impl ChildProcess {
     /// Runs `processes::child` as `role`.
     pub fn start(role: &str) -> Self {
         Self::start_by(role, |_| {})
     }
 
-    /// The same, after a last word on how.
+    /// The same, after `change` of the command.
     pub fn start_by(role: &str, change: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -198,19 +198,19 @@ impl Process {
         Self { child, input, output }
     }
 
-    /// Gives it a line.
-    pub fn tell(&mut self, line: &str) {
+    /// Writes a line to its input.
+    pub fn send_line(&mut self, line: &str) {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// The next line that begins with `> `, without that.
-    pub fn hear(&mut self) -> String {
+    /// The next line of output that begins with `> `, without that prefix.
+    pub fn next_line(&mut self) -> String {
         loop {
             let line =
                 self.output.recv_timeout(FOREVER).expect("the process ended, or waits, without a word");
             // The test harness writes "test ... " before it.
-            if let Some((_, said)) = line.split_once("> ") {
-                return said.trim_end().to_owned();
+            if let Some((_, text)) = line.split_once("> ") {
+                return text.trim_end().to_owned();
             }
         }
     }
@@ -221,20 +221,20 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// In such a process: says a line to who started it.
-pub fn say(line: impl std::fmt::Display) {
+/// In a child process: writes a line for the parent.
+pub fn print_line(line: impl std::fmt::Display) {
     println!("> {line}");
 }
 
-/// In such a process: the next line that it is told; none when who started it is gone.
-pub fn told() -> Option<String> {
+/// In a child process: the next line from the parent. `None` if the parent is gone.
+pub fn read_line() -> Option<String> {
     let mut line = String::new();
     (std::io::stdin().read_line(&mut line).unwrap() > 0).then(|| line.trim_end().to_owned())
 }

@@ -1,18 +1,18 @@
-//! Full memory, whoever holds it: late or by the other way, never stuck and never wrong.
+//! Full memory: samples arrive late or through the socket, never wrong and never not at all.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_types::SampleId;
 
-use crate::rig::{PARKED, Shelf, client, eventually, get, get_all, server, sized};
+use crate::rig::{PARKED, TestEngine, client, eventually, get, get_all, server, sized};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 // semantics: WORKER-3
-fn who_holds_everything_still_gets_more_and_so_do_the_others() {
-    let server = server(Shelf::threaded(), MIB);
+fn full_memory_still_serves_all_workers() {
+    let server = server(TestEngine::threaded(), MIB);
     let (greedy, modest) = (client(&server), client(&server));
     let ids: Vec<_> = (0..50).map(|number| sized(100_000, number)).collect();
     let all = get_all(&greedy, &ids);
@@ -28,12 +28,12 @@ fn who_holds_everything_still_gets_more_and_so_do_the_others() {
 }
 
 #[test]
-fn who_waits_for_room_gets_it_when_another_lets_go() {
-    let shelf = Shelf::threaded();
-    let server = server(Arc::clone(&shelf), MIB);
+fn waiting_worker_gets_released_room() {
+    let engine = TestEngine::threaded();
+    let server = server(Arc::clone(&engine), MIB);
     let (holder, waiter) = (client(&server), client(&server));
-    // The holder takes turns: there is always somebody letting go, so the waiter waits and is not sent the other way at
-    // once. All it gets is right either way.
+    // The holder releases in turns, so the waiter waits for room and is not sent to the socket at
+    // once. All samples are right either way.
     std::thread::scope(|scope| {
         let holding = scope.spawn(|| {
             for round in 0..200 {
@@ -54,8 +54,8 @@ fn who_waits_for_room_gets_it_when_another_lets_go() {
 
 #[test]
 // semantics: WORKER-3
-fn a_giant_goes_through_the_socket_and_holds_up_nobody() {
-    let server = server(Shelf::threaded(), MIB);
+fn huge_sample_uses_the_socket_and_delays_no_other() {
+    let server = server(TestEngine::threaded(), MIB);
     let (one, other) = (client(&server), client(&server));
     std::thread::scope(|scope| {
         let giants = scope.spawn(|| {
@@ -71,19 +71,19 @@ fn a_giant_goes_through_the_socket_and_holds_up_nobody() {
 }
 
 #[test]
-fn a_sample_exactly_as_large_as_the_memory_fits() {
-    let server = server(Shelf::direct(), MIB);
+fn sample_as_large_as_the_memory_fits() {
+    let server = server(TestEngine::direct(), MIB);
     let client = client(&server);
     assert!(get(&client, sized(MIB, 0)).is_shared());
     assert!(!get(&client, sized(MIB + 1, 0)).is_shared());
-    // The first was let go with the second request.
+    // The first was released with the second request.
     assert!(get(&client, sized(MIB - 63, 0)).is_shared());
 }
 
 #[test]
 // semantics: WORKER-3
-fn memory_smaller_than_any_sample_serves_all_the_same() {
-    let server = server(Shelf::threaded(), 0);
+fn memory_smaller_than_any_sample_still_serves() {
+    let server = server(TestEngine::threaded(), 0);
     assert_eq!(server.status().shared_bytes, 4096);
     let client = client(&server);
     let ids: Vec<_> = (0..300).map(SampleId).chain((0..20).map(|number| sized(50_000, number))).collect();
@@ -91,8 +91,8 @@ fn memory_smaller_than_any_sample_serves_all_the_same() {
 }
 
 #[test]
-fn room_that_idle_workers_keep_for_themselves_is_little() {
-    let server = server(Shelf::threaded(), 4 * MIB);
+fn unreleased_room_of_idle_workers_is_small() {
+    let server = server(TestEngine::threaded(), 4 * MIB);
     let clients: Vec<_> = (0..10).map(|_| client(&server)).collect();
     for client in &clients {
         drop(get_all(client, &(0..100).map(|number| sized(20_000, number)).collect::<Vec<_>>()));
@@ -103,19 +103,19 @@ fn room_that_idle_workers_keep_for_themselves_is_little() {
 }
 
 #[test]
-fn a_worker_that_stops_listening_is_bounded_and_harms_nobody() {
-    let shelf = Shelf::threaded();
-    let server = server(Arc::clone(&shelf), MIB);
+fn worker_that_stops_reading_is_bounded() {
+    let engine = TestEngine::threaded();
+    let server = server(Arc::clone(&engine), MIB);
     let silent = client(&server);
-    // It asks, leaves, and never reads what comes: its answers lie in the socket and its slots are taken.
+    // It requests, stops, and never reads: its answers stay in the socket and its slots are taken.
     let ids: Vec<_> = (0..256).map(|number| SampleId(PARKED + number)).collect();
     silent.get_with(&ids, &mut || true);
-    eventually("all are asked for", || shelf.waiting() == 256);
-    shelf.unpark();
+    eventually("all are requested", || engine.waiting() == 256);
+    engine.unpark();
     let other = client(&server);
     for round in 0..5 {
         get_all(&other, &(0..20).map(|number| sized(100_000, number + round)).collect::<Vec<_>>());
     }
-    // And when it reads again, all is well.
+    // When it reads again, it gets its samples.
     get_all(&silent, &(0..500).map(SampleId).collect::<Vec<_>>());
 }

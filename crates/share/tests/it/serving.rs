@@ -8,18 +8,18 @@ use foreread_tier::ErrorKind;
 use foreread_types::SampleId;
 
 use crate::rig::{
-    FORGOTTEN, MISSING, PARKED, Shelf, client, content, eventually, get, get_all, server, sized,
+    FORGOTTEN, MISSING, PARKED, TestEngine, client, content, eventually, get, get_all, server, sized,
 };
 
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn samples_come_as_they_are() {
-    for shelf in [Shelf::direct(), Shelf::threaded()] {
-        let server = server(shelf, 16 * MIB);
+fn samples_arrive_unchanged() {
+    for engine in [TestEngine::direct(), TestEngine::threaded()] {
+        let server = server(engine, 16 * MIB);
         let client = client(&server);
         let ids: Vec<_> = (0..2000).map(SampleId).collect();
-        // The same twice, empty ones, and all held at once.
+        // Every sample twice, with empty ones, and all held at once.
         let held = get_all(&client, &[&ids[..], &ids[..]].concat());
         assert!(held.iter().filter(|held| !held.as_ref().is_empty()).all(|held| held.is_shared()));
         drop(held);
@@ -29,15 +29,15 @@ fn samples_come_as_they_are() {
 }
 
 #[test]
-fn nothing_asked_is_nothing_got() {
-    let server = server(Shelf::direct(), MIB);
+fn empty_request_returns_nothing() {
+    let server = server(TestEngine::direct(), MIB);
     assert!(client(&server).get(&[]).is_empty());
 }
 
 #[test]
 // semantics: WORKER-1
-fn many_workers_and_threads_get_what_they_ask() {
-    let server = server(Shelf::threaded(), 4 * MIB);
+fn many_workers_and_threads_get_their_samples() {
+    let server = server(TestEngine::threaded(), 4 * MIB);
     std::thread::scope(|scope| {
         for worker in 0..6 {
             let client = client(&server);
@@ -63,8 +63,8 @@ fn many_workers_and_threads_get_what_they_ask() {
 
 #[test]
 // semantics: WORKER-2
-fn what_fails_harms_itself_alone_and_says_why() {
-    let server = server(Shelf::threaded(), MIB);
+fn failed_sample_harms_no_other_and_reports_why() {
+    let server = server(TestEngine::threaded(), MIB);
     let client = client(&server);
     let got = client.get(&[SampleId(1), MISSING, FORGOTTEN, SampleId(2)]);
     assert_eq!(got[0].as_ref().unwrap().as_ref(), content(SampleId(1)));
@@ -79,34 +79,34 @@ fn what_fails_harms_itself_alone_and_says_why() {
 
 #[test]
 // semantics: WORKER-2
-fn a_slow_sample_holds_up_nobody_else() {
-    let shelf = Shelf::threaded();
-    let server = server(Arc::clone(&shelf), MIB);
+fn slow_sample_delays_no_other() {
+    let engine = TestEngine::threaded();
+    let server = server(Arc::clone(&engine), MIB);
     let (slow, quick) = (client(&server), client(&server));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| get(&slow, SampleId(PARKED)));
-        eventually("it is asked for", || shelf.waiting() == 1);
+        eventually("it is requested", || engine.waiting() == 1);
         get_all(&quick, &(0..100).map(SampleId).collect::<Vec<_>>());
-        // Not another thread of the same worker either.
+        // Nor does it delay another thread of the same worker.
         get_all(&slow, &(0..100).map(SampleId).collect::<Vec<_>>());
         assert!(!waiting.is_finished());
-        shelf.unpark();
+        engine.unpark();
         waiting.join().unwrap();
     });
 }
 
 #[test]
-fn more_than_may_be_under_way_is_asked_for_bit_by_bit() {
-    let shelf = Shelf::threaded();
-    let server = server(Arc::clone(&shelf), 16 * MIB);
+fn requests_beyond_the_limit_are_sent_in_steps() {
+    let engine = TestEngine::threaded();
+    let server = server(Arc::clone(&engine), 16 * MIB);
     let client = client(&server);
     let ids: Vec<_> = (0..3000).map(|number| SampleId(PARKED + number)).collect();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| get_all(&client, &ids));
         let mut most = 0;
         while !waiting.is_finished() {
-            most = most.max(shelf.waiting());
-            shelf.unpark();
+            most = most.max(engine.waiting());
+            engine.unpark();
         }
         assert!((1..=256).contains(&most), "{most} at once");
         assert_eq!(waiting.join().unwrap().len(), 3000);
@@ -114,9 +114,9 @@ fn more_than_may_be_under_way_is_asked_for_bit_by_bit() {
 }
 
 #[test]
-fn who_waits_can_be_stopped() {
-    let shelf = Shelf::threaded();
-    let server = server(Arc::clone(&shelf), MIB);
+fn waiting_caller_can_be_stopped() {
+    let engine = TestEngine::threaded();
+    let server = server(Arc::clone(&engine), MIB);
     let client = client(&server);
     let mut asked = 0;
     let got = client.get_with(&[SampleId(1), SampleId(PARKED)], &mut || {
@@ -128,33 +128,33 @@ fn who_waits_can_be_stopped() {
     drop(got);
     let stopped = client.call_with("park", b"", &mut || true).unwrap_err();
     assert_eq!(stopped.kind(), ShareErrorKind::Interrupted);
-    // What comes late is nobody's, and is given back.
-    shelf.unpark();
+    // Late samples have no caller and are released.
+    engine.unpark();
     get(&client, SampleId(3));
     drop(client);
     eventually("all is given back", || server.status().used_bytes == 0);
 }
 
 #[test]
-fn what_comes_late_for_one_who_left_is_given_back_while_the_worker_lives() {
-    let shelf = Shelf::threaded();
-    let server = server(Arc::clone(&shelf), MIB);
+fn late_samples_of_a_stopped_caller_are_released() {
+    let engine = TestEngine::threaded();
+    let server = server(Arc::clone(&engine), MIB);
     let client = client(&server);
     let ids: Vec<_> = (0..200).map(|number| SampleId(PARKED + number)).collect();
     let got = client.get_with(&ids, &mut || true);
     assert!(got.iter().all(|one| one.as_ref().is_err_and(|e| e.kind() == ShareErrorKind::Interrupted)));
-    eventually("all are asked for", || shelf.waiting() == 200);
-    shelf.unpark();
+    eventually("all are requested", || engine.waiting() == 200);
+    engine.unpark();
     for _ in 0..10 {
         get(&client, SampleId(5));
     }
-    // A little may be kept until the next request.
+    // Some may be kept until the next request.
     eventually("nearly all is given back", || server.status().used_bytes <= 8192);
 }
 
 #[test]
 fn calls_are_answered_with_any_length() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let client = client(&server);
     assert_eq!(client.call("echo", b"").unwrap(), b"");
     let longest = vec![7; 65_273];
@@ -171,8 +171,8 @@ fn calls_are_answered_with_any_length() {
 }
 
 #[test]
-fn more_calls_than_may_be_under_way_wait_for_each_other() {
-    let server = server(Shelf::threaded(), MIB);
+fn calls_beyond_the_limit_wait() {
+    let server = server(TestEngine::threaded(), MIB);
     let client = client(&server);
     std::thread::scope(|scope| {
         for thread in 0..100_u8 {
@@ -188,9 +188,9 @@ fn more_calls_than_may_be_under_way_wait_for_each_other() {
 
 #[test]
 // semantics: WORKER-5
-fn the_servers_end_is_everybodys_at_once() {
-    let shelf = Shelf::threaded();
-    let server = server(Arc::clone(&shelf), MIB);
+fn server_end_ends_all_waits_at_once() {
+    let engine = TestEngine::threaded();
+    let server = server(Arc::clone(&engine), MIB);
     let address = server.address();
     let client = client(&server);
     let held = get(&client, SampleId(9));
@@ -198,51 +198,51 @@ fn the_servers_end_is_everybodys_at_once() {
         let waiting = [(); 3]
             .map(|()| scope.spawn(|| client.get(&[SampleId(PARKED)]).pop().unwrap().unwrap_err().kind()));
         let calling = scope.spawn(|| client.call("park", b"").unwrap_err().kind());
-        eventually("all wait", || shelf.waiting() == 4);
+        eventually("all wait", || engine.waiting() == 4);
         drop(server);
         for waiting in waiting.into_iter().chain([calling]) {
             assert_eq!(waiting.join().unwrap(), ShareErrorKind::Gone);
         }
     });
-    // What is held stays.
+    // Held samples stay valid.
     assert_eq!(held.as_ref(), content(SampleId(9)));
     let gone = client.get(&[SampleId(1)]).pop().unwrap().unwrap_err();
     assert!(gone.to_string().starts_with("the main process is gone"), "{gone}");
     assert_eq!(Client::connect(&address).unwrap_err().kind(), ShareErrorKind::Gone);
-    // Answers that come after are nobody's.
-    shelf.unpark();
+    // Late answers have no worker.
+    engine.unpark();
 }
 
 #[test]
-fn who_is_gone_is_read_for_no_more() {
-    let shelf = Shelf::threaded();
-    let server = server(Arc::clone(&shelf), MIB);
+fn requests_of_a_gone_worker_are_unwanted() {
+    let engine = TestEngine::threaded();
+    let server = server(Arc::clone(&engine), MIB);
     let leaving = client(&server);
     leaving.get_with(&[SampleId(PARKED)], &mut || true);
-    eventually("it is asked for", || shelf.waiting() == 1);
-    let ask = shelf.parked().pop().unwrap();
+    eventually("it is requested", || engine.waiting() == 1);
+    let ask = engine.parked().pop().unwrap();
     assert!(ask.is_wanted());
     drop(leaving);
-    eventually("it is known that nobody waits", || !ask.is_wanted());
+    eventually("the request is unwanted", || !ask.is_wanted());
     ask.answer(Ok(content(SampleId(1))));
     get(&client(&server), SampleId(2));
     eventually("nothing is taken for it", || server.status().used_bytes == 0);
 }
 
 #[test]
-fn no_wait_is_long_when_nothing_is_to_be_waited_for() {
-    let server = server(Shelf::direct(), MIB);
+fn round_trips_lose_no_wake_up() {
+    let server = server(TestEngine::direct(), MIB);
     let client = client(&server);
     let begun = Instant::now();
     for id in 0..2000 {
         get(&client, SampleId(id % 50));
     }
-    // A lost wake-up costs 100 ms each time; so many round trips take some tens of milliseconds.
+    // A lost wake-up costs 100 ms each time. This many round trips take some tens of milliseconds.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
 #[test]
-fn an_engine_that_fails_ends_the_service_and_no_worker_hangs() {
+fn panicking_engine_ends_the_server_and_no_worker_hangs() {
     struct Broken;
     impl foreread_share::Samples for Broken {
         fn get(&self, _: Vec<foreread_share::Ask>) {

@@ -1,16 +1,17 @@
-//! DeepIO's ordered mode: the dataset lies in the workers' memories, in contiguous buckets, before the run begins.
+//! DeepIO's ordered mode: the dataset is in the workers' memories, in contiguous buckets, before
+//! the run begins.
 //!
-//! Where it does not fit, each worker takes as much as it has room for, worker after worker, and the rest is read from the
+//! If it does not fit, each worker in turn takes as much as fits, and the rest is read from the
 //! file system on demand. Staging uses the memories alone.
 
-use crate::plan::{Origin, Plan, Setting, Sources};
-use crate::policies::{Refusal, Shards, fits, memory, preload};
+use crate::plan::{OriginAccess, PolicyPlan, Setup, Sources};
+use crate::policies::{Shards, fits, memory, preload};
 
-pub(super) fn plan(setting: &Setting<'_>) -> Result<Plan, Refusal> {
-    let class = memory(setting)?;
-    let mut plan = Plan::on_demand(setting);
-    let shards = if fits(setting, class) { Shards::Contiguous } else { Shards::AsMuchAsFits };
-    preload(setting, &mut plan, class, shards);
-    plan.stage(setting, Sources { origin: Origin::Never, local: true, remote: true });
+pub(super) fn plan(setup: &Setup<'_>) -> Result<PolicyPlan, String> {
+    let class = memory(setup)?;
+    let mut plan = PolicyPlan::on_demand(setup);
+    let shards = if fits(setup, class) { Shards::Contiguous } else { Shards::AsMuchAsFits };
+    preload(setup, &mut plan, class, shards);
+    plan.stage(setup, Sources { origin: OriginAccess::Never, local: true, remote: true });
     Ok(plan)
 }

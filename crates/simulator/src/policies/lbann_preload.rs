@@ -1,15 +1,17 @@
-//! LBANN's data store in preload mode: each worker loads its contiguous shard into memory before the run.
+//! LBANN's data store in preload mode: each worker loads its contiguous shard into memory before
+//! the run.
 //!
-//! Then all is staged from the workers' memories. Refused where the dataset does not fit in them together.
+//! Then all samples are staged from the workers' memories. Refused if the dataset does not fit in
+//! all memories together.
 
-use crate::plan::{Origin, Plan, Setting, Sources};
-use crate::policies::{Refusal, Shards, memory, preload, refuse_unless_it_fits};
+use crate::plan::{OriginAccess, PolicyPlan, Setup, Sources};
+use crate::policies::{Shards, memory, preload, refuse_unless_it_fits};
 
-pub(super) fn plan(setting: &Setting<'_>) -> Result<Plan, Refusal> {
-    let class = memory(setting)?;
-    refuse_unless_it_fits(setting, class)?;
-    let mut plan = Plan::on_demand(setting);
-    preload(setting, &mut plan, class, Shards::Contiguous);
-    plan.stage(setting, Sources { origin: Origin::Never, local: true, remote: true });
+pub(super) fn plan(setup: &Setup<'_>) -> Result<PolicyPlan, String> {
+    let class = memory(setup)?;
+    refuse_unless_it_fits(setup, class)?;
+    let mut plan = PolicyPlan::on_demand(setup);
+    preload(setup, &mut plan, class, Shards::Contiguous);
+    plan.stage(setup, Sources { origin: OriginAccess::Never, local: true, remote: true });
     Ok(plan)
 }

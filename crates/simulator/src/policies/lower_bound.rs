@@ -1,10 +1,11 @@
-//! The thesis's lower bound: no stall ever, only computing and the barriers. Its file-system bytes are the floor.
+//! The thesis's lower bound: no stalls, only computing and the barriers. Its file-system bytes are
+//! the lower bound of bytes.
 //!
-//! It is the bound of the batches as they are dealt. A policy that trains on other samples, or deals a global batch
-//! otherwise, balances its batches otherwise and may end a little before it.
+//! It bounds runs with the batches as dealt. A policy that trains on other samples, or deals a
+//! global batch differently, balances its batches differently and may end a little before it.
 
-use crate::plan::{Plan, Setting};
+use crate::plan::{PolicyPlan, Setup};
 
-pub(super) fn plan(setting: &Setting<'_>) -> Plan {
-    Plan { bound: true, ..Plan::on_demand(setting) }
+pub(super) fn plan(setup: &Setup<'_>) -> PolicyPlan {
+    PolicyPlan { bound: true, ..PolicyPlan::on_demand(setup) }
 }

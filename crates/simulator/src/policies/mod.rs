@@ -1,7 +1,8 @@
-//! The policies, one file each: what each of them decides before a run.
+//! The policies, one per file: the decisions of each before a run.
 //!
-//! Nine are those of Böhringer's thesis, two are those of Monarch and PRISMA, two are foreread's. Each gives one plan or
-//! several, of which the fastest counts, or says in one line why it does not run in a scenario.
+//! Nine are those of Böhringer's thesis, two are Monarch and PRISMA, two are foreread's. Each
+//! returns one or several plans, of which the fastest counts, or a one-line reason why it refuses a
+//! scenario.
 
 mod deepio_ordered;
 mod foreread;
@@ -22,24 +23,27 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use crate::error::{Reason, SimulateError};
-use crate::plan::{Plan, Setting};
+use crate::error::{SimulateError, SimulateReason};
+use crate::plan::{PolicyPlan, Setup};
+use crate::threads::Threads;
 use crate::workload::MB;
 
-/// A policy.
+/// A cache policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Policy {
-    /// No I/O at all: what computing and the barriers take.
+    /// No I/O at all, only computing and the barriers.
     LowerBound,
-    /// Every sample is read from the file system when it is asked for.
+    /// Every sample is read from the file system on demand.
     Naive,
     /// Samples are staged ahead from the file system.
     StagingBuffer,
     /// Each worker caches the samples that it reads most often (Dryden et al., SC21).
     Nopfs,
-    /// The dataset is spread over the workers' memories before the run (DeepIO, MASCOTS 2018, in the training's order).
+    /// The dataset is spread over the workers' memories before the run (DeepIO, MASCOTS 2018, in
+    /// the training's order).
     DeepioOrdered,
-    /// Each worker loads its disk before the run and trains on what it holds (Kurth et al., SC18).
+    /// Each worker loads its disk before the run and trains on the samples that it holds (Kurth et
+    /// al., SC18).
     ParallelStaging,
     /// LBANN's data store, filled during the first epoch.
     LbannDynamic,
@@ -51,9 +55,9 @@ pub enum Policy {
     Monarch,
     /// Parallel prefetching without a cache (PRISMA, 2021).
     Prisma,
-    /// foreread: one copy in the cluster, read by its owner once.
+    /// foreread: one copy in the cluster, read once by its owner.
     Foreread,
-    /// The same, with the samples of each global batch dealt to the workers that hold them.
+    /// foreread, with the samples of each global batch dealt to the workers that hold them.
     ForereadLocality,
 }
 
@@ -94,34 +98,34 @@ impl Policy {
         }
     }
 
-    /// Whether the policy keeps samples in the classes behind the staging buffer.
-    pub const fn has_cache(self) -> bool {
+    /// Whether the policy keeps samples in the classes after the staging buffer.
+    pub(crate) fn has_cache(self) -> bool {
         !matches!(self, Self::LowerBound | Self::Naive | Self::StagingBuffer | Self::Prisma)
     }
 
-    /// The policy's plans for a run; the fastest counts.
-    pub(crate) fn plans(self, setting: &Setting<'_>) -> Result<Vec<Plan>, Refusal> {
+    /// The policy's plans for a run. The fastest counts.
+    pub(crate) fn plans(self, setup: &Setup<'_>) -> Result<Vec<PolicyPlan>, String> {
         let one = |plan| Ok(vec![plan]);
         match self {
-            Self::LowerBound => one(lower_bound::plan(setting)),
-            Self::Naive => one(naive::plan(setting)),
-            Self::StagingBuffer => one(staging_buffer::plan(setting)),
-            Self::Nopfs => one(nopfs::plan(setting)),
-            Self::DeepioOrdered => deepio_ordered::plan(setting).and_then(one),
-            Self::ParallelStaging => parallel_staging::plan(setting).and_then(one),
-            Self::LbannDynamic => lbann_dynamic::plan(setting).and_then(one),
-            Self::LbannPreload => lbann_preload::plan(setting).and_then(one),
-            Self::LocalityAware => locality_aware::plan(setting).and_then(one),
-            Self::Monarch => one(monarch::plan(setting)),
-            Self::Prisma => one(prisma::plan(setting)),
-            Self::Foreread => foreread::plans(setting),
-            Self::ForereadLocality => foreread_locality::plan(setting).and_then(one),
+            Self::LowerBound => one(lower_bound::plan(setup)),
+            Self::Naive => one(naive::plan(setup)),
+            Self::StagingBuffer => one(staging_buffer::plan(setup)),
+            Self::Nopfs => one(nopfs::plan(setup)),
+            Self::DeepioOrdered => deepio_ordered::plan(setup).and_then(one),
+            Self::ParallelStaging => parallel_staging::plan(setup).and_then(one),
+            Self::LbannDynamic => lbann_dynamic::plan(setup).and_then(one),
+            Self::LbannPreload => lbann_preload::plan(setup).and_then(one),
+            Self::LocalityAware => locality_aware::plan(setup).and_then(one),
+            Self::Monarch => one(monarch::plan(setup)),
+            Self::Prisma => one(prisma::plan(setup)),
+            Self::Foreread => foreread::plans(setup),
+            Self::ForereadLocality => foreread_locality::plan(setup).and_then(one),
         }
     }
 
-    /// How many plans [`plans`](Self::plans) are, without making them.
-    pub(crate) fn tries(self, setting: &Setting<'_>) -> u64 {
-        if self == Self::Foreread { foreread::tries(setting) } else { 1 }
+    /// The number of plans that [`plans`](Self::plans) returns, without making them.
+    pub(crate) fn tries(self, setup: &Setup<'_>) -> u64 {
+        if self == Self::Foreread { foreread::tries(setup) } else { 1 }
     }
 }
 
@@ -143,91 +147,63 @@ impl FromStr for Policy {
     /// ```
     /// use foreread_simulator::Policy;
     /// assert_eq!("nopfs".parse(), Ok(Policy::Nopfs));
-    /// assert!("lru".parse::<Policy>().unwrap_err().to_string().starts_with("there is no policy `lru`; there are: "));
+    /// let error = "lru".parse::<Policy>().unwrap_err().to_string();
+    /// assert!(error.starts_with("unknown policy `lru`: expected one of "));
     /// ```
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let known = || Self::ALL.map(Self::name).join(" ");
         let found = Self::ALL.into_iter().find(|policy| policy.name() == name);
-        found.ok_or_else(|| Reason::Policy { name: name.to_owned(), known: known() }.into())
+        found.ok_or_else(|| SimulateReason::Policy { name: name.to_owned(), known: known() }.into())
     }
 }
-
-/// Why a policy does not run in a scenario.
-pub(crate) type Refusal = String;
 
 /// The class that the thesis calls 1, the workers' memory, as an index into the scenario's classes.
-fn memory(setting: &Setting<'_>) -> Result<usize, Refusal> {
-    if setting.scenario.storage.len() > 1 {
+fn memory(setup: &Setup<'_>) -> Result<usize, String> {
+    if setup.scenario.storage.len() > 1 {
         Ok(1)
     } else {
-        Err("the scenario has no class behind the staging buffer".into())
+        Err("the scenario has no class after the staging buffer".into())
     }
 }
 
-/// The class that the thesis calls 2, the workers' disk; the memory where there is no other.
-fn disk(setting: &Setting<'_>) -> Result<usize, Refusal> {
-    memory(setting).map(|memory| (memory + 1).min(setting.scenario.storage.len() - 1))
+/// The class that the thesis calls 2, the workers' disk. The memory if there is no other.
+fn disk(setup: &Setup<'_>) -> Result<usize, String> {
+    memory(setup).map(|memory| (memory + 1).min(setup.scenario.storage.len() - 1))
 }
 
 /// Whether the whole dataset fits into a class of all workers together.
-fn fits(setting: &Setting<'_>, class: usize) -> bool {
-    let all = setting.scenario.storage[class].capacity * setting.workers() as f64;
-    setting.workload.total() as f64 / MB <= all
+fn fits(setup: &Setup<'_>, class: usize) -> bool {
+    let all = setup.scenario.storage[class].capacity * setup.workers() as f64;
+    setup.workload.total() as f64 / MB <= all
 }
 
-/// LBANN's refusal: its data store holds all or does not run.
-fn refuse_unless_it_fits(setting: &Setting<'_>, class: usize) -> Result<(), Refusal> {
-    if fits(setting, class) {
+/// LBANN's refusal: its data store holds the whole dataset or does not run.
+fn refuse_unless_it_fits(setup: &Setup<'_>, class: usize) -> Result<(), String> {
+    if fits(setup, class) {
         return Ok(());
     }
-    let total = setting.workload.total() as f64 / MB;
-    let all = setting.scenario.storage[class].capacity * setting.workers() as f64;
+    let total = setup.workload.total() as f64 / MB;
+    let all = setup.scenario.storage[class].capacity * setup.workers() as f64;
     Err(format!("the dataset's {total:.0} MB do not fit in the workers' memories of {all:.0} MB together"))
 }
 
-/// Prefetch threads of one worker, which take samples round robin, each when it is done with its last one.
-struct Threads {
-    free: Vec<f64>,
-    turn: usize,
-}
-
-impl Threads {
-    fn new(count: usize) -> Self {
-        Self { free: vec![0.0; count], turn: 0 }
-    }
-
-    /// The thread whose turn it is works for so long; when it is done.
-    fn work(&mut self, seconds: f64) -> f64 {
-        let thread = &mut self.free[self.turn];
-        *thread += seconds;
-        let done = *thread;
-        self.turn = (self.turn + 1) % self.free.len();
-        done
-    }
-
-    /// When the last thread is done.
-    fn done(&self) -> f64 {
-        self.free.iter().copied().fold(0.0, f64::max)
-    }
-}
-
-/// Loads, before the run, each worker's part of the dataset into a class until a sample does not fit. The longest thread
-/// of the slowest worker is the initial stall.
-fn preload(setting: &Setting<'_>, plan: &mut Plan, class: usize, shards: Shards) {
+/// Loads each worker's part of the dataset into a class before the run, until a sample does not
+/// fit. The longest thread of the slowest worker gives the initial stall.
+fn preload(setup: &Setup<'_>, plan: &mut PolicyPlan, class: usize, shards: Shards) {
     let mut stall: f64 = 0.0;
     let mut next = 0;
-    for worker in 0..setting.workers() {
-        let mut threads = Threads::new(setting.scenario.storage[class].threads);
+    for worker in 0..setup.workers() {
+        let mut threads = Threads::new(setup.scenario.storage[class].threads, 0.0);
         let part = match shards {
-            Shards::Contiguous => setting.shard(worker),
-            Shards::AsMuchAsFits => next..setting.scenario.samples,
+            Shards::Contiguous => setup.shard(worker),
+            Shards::AsMuchAsFits => next..setup.scenario.samples,
         };
         for sample in part {
-            if !plan.rooms.take(worker, class, setting.size(sample)) {
+            if !plan.space.take(worker, class, setup.size(sample)) {
                 break;
             }
-            threads.work(setting.prefetch_seconds(sample));
-            plan.load(setting, sample, worker, class, 0.0);
+            threads.work(0.0, setup.prefetch_seconds(sample));
+            plan.load(setup, sample, worker, class, 0.0);
             next = sample + 1;
         }
         stall = stall.max(threads.done());
@@ -236,11 +212,11 @@ fn preload(setting: &Setting<'_>, plan: &mut Plan, class: usize, shards: Shards)
     plan.copies.all_from(stall);
 }
 
-/// What each worker loads before a run.
+/// The part of the dataset that each worker loads before a run.
 #[derive(Clone, Copy)]
 enum Shards {
     /// Its own contiguous N-th of the dataset.
     Contiguous,
-    /// What the workers before it left, as much as fits.
+    /// The samples that earlier workers left, as many as fit.
     AsMuchAsFits,
 }

@@ -1,7 +1,7 @@
-//! The thesis's naive loader: every sample is read from the file system when it is asked for, one at a time.
+//! The thesis's naive loader: every sample is read from the file system on demand, one at a time.
 
-use crate::plan::{Plan, Setting};
+use crate::plan::{PolicyPlan, Setup};
 
-pub(super) fn plan(setting: &Setting<'_>) -> Plan {
-    Plan::on_demand(setting)
+pub(super) fn plan(setup: &Setup<'_>) -> PolicyPlan {
+    PolicyPlan::on_demand(setup)
 }

@@ -1,9 +1,9 @@
-//! The thesis's staging buffer: samples are staged ahead from the file system, and nothing is kept.
+//! The thesis's staging buffer: samples are staged ahead from the file system, and none is kept.
 
-use crate::plan::{Origin, Plan, Setting, Sources};
+use crate::plan::{OriginAccess, PolicyPlan, Setup, Sources};
 
-pub(super) fn plan(setting: &Setting<'_>) -> Plan {
-    let mut plan = Plan::on_demand(setting);
-    plan.stage(setting, Sources { origin: Origin::Always, local: false, remote: false });
+pub(super) fn plan(setup: &Setup<'_>) -> PolicyPlan {
+    let mut plan = PolicyPlan::on_demand(setup);
+    plan.stage(setup, Sources { origin: OriginAccess::Always, local: false, remote: false });
     plan
 }

@@ -1,4 +1,4 @@
-//! What holds for every cache.
+//! The contract of every cache.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use futures::FutureExt;
 use super::{assert_bytes, assert_kind, read, tier};
 use crate::{Known, content};
 
-/// Checks what every cache promises. The cache is empty, keeps between 4 MiB and 1 GiB, and is empty again at the
-/// end. Call it from a test on several threads too (`flavor = "multi_thread"`).
+/// Checks the contract of every cache. The cache must be empty with a capacity of 4 MiB to 1 GiB, and is empty again at the
+/// end. Also call it from a test on several threads (`flavor = "multi_thread"`).
 ///
 /// # Panics
-/// If the cache breaks a promise.
+/// If the cache breaks the contract.
 pub async fn cache(cache: Arc<dyn CacheTier>) {
     let all = free(&*cache);
     assert!(
@@ -37,13 +37,13 @@ pub async fn cache(cache: Arc<dyn CacheTier>) {
     assert_eq!(free(&*cache), all, "everything was given back");
 }
 
-/// Checks that what is read from a cache takes at most the samples' footprints there, which is what readers count it as;
-/// what is at hand takes nothing. `live`: the bytes that this program has in use, which does nothing else meanwhile.
+/// Checks that reads from a cache allocate at most the samples' footprints, as readers charge them; samples in memory must
+/// allocate nothing. `live` returns the bytes that this program has in use. The program must do nothing else meanwhile.
 ///
 /// # Panics
-/// If it takes more.
+/// If reads allocate more.
 pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -> u64) {
-    /// What hands an answer over, and its stream: not the sample's.
+    /// The overhead of an answer and its stream.
     const BESIDE: u64 = 400;
     for size in [1_000, 10_000, 110_000] {
         let known: Vec<Known> = (0..(300_000 / size).max(16)).map(|id| sample(5000 + id, size)).collect();
@@ -51,7 +51,7 @@ pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -
             store(cache, known).await;
         }
         let requests = known.iter().zip(0..).map(|(known, tag)| known.whole(tag)).collect();
-        // Once, so that whatever is made at the first read is there.
+        // The first read may allocate lazily.
         read("a first time", cache, vec![known[0].whole(0)]).await;
         let before = live();
         let is_at_hand = matches!(cache.lookup(known[0].key), Lookup::Ready(_));
@@ -67,7 +67,7 @@ pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -
     }
 }
 
-/// How many bytes can be reserved now.
+/// The bytes that can be reserved now.
 fn free(cache: &dyn CacheTier) -> u64 {
     let mut held: Vec<Charge> = Vec::new();
     for shift in (0..=31).rev() {
@@ -105,7 +105,7 @@ async fn store(cache: &dyn CacheTier, known: &Known) {
     }
 }
 
-/// What the cache answers for a sample, by lookup and if need be by reading.
+/// The cache's answer for a sample, by lookup or by a read.
 async fn fetch(cache: &dyn CacheTier, known: &Known) -> Option<Bytes> {
     match cache.lookup(known.key) {
         Lookup::Ready(sample) => Some(sample.bytes()),
@@ -135,7 +135,7 @@ fn footprints_grow(cache: &dyn CacheTier) {
 fn room_is_counted(cache: &dyn CacheTier, all: u64) {
     let bytes = cache.footprint().of(100_000);
     let Some(room) = cache.reserve(bytes) else { panic!("an empty cache has room for {bytes} bytes") };
-    assert!(room.bytes() >= bytes, "the room that was asked for");
+    assert!(room.bytes() >= bytes, "the requested room");
     assert_eq!(free(cache), all - room.bytes(), "room that is set aside is not free");
     assert!(cache.reserve(all).is_none(), "no more than there is");
     assert!(cache.reserve(u64::MAX).is_none(), "no more than there is");
@@ -198,7 +198,7 @@ async fn a_handle_keeps_its_room(cache: &dyn CacheTier, all: u64) {
             assert_eq!(free(cache), used, "a handle keeps its room after the removal");
             assert_eq!(*handle, *known.content, "a handle stays valid after the removal");
             drop(handle);
-            // Only a sample that had a charge when it was made counts for its slices as well.
+            // Only slices of a sample with an initial charge keep the charge.
             assert_eq!(slice, known.content.slice(10..20));
         }
         Lookup::Stored => cache.remove(vec![known.key, known.key]).await,
@@ -265,7 +265,7 @@ async fn a_dropped_store_is_whole_or_nothing(cache: &dyn CacheTier, all: u64) {
                 tokio::task::yield_now().await;
             }
         }
-        tokio::time::sleep(Duration::from_millis(20)).await; // what had begun may end
+        tokio::time::sleep(Duration::from_millis(20)).await; // a started store may end
         match fetch(cache, &known).await {
             Some(bytes) => assert_eq!(bytes, known.content, "a store that was dropped and kept"),
             None => free_becomes("a store that was dropped and not kept", cache, all).await,

@@ -1,14 +1,13 @@
-//! What the contract promises, as functions that a backend's tests call.
+//! The contract as functions that a backend's tests call.
 //!
-//! * [`origin`] for an origin that holds the objects of [`samples`] (and beside them those of [`HIDDEN`], which it
-//!   must not list) and nothing else.
-//! * [`cache`] for an empty cache; it stores and removes by itself.
-//! * [`reads_take_their_footprint`] for an empty cache, in a program that counts what is allocated.
-//! * [`tier`] for whatever answers reads of known samples: a peer, a layer around any of the above. The other two
-//!   call it.
+//! * [`origin`] for an origin that contains the objects of [`samples`], perhaps those of [`HIDDEN`] (which it must not list),
+//!   and nothing else.
+//! * [`cache`] for an empty cache; the suite stores and removes samples.
+//! * [`reads_take_their_footprint`] for an empty cache, in a program that counts its allocations.
+//! * [`tier`] for any tier with known samples: a peer, or a layer around any of the above. The other two call it.
 //!
-//! Each panics with what was promised and what came instead, and treats a minute without an answer as none. On a
-//! paused clock that minute may pass at once, so a tier with threads of its own is tested on a running one.
+//! Each panics with the broken rule and the actual result. A minute without an answer counts as no answer. On a paused clock
+//! that minute may pass at once, so a tier with its own threads must be tested on a running clock.
 
 mod cache;
 mod origin;
@@ -27,11 +26,11 @@ pub use self::tier::tier;
 
 use crate::{Answered, Known, ReadAll};
 
-/// Paths (and sizes) of objects that an origin may hold beside [`samples`] without ever listing them.
+/// Paths (and sizes) of objects that an origin may contain in addition to [`samples`] and must not list.
 pub const HIDDEN: &[(&str, u64)] = &[(".hidden", 10), ("b/.hidden", 11), (".git/config", 12)];
 
-/// What an origin under test holds: samples of many lengths, empty ones too, in directories whose names are
-/// prefixes of each other, with names that are no ASCII or have blanks in them.
+/// The objects of an origin under test: samples of many lengths, including 0, in directories whose names are prefixes of
+/// each other, with names that contain blanks or are not ASCII.
 pub fn samples(seed: u64) -> Vec<Known> {
     Known::generate(
         seed,
@@ -52,23 +51,23 @@ pub fn samples(seed: u64) -> Vec<Known> {
     )
 }
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time that an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-type Answers = BTreeMap<u32, Result<Bytes, TierError>>;
+type AnswersByTag = BTreeMap<u32, Result<Bytes, TierError>>;
 
-/// Reads in one burst; the answers by the position of their requests.
+/// Reads in one burst; returns the answers by the position of their requests.
 ///
 /// # Panics
 /// If an answer does not come.
-async fn read<T: Tier + ?Sized>(what: &str, tier: &T, requests: Vec<ReadRequest>) -> Answers {
+async fn read<T: Tier + ?Sized>(what: &str, tier: &T, requests: Vec<ReadRequest>) -> AnswersByTag {
     let (expected, mut reads) = (requests.len(), tier.read_all(requests));
-    let mut answers = Answers::new();
+    let mut answers = AnswersByTag::new();
     loop {
-        match tokio::time::timeout(PATIENCE, reads.next()).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, reads.next()).await {
             Ok(Some(Answered { tag, result })) => drop(answers.insert(tag, result)),
             Ok(None) => break,
-            Err(_) => panic!("{what}: no answer in {PATIENCE:?}; {} came before", answers.len()),
+            Err(_) => panic!("{what}: no answer in {ANSWER_TIMEOUT:?}; {} came before", answers.len()),
         }
     }
     assert_eq!(answers.len(), expected, "{what}: one answer for each request");
@@ -92,7 +91,7 @@ fn assert_kind(what: &str, answer: &Result<Bytes, TierError>, tier: &str, expect
         Err(error) => {
             assert_eq!(error.kind(), expected, "{what}: {error}");
             assert_eq!(error.tier(), tier, "{what}: the error names its tier");
-            assert!(error.object().is_some(), "{what}: the error names what was asked for: {error}");
+            assert!(error.object().is_some(), "{what}: the error names the object: {error}");
         }
     }
 }
@@ -120,37 +119,37 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     #[should_panic(expected = "bytes instead of")]
-    async fn the_suite_sees_a_byte_too_few() {
+    async fn suite_detects_a_missing_byte() {
         suite_with(When::Read(43), Fault::Short).await;
     }
 
     #[tokio::test(start_paused = true)]
     #[should_panic(expected = "other bytes of the same length")]
-    async fn the_suite_sees_a_wrong_bit() {
+    async fn suite_detects_a_flipped_bit() {
         suite_with(When::Read(43), Fault::Flip).await;
     }
 
     #[tokio::test(start_paused = true)]
     #[should_panic(expected = "no answer in")]
-    async fn the_suite_sees_a_missing_answer() {
+    async fn suite_detects_a_missing_answer() {
         suite_with(When::Read(43), Fault::Never).await;
     }
 
     static LONGEST: std::sync::OnceLock<Bytes> = std::sync::OnceLock::new();
 
-    /// Breaks one promise.
+    /// Breaks one rule of the contract.
     #[derive(Debug)]
-    struct Wrong(FakeOrigin, Breach);
+    struct BrokenOrigin(FakeOrigin, BrokenPromise);
 
     #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Breach {
+    enum BrokenPromise {
         MergesRanges,
         ListsTwice,
         IgnoresAfter,
         TakesPrefixesForNames,
     }
 
-    impl Tier for Wrong {
+    impl Tier for BrokenOrigin {
         fn name(&self) -> &str {
             self.0.name()
         }
@@ -161,7 +160,8 @@ mod tests {
 
         fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
             let answer = self.0.read(Arc::clone(&request));
-            let (Breach::MergesRanges, foreread_tier::Span::Range(range)) = (self.1, request.span.clone())
+            let (BrokenPromise::MergesRanges, foreread_tier::Span::Range(range)) =
+                (self.1, request.span.clone())
             else {
                 return answer;
             };
@@ -182,16 +182,18 @@ mod tests {
         }
     }
 
-    impl OriginTier for Wrong {
+    impl OriginTier for BrokenOrigin {
         fn place(&self) -> &str {
             self.0.place()
         }
 
         fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
             match self.1 {
-                Breach::ListsTwice => self.0.list(prefix, after).chain(self.0.list(prefix, after)).boxed(),
-                Breach::IgnoresAfter => self.0.list(prefix, None),
-                Breach::TakesPrefixesForNames => {
+                BrokenPromise::ListsTwice => {
+                    self.0.list(prefix, after).chain(self.0.list(prefix, after)).boxed()
+                }
+                BrokenPromise::IgnoresAfter => self.0.list(prefix, None),
+                BrokenPromise::TakesPrefixesForNames => {
                     let prefix = prefix.to_owned();
                     let below = move |object: &Result<Object, _>| {
                         std::future::ready(
@@ -211,31 +213,31 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "slices of one allocation")]
-    async fn the_suite_sees_slices_of_a_merged_read() {
+    async fn suite_detects_slices_of_a_joined_read() {
         let known: Vec<Known> =
             samples(3).into_iter().filter(|known| !(3003..1 << 20).contains(&known.object.size)).collect();
         let objects = known.iter().map(|known| (Arc::clone(&known.object.path), known.object.size));
         let merging = FakeOrigin::new(objects).with_seed(3);
-        origin(&Wrong(merging, Breach::MergesRanges), &known).await;
+        origin(&BrokenOrigin(merging, BrokenPromise::MergesRanges), &known).await;
     }
 
     #[tokio::test]
     #[should_panic(expected = "top twice")]
-    async fn the_suite_sees_an_object_listed_twice() {
+    async fn suite_detects_a_duplicate_in_a_listing() {
         let known: Vec<Known> = samples(3).into_iter().filter(|known| &*known.object.path == "top").collect();
         let top = FakeOrigin::new([("top", 12_345)]).with_seed(3);
-        origin(&Wrong(top, Breach::ListsTwice), &known).await;
+        origin(&BrokenOrigin(top, BrokenPromise::ListsTwice), &known).await;
     }
 
     #[tokio::test]
     #[should_panic(expected = "listing after")]
-    async fn the_suite_sees_a_listing_that_begins_at_the_beginning() {
-        origin(&Wrong(right(), Breach::IgnoresAfter), &samples(3)).await;
+    async fn suite_detects_a_listing_that_ignores_after() {
+        origin(&BrokenOrigin(right(), BrokenPromise::IgnoresAfter), &samples(3)).await;
     }
 
     #[tokio::test]
     #[should_panic(expected = "listing below \"a\"")]
-    async fn the_suite_sees_a_prefix_taken_for_a_part_of_a_name() {
-        origin(&Wrong(right(), Breach::TakesPrefixesForNames), &samples(3)).await;
+    async fn suite_detects_a_prefix_that_splits_a_name() {
+        origin(&BrokenOrigin(right(), BrokenPromise::TakesPrefixesForNames), &samples(3)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for every origin.
+//! The contract of every origin.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use foreread_tier::{ErrorKind, Object, OriginTier, Span, Version};
 use futures::StreamExt;
 
-use super::{HIDDEN, PATIENCE, assert_bytes, assert_kind, read, tier};
+use super::{ANSWER_TIMEOUT, HIDDEN, assert_bytes, assert_kind, read, tier};
 use crate::Known;
 
-/// Checks what every origin promises. `known` is all that it lists: whole objects, [`samples`](super::samples)
-/// usually, without versions; those are taken from the listing.
+/// Checks the contract of every origin. `known` is everything that it lists: whole objects, usually
+/// [`samples`](super::samples), without versions; those come from the listing.
 ///
 /// # Panics
-/// If the origin breaks a promise.
+/// If the origin breaks the contract.
 pub async fn origin<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
     every_object_is_listed_once(origin, known).await;
     listing_goes_on_after_a_path(origin, known).await;
@@ -40,7 +40,7 @@ async fn list<T: OriginTier + ?Sized>(
     let mut stream = origin.list(prefix, after);
     let mut last = String::new();
     loop {
-        match tokio::time::timeout(PATIENCE, stream.next()).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, stream.next()).await {
             Ok(Some(Ok(object))) => {
                 let path = object.path.to_string();
                 if origin.profile().lists_in_order {
@@ -51,7 +51,7 @@ async fn list<T: OriginTier + ?Sized>(
             }
             Ok(Some(Err(error))) => panic!("{what}: {error}"),
             Ok(None) => return found,
-            Err(_) => panic!("{what}: nothing in {PATIENCE:?}"),
+            Err(_) => panic!("{what}: nothing in {ANSWER_TIMEOUT:?}"),
         }
     }
 }
@@ -126,8 +126,8 @@ async fn ranges<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
     }
 }
 
-/// Neighbouring ranges must not be slices of one merged read. Those are exactly as far apart in memory as in the
-/// object; allocations of their own, even page-aligned ones read with some bytes before, are not for this distance.
+/// Neighbouring ranges must not be slices of one joined read. Slices are exactly as far apart in memory as in the object.
+/// Separate allocations, even page-aligned ones with some bytes before, are not at this distance.
 async fn ranges_have_allocations_of_their_own<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
     const STEP: usize = 1001;
     let Some(sample) = known.iter().find(|sample| sample.object.size >= 3 * STEP as u64) else { return };
@@ -172,8 +172,8 @@ async fn another_size_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[K
         (beyond.object.size, beyond.object.version) = (size + 10, None);
         batch.push(beyond);
     }
-    let asked = batch.clone();
-    for (answer, request) in read("wrong sizes", origin, batch).await.values().zip(asked) {
+    let requests = batch.clone();
+    for (answer, request) in read("wrong sizes", origin, batch).await.values().zip(requests) {
         let what =
             format!("{} taken for {} bytes, {:?}", request.object.path, request.object.size, request.span);
         assert_kind(&what, answer, origin.name(), ErrorKind::Changed);
@@ -196,7 +196,7 @@ async fn an_object_is_found_by_its_path<T: OriginTier + ?Sized>(origin: &T, know
     }
     let directory = known.iter().find_map(|sample| sample.object.path.rsplit_once('/'));
     if let Some((directory, _)) = directory {
-        // Some stores do not tell a directory from what they will not show.
+        // Some stores do not distinguish a directory from a denied object.
         assert!(origin.stat(directory).await.is_err(), "{directory} is no object");
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for every tier.
+//! The contract of every tier.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use foreread_tier::Tier;
 use futures::StreamExt;
 use futures::future::join_all;
 
-use super::{PATIENCE, assert_bytes, read};
+use super::{ANSWER_TIMEOUT, assert_bytes, read};
 use crate::{Known, ReadAll};
 
-/// Checks what every tier promises: whole reads of `known` samples, of which there are some, in bursts of all kinds.
+/// Checks the contract of every tier: whole reads of `known` samples (at least one), in bursts of all kinds.
 ///
 /// # Panics
-/// If the tier breaks a promise.
+/// If the tier breaks the contract.
 pub async fn tier<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     assert!(!known.is_empty(), "the suite needs samples to read");
     name_and_profile(tier);
@@ -42,14 +42,14 @@ fn nothing_is_submitted<T: Tier + ?Sized>(tier: &T) {
     tier.submit();
 }
 
-/// The first poll submits, too.
+/// The first poll also submits.
 async fn without_submitting<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     let reads: Vec<_> = wholes(known).into_iter().map(|request| tier.read(Arc::new(request))).collect();
-    let Ok(answers) = tokio::time::timeout(PATIENCE, join_all(reads)).await else {
-        panic!("reads that nobody submitted: no answer in {PATIENCE:?}")
+    let Ok(answers) = tokio::time::timeout(ANSWER_TIMEOUT, join_all(reads)).await else {
+        panic!("unsubmitted reads: no answer in {ANSWER_TIMEOUT:?}")
     };
     for (sample, answer) in known.iter().zip(&answers) {
-        assert_bytes(&format!("{}, which nobody submitted", sample.object.path), answer, &sample.content);
+        assert_bytes(&format!("{} without a submit", sample.object.path), answer, &sample.content);
     }
 }
 
@@ -82,8 +82,8 @@ async fn one_sample_many_times<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     }
 }
 
-/// An answer that is a slice of a merged read would keep all of that read in memory. Two answers that were cut from
-/// one allocation lie in it as far apart as in what was read; allocations of their own are multiples of 8 apart.
+/// An answer that is a slice of a joined read would keep that whole read in memory. Two slices of one allocation are as far
+/// apart as in the object; separate allocations are multiples of 8 apart.
 async fn answers_have_allocations_of_their_own<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     let answers = read("allocations", tier, wholes(known)).await;
     let full: Vec<_> = answers.values().flatten().filter(|bytes| !bytes.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! Who may come in.
+//! Access control of the test store.
 
 use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
@@ -6,16 +6,16 @@ use std::sync::{PoisonError, RwLock};
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 
-use super::answer::Refusal;
+use super::answer::S3Error;
 
-/// The keys that are let in, and those whose time is over. Signatures are not checked: what is tested is which
-/// credentials a client uses, and other people have tested how it signs.
+/// The admitted and the expired keys. Signatures are not checked: tests are about which credentials a client uses, and how
+/// it signs is tested in its library.
 #[derive(Debug, Default)]
-pub(super) struct Access(RwLock<Keys>);
+pub(super) struct Access(RwLock<AccessKeys>);
 
 #[derive(Debug, Default)]
-struct Keys {
-    /// Everybody where empty.
+struct AccessKeys {
+    /// If it is empty, every key is admitted.
     known: BTreeSet<String>,
     /// Access keys and session tokens.
     expired: BTreeSet<String>,
@@ -30,8 +30,8 @@ impl Access {
         self.0.write().unwrap_or_else(PoisonError::into_inner).expired.insert(key.to_owned());
     }
 
-    /// The region that the request was signed for, where it was signed.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    /// The region of the request's signature, if it is signed.
+    pub(super) fn check(&self, headers: &HeaderMap) -> Result<Option<String>, S3Error> {
         let scope = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|text| {
             let (_, rest) = text.split_once("Credential=")?;
             let mut parts = rest.split([',', ' ']).next()?.split('/');
@@ -41,13 +41,13 @@ impl Access {
         let token = headers.get("x-amz-security-token").and_then(|value| value.to_str().ok());
         let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let Some((key, region)) = scope else {
-            return if keys.known.is_empty() { Ok(None) } else { Err(Refusal::AccessDenied) };
+            return if keys.known.is_empty() { Ok(None) } else { Err(S3Error::AccessDenied) };
         };
         if !keys.known.is_empty() && !keys.known.contains(&key) {
-            return Err(Refusal::InvalidAccessKeyId);
+            return Err(S3Error::InvalidAccessKeyId);
         }
         if keys.expired.contains(&key) || token.is_some_and(|token| keys.expired.contains(token)) {
-            return Err(Refusal::ExpiredToken);
+            return Err(S3Error::ExpiredToken);
         }
         Ok(region)
     }

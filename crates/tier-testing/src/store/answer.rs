@@ -1,13 +1,13 @@
-//! Answers that are no object.
+//! Error answers.
 
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 
 use super::xml;
 
-/// Why a request is refused.
+/// The error code of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum S3Error {
     NoSuchKey,
     NoSuchBucket,
     AccessDenied,
@@ -17,13 +17,13 @@ pub(super) enum Refusal {
     InvalidRange,
     InvalidArgument(&'static str),
     NotImplemented,
-    /// The region that would have been right.
+    /// The right region.
     PermanentRedirect(String),
     InternalError,
     SlowDown(Option<u64>),
 }
 
-impl Refusal {
+impl S3Error {
     fn parts(&self) -> (u16, &'static str, &'static str) {
         match self {
             Self::NoSuchKey => (404, "NoSuchKey", "The specified key does not exist."),
@@ -51,7 +51,7 @@ impl Refusal {
         }
     }
 
-    /// The answer; its body is left to whoever sends it.
+    /// The head of the answer, and its body.
     pub(super) fn answer(&self) -> (Response<()>, String) {
         let (status, code, message) = self.parts();
         let mut response = Response::new(());

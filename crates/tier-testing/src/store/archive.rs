@@ -1,4 +1,4 @@
-//! A tar archive of any length that is made as it is read.
+//! A tar archive of any length, generated on read.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use bytes::{Bytes, BytesMut};
 
 use super::content::{Content, Numbered};
 
-/// What a header takes, and what everything is a multiple of.
+/// The length of a header, and the alignment of everything.
 const BLOCK: u64 = 512;
 
-/// An archive (ustar) whose members are those of a [`Numbered`], in their order: as large as one likes, without the memory.
+/// An archive (ustar) of the objects of a [`Numbered`] in their order: of any size, without the memory.
 #[derive(Clone, Debug)]
 pub struct Archive {
     members: Numbered,
@@ -19,19 +19,19 @@ impl Archive {
     /// The archive of `members`.
     ///
     /// # Panics
-    /// If a member is longer than the 8 GiB that a plain header can say, or its name than the 100 bytes.
+    /// If a member is longer than the 8 GiB of a plain header, or its name than 100 bytes.
     pub fn new(members: Numbered) -> Self {
         assert!(members.size() < 1 << 33, "a member of {} bytes", members.size());
         assert!(members.name(members.count()).len() <= 100, "{}", members.name(members.count()));
         Self { members }
     }
 
-    /// What one member takes, header and padding included.
+    /// The length of one member with its header and padding.
     fn stride(&self) -> u64 {
         BLOCK + self.members.size().next_multiple_of(BLOCK)
     }
 
-    /// Where the bytes of member `id` are.
+    /// The byte range of member `id`.
     pub fn extent(&self, id: u64) -> Range<u64> {
         let start = id * self.stride() + BLOCK;
         start..start + self.members.size()
@@ -64,7 +64,7 @@ impl Content for Archive {
         while at < range.end {
             let (id, within) = (at / self.stride(), at % self.stride());
             let own = BLOCK + self.members.size();
-            // Bytes of what stands here, from its beginning; and where that is. Padding and the end are zeros.
+            // The item at this position (padding and the end are zeros), and its start.
             let (part, begins) = match within {
                 _ if id >= self.members.count() => (Bytes::new(), within),
                 0..BLOCK => (self.header(id), 0),
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_parts_are_those_of_the_whole() {
+    fn archive_ranges_equal_slices_of_the_whole() {
         let archive = Archive::new(Numbered::new(5, 700));
         let whole = archive.range(0..archive.size());
         assert_eq!(whole.len() as u64, 5 * (512 + 1024) + 1024);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn it_may_be_longer_than_memory() {
+    fn archive_may_be_larger_than_memory() {
         let archive = Archive::new(Numbered::new(1 << 30, 1 << 20));
         assert!(archive.size() > 1 << 50);
         assert_eq!(archive.range(archive.size() - 2000..archive.size()).len(), 2000);

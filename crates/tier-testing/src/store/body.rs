@@ -1,4 +1,4 @@
-//! Bodies of answers: parts of an object, or less than was promised.
+//! Bodies of answers: parts of an object, or truncated ones.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -12,89 +12,94 @@ use http_body::{Frame, SizeHint};
 use tokio::time::Sleep;
 
 use super::content::Content;
-use super::tally::Flight;
+use super::counters::CountedRequest;
 
-/// The most that is asked of a [`Content`] at once.
+/// The longest read of a [`Content`].
 pub const PART: u64 = 1 << 20;
 
 /// How a body ends.
 #[derive(Debug)]
-pub(super) enum End {
-    /// As it should.
+pub(super) enum BodyEnd {
+    /// Complete.
     Whole,
-    /// At this many bytes, with the connection.
+    /// The connection closes after this many bytes.
     Close(u64),
-    /// It stops at this many bytes for a while.
+    /// It pauses after this many bytes.
     Stall(u64, Duration),
-    /// With the connection, now.
+    /// The connection closes now.
     Now,
 }
 
-/// A connection that is closed with an error throws away what it has not written yet; this is time to write it.
+/// Time to flush: a connection that closes with an error discards unwritten bytes.
 const FLUSH: Duration = Duration::from_millis(1);
 
-/// Why a connection is closed in the middle of an answer.
+/// The error that closes a connection in the middle of an answer.
 #[derive(Debug)]
-pub(super) struct Closed;
+pub(super) struct ConnectionClosed;
 
-impl std::fmt::Display for Closed {
+impl std::fmt::Display for ConnectionClosed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("closed on command")
     }
 }
 
-impl std::error::Error for Closed {}
+impl std::error::Error for ConnectionClosed {}
 
-impl From<Infallible> for Closed {
+impl From<Infallible> for ConnectionClosed {
     fn from(never: Infallible) -> Self {
         match never {}
     }
 }
 
 /// The body of one answer.
-pub(super) struct Body {
+pub(super) struct AnswerBody {
     content: Arc<dyn Content>,
     range: Range<u64>,
     sent: u64,
-    end: End,
+    end: BodyEnd,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Whether what is sent is an object's.
+    /// Whether the bytes belong to an object and are counted.
     counts: bool,
-    /// Ends with the body, so that what is under way is known.
-    flight: Flight,
+    /// Dropped with the body, to count the requests in flight.
+    flight: CountedRequest,
 }
 
-impl Body {
-    pub(super) fn new(content: Arc<dyn Content>, range: Range<u64>, end: End, flight: Flight) -> Self {
+impl AnswerBody {
+    pub(super) fn new(
+        content: Arc<dyn Content>,
+        range: Range<u64>,
+        end: BodyEnd,
+        flight: CountedRequest,
+    ) -> Self {
         Self { content, range, sent: 0, end, sleep: None, counts: false, flight }
     }
 
-    /// The same, whose bytes are counted.
+    /// The same, with its bytes counted.
     pub(super) fn counted(self) -> Self {
         Self { counts: true, ..self }
     }
 }
 
-impl http_body::Body for Body {
+impl http_body::Body for AnswerBody {
     type Data = Bytes;
-    type Error = Closed;
+    type Error = ConnectionClosed;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Closed>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ConnectionClosed>>> {
         if let Some(sleep) = &mut self.sleep {
             if sleep.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
             self.sleep = None;
-            self.end = if matches!(self.end, End::Close(_)) { End::Now } else { End::Whole };
+            self.end = if matches!(self.end, BodyEnd::Close(_)) { BodyEnd::Now } else { BodyEnd::Whole };
         }
         let (stop, pause) = match self.end {
-            End::Whole => (u64::MAX, FLUSH),
-            End::Close(at) => (at, FLUSH),
-            End::Stall(at, time) => (at, time),
-            End::Now => return Poll::Ready(Some(Err(Closed))),
+            BodyEnd::Whole => (u64::MAX, FLUSH),
+            BodyEnd::Close(at) => (at, FLUSH),
+            BodyEnd::Stall(at, time) => (at, time),
+            BodyEnd::Now => return Poll::Ready(Some(Err(ConnectionClosed))),
         };
         if self.sent >= stop {
             self.sleep = Some(Box::pin(tokio::time::sleep(pause)));
@@ -115,7 +120,7 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.range.is_empty() && matches!(self.end, End::Whole)
+        self.range.is_empty() && matches!(self.end, BodyEnd::Whole)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -1,4 +1,4 @@
-//! Buckets: what is in them, and pages of their listings.
+//! Buckets: objects, and pages of their listings.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,23 +7,23 @@ use std::sync::Arc;
 use super::content::{Content, Numbered};
 use super::order::Order;
 
-/// One object as it is now.
+/// The current state of one object.
 #[derive(Clone)]
-pub(super) struct Stored {
+pub(super) struct StoredObject {
     pub(super) content: Arc<dyn Content>,
     /// With its quotes.
     pub(super) tag: Arc<str>,
 }
 
-/// What a bucket holds.
-pub(super) enum Keys {
-    Map(BTreeMap<Arc<str>, Stored>),
+/// The objects of a bucket.
+pub(super) enum BucketKeys {
+    Map(BTreeMap<Arc<str>, StoredObject>),
     Numbered(Numbered),
 }
 
-/// A bucket, and who may do what with it.
+/// A bucket and its permissions.
 pub(super) struct Bucket {
-    pub(super) keys: Keys,
+    pub(super) keys: BucketKeys,
     /// The order of its listings.
     pub(super) order: Order,
     pub(super) list_denied: bool,
@@ -35,26 +35,26 @@ pub(super) struct Bucket {
 /// The tag of numbered objects.
 const NUMBERED: &str = "\"6e756d6265726564\"";
 
-/// What a listing asks for.
+/// The parameters of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Query {
+pub(super) struct ListQuery {
     pub(super) prefix: String,
     pub(super) delimiter: String,
-    /// Names up to and including this one are left out; and if it is a common prefix, what is below it.
+    /// Names up to and including this one are left out. If it is a common prefix, so is everything below it.
     pub(super) after: String,
-    /// Whether `after` is a token's, and not the client's own name.
+    /// Whether `after` comes from a continuation token.
     pub(super) goes_on: bool,
     pub(super) max_keys: usize,
 }
 
-/// A line of a page.
+/// An entry of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum ListEntry {
     Key { key: String, size: u64, tag: Arc<str> },
     Prefix(String),
 }
 
-impl Line {
+impl ListEntry {
     fn name(&self) -> &str {
         match self {
             Self::Key { key, .. } | Self::Prefix(key) => key,
@@ -62,37 +62,37 @@ impl Line {
     }
 }
 
-/// A page, and where the next begins if there is one.
+/// A page, and the start of the next one.
 #[derive(Debug)]
-pub(super) struct Page {
-    pub(super) lines: Vec<Line>,
+pub(super) struct ListPage {
+    pub(super) lines: Vec<ListEntry>,
     pub(super) next: Option<String>,
 }
 
 impl Bucket {
-    pub(super) fn new(keys: Keys) -> Self {
+    pub(super) fn new(keys: BucketKeys) -> Self {
         Self { keys, order: Order::Bytes, list_denied: false, read_denied: false, region: None }
     }
 
-    pub(super) fn find(&self, key: &str) -> Option<Stored> {
+    pub(super) fn find(&self, key: &str) -> Option<StoredObject> {
         match &self.keys {
-            Keys::Map(map) => map.get(key).cloned(),
-            Keys::Numbered(numbered) => {
+            BucketKeys::Map(map) => map.get(key).cloned(),
+            BucketKeys::Numbered(numbered) => {
                 let (id, found) = numbered.rank(key);
-                found.then(|| Stored { content: Arc::new(numbered.bytes(id)), tag: NUMBERED.into() })
+                found.then(|| StoredObject { content: Arc::new(numbered.bytes(id)), tag: NUMBERED.into() })
             }
         }
     }
 
     /// The first object at or after `from`.
-    fn next(&self, from: Bound<&str>) -> Option<Line> {
+    fn next(&self, from: Bound<&str>) -> Option<ListEntry> {
         match &self.keys {
-            Keys::Map(map) => {
+            BucketKeys::Map(map) => {
                 let (key, stored) = map.range::<str, _>((from, Bound::Unbounded)).next()?;
                 let (size, tag) = (stored.content.size(), Arc::clone(&stored.tag));
-                Some(Line::Key { key: key.to_string(), size, tag })
+                Some(ListEntry::Key { key: key.to_string(), size, tag })
             }
-            Keys::Numbered(numbered) => {
+            BucketKeys::Numbered(numbered) => {
                 let id = match from {
                     Bound::Included(name) => numbered.rank(name).0,
                     Bound::Excluded(name) => {
@@ -101,7 +101,7 @@ impl Bucket {
                     }
                     Bound::Unbounded => 0,
                 };
-                (id < numbered.count()).then(|| Line::Key {
+                (id < numbered.count()).then(|| ListEntry::Key {
                     key: numbered.name(id),
                     size: numbered.size(),
                     tag: NUMBERED.into(),
@@ -111,37 +111,37 @@ impl Bucket {
     }
 
     /// A page, in the bucket's order.
-    pub(super) fn list(&self, query: &Query) -> Page {
+    pub(super) fn list(&self, query: &ListQuery) -> ListPage {
         match self.order {
             Order::Bytes => self.list_in_byte_order(query),
             other => self.list_in(other, query),
         }
     }
 
-    /// A page costs what is in the bucket. Common prefixes are not made.
-    fn list_in(&self, order: Order, query: &Query) -> Page {
-        let Query { prefix, after, goes_on, max_keys, .. } = query;
+    /// A page costs as much as the whole bucket. Common prefixes are not supported.
+    fn list_in(&self, order: Order, query: &ListQuery) -> ListPage {
+        let ListQuery { prefix, after, goes_on, max_keys, .. } = query;
         let mut keys = Vec::new();
         let mut from = Bound::Unbounded;
         while let Some(line) = self.next(from.as_ref().map(String::as_str)) {
             from = Bound::Excluded(line.name().to_owned());
             keys.push(line);
         }
-        order.sort(&mut keys, Line::name);
+        order.sort(&mut keys, ListEntry::name);
         let at = keys.iter().position(|line| line.name() == after);
         let rest = keys.split_off(at.map_or(0, |at| at + 1)).into_iter();
         let mut rest = rest
             .filter(|line| at.is_some() || *goes_on || order.is_after(line.name(), after))
             .filter(|line| line.name().starts_with(&**prefix));
-        let lines: Vec<Line> = rest.by_ref().take(*max_keys).collect();
+        let lines: Vec<ListEntry> = rest.by_ref().take(*max_keys).collect();
         let next = rest.next().and(lines.last()).map(|line| line.name().to_owned());
-        Page { lines, next }
+        ListPage { lines, next }
     }
 
-    /// A page costs what is on it, and not what is in the bucket.
-    fn list_in_byte_order(&self, query: &Query) -> Page {
-        let Query { prefix, delimiter, after, max_keys, .. } = query;
-        let mut page = Page { lines: Vec::new(), next: None };
+    /// A page costs as much as its entries, whatever the size of the bucket.
+    fn list_in_byte_order(&self, query: &ListQuery) -> ListPage {
+        let ListQuery { prefix, delimiter, after, max_keys, .. } = query;
+        let mut page = ListPage { lines: Vec::new(), next: None };
         let below = after.strip_prefix(&**prefix).is_some_and(|rest| !rest.is_empty());
         let mut from = if !delimiter.is_empty() && below && after.ends_with(&**delimiter) {
             beyond(after).map_or(Bound::Unbounded, Bound::Included)
@@ -168,13 +168,13 @@ impl Bucket {
             };
             let Some(next) = beyond(&common) else { break };
             from = Bound::Included(next);
-            page.lines.push(Line::Prefix(common));
+            page.lines.push(ListEntry::Prefix(common));
         }
         page
     }
 }
 
-/// The first name behind all that begin with `prefix`.
+/// The first name after all names that start with `prefix`.
 fn beyond(prefix: &str) -> Option<String> {
     let mut characters: Vec<char> = prefix.chars().collect();
     while let Some(last) = characters.pop() {
@@ -198,15 +198,20 @@ mod tests {
 
     fn bucket(keys: &[&str]) -> Bucket {
         let stored = |key: &&str| {
-            let stored = Stored { content: Arc::new(Bytes::from(key.to_string())), tag: "\"1\"".into() };
+            let stored =
+                StoredObject { content: Arc::new(Bytes::from(key.to_string())), tag: "\"1\"".into() };
             (Arc::from(*key), stored)
         };
-        Bucket::new(Keys::Map(keys.iter().map(stored).collect()))
+        Bucket::new(BucketKeys::Map(keys.iter().map(stored).collect()))
     }
 
     fn all(bucket: &Bucket, prefix: &str, delimiter: &str, max_keys: usize) -> Vec<String> {
-        let mut query =
-            Query { prefix: prefix.into(), delimiter: delimiter.into(), max_keys, ..Query::default() };
+        let mut query = ListQuery {
+            prefix: prefix.into(),
+            delimiter: delimiter.into(),
+            max_keys,
+            ..ListQuery::default()
+        };
         let mut found = Vec::new();
         loop {
             let page = bucket.list(&query);
@@ -220,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_together_are_the_listing_whatever_their_size() {
+    fn pages_of_any_size_form_the_listing() {
         let bucket = bucket(&["a", "a/1", "a/2", "a/b/3", "a0", "b/4", "c"]);
         for max_keys in 1..9 {
             assert_eq!(all(&bucket, "", "", max_keys).len(), 7);
@@ -229,14 +234,14 @@ mod tests {
             assert_eq!(all(&bucket, "a", "", max_keys).len(), 5);
             assert_eq!(all(&bucket, "zz", "/", max_keys), [""; 0]);
         }
-        let query = Query { after: "a/2".into(), max_keys: 2, ..Query::default() };
+        let query = ListQuery { after: "a/2".into(), max_keys: 2, ..ListQuery::default() };
         let page = bucket.list(&query);
-        assert_eq!(page.lines.iter().map(Line::name).collect::<Vec<_>>(), ["a/b/3", "a0"]);
+        assert_eq!(page.lines.iter().map(ListEntry::name).collect::<Vec<_>>(), ["a/b/3", "a0"]);
         assert_eq!(page.next.as_deref(), Some("a0"));
     }
 
     #[test]
-    fn other_orders_are_listed_page_by_page() {
+    fn listing_in_other_orders_is_paged() {
         let mut bucket = bucket(&["B", "a", "b", "c-d/1", "c/1", "c/2"]);
         for (order, expected) in [
             (Order::CaseInsensitive, ["a", "B", "b", "c-d/1", "c/1", "c/2"]),
@@ -247,20 +252,20 @@ mod tests {
             for max_keys in 1..9 {
                 assert_eq!(all(&bucket, "", "", max_keys), expected);
             }
-            let query = Query { after: expected[3].into(), max_keys: 9, ..Query::default() };
+            let query = ListQuery { after: expected[3].into(), max_keys: 9, ..ListQuery::default() };
             let rest = bucket.list(&query).lines;
-            assert_eq!(rest.iter().map(Line::name).collect::<Vec<_>>(), expected[4..]);
+            assert_eq!(rest.iter().map(ListEntry::name).collect::<Vec<_>>(), expected[4..]);
         }
-        // A name that is no key is compared with each.
+        // A name that is not a key is compared with each key.
         bucket.order = Order::Directories;
-        let query = Query { after: "c.".into(), max_keys: 9, ..Query::default() };
+        let query = ListQuery { after: "c.".into(), max_keys: 9, ..ListQuery::default() };
         let rest = bucket.list(&query).lines;
-        assert_eq!(rest.iter().map(Line::name).collect::<Vec<_>>(), ["c/1", "c/2"]);
+        assert_eq!(rest.iter().map(ListEntry::name).collect::<Vec<_>>(), ["c/1", "c/2"]);
     }
 
     #[test]
     fn numbered_objects_are_listed_without_a_walk() {
-        let bucket = Bucket::new(Keys::Numbered(Numbered::new(1_000_000, 10)));
+        let bucket = Bucket::new(BucketKeys::Numbered(Numbered::new(1_000_000, 10)));
         assert_eq!(all(&bucket, "", "/", 1000).len(), 1000);
         assert_eq!(all(&bucket, "000999/", "", 300).len(), 1000);
         let found = bucket.find("000999/00999999.bin").unwrap();

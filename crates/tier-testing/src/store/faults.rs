@@ -1,4 +1,4 @@
-//! What goes wrong, and when.
+//! Injected faults of the test store.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -7,48 +7,48 @@ use std::time::{Duration, Instant};
 
 use foreread_types::mix;
 
-use super::tally::Kind;
+use super::counters::Kind;
 use crate::content::unit;
 
-/// What goes wrong with a request.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// The answer comes this much later.
+    /// The answer is delayed.
     Late(Duration),
     /// `500 InternalError`.
     Internal,
-    /// `503 SlowDown`, with `Retry-After` in seconds where given.
+    /// `503 SlowDown`, optionally with `Retry-After` in seconds.
     SlowDown(Option<u64>),
     /// `403 ExpiredToken`.
     Expired,
     /// The connection is closed instead of an answer.
     Close,
-    /// The connection is closed in the middle of the body, before what `Content-Length` says.
+    /// The connection is closed in the middle of the body, before `Content-Length`.
     CloseInBody,
-    /// The body is half as long as the object, and `Content-Length` says so.
+    /// The body and `Content-Length` have half the object's length.
     Half,
-    /// As if the object had just been replaced: `412` to `If-Match`, else other bytes under another tag.
+    /// As if the object had just been replaced: `412` to `If-Match`, otherwise other bytes under another tag.
     Replaced,
-    /// No answer for so long.
+    /// The headers are delayed.
     StallHeaders(Duration),
-    /// The body stops in its middle for so long.
+    /// The body pauses in its middle.
     StallBody(Duration),
 }
 
-/// Which requests go wrong.
+/// Which requests get a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
     /// All.
     Always,
-    /// The first so many.
+    /// The first requests.
     First(u64),
     /// Each with this probability, decided by the seed and the number of the request.
     Chance(f64),
-    /// In every `of` requests, the last `length` in a row.
+    /// The last `length` of every `of` requests.
     Burst {
-        /// How many in a row.
+        /// The length of the burst.
         length: u64,
-        /// Of how many.
+        /// The length of the period.
         of: u64,
     },
 }
@@ -64,21 +64,21 @@ impl When {
     }
 }
 
-/// A rule: requests of one kind, when, and what.
+/// A rule: the kind of requests, the condition, and the fault.
 #[derive(Debug)]
-struct Rule {
+struct FaultRule {
     kind: Kind,
     when: When,
     fault: Fault,
-    /// Requests of that kind since the rule is there.
+    /// Requests of that kind since the rule was added.
     seen: AtomicU64,
 }
 
-/// The rules in force; the first that fits counts.
+/// The rules; the first match applies.
 #[derive(Debug)]
 pub(super) struct Faults {
     seed: u64,
-    rules: Mutex<Vec<Rule>>,
+    rules: Mutex<Vec<FaultRule>>,
 }
 
 impl Faults {
@@ -87,7 +87,7 @@ impl Faults {
     }
 
     pub(super) fn add(&self, kind: Kind, when: When, fault: Fault) {
-        let rule = Rule { kind, when, fault, seen: AtomicU64::new(0) };
+        let rule = FaultRule { kind, when, fault, seen: AtomicU64::new(0) };
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).push(rule);
     }
 
@@ -99,7 +99,7 @@ impl Faults {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = None;
         for (index, rule) in (0..).zip(rules.iter().filter(|rule| rule.kind == kind)) {
-            // Each rule draws for itself, also where one before it has decided.
+            // Each rule counts, even after an earlier match.
             let number = rule.seen.fetch_add(1, Relaxed);
             if found.is_none() && rule.when.fits(number, mix(self.seed ^ index)) {
                 found = Some(rule.fault);
@@ -109,14 +109,14 @@ impl Faults {
     }
 }
 
-/// A ceiling on requests a second: above it, they are refused. A twentieth of a second's worth may come at once.
+/// A ceiling on requests per second with a burst of a twentieth of a second.
 #[derive(Debug)]
-pub(super) struct Ceiling {
+pub(super) struct RequestCeiling {
     rate: f64,
     state: Mutex<(Instant, f64)>,
 }
 
-impl Ceiling {
+impl RequestCeiling {
     pub(super) fn new(rate: f64) -> Self {
         Self { rate, state: Mutex::new((Instant::now(), Self::burst(rate))) }
     }
@@ -157,8 +157,8 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_lets_a_burst_pass_and_no_more() {
-        let ceiling = Ceiling::new(0.001);
+    fn request_ceiling_admits_one_burst() {
+        let ceiling = RequestCeiling::new(0.001);
         assert!(ceiling.admits());
         assert!(!ceiling.admits());
     }

@@ -1,12 +1,12 @@
-//! An object store in this process, for tests and benches: S3 over HTTP, with counts and with faults on command.
+//! An object store in this process, for tests and benchmarks: S3 over HTTP, with counts and injected faults.
 //!
-//! It speaks what clients that read speak: `GET` (with `Range` and `If-Match`), `HEAD`, `PUT`, and `ListObjectsV2`, path
-//! style, on a port of its own on the loopback. Objects are bytes ([`Store::put`]) or made by a rule when they are
-//! asked for ([`Numbered`], [`Archive`], [`made`]), so that a bucket of a million keys or of 10 GB costs no memory. A request costs
-//! no allocation of its body, because benches compare clients with it: what is sent are slices.
+//! It supports the requests of reading clients, path style, on its own port on the loopback interface: `GET` (with `Range` and
+//! `If-Match`), `HEAD`, `PUT`, and `ListObjectsV2`. Objects are bytes ([`Store::put`]) or generated on request ([`Numbered`],
+//! [`Archive`], [`made`]), so a bucket of a million keys or of 10 GB costs no memory. A body costs no allocation per request,
+//! because benchmarks compare clients with it: only slices are sent.
 //!
-//! Decision: the server has a runtime and threads of its own. A test that is no asynchronous function can run one, and
-//! a client that blocks its runtime does not block the server. The price is that a paused clock does not hold for it.
+//! Decision: the server has its own runtime and threads. So a test without async code can start one, and a client that blocks
+//! its runtime does not block the server. The price is that a paused clock does not apply to it.
 //!
 //! ```
 //! use foreread_tier_testing::store::{Numbered, Store};
@@ -24,10 +24,10 @@ mod archive;
 mod body;
 mod bucket;
 mod content;
+mod counters;
 mod faults;
 mod order;
 mod serve;
-mod tally;
 mod xml;
 
 use std::collections::BTreeMap;
@@ -47,19 +47,19 @@ use tokio::sync::Semaphore;
 pub use archive::Archive;
 pub use body::PART;
 pub use content::{Content, Numbered, made};
+pub use counters::{Kind, Requests};
 pub use faults::{Fault, When};
 pub use order::Order;
-pub use tally::{Kind, Requests};
 
 use access::Access;
-use bucket::{Bucket, Keys};
-use faults::{Ceiling, Faults};
-use serve::Shared;
+use bucket::{Bucket, BucketKeys};
+use faults::{Faults, RequestCeiling};
+use serve::StoreShared;
 
-/// A running store; it ends when this is dropped.
+/// A running store; it stops when dropped.
 pub struct Store {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
     runtime: Option<Runtime>,
 }
 
@@ -75,20 +75,20 @@ impl Store {
         Self::start_with(1, 0)
     }
 
-    /// A store on so many threads; `seed` decides which requests meet which fault by chance.
+    /// A store on `threads` threads; `seed` selects the requests with random faults.
     ///
     /// # Panics
-    /// If the machine has no port or no thread left.
+    /// If the machine has no free port or thread.
     pub fn start_with(threads: usize, seed: u64) -> Self {
         Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), threads, seed)
     }
 
-    /// The same at an address, for other processes that are told it.
+    /// The same at a fixed address, for other processes.
     ///
     /// # Panics
-    /// If the address is in use or the machine has no thread left.
+    /// If the address is in use or the machine has no free thread.
     pub fn start_at(address: SocketAddr, threads: usize, seed: u64) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreShared {
             buckets: RwLock::default(),
             counters: Arc::default(),
             faults: Faults::new(seed),
@@ -111,27 +111,29 @@ impl Store {
         Self { address, shared, runtime: Some(runtime) }
     }
 
-    /// Where it listens: `http://127.0.0.1:PORT`.
+    /// Its address: `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
     fn with_bucket(&self, name: &str, change: impl FnOnce(&mut Bucket)) {
         let mut buckets = self.shared.buckets.write().unwrap_or_else(PoisonError::into_inner);
-        change(buckets.entry(name.to_owned()).or_insert_with(|| Bucket::new(Keys::Map(BTreeMap::new()))));
+        change(
+            buckets.entry(name.to_owned()).or_insert_with(|| Bucket::new(BucketKeys::Map(BTreeMap::new()))),
+        );
     }
 
-    /// Makes an empty bucket, if there is none of that name.
+    /// Creates an empty bucket, if there is none of that name.
     pub fn bucket(&self, name: &str) {
         self.with_bucket(name, |_| {});
     }
 
-    /// Makes a bucket of numbered objects, or puts it in the place of another.
+    /// Creates or replaces a bucket of numbered objects.
     pub fn numbered(&self, name: &str, objects: Numbered) {
-        self.with_bucket(name, |bucket| bucket.keys = Keys::Numbered(objects));
+        self.with_bucket(name, |bucket| bucket.keys = BucketKeys::Numbered(objects));
     }
 
-    /// Stores an object under a new tag, as a `PUT` would.
+    /// Stores an object under a new tag, like a `PUT`.
     ///
     /// # Panics
     /// If there is no such bucket, or its objects are numbered.
@@ -139,7 +141,7 @@ impl Store {
         self.put_content(bucket, key, Arc::new(content.into()));
     }
 
-    /// Stores an object that a rule makes.
+    /// Stores a generated object.
     ///
     /// # Panics
     /// If there is no such bucket, or its objects are numbered.
@@ -149,26 +151,26 @@ impl Store {
         }
     }
 
-    /// Removes an object, if it is there.
+    /// Removes an object, if it exists.
     pub fn remove(&self, bucket: &str, key: &str) {
         self.with_bucket(bucket, |bucket| {
-            if let Keys::Map(map) = &mut bucket.keys {
+            if let BucketKeys::Map(map) = &mut bucket.keys {
                 map.remove(key);
             }
         });
     }
 
-    /// Objects that are stored from now on have no tag, as in stores that keep no versions.
+    /// Stores further objects without a tag, like stores without versions.
     pub fn forget_tags(&self) {
         self.shared.untagged.store(true, Relaxed);
     }
 
-    /// Denies listings of a bucket, or its objects, to everybody.
+    /// Denies listings of a bucket, or reads of its objects.
     pub fn deny(&self, bucket: &str, list: bool, read: bool) {
         self.with_bucket(bucket, |bucket| (bucket.list_denied, bucket.read_denied) = (list, read));
     }
 
-    /// Lists a bucket in another order than that of S3.
+    /// Lists a bucket in another order than S3.
     pub fn set_order(&self, bucket: &str, order: Order) {
         self.with_bucket(bucket, |bucket| bucket.order = order);
     }
@@ -178,48 +180,48 @@ impl Store {
         self.with_bucket(bucket, |bucket| bucket.region = Some(region.to_owned()));
     }
 
-    /// Lets an access key in, and from the first one on nobody without.
+    /// Admits an access key. After the first call, requests without an admitted key are denied.
     pub fn allow(&self, access_key: &str) {
         self.shared.access.allow(access_key);
     }
 
-    /// Calls an access key or a session token expired from now on.
+    /// Expires an access key or a session token.
     pub fn expire(&self, key_or_token: &str) {
         self.shared.access.expire(key_or_token);
     }
 
-    /// Waits so long before each answer.
+    /// Sets a wait before each answer.
     pub fn set_latency(&self, latency: Duration) {
         self.shared.latency.store(latency.as_nanos() as u64, Relaxed);
     }
 
-    /// Works on so many requests at once, from the wait before an answer to its end, and lets the others wait; `None` for any number.
+    /// Processes at most `requests` at once, from the wait before an answer to its end. The others wait; `None`: no limit.
     pub fn set_at_once(&self, requests: Option<usize>) {
         let places = requests.map(|requests| Arc::new(Semaphore::new(requests)));
         *self.shared.places.write().unwrap_or_else(PoisonError::into_inner) = places;
     }
 
-    /// Answers `503 SlowDown` above so many requests a second; `None` for no ceiling.
+    /// Answers `503 SlowDown` above a rate in requests per second; `None`: no ceiling.
     pub fn set_ceiling(&self, rate: Option<f64>) {
-        *self.shared.ceiling.write().unwrap_or_else(PoisonError::into_inner) = rate.map(Ceiling::new);
+        *self.shared.ceiling.write().unwrap_or_else(PoisonError::into_inner) = rate.map(RequestCeiling::new);
     }
 
-    /// From now on `fault` happens to the requests of this kind that `when` says. The first rule that fits counts.
+    /// Adds a rule for requests of this kind. The first matching rule applies.
     pub fn on(&self, kind: Kind, when: When, fault: Fault) {
         self.shared.faults.add(kind, when, fault);
     }
 
-    /// No faults any more.
+    /// Removes all rules.
     pub fn mend(&self) {
         self.shared.faults.clear();
     }
 
-    /// What it was asked so far.
+    /// The counts of requests.
     pub fn requests(&self) -> Requests {
         self.shared.counters.read()
     }
 
-    /// Counts from zero again.
+    /// Resets the counts.
     pub fn reset(&self) {
         self.shared.counters.reset();
     }
@@ -233,14 +235,14 @@ impl Drop for Store {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<StoreShared>) {
     let listening = listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener));
     let listener = match listening {
         Ok(listener) => listener,
         Err(error) => panic!("the store cannot listen: {error}"),
     };
     loop {
-        // Out of descriptors, or a connection that was gone before it was accepted: neither ends the store.
+        // Neither a lack of descriptors nor a connection that closed before it was accepted ends the store.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
@@ -248,10 +250,10 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let shared = Arc::clone(&shared);
         shared.counters.connections.fetch_add(1, Relaxed);
         tokio::spawn(async move {
-            // Where it cannot be set, answers are slower and the same.
+            // Without it, answers are the same but slower.
             let _ = stream.set_nodelay(true);
             let service = service_fn(|request| shared.serve(request));
-            // Clients that go away and closings on command end a connection with an error; the test sees its own side.
+            // Disconnecting clients and injected closings end a connection with an error; the test observes its own side.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -264,13 +266,14 @@ mod tests {
 
     use super::*;
 
-    /// What comes back for a request, as text, until the server closes.
+    /// The answer to a request as text, until the server closes the connection.
     fn ask(store: &Store, method: &str, path: &str, headers: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(store.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let length = body.len();
         let text = format!(
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n{headers}\r\n{body}"
         );
         stream.write_all(text.as_bytes()).unwrap();
         let mut answer = Vec::new();
@@ -311,14 +314,15 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_come_in_is_told_why() {
+    fn denied_requests_name_the_reason() {
         let store = Store::start();
         store.bucket("b");
         store.put("b", "x", "1");
         store.allow("good");
         let signed = |key| {
             format!(
-                "Authorization: AWS4-HMAC-SHA256 Credential={key}/20260101/us-east-1/s3/aws4_request, Signature=0\r\n"
+                "Authorization: AWS4-HMAC-SHA256 Credential={key}/20260101/us-east-1/s3/aws4_request, \
+                 Signature=0\r\n"
             )
         };
         assert!(get(&store, "/b/x", "").contains("<Code>AccessDenied</Code>"));
@@ -333,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_happen_as_told() {
+    fn faults_follow_their_rules() {
         let store = Store::start();
         store.numbered("b", Numbered::new(10, 1000));
         let path = "/b/000000/00000003.bin";

@@ -1,25 +1,25 @@
-//! Orders of a listing that are not S3's, as they are met.
+//! Listing orders other than that of S3.
 
 /// The order in which a bucket lists its keys.
 ///
-/// Whatever it is, a listing that starts after an existing key goes on where that key stands. A start after any other
-/// name leaves keys out by comparison: see each order.
+/// A listing that starts after an existing key continues at its position. A start after any other name skips keys by
+/// comparison; see each order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// By bytes, as S3 does.
     #[default]
     Bytes,
-    /// By letters whatever their case, as databases with such a collation do; a start is compared in that order.
+    /// Case-insensitive, like databases with such a collation; a start is compared in that order.
     CaseInsensitive,
-    /// As directories are walked, names in each by their bytes: gateways to file systems do this. A start is compared
-    /// by bytes.
+    /// In the order of a directory walk with byte order in each directory, like gateways to file systems. A start is
+    /// compared by bytes.
     Directories,
-    /// So many keys in the order of their bytes, and the others in the opposite one. A start is compared by bytes.
+    /// The first keys in byte order, and the others in reverse. A start is compared by bytes.
     Ascending(usize),
 }
 
 impl Order {
-    /// Brings keys that are sorted by bytes into this order.
+    /// Sorts keys that are in byte order.
     pub(super) fn sort<T>(self, keys: &mut [T], name: impl Fn(&T) -> &str) {
         match self {
             Self::Bytes => {}
@@ -33,7 +33,7 @@ impl Order {
         }
     }
 
-    /// Whether a key is listed where the start is `after`, which is no key.
+    /// Whether a key is listed after the start `after`, which is not a key.
     pub(super) fn is_after(self, key: &str, after: &str) -> bool {
         match self {
             Self::CaseInsensitive => key.to_ascii_lowercase() > after.to_ascii_lowercase(),

@@ -1,4 +1,4 @@
-//! From a request to its answer.
+//! Handles requests.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,33 +18,33 @@ use percent_encoding::percent_decode_str;
 use tokio::sync::Semaphore;
 
 use super::access::Access;
-use super::answer::Refusal;
-use super::body::{Body, Closed, End};
-use super::bucket::{Bucket, Keys, Query, Stored};
+use super::answer::S3Error;
+use super::body::{AnswerBody, BodyEnd, ConnectionClosed};
+use super::bucket::{Bucket, BucketKeys, ListQuery, StoredObject};
 use super::content::Content;
-use super::faults::{Ceiling, Fault, Faults};
-use super::tally::{Counters, Flight, Kind};
+use super::counters::{CountedRequest, Kind, RequestCounters};
+use super::faults::{Fault, Faults, RequestCeiling};
 use super::xml;
 
-/// What all connections share.
-pub(super) struct Shared {
+/// The state shared by all connections.
+pub(super) struct StoreShared {
     pub(super) buckets: RwLock<BTreeMap<String, Bucket>>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<RequestCounters>,
     pub(super) faults: Faults,
     pub(super) access: Access,
-    pub(super) ceiling: RwLock<Option<Ceiling>>,
+    pub(super) ceiling: RwLock<Option<RequestCeiling>>,
     pub(super) latency: AtomicU64, // nanoseconds
-    /// How many requests are worked on at once; the others wait.
+    /// The requests that are processed at once; the others wait.
     pub(super) places: RwLock<Option<Arc<Semaphore>>>,
     pub(super) tags: AtomicU64,
     /// Whether new objects get no tag.
     pub(super) untagged: AtomicBool,
 }
 
-type Answer = Result<Response<Body>, Closed>;
+type StoreAnswer = Result<Response<AnswerBody>, ConnectionClosed>;
 
-/// A request, taken apart.
-struct Asked<'a> {
+/// A parsed request.
+struct StoreRequest<'a> {
     kind: Kind,
     bucket: String,
     key: String,
@@ -52,8 +52,8 @@ struct Asked<'a> {
     headers: &'a HeaderMap,
 }
 
-impl<'a> Asked<'a> {
-    /// `None` where an escape is no UTF-8.
+impl<'a> StoreRequest<'a> {
+    /// `None` if an escape is not UTF-8.
     fn of(request: &'a Request<Incoming>) -> Option<Self> {
         let path = request.uri().path().strip_prefix('/').unwrap_or_default();
         let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
@@ -80,124 +80,127 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl Shared {
-    pub(super) async fn serve(&self, request: Request<Incoming>) -> Answer {
-        let Some(asked) = Asked::of(&request) else {
-            let flight = self.counters.start(Kind::Other);
-            return self.refuse(&Refusal::InvalidArgument("Not UTF-8"), flight);
+impl StoreShared {
+    pub(super) async fn serve(&self, request: Request<Incoming>) -> StoreAnswer {
+        let Some(parsed) = StoreRequest::of(&request) else {
+            let counted = self.counters.start(Kind::Other);
+            return self.refuse(&S3Error::InvalidArgument("Not UTF-8"), counted);
         };
-        let mut flight = self.counters.start(asked.kind);
+        let mut counted = self.counters.start(parsed.kind);
         if self.ceiling.read().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|c| !c.admits()) {
             self.counters.refused.fetch_add(1, Relaxed);
-            return self.refuse(&Refusal::SlowDown(None), flight);
+            return self.refuse(&S3Error::SlowDown(None), counted);
         }
-        let fault = self.faults.judge(asked.kind);
+        let fault = self.faults.judge(parsed.kind);
         self.counters.faults.fetch_add(u64::from(fault.is_some()), Relaxed);
         let latency = Duration::from_nanos(self.latency.load(Relaxed));
         let added = match fault {
             Some(Fault::Late(time) | Fault::StallHeaders(time)) => time,
             _ => Duration::ZERO,
         };
-        // What hangs is a connection, and nobody works on it.
+        // A hanging connection is not being processed.
         let hangs = matches!(fault, Some(Fault::StallHeaders(_) | Fault::StallBody(_)));
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(places) = places.filter(|_| !hangs) {
-            flight.place = places.acquire_owned().await.ok();
+            counted.place = places.acquire_owned().await.ok();
         }
         if latency + added > Duration::ZERO {
             tokio::time::sleep(latency + added).await;
         }
         let refusal = match fault {
-            Some(Fault::Close) => return Err(Closed),
-            Some(Fault::Internal) => Some(Refusal::InternalError),
-            Some(Fault::SlowDown(after)) => Some(Refusal::SlowDown(after)),
-            Some(Fault::Expired) => Some(Refusal::ExpiredToken),
+            Some(Fault::Close) => return Err(ConnectionClosed),
+            Some(Fault::Internal) => Some(S3Error::InternalError),
+            Some(Fault::SlowDown(after)) => Some(S3Error::SlowDown(after)),
+            Some(Fault::Expired) => Some(S3Error::ExpiredToken),
             _ => None,
         };
-        let refusal = refusal.or_else(|| self.admit(&asked).err());
+        let refusal = refusal.or_else(|| self.admit(&parsed).err());
         if let Some(refusal) = refusal {
-            return self.refuse(&refusal, flight);
+            return self.refuse(&refusal, counted);
         }
         let (kind, object) =
-            (asked.kind, (asked.kind == Kind::Put).then(|| (asked.bucket.clone(), asked.key.clone())));
-        let encoded = asked.headers.contains_key(CONTENT_ENCODING);
+            (parsed.kind, (parsed.kind == Kind::Put).then(|| (parsed.bucket.clone(), parsed.key.clone())));
+        let encoded = parsed.headers.contains_key(CONTENT_ENCODING);
         if let Some((bucket, key)) = object {
             return match request.into_body().collect().await {
-                Ok(_) if encoded || key.is_empty() => self.refuse(&Refusal::NotImplemented, flight),
-                Ok(body) => self.reply(self.put(&bucket, &key, body.to_bytes()), kind, flight),
-                Err(_) => Err(Closed),
+                Ok(_) if encoded || key.is_empty() => self.refuse(&S3Error::NotImplemented, counted),
+                Ok(body) => self.reply(self.put(&bucket, &key, body.to_bytes()), kind, counted),
+                Err(_) => Err(ConnectionClosed),
             };
         }
-        let done = match asked.kind {
-            Kind::Get | Kind::Head => self.object(&asked, fault),
-            Kind::List => self.list(&asked),
-            Kind::Other if asked.query.contains_key("location") => Ok(Reply::text(
+        let done = match parsed.kind {
+            Kind::Get | Kind::Head => self.object(&parsed, fault),
+            Kind::List => self.list(&parsed),
+            Kind::Other if parsed.query.contains_key("location") => Ok(ObjectReply::text(
                 "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
                  <LocationConstraint xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"/>",
             )),
-            Kind::Put | Kind::Other => Err(Refusal::NotImplemented),
+            Kind::Put | Kind::Other => Err(S3Error::NotImplemented),
         };
-        self.reply(done, kind, flight)
+        self.reply(done, kind, counted)
     }
 
-    fn reply(&self, done: Result<Reply, Refusal>, kind: Kind, flight: Flight) -> Answer {
+    fn reply(&self, done: Result<ObjectReply, S3Error>, kind: Kind, counted: CountedRequest) -> StoreAnswer {
         match done {
-            Ok(reply) if kind == Kind::Get => Ok(reply.send(flight).map(Body::counted)),
-            Ok(reply) => Ok(reply.send(flight)),
-            Err(refusal) => self.refuse(&refusal, flight),
+            Ok(reply) if kind == Kind::Get => Ok(reply.send(counted).map(AnswerBody::counted)),
+            Ok(reply) => Ok(reply.send(counted)),
+            Err(refusal) => self.refuse(&refusal, counted),
         }
     }
 
-    fn refuse(&self, refusal: &Refusal, flight: Flight) -> Answer {
+    fn refuse(&self, refusal: &S3Error, counted: CountedRequest) -> StoreAnswer {
         let (response, text) = refusal.answer();
         let body = Bytes::from(text);
         let range = 0..body.len() as u64;
-        Ok(response.map(|()| Body::new(Arc::new(body), range, End::Whole, flight)))
+        Ok(response.map(|()| AnswerBody::new(Arc::new(body), range, BodyEnd::Whole, counted)))
     }
 
-    /// Whether the request may be made at all.
-    fn admit(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
-        let signed_for = self.access.check(asked.headers)?;
+    /// Whether the request is permitted.
+    fn admit(&self, parsed: &StoreRequest<'_>) -> Result<(), S3Error> {
+        let signed_for = self.access.check(parsed.headers)?;
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
-        let bucket = buckets.get(&asked.bucket).ok_or(Refusal::NoSuchBucket)?;
-        let denied = match asked.kind {
+        let bucket = buckets.get(&parsed.bucket).ok_or(S3Error::NoSuchBucket)?;
+        let denied = match parsed.kind {
             Kind::List => bucket.list_denied,
             Kind::Get | Kind::Head => bucket.read_denied,
             Kind::Put | Kind::Other => false,
         };
         match &bucket.region {
             Some(region) if signed_for.is_some_and(|signed| signed != *region) => {
-                Err(Refusal::PermanentRedirect(region.clone()))
+                Err(S3Error::PermanentRedirect(region.clone()))
             }
-            _ if denied => Err(Refusal::AccessDenied),
+            _ if denied => Err(S3Error::AccessDenied),
             _ => Ok(()),
         }
     }
 
-    fn object(&self, asked: &Asked<'_>, fault: Option<Fault>) -> Result<Reply, Refusal> {
+    fn object(&self, parsed: &StoreRequest<'_>, fault: Option<Fault>) -> Result<ObjectReply, S3Error> {
         let stored = {
             let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
-            buckets.get(&asked.bucket).and_then(|bucket| bucket.find(&asked.key)).ok_or(Refusal::NoSuchKey)?
+            buckets
+                .get(&parsed.bucket)
+                .and_then(|bucket| bucket.find(&parsed.key))
+                .ok_or(S3Error::NoSuchKey)?
         };
-        let Stored { mut content, mut tag } = stored;
+        let StoredObject { mut content, mut tag } = stored;
         if fault == Some(Fault::Replaced) {
             tag = "\"7265706c61636564\"".into();
             content = Arc::new(Bytes::from(vec![0; content.size() as usize]));
         }
-        if let Some(expected) = asked.headers.get(IF_MATCH)
+        if let Some(expected) = parsed.headers.get(IF_MATCH)
             && expected.as_bytes() != tag.as_bytes()
             && expected.as_bytes() != b"*"
         {
-            return Err(Refusal::PreconditionFailed);
+            return Err(S3Error::PreconditionFailed);
         }
         let size = content.size();
-        let asked_range = asked.headers.get(RANGE).and_then(|value| value.to_str().ok());
-        let (range, partial) = match asked_range {
-            Some(text) => (range_of(text, size).ok_or(Refusal::InvalidRange)?, true),
+        let range_header = parsed.headers.get(RANGE).and_then(|value| value.to_str().ok());
+        let (range, partial) = match range_header {
+            Some(text) => (range_of(text, size).ok_or(S3Error::InvalidRange)?, true),
             None => (0..size, false),
         };
         let length = range.end - range.start;
-        let mut reply = Reply::new(content, range.clone());
+        let mut reply = ObjectReply::new(content, range.clone());
         let headers = reply.response.headers_mut();
         if let Ok(tag) = HeaderValue::from_str(&tag)
             && !tag.is_empty()
@@ -209,19 +212,19 @@ impl Shared {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("binary/octet-stream"));
         if partial {
             let text = format!("bytes {}-{}/{size}", range.start, range.end.saturating_sub(1));
-            headers.insert(CONTENT_RANGE, HeaderValue::try_from(text).map_err(|_| Refusal::InvalidRange)?);
+            headers.insert(CONTENT_RANGE, HeaderValue::try_from(text).map_err(|_| S3Error::InvalidRange)?);
         }
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         if partial {
             *reply.response.status_mut() = StatusCode::PARTIAL_CONTENT;
         }
-        if asked.kind == Kind::Head {
+        if parsed.kind == Kind::Head {
             reply.range = 0..0;
             return Ok(reply);
         }
         match fault {
-            Some(Fault::CloseInBody) if length > 0 => reply.end = End::Close(length / 2),
-            Some(Fault::StallBody(time)) => reply.end = End::Stall(length / 2, time),
+            Some(Fault::CloseInBody) if length > 0 => reply.end = BodyEnd::Close(length / 2),
+            Some(Fault::StallBody(time)) => reply.end = BodyEnd::Stall(length / 2, time),
             Some(Fault::Half) => {
                 reply.range.end -= length - length / 2;
                 reply.response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length / 2));
@@ -231,74 +234,74 @@ impl Shared {
         Ok(reply)
     }
 
-    fn list(&self, asked: &Asked<'_>) -> Result<Reply, Refusal> {
-        let token = asked.param("continuation-token");
+    fn list(&self, parsed: &StoreRequest<'_>) -> Result<ObjectReply, S3Error> {
+        let token = parsed.param("continuation-token");
         let after = match token {
-            "" => asked.param("start-after").to_owned(),
+            "" => parsed.param("start-after").to_owned(),
             token => {
-                xml::name_of(token).ok_or(Refusal::InvalidArgument("The continuation token is incorrect"))?
+                xml::name_of(token).ok_or(S3Error::InvalidArgument("The continuation token is incorrect"))?
             }
         };
-        let max_keys = match asked.param("max-keys") {
+        let max_keys = match parsed.param("max-keys") {
             "" => 1000,
-            text => text.parse().map_err(|_| Refusal::InvalidArgument("max-keys is no number"))?,
+            text => text.parse().map_err(|_| S3Error::InvalidArgument("max-keys is no number"))?,
         };
-        let query = Query {
-            prefix: asked.param("prefix").to_owned(),
-            delimiter: asked.param("delimiter").to_owned(),
+        let query = ListQuery {
+            prefix: parsed.param("prefix").to_owned(),
+            delimiter: parsed.param("delimiter").to_owned(),
             after,
             goes_on: !token.is_empty(),
             max_keys: max_keys.min(1000),
         };
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
-        let page = buckets.get(&asked.bucket).ok_or(Refusal::NoSuchBucket)?.list(&query);
+        let page = buckets.get(&parsed.bucket).ok_or(S3Error::NoSuchBucket)?.list(&query);
         self.counters.listed.fetch_add(page.lines.len() as u64, Relaxed);
-        let encoded = asked.param("encoding-type") == "url";
-        Ok(Reply::text(xml::page(&asked.bucket, &query, &page, encoded)))
+        let encoded = parsed.param("encoding-type") == "url";
+        Ok(ObjectReply::text(xml::page(&parsed.bucket, &query, &page, encoded)))
     }
 
-    fn put(&self, bucket: &str, key: &str, content: Bytes) -> Result<Reply, Refusal> {
+    fn put(&self, bucket: &str, key: &str, content: Bytes) -> Result<ObjectReply, S3Error> {
         let tag = self.store(bucket, key, Arc::new(content))?;
-        let mut reply = Reply::text("");
+        let mut reply = ObjectReply::text("");
         if let Ok(tag) = HeaderValue::from_str(&tag) {
             reply.response.headers_mut().insert(ETAG, tag);
         }
         Ok(reply)
     }
 
-    /// Puts an object in its place under a new tag.
+    /// Stores an object under a new tag.
     pub(super) fn store(
         &self,
         bucket: &str,
         key: &str,
         content: Arc<dyn Content>,
-    ) -> Result<Arc<str>, Refusal> {
+    ) -> Result<Arc<str>, S3Error> {
         let tag: Arc<str> = match self.untagged.load(Relaxed) {
             true => "".into(),
             false => format!("\"{:016x}\"", self.tags.fetch_add(1, Relaxed)).into(),
         };
         let mut buckets = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
-        match &mut buckets.get_mut(bucket).ok_or(Refusal::NoSuchBucket)?.keys {
-            Keys::Map(map) => {
-                map.insert(key.into(), Stored { content, tag: Arc::clone(&tag) });
+        match &mut buckets.get_mut(bucket).ok_or(S3Error::NoSuchBucket)?.keys {
+            BucketKeys::Map(map) => {
+                map.insert(key.into(), StoredObject { content, tag: Arc::clone(&tag) });
                 Ok(tag)
             }
-            Keys::Numbered(_) => Err(Refusal::NotImplemented),
+            BucketKeys::Numbered(_) => Err(S3Error::NotImplemented),
         }
     }
 }
 
 /// An answer that is not a refusal.
-struct Reply {
+struct ObjectReply {
     response: Response<()>,
     content: Arc<dyn Content>,
     range: Range<u64>,
-    end: End,
+    end: BodyEnd,
 }
 
-impl Reply {
+impl ObjectReply {
     fn new(content: Arc<dyn Content>, range: Range<u64>) -> Self {
-        Self { response: Response::new(()), content, range, end: End::Whole }
+        Self { response: Response::new(()), content, range, end: BodyEnd::Whole }
     }
 
     fn text(text: impl Into<Bytes>) -> Self {
@@ -309,13 +312,13 @@ impl Reply {
         reply
     }
 
-    fn send(self, flight: Flight) -> Response<Body> {
+    fn send(self, counted: CountedRequest) -> Response<AnswerBody> {
         let Self { response, content, range, end } = self;
-        response.map(|()| Body::new(content, range, end, flight))
+        response.map(|()| AnswerBody::new(content, range, end, counted))
     }
 }
 
-/// The bytes that a `Range` header names, where there are any.
+/// The bytes of a `Range` header; `None` if it is invalid or selects none.
 fn range_of(text: &str, size: u64) -> Option<Range<u64>> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let range = match (first, last) {
@@ -331,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges() {
+    fn range_headers_are_parsed() {
         for (text, range) in [
             ("bytes=0-0", Some(0..1)),
             ("bytes=3-", Some(3..10)),

@@ -1,25 +1,25 @@
-//! The documents that the server writes.
+//! XML documents of the test store.
 
 use std::fmt::Write;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::bucket::{Line, Page, Query};
+use super::bucket::{ListEntry, ListPage, ListQuery};
 
 const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
-/// When every object was last modified.
+/// The modification time of every object.
 pub(super) const MODIFIED: &str = "2026-01-01T00:00:00.000Z";
 
-/// An error as S3 tells it.
+/// An error in S3's format.
 pub(super) fn error(code: &str, message: &str, extra: &str) -> String {
     format!(
         "{HEAD}<Error><Code>{code}</Code><Message>{message}</Message>{extra}<RequestId>0</RequestId></Error>"
     )
 }
 
-/// A page of a listing. Names are percent-encoded where the client asked for that.
-pub(super) fn page(bucket: &str, query: &Query, page: &Page, encoded: bool) -> String {
+/// A page of a listing. Names are percent-encoded at the client's request.
+pub(super) fn page(bucket: &str, query: &ListQuery, page: &ListPage, encoded: bool) -> String {
     let encode = |name: &str| match encoded {
         true => utf8_percent_encode(name, NON_ALPHANUMERIC).to_string(),
         false => name.to_owned(),
@@ -36,7 +36,7 @@ pub(super) fn page(bucket: &str, query: &Query, page: &Page, encoded: bool) -> S
     }
     for line in &page.lines {
         match line {
-            Line::Key { key, size, tag } => {
+            ListEntry::Key { key, size, tag } => {
                 text.push_str("<Contents><Key>");
                 escape(&mut text, &encode(key));
                 text.push_str("</Key><LastModified>");
@@ -50,7 +50,7 @@ pub(super) fn page(bucket: &str, query: &Query, page: &Page, encoded: bool) -> S
                 // Writing to a string cannot fail.
                 let _ = write!(text, "<Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>");
             }
-            Line::Prefix(prefix) => {
+            ListEntry::Prefix(prefix) => {
                 text.push_str("<CommonPrefixes><Prefix>");
                 escape(&mut text, &encode(prefix));
                 text.push_str("</Prefix></CommonPrefixes>");
@@ -71,7 +71,7 @@ pub(super) fn page(bucket: &str, query: &Query, page: &Page, encoded: bool) -> S
     text
 }
 
-/// A name as a token: opaque to clients, as S3's are.
+/// Encodes a name as an opaque token, like S3.
 fn token(name: &str) -> String {
     name.bytes().fold(String::with_capacity(1 + name.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -79,7 +79,7 @@ fn token(name: &str) -> String {
     })
 }
 
-/// The name that a token stands for.
+/// Decodes a token.
 pub(super) fn name_of(token: &str) -> Option<String> {
     let digits: Vec<u8> =
         token.chars().map(|digit| digit.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_names_again() {
+    fn tokens_decode_to_names() {
         for name in ["", "a", "b/\u{e9}\u{4e16}.png"] {
             assert_eq!(name_of(&token(name)).as_deref(), Some(name));
         }

@@ -1,5 +1,5 @@
-//! An S3 client of the tests' own, as small as can be: it makes buckets, puts objects and says who may do what. And the
-//! gateway's log, which says what it was asked.
+//! A minimal S3 client for the tests: it creates buckets, puts objects and sets policies. It also reads the
+//! requests in the gateway's log.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -14,12 +14,12 @@ use sha2::{Digest, Sha256};
 
 use crate::support::{Samples, foreread, output};
 
-/// How long the gateway may take to write its log.
+/// The timeout for the gateway's log.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One who is known to the gateway.
+/// A user of the gateway.
 #[derive(Clone, Debug)]
-pub struct User {
+pub struct GatewayUser {
     pub name: &'static str,
     pub access: String,
     pub secret: String,
@@ -32,14 +32,14 @@ pub struct Gateway {
     region: String,
     log: String,
     /// May do everything.
-    pub full: User,
+    pub full: GatewayUser,
     /// May do what buckets allow.
-    pub reader: User,
+    pub reader: GatewayUser,
 }
 
 /// A request as the gateway's log has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct LoggedRequest {
     pub method: String,
     /// Path and query, as they were sent.
     pub target: String,
@@ -47,10 +47,10 @@ pub struct Asked {
 }
 
 impl Gateway {
-    pub fn new(told: &str) -> Self {
-        let told: Value = serde_json::from_str(told).unwrap();
-        let text = |pointer: &str| told.pointer(pointer).unwrap().as_str().unwrap().to_owned();
-        let user = |name: &'static str| User {
+    pub fn new(description: &str) -> Self {
+        let description: Value = serde_json::from_str(description).unwrap();
+        let text = |pointer: &str| description.pointer(pointer).unwrap().as_str().unwrap().to_owned();
+        let user = |name: &'static str| GatewayUser {
             name,
             access: text(&format!("/{name}/access_key")),
             secret: text(&format!("/{name}/secret_key")),
@@ -64,7 +64,7 @@ impl Gateway {
         }
     }
 
-    /// A bucket that nobody has used, of the user who may everything.
+    /// A new bucket of the full user.
     pub fn bucket(&self, what: &str) -> Bucket<'_> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let made = MADE.fetch_add(1, Ordering::Relaxed);
@@ -75,8 +75,8 @@ impl Gateway {
         bucket
     }
 
-    /// `foreread` with these arguments and `who`'s keys, and nothing else that says where or who.
-    pub fn foreread(&self, who: &User, arguments: &[&str]) -> Command {
+    /// `foreread` with these arguments and a user's keys, without other settings of storage or credentials.
+    pub fn foreread(&self, who: &GatewayUser, arguments: &[&str]) -> Command {
         let mut command = self.unsigned(arguments);
         command.env_remove("AWS_SKIP_SIGNATURE");
         command.env("AWS_ACCESS_KEY_ID", &who.access).env("AWS_SECRET_ACCESS_KEY", &who.secret);
@@ -105,7 +105,7 @@ impl Gateway {
     /// signed, each with the end of its line.
     fn send(
         &self,
-        who: &User,
+        who: &GatewayUser,
         method: &str,
         path: &str,
         query: &str,
@@ -146,7 +146,7 @@ impl Gateway {
     }
 }
 
-/// A bucket of the user who may everything.
+/// A bucket of the full user.
 #[derive(Debug)]
 pub struct Bucket<'a> {
     of: &'a Gateway,
@@ -189,7 +189,7 @@ impl Bucket<'_> {
     }
 
     /// Lets `who` read objects, and nothing else.
-    pub fn let_read(&self, who: &User) {
+    pub fn let_read(&self, who: &GatewayUser) {
         let policy = json!({"Version": "2012-10-17", "Statement": [{
             "Effect": "Allow",
             "Principal": {"AWS": [format!("arn:aws:iam:::user/{}", who.name)]},
@@ -199,9 +199,9 @@ impl Bucket<'_> {
         self.ask("PUT", "", "policy=", policy.to_string().as_bytes());
     }
 
-    /// All that the gateway has been asked of this bucket, in the order in which it answered.
-    pub fn asked(&self) -> Vec<Asked> {
-        // The log is written behind the answers: what was asked before the marker is there when the marker is.
+    /// All requests for this bucket, in the order of answers.
+    pub fn asked(&self) -> Vec<LoggedRequest> {
+        // The log is written after the answers. Once the marker is there, all earlier requests are.
         static MARKS: AtomicU64 = AtomicU64::new(0);
         let marker = format!("/{}/marker-{}", self.name, MARKS.fetch_add(1, Ordering::Relaxed));
         self.of.send(&self.of.full, "GET", &marker, "", "", b"");
@@ -218,9 +218,9 @@ impl Bucket<'_> {
         }
     }
 
-    /// What a line of the log says was asked of this bucket:
+    /// The request for this bucket in a line of the log:
     /// `... beast: 0x7f: 127.0.0.1 - full [date] "GET /bucket/key HTTP/1.1" 200 ...`.
-    fn logged(&self, line: &str) -> Option<Asked> {
+    fn logged(&self, line: &str) -> Option<LoggedRequest> {
         let (_, line) = line.split_once(" beast: ")?;
         let (_, line) = line.split_once(" \"")?;
         let (request, rest) = line.split_once(" HTTP/1.1\" ")?;
@@ -228,12 +228,12 @@ impl Bucket<'_> {
         let of_this = target.strip_prefix('/')?.strip_prefix(&*self.name)?;
         (of_this.is_empty() || of_this.starts_with(['/', '?'])).then_some(())?;
         let status = rest.split(' ').next()?.parse().ok()?;
-        Some(Asked { method: method.to_owned(), target: target.to_owned(), status })
+        Some(LoggedRequest { method: method.to_owned(), target: target.to_owned(), status })
     }
 }
 
-/// How many requests of each method were for objects.
-pub fn of_objects(asked: &[Asked]) -> BTreeMap<&str, usize> {
+/// The number of requests for objects, by method.
+pub fn of_objects(asked: &[LoggedRequest]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for asked in asked {
         let (path, _) = asked.target.split_once('?').unwrap_or((&asked.target, ""));
@@ -254,7 +254,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A path as S3 wants it escaped.
+/// A path in S3's escaping.
 fn escape(path: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(byte);
     path.bytes()

@@ -1,4 +1,5 @@
-//! Catalogs at a simulated meeting, as [`Joining::bulks`](super::super::Joining::bulks) gets them.
+//! Catalogs of a simulated rendezvous, fetched as in
+//! [`Joining::bulks`](super::super::Joining::bulks).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::bulk::{Bulk, relay};
-use super::super::messages::{Message, key};
+use super::super::messages::{MeetMessage, key};
 use super::{Event, LeaderProcess, MemberProcess, World};
 
-/// How long a relay may be silent, of the deadline of 30 s.
+/// The relay timeout for a deadline of 30 s.
 const RELAY_SILENCE: Duration = Duration::from_secs(10);
 
 /// The catalogs of a leader: one that it has listed, and one in a file.
@@ -23,7 +24,7 @@ fn content(leader: usize, number: usize) -> Bytes {
 }
 
 impl World {
-    /// The rank that gets catalogs for the node of `rank`.
+    /// The rank that relays catalogs to the node of `rank`.
     fn relay_of(&self, rank: u32) -> u32 {
         relay((0..self.size).map(|rank| rank / 2), rank as usize).unwrap() as u32
     }
@@ -32,7 +33,7 @@ impl World {
         self.scheduler.between(Duration::from_millis(1), Duration::from_millis(30))
     }
 
-    /// Gets what a member needs, as far as it goes; whether it has all.
+    /// Fetches what a member needs, as far as possible. Returns whether it has all.
     pub(super) fn get_catalogs(&mut self, member: usize) -> bool {
         let now = self.now();
         let rank = self.rank(member);
@@ -63,7 +64,7 @@ impl World {
                         && is_due
                         && !std::mem::replace(&mut process.has_said, true)
                     {
-                        let fetch = Message::Fetch { number: number as u32 };
+                        let fetch = MeetMessage::Fetch { number: number as u32 };
                         self.send(link, true, fetch, Bytes::new());
                     }
                     return false;
@@ -85,7 +86,7 @@ impl World {
         }
     }
 
-    /// A member has heard which catalogs there are.
+    /// A member has received which catalogs there are.
     fn need_catalogs(&mut self, member: usize, is_relay: bool) {
         let process = &mut self.members[member];
         process.offers.pushed = vec![true, false];
@@ -101,15 +102,15 @@ impl World {
             return self.serve_visitors(member);
         }
         process.at_relay = true;
-        // As the roster names it.
+        // The name in the roster.
         let rank = self.relay_of(self.rank(member));
         let follower = &self.members[member].follower;
-        let mut people = follower.people.iter().chain(&follower.moved);
-        let relay = people.rfind(|person| person.rank == rank).and_then(|person| {
-            self.members.iter().position(|other| other.follower.hello.person.pid == person.pid)
-        });
+        let mut infos = follower.infos.iter().chain(&follower.moved);
+        let relay = infos
+            .rfind(|info| info.rank == rank)
+            .and_then(|info| self.members.iter().position(|other| other.follower.hello.info.pid == info.pid));
         let after = self.delay();
-        // Now and then it is not reached.
+        // Now and then the relay is unreachable.
         match relay.filter(|_| self.faults.is_empty() || self.scheduler.happens(900)) {
             Some(relay) => self.scheduler.after(after, Event::Visit { visitor: member, relay }),
             None => self.scheduler.after(after, Event::Passed { visitor: member, passed: None }),
@@ -117,7 +118,7 @@ impl World {
         self.scheduler.after(RELAY_SILENCE, Event::RelaySilent { visitor: member });
     }
 
-    /// A member comes to its relay and requests what does not come without.
+    /// A member connects to its relay and requests catalogs that are not sent without a request.
     pub(super) fn visit(&mut self, visitor: usize, relay: usize) {
         if !self.members[relay].is_alive || self.members[relay].stage == 4 {
             let after = self.delay();
@@ -131,11 +132,11 @@ impl World {
         self.serve_visitors(relay);
     }
 
-    /// Passes on what is due.
+    /// Relays what is due.
     fn serve_visitors(&mut self, relay: usize) {
         let (offers, visitors) = (&self.members[relay].offers, &self.members[relay].visitors);
         let due = visitors.iter().find_map(|(visitor, [requested, sent])| {
-            let (number, bulk) = offers.due(requested, sent)?;
+            let (number, bulk) = offers.next_due(requested, sent)?;
             Some((*visitor, number, bulk?.read()))
         });
         let Some((visitor, number, bytes)) = due else { return };
@@ -147,7 +148,7 @@ impl World {
         self.serve_visitors(relay);
     }
 
-    /// A relay ends its connections: it has started, or its process has ended.
+    /// A relay closes its connections: it has started, or its process has ended.
     pub(super) fn end_visits(&mut self, relay: usize) {
         for visitor in std::mem::take(&mut self.members[relay].visitors).into_keys() {
             let after = self.delay() * 2;
@@ -155,7 +156,7 @@ impl World {
         }
     }
 
-    /// Something came from the relay, or its connection has ended.
+    /// A catalog arrived from the relay, or its connection has ended.
     pub(super) fn passed(&mut self, visitor: usize, passed: Option<(usize, Bytes)>) {
         if !self.members[visitor].is_alive || !self.members[visitor].at_relay {
             return;
@@ -175,7 +176,7 @@ impl World {
         }
     }
 
-    /// A member has heard nothing from its relay. One that waits for rank 0 says so.
+    /// A member has received nothing from its relay. A relay that waits for rank 0 sends progress.
     pub(super) fn relay_silent(&mut self, visitor: usize) {
         let runs = |relay: &MemberProcess| relay.is_alive && relay.paused <= self.scheduler.now();
         let informs = |relay: &MemberProcess| {
@@ -200,19 +201,23 @@ impl World {
         match process.catalogs.get(&1) {
             None => assert!(process.has_file, "seed {seed}: rank {rank} has no second catalog"),
             Some(bytes) => {
-                assert!(*bytes == content(of, 1) || bytes == "opened", "seed {seed}: rank {rank}: {bytes:?}");
+                assert!(
+                    *bytes == content(of, 1) || bytes == "opened",
+                    "seed {seed}: rank {rank}: \
+                     {bytes:?}"
+                );
             }
         }
     }
 
-    /// Without faults rank 0 sends the listed catalog to each relay, and the file to relays that cannot open it.
+    /// Without faults, rank 0 sends the listed catalog to each relay, and the file to relays that
+    /// cannot open it.
     pub(super) fn check_order(&self, seed: u64) {
         let mut sent = self.leaders[0].sent.clone();
         sent.sort_unstable();
         let relays = (1..self.size).filter(|rank| self.relay_of(*rank) == *rank);
         let expected = relays.flat_map(|rank| {
-            let member =
-                self.members.iter().find(|member| member.follower.hello.person.rank == rank).unwrap();
+            let member = self.members.iter().find(|member| member.follower.hello.info.rank == rank).unwrap();
             let numbers = if member.has_file { 0..1 } else { 0..2 };
             numbers.map(move |number| (rank as usize, number))
         });

@@ -1,4 +1,4 @@
-//! What has to hold of every simulated meeting.
+//! Invariants of every simulated rendezvous.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::super::messages::key;
 use super::{Disturbance, End, World};
 
 impl World {
-    /// Whether what has happened can be why a process ends so.
+    /// Whether the faults can explain this end of a process.
     fn is_explained(&self, end: &End) -> bool {
         let is_process = |fault: &Disturbance| {
             matches!(fault, Disturbance::RestartFirst | Disturbance::Replace { .. } | Disturbance::SecondRun)
@@ -17,7 +17,13 @@ impl World {
         let absence = self.faults.iter().any(|fault| !matches!(fault, Disturbance::Lose { .. }));
         match end {
             End::Killed => other_processes,
-            End::Error(MeetErrorKind::Broken, line) => other_processes && line.contains(" was started again"),
+            End::Error(MeetErrorKind::Broken, line) => {
+                other_processes
+                    && line.contains(
+                        " was started \
+                 again",
+                    )
+            }
             End::Error(MeetErrorKind::Setting, line) => {
                 other_processes && line.starts_with("two processes are rank")
             }
@@ -27,12 +33,12 @@ impl World {
         }
     }
 
-    /// What has to hold of every run.
+    /// The invariants of every run.
     pub(super) fn check(&self, seed: u64) {
         for (number, member) in self.members.iter().enumerate() {
             let rank = self.rank(number);
             let outcome = member.outcome.as_ref();
-            let outcome = outcome.unwrap_or_else(|| panic!("seed {seed}: rank {rank} waits for ever"));
+            let outcome = outcome.unwrap_or_else(|| panic!("seed {seed}: rank {rank} waits forever"));
             match outcome {
                 Err(end) => assert!(self.is_explained(end), "seed {seed}: rank {rank}: {end:?}"),
                 Ok(()) => {
@@ -51,18 +57,19 @@ impl World {
         }
         for (number, leader) in self.leaders.iter().enumerate() {
             let outcome = leader.outcome.as_ref();
-            let outcome = outcome.unwrap_or_else(|| panic!("seed {seed}: leader {number} waits for ever"));
+            let outcome = outcome.unwrap_or_else(|| panic!("seed {seed}: leader {number} waits forever"));
             if let Err(end) = outcome {
                 assert!(self.is_explained(end), "seed {seed}: leader {number}: {end:?}");
             }
         }
     }
 
-    /// What faults may not cost, where there are none, where connections alone are lost, and where all of them are short.
+    /// Limits on what faults may cost: without faults, with lost connections alone, and with short
+    /// faults.
     pub(super) fn check_costs(&self, seed: u64, are_none: bool, are_losses: bool, are_short: bool) {
         if are_none || are_losses || are_short {
             let started = self.members.iter().all(|member| matches!(member.outcome, Some(Ok(()))));
-            assert!(started, "seed {seed}: it costs time and nothing else");
+            assert!(started, "seed {seed}: it may cost only time");
         }
         if are_none || are_losses {
             let reports = self.leaders[0].leader.store.parts(key::REPORT);

@@ -1,15 +1,15 @@
-//! Connections of a simulated meeting.
+//! Connections of a simulated rendezvous.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::members::RECONNECT;
-use super::super::messages::Message;
+use super::super::members::RECONNECT_TIMEOUT;
+use super::super::messages::MeetMessage;
 use super::{Event, Link, SECOND, World};
 
 impl World {
-    pub(super) fn send(&mut self, link: usize, up: bool, message: Message, bulk: Bytes) {
+    pub(super) fn send(&mut self, link: usize, up: bool, message: MeetMessage, bulk: Bytes) {
         let rank = self.rank(self.links[link].member);
         let side = usize::from(!up);
         if self.is_cut(rank, up) {
@@ -21,7 +21,8 @@ impl World {
         self.scheduler.after(at - self.scheduler.now(), Event::Message { link, up, message, bulk });
     }
 
-    /// One side closes a connection; the other sees it behind all messages, unless a cut hides it.
+    /// One side closes a connection. The other detects it after all messages, unless a cut hides
+    /// it.
     pub(super) fn close(&mut self, link: usize, by_leader: bool) {
         let side = usize::from(!by_leader);
         if !std::mem::take(&mut self.links[link].open[side]) {
@@ -34,7 +35,7 @@ impl World {
         }
     }
 
-    /// A connection is lost without a word.
+    /// A connection is lost without notice.
     pub(super) fn lose(&mut self, link: usize) {
         self.links[link].is_lost = true;
         for up in [true, false] {
@@ -47,7 +48,7 @@ impl World {
         if !self.links[link].open[usize::from(!up)] {
             return;
         }
-        // What ends at one side is closed there, which the other side sees.
+        // An end at one side closes it there, which the other side detects.
         self.close(link, up);
         let now = self.now();
         let Link { leader, member, .. } = self.links[link];
@@ -57,15 +58,15 @@ impl World {
                 process.follower.closed(now);
                 self.redial(member);
             }
-        } else if let Some(speaker) = self.links[link].speaker.take() {
+        } else if let Some(follower) = self.links[link].follower.take() {
             let process = &mut self.leaders[leader];
-            // One whose connection broke comes back to hear it.
-            if speaker.over && !self.links[link].is_lost {
-                process.leader.heard(speaker.session.rank);
+            // A rank whose connection broke reconnects to receive the end of the run.
+            if follower.over && !self.links[link].is_lost {
+                process.leader.mark_informed(follower.session.rank);
             }
-            if process.leader.disconnect(speaker.session, now) {
-                let session = speaker.session;
-                self.scheduler.after(RECONNECT, Event::Check { leader, session });
+            if process.leader.disconnect(follower.session, now) {
+                let session = follower.session;
+                self.scheduler.after(RECONNECT_TIMEOUT, Event::Check { leader, session });
             }
             self.pump(leader, Some(link));
         }

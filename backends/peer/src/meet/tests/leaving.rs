@@ -1,14 +1,16 @@
-//! The end of a simulated run, as [`Group::leave`](super::super::Group::leave) and its task make it.
+//! The end of a simulated run, as made by [`Group::leave`](super::super::Group::leave) and its
+//! task.
 
 use bytes::Bytes;
 use foreread_types::Rank;
 
 use super::super::group::Left;
-use super::super::messages::{Message, key};
+use super::super::messages::{MeetMessage, key};
 use super::{LeaderProcess, SECOND, World};
 
 impl World {
-    /// A member that has started says its report, and that it is done, once on each connection, and hears of both.
+    /// A member that has started sends its report, and that it is done, once on each connection,
+    /// and receives the replies.
     pub(super) fn say_last(&mut self, member: usize) {
         let process = &mut self.members[member];
         process.acknowledged |= matches!(process.follower.take(key::REPORT), Ok(Some(_)));
@@ -25,10 +27,10 @@ impl World {
         let says_done = process.is_done && !std::mem::replace(&mut process.has_left, true);
         if says_report {
             let report = Bytes::from_static(b"{}");
-            self.send(link, true, Message::part(key::REPORT, &report), report);
+            self.send(link, true, MeetMessage::part(key::REPORT, &report), report);
         }
         if says_done {
-            self.send(link, true, Message::part(key::DONE, &Bytes::new()), Bytes::new());
+            self.send(link, true, MeetMessage::part(key::DONE, &Bytes::new()), Bytes::new());
         }
     }
 
@@ -46,13 +48,13 @@ impl World {
         }
     }
 
-    /// Rank 0 ends the run when all are done, or it waits no longer for them.
+    /// Rank 0 ends the run when all ranks are done, or it no longer waits for them.
     pub(super) fn end_run(&mut self, leader: usize) {
         let now = self.now();
         let process = &mut self.leaders[leader];
         let (is_done, is_late) = process.leaves;
         if !is_done || process.missing.is_some() {
-            if process.missing.is_some() && process.leader.all_heard() {
+            if process.missing.is_some() && process.leader.all_informed() {
                 process.ends = process.ends.min(Some(self.scheduler.now()));
             }
             return;
@@ -66,7 +68,7 @@ impl World {
         }
     }
 
-    /// How a member has left is what its rank 0 knows.
+    /// The end that a member has seen agrees with its rank 0.
     pub(super) fn check_left(&self, seed: u64, member: usize, leader: &LeaderProcess) {
         let rank = self.rank(member);
         match (&self.members[member].left, &leader.missing) {

@@ -1,4 +1,4 @@
-//! A rank of a simulated meeting, as [`Joining`](super::super::Joining) drives it.
+//! A rank of a simulated rendezvous, driven as by [`Joining`](super::super::Joining).
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use bytes::Bytes;
 
 use super::super::MeetError;
 use super::super::compare::pack;
-use super::super::dial::Miss;
-use super::super::follower::Heard;
-use super::super::messages::Message;
-use super::super::waiting::Patience;
-use super::{END, Event, FAREWELL, Link, SECOND, Who, World, step, words};
+use super::super::dial::DialError;
+use super::super::follower::FollowerEvent;
+use super::super::messages::MeetMessage;
+use super::super::waiting::WaitDeadline;
+use super::{END, Event, Link, SECOND, SHUTDOWN_TIMEOUT, Who, World, step, words};
 
 impl World {
     pub(super) fn redial(&mut self, member: usize) {
@@ -32,21 +32,21 @@ impl World {
             return;
         }
         if listening.is_empty() || self.cuts.get(&rank).is_some_and(|cut| cut.contains(&true)) {
-            process.follower.missed(Miss::NotYet(Some("cannot connect".to_owned())), now).unwrap();
+            process.follower.dial_failed(DialError::NotYet(Some("cannot connect".to_owned())), now).unwrap();
             return self.redial(member);
         }
         process.follower.reached();
         let leader = listening[self.scheduler.below(listening.len() as u64) as usize];
         let (open, last, held) = ([true; 2], [self.scheduler.now(); 2], Default::default());
-        self.links.push(Link { leader, member, speaker: None, open, last, held, is_lost: false });
+        self.links.push(Link { leader, member, follower: None, open, last, held, is_lost: false });
         let link = self.links.len() - 1;
         let process = &mut self.members[member];
         process.link = Some(link);
-        let hello = Message::Hello(Box::new(process.follower.hello.clone()));
+        let hello = MeetMessage::Hello(Box::new(process.follower.hello.clone()));
         self.send(link, true, hello, Bytes::new());
     }
 
-    /// A member has its outcome: what it knows is printed by its process.
+    /// A member has its outcome, which its process would print.
     pub(super) fn end_member(&mut self, member: usize, error: &MeetError) {
         let process = &mut self.members[member];
         if process.outcome.is_none() {
@@ -55,33 +55,33 @@ impl World {
             self.members[member].is_alive = false;
         }
         if let Some(link) = self.members[member].link.take() {
-            self.send(link, true, Message::GiveUp { why: error.to_string() }, Bytes::new());
+            self.send(link, true, MeetMessage::GiveUp { why: error.to_string() }, Bytes::new());
             self.close(link, false);
         }
     }
 
-    pub(super) fn hear(&mut self, member: usize, message: Message, bulk: Bytes) {
+    pub(super) fn hear(&mut self, member: usize, message: MeetMessage, bulk: Bytes) {
         let now = self.now();
         let process = &mut self.members[member];
-        match process.follower.hear(message, bulk, now) {
+        match process.follower.handle(message, bulk, now) {
             Err(error) => self.end_member(member, &error),
-            Ok(Heard::Known) => self.advance(member),
-            Ok(Heard::Welcome) => {
+            Ok(FollowerEvent::Handled) => self.advance(member),
+            Ok(FollowerEvent::Welcome) => {
                 process.is_welcome = true;
                 process.nonces.extend(process.follower.nonce);
                 self.advance(member);
             }
-            Ok(Heard::NotYet) => {
+            Ok(FollowerEvent::RetryLater) => {
                 if let Some(link) = self.members[member].link {
                     self.close(link, false);
                 }
                 self.redial(member);
             }
-            Ok(Heard::Elsewhere(_)) => panic!("there is one loader"),
+            Ok(FollowerEvent::Redirect(_)) => panic!("there is one loader"),
         }
     }
 
-    /// Goes on with a member's steps, as [`Joining`](super::Joining) does.
+    /// Resumes a member's steps, as [`Joining`](super::super::Joining) does.
     pub(super) fn advance(&mut self, member: usize) {
         let now = self.now();
         while self.members[member].is_welcome && self.members[member].stage < 4 {
@@ -89,7 +89,7 @@ impl World {
                 return;
             }
             let process = &mut self.members[member];
-            let (stage, rank) = (process.stage, process.follower.hello.person.rank);
+            let (stage, rank) = (process.stage, process.follower.hello.info.rank);
             match process.follower.take(&step(stage)) {
                 Err(error) => return self.end_member(member, &error),
                 Ok(Some(value)) => {
@@ -100,20 +100,20 @@ impl World {
                     if process.stage == 4 {
                         process.follower.forget();
                         process.follower.hello.started = true;
-                        process.follower.patience = Patience::new(END * 10, Box::new(|_| ()), now);
+                        process.follower.wait = WaitDeadline::new(END * 10, Box::new(|_| ()), now);
                         process.outcome = Some(Ok(()));
                         self.scheduler.note(format_args!("member {member} starts"));
                         self.end_visits(member);
                         let run = self.scheduler.between(self.run / 2, self.run);
                         self.scheduler.after(run, Event::Leave(Who::Member(member)));
-                        self.scheduler.after(run + FAREWELL, Event::Left(Who::Member(member)));
+                        self.scheduler.after(run + SHUTDOWN_TIMEOUT, Event::Left(Who::Member(member)));
                     }
                 }
                 Ok(None) => {
                     let Some(link) = process.link else { return };
                     if !std::mem::replace(&mut process.has_said, true) && stage > 1 {
                         let part = pack(&words(), format!("{rank}").as_bytes());
-                        self.send(link, true, Message::part(&step(stage), &part), part);
+                        self.send(link, true, MeetMessage::part(&step(stage), &part), part);
                     }
                     return;
                 }

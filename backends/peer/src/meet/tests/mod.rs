@@ -1,19 +1,21 @@
-//! Meetings under faults, drawn from a seed: the state machines of rank 0 and of the others on one scheduler.
+//! Simulated rendezvous with faults drawn from a seed: the state machines of rank 0 and its
+//! followers on one scheduler.
 //!
-//! Sockets are replaced by messages with a latency. Ranks come, share two catalogs, of which one is in a file that not all
-//! ranks can open, agree, start, report and leave. Faults are connections that are lost, one-way cuts, pauses, a rank 0 that
-//! is started again before or after the start, ranks that an earlier run has left over, replaced members, and a second run at
-//! the same place.
+//! Sockets are replaced by messages with a latency. Ranks connect, share two catalogs, agree,
+//! start, report and leave. One of the catalogs is in a file that some ranks cannot open. Faults
+//! are lost connections, one-way cuts, pauses, a rank 0 that restarts before or after the start,
+//! ranks left over by an earlier run, replaced members, and a second run at the same address.
 //!
-//! Each run draws its cases anew. `FOREREAD_TEST_SEED` repeats a failure as the first case, `FOREREAD_TRACE` prints what
-//! happened, and `FOREREAD_SOAK` plays thousands of cases instead of a sample.
+//! Each run draws new cases. `FOREREAD_TEST_SEED` repeats a failure as the first case,
+//! `FOREREAD_TRACE` prints the events, and `FOREREAD_SOAK` plays thousands of cases instead of a
+//! sample.
 
 mod catalogs;
 mod checks;
 mod connections;
-mod first;
 mod leaving;
 mod member;
+mod rank0;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,29 +25,29 @@ use foreread_tier_testing::{Draw, Scheduler};
 use foreread_types::Rank;
 use tokio::time::Instant;
 
-use super::bulk::Offers;
-use super::first::Steps;
+use super::bulk::RelayOffers;
 use super::follower::Follower;
 use super::group::Left;
-use super::leader::{Leader, Speaker};
-use super::members::Session;
-use super::messages::{Hello, Message, Person, SILENCE, Words, key};
-use super::waiting::Patience;
+use super::leader::{FollowerSession, Leader};
+use super::members::RankSession;
+use super::messages::{ComparedSettings, HEARTBEAT_TIMEOUT, Hello, MeetMessage, RankInfo, key};
+use super::rank0::Rank0Steps;
+use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
 use crate::Nonce;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
-/// All that is drawn begins before.
+/// All faults begin before.
 const FAULTS_END: Duration = Duration::from_secs(60);
 /// The longest cut, in seconds. A pause is shorter.
-const LONGEST: u64 = 25;
-/// A run lasts half of this or longer, up to this.
+const MAX_CUT_SECONDS: u64 = 25;
+/// A run lasts between half of this and this.
 const RUN: Duration = Duration::from_secs(20);
 /// How long a rank that is done waits for the others.
-const FAREWELL: Duration = Duration::from_secs(60);
-/// Everything has its outcome by then: faults last up to [`LONGEST`], then each of five steps has its deadline, and then all
-/// leave.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Everything has its outcome by then: faults last up to [`MAX_CUT_SECONDS`], each of five steps
+/// has its deadline, and then all leave.
 const END: Duration = Duration::from_secs(60 + 25 + 5 * 30 + 25 + 20 + 60 + 10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +64,7 @@ enum Event {
     Message {
         link: usize,
         up: bool,
-        message: Message,
+        message: MeetMessage,
         bulk: Bytes,
     },
     /// The end of a connection as one side sees it.
@@ -76,25 +78,25 @@ enum Event {
     },
     Check {
         leader: usize,
-        session: Session,
+        session: RankSession,
     },
     /// A member has connected to its node's relay.
     Visit {
         visitor: usize,
         relay: usize,
     },
-    /// A catalog that the relay has passed on, or the end of its connection.
+    /// A catalog from the relay, or the end of its connection.
     Passed {
         visitor: usize,
         passed: Option<(usize, Bytes)>,
     },
-    /// The relay has said nothing for long.
+    /// The relay timed out.
     RelaySilent {
         visitor: usize,
     },
     /// A process is done.
     Leave(Who),
-    /// It waits no longer for the others.
+    /// It no longer waits for the others.
     Left(Who),
     Fault(Disturbance),
     Mend {
@@ -124,7 +126,7 @@ enum Disturbance {
     Replace {
         rank: u32,
     },
-    /// Another run with the same token and launcher's variables begins.
+    /// Another run with the same token and launcher variables begins.
     SecondRun,
 }
 
@@ -132,13 +134,13 @@ enum Disturbance {
 struct Link {
     leader: usize,
     member: usize,
-    speaker: Option<Speaker>,
+    follower: Option<FollowerSession>,
     /// Whether the leader's and the member's ends are open.
     open: [bool; 2],
     /// When the last message of each direction arrives.
     last: [Duration; 2],
-    /// Messages that a cut holds back.
-    held: [Vec<(Message, Bytes)>; 2],
+    /// Messages that a cut delays.
+    held: [Vec<(MeetMessage, Bytes)>; 2],
     /// It broke: no side has closed it.
     is_lost: bool,
 }
@@ -158,7 +160,7 @@ impl From<MeetError> for End {
 
 struct LeaderProcess {
     leader: Leader,
-    steps: Steps,
+    steps: Rank0Steps,
     stage: u32,
     nonce: Nonce,
     values: Vec<Bytes>,
@@ -166,11 +168,11 @@ struct LeaderProcess {
     is_alive: bool,
     ends: Option<Duration>,
     paused: Duration,
-    /// Ranks and the numbers of the catalogs that they were sent.
+    /// Ranks and the numbers of the catalogs that were sent to them.
     sent: Vec<(usize, usize)>,
-    /// Whether it is done, and waits no longer for others that are not.
+    /// Whether it is done, and no longer waits for others.
     leaves: (bool, bool),
-    /// The run is over, without these.
+    /// The run is over, without these ranks.
     missing: Option<Vec<Rank>>,
 }
 
@@ -181,7 +183,7 @@ struct MemberProcess {
     has_said: bool,
     stage: u32,
     values: Vec<Bytes>,
-    /// The nonces that it has heard, in their order.
+    /// The nonces it has received, in order.
     nonces: Vec<Nonce>,
     outcome: Option<Result<(), End>>,
     is_alive: bool,
@@ -189,16 +191,17 @@ struct MemberProcess {
     acknowledged: bool,
     /// Whether it opens the file of the second catalog itself.
     has_file: bool,
-    /// Catalogs that it needs and has not, and whether they come without a request; `None` before it knows.
+    /// Missing catalogs, and whether they come without a request. `None` before it knows.
     needed: Option<BTreeMap<usize, bool>>,
     catalogs: BTreeMap<usize, Bytes>,
     /// It waits for the relay of its node.
     at_relay: bool,
-    offers: Offers,
-    /// The members that have connected to it as their relay, with what each has requested and got.
+    offers: RelayOffers,
+    /// The members that have connected to it as their relay, with what each has requested and
+    /// received.
     visitors: BTreeMap<usize, [BTreeSet<usize>; 2]>,
     is_done: bool,
-    /// It has said so on its connection.
+    /// It has sent this on its connection.
     has_left: bool,
     left: Option<Left>,
 }
@@ -212,14 +215,14 @@ struct World {
     links: Vec<Link>,
     /// By rank: the cut directions, to the leader first.
     cuts: BTreeMap<u32, [bool; 2]>,
-    /// What has happened.
+    /// The faults so far.
     faults: Vec<Disturbance>,
     processes: u64,
-    /// How long a run lasts at most.
+    /// The longest run.
     run: Duration,
 }
 
-fn words() -> Words {
+fn words() -> ComparedSettings {
     vec![("seed".to_owned(), "5".to_owned())]
 }
 
@@ -227,8 +230,8 @@ fn step(number: u32) -> String {
     key::step(number, ["", "share", "exchange", "start"][number as usize])
 }
 
-fn quiet(now: Instant) -> Patience {
-    Patience::new(DEADLINE, Box::new(|_| ()), now)
+fn quiet(now: Instant) -> WaitDeadline {
+    WaitDeadline::new(DEADLINE, Box::new(|_| ()), now)
 }
 
 impl World {
@@ -258,21 +261,21 @@ impl World {
         self.base + self.scheduler.now()
     }
 
-    fn person(&mut self, rank: u32) -> Person {
+    fn info(&mut self, rank: u32) -> RankInfo {
         self.processes += 1;
         let addresses = vec![format!("h{rank}:{}", 7000 + self.processes)];
         let (node, host) = (format!("n{}", rank / 2), format!("h{rank}"));
-        Person { rank, node, host, pid: self.processes as u32, addresses }
+        RankInfo { rank, node, host, pid: self.processes as u32, addresses }
     }
 
     fn start_leader(&mut self) {
-        let person = self.person(0);
+        let info = self.info(0);
         let process = self.processes;
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&process.to_le_bytes());
         let nonce = Nonce::new(nonce);
-        let leader = Leader::new(person, self.size as usize, "1".to_owned(), process, nonce);
-        let mut steps = Steps::new(quiet(self.now()), "here".to_owned());
+        let leader = Leader::new(info, self.size as usize, "1".to_owned(), process, nonce);
+        let mut steps = Rank0Steps::new(quiet(self.now()), "here".to_owned());
         steps.begin(None, &leader, 0, self.now());
         self.leaders.push(LeaderProcess {
             leader,
@@ -292,8 +295,8 @@ impl World {
     }
 
     fn start_member(&mut self, rank: u32) {
-        let person = self.person(rank);
-        let hello = Hello::new(person, self.size, "1".to_owned(), 0, self.processes);
+        let info = self.info(rank);
+        let hello = Hello::new(info, self.size, "1".to_owned(), 0, self.processes);
         self.members.push(MemberProcess {
             follower: Follower::new(hello, quiet(self.now()), "here".to_owned()),
             link: None,
@@ -310,7 +313,7 @@ impl World {
             needed: None,
             catalogs: BTreeMap::new(),
             at_relay: false,
-            offers: Offers::default(),
+            offers: RelayOffers::default(),
             visitors: BTreeMap::new(),
             is_done: false,
             has_left: false,
@@ -322,14 +325,14 @@ impl World {
     }
 
     fn rank(&self, member: usize) -> u32 {
-        self.members[member].follower.hello.person.rank
+        self.members[member].follower.hello.info.rank
     }
 
     fn is_cut(&self, rank: u32, up: bool) -> bool {
         self.cuts.get(&rank).is_some_and(|cut| cut[usize::from(!up)])
     }
 
-    // What happens.
+    // Events.
 
     fn disturb(&mut self, fault: Disturbance) {
         self.faults.push(fault);
@@ -346,7 +349,7 @@ impl World {
                 self.cuts.entry(rank).or_default()[usize::from(!up)] = true;
                 for link in 0..self.links.len() {
                     if self.rank(self.links[link].member) == rank && self.links[link].open.contains(&true) {
-                        self.scheduler.after(SILENCE, Event::Silent { link, up });
+                        self.scheduler.after(HEARTBEAT_TIMEOUT, Event::Silent { link, up });
                     }
                 }
                 self.scheduler.after(SECOND * seconds as u32, Event::Mend { rank });
@@ -389,7 +392,7 @@ impl World {
         }
     }
 
-    /// Whose event it is, if it waits for that process.
+    /// The process that an event concerns, if the event waits while it is paused.
     fn actor(&self, event: &Event) -> Option<Who> {
         match event {
             Event::Tick(who) | Event::Leave(who) | Event::Left(who) => Some(*who),
@@ -440,7 +443,7 @@ impl World {
                 if !self.members[member].is_alive {
                     return;
                 }
-                match self.members[member].follower.look(0, now) {
+                match self.members[member].follower.check_deadline(0, now) {
                     Err(error) => self.end_member(member, &error),
                     Ok(()) => _ = self.scheduler.after(SECOND / 4, Event::Tick(Who::Member(member))),
                 }
@@ -464,7 +467,7 @@ impl World {
                 }
             }
             Event::Check { leader, session } => {
-                self.leaders[leader].leader.check_gone(session);
+                self.leaders[leader].leader.check_lost(session);
                 self.pump(leader, None);
             }
             Event::Visit { visitor, relay } => self.visit(visitor, relay),
@@ -495,7 +498,7 @@ impl World {
                         for (message, bulk) in std::mem::take(&mut self.links[link].held[side]) {
                             self.send(link, up, message, bulk);
                         }
-                        // An end that was closed behind the cut is seen now.
+                        // An end that was closed during the cut is detected now.
                         if !self.links[link].open[usize::from(up)] {
                             self.scheduler.after(SECOND / 10, Event::Closed { link, up });
                         }
@@ -506,7 +509,8 @@ impl World {
     }
 }
 
-/// One run with faults of these kinds, which last up to so many seconds; the trace's hash.
+/// One run with faults of these kinds, which last up to `longest` seconds. Returns the hash of the
+/// trace.
 fn play(seed: u64, kinds: u64, faults: u64, longest: u64) -> u128 {
     let mut world = World::new(seed, 5);
     for _ in 0..faults {
@@ -524,17 +528,17 @@ fn play(seed: u64, kinds: u64, faults: u64, longest: u64) -> u128 {
             _ => Disturbance::RestartFirst,
         };
         let at = world.scheduler.between(Duration::ZERO, FAULTS_END);
-        // Most of them while ranks meet.
+        // Most of them during the rendezvous.
         let at = if world.scheduler.happens(700) { at / 4 } else { at };
         world.scheduler.after(at, Event::Fault(fault));
     }
     world.play();
     world.check(seed);
-    world.check_costs(seed, faults == 0, kinds == 1, longest <= SILENCE.as_secs());
+    world.check_costs(seed, faults == 0, kinds == 1, longest <= HEARTBEAT_TIMEOUT.as_secs());
     world.scheduler.digest()
 }
 
-/// The cases of a test. The first is the seed of the run of the tests itself, so that a failure is repeated by its own number.
+/// The seeds of a test. The first is the seed of the test run, so that a failure can be repeated.
 fn seeds() -> impl Iterator<Item = u64> {
     let mut draw = Draw::new();
     let cases = if std::env::var_os("FOREREAD_SOAK").is_some() { 20_000 } else { 200 };
@@ -548,33 +552,33 @@ fn seeds() -> impl Iterator<Item = u64> {
 #[test]
 // semantics: RANK-27
 fn ranks_start_with_equal_values_or_name_the_cause() {
-    seeds().for_each(|seed| _ = play(seed, 6, seed % 7, LONGEST));
+    seeds().for_each(|seed| _ = play(seed, 6, seed % 7, MAX_CUT_SECONDS));
 }
 
 #[test]
 // semantics: RANK-27
-fn lost_connections_cost_a_meeting_time_and_nothing_else() {
-    seeds().for_each(|seed| _ = play(seed, 1, seed % 40, LONGEST));
+fn lost_connections_cost_a_rendezvous_only_time() {
+    seeds().for_each(|seed| _ = play(seed, 1, seed % 40, MAX_CUT_SECONDS));
 }
 
 #[test]
 // semantics: RANK-27
 fn ranks_without_faults_leave_together_with_a_catalog_a_node() {
-    seeds().for_each(|seed| _ = play(seed, 1, 0, LONGEST));
+    seeds().for_each(|seed| _ = play(seed, 1, 0, MAX_CUT_SECONDS));
 }
 
-/// Cuts and pauses that are shorter than the silence after which a process counts as gone.
+/// Cuts and pauses that are shorter than the heartbeat timeout.
 #[test]
 // semantics: RANK-27
-fn short_cuts_and_pauses_cost_a_meeting_time_and_nothing_else() {
-    seeds().for_each(|seed| _ = play(seed, 3, 1 + seed % 2, SILENCE.as_secs()));
+fn short_cuts_and_pauses_cost_a_rendezvous_only_time() {
+    seeds().for_each(|seed| _ = play(seed, 3, 1 + seed % 2, HEARTBEAT_TIMEOUT.as_secs()));
 }
 
 #[test]
 // semantics: RANK-27
 fn one_seed_gives_one_trace() {
     let seeds: Vec<_> = seeds().take(20).collect();
-    let digests = || seeds.iter().map(|seed| play(*seed, 6, 6, LONGEST)).collect::<Vec<_>>();
+    let digests = || seeds.iter().map(|seed| play(*seed, 6, 6, MAX_CUT_SECONDS)).collect::<Vec<_>>();
     let first = digests();
     assert_eq!(first, digests());
     assert_ne!(first[0], first[1]);

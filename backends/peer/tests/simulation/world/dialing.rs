@@ -1,4 +1,4 @@
-//! How ranks connect, and what becomes of a connection that is lost.
+//! How ranks connect, and what happens to a lost connection.
 
 use super::*;
 
@@ -8,7 +8,7 @@ impl World {
         let from = self.process(rank);
         let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
         link.state = LinkState::Dialing { number };
-        self.work(rank, CONNECT, Work::TimedOut { to, number });
+        self.work(rank, CONNECT_TIMEOUT, Work::TimedOut { to, number });
         if self.is_cut(rank, to) || self.is_cut(to, rank) {
             return; // retransmissions come too late
         }
@@ -51,14 +51,14 @@ impl World {
         let (mut actions, mut answers) = (Vec::new(), Vec::new());
         link.machine.resume(now, &mut actions);
         for (request, asks) in std::mem::take(&mut link.pending) {
-            let made = link.machine.on(asking::Event::Ask { request, asks }, now, &mut actions);
+            let made = link.machine.on(client::ClientEvent::Ask { request, asks }, now, &mut actions);
             assert!(made.is_ok());
         }
         end.act(&link.machine, &mut actions, &mut answers);
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.asking = Some(end);
         }
-        self.work_soon(rank, Work::Asking(id));
+        self.work_soon(rank, Work::ClientTask(id));
     }
 
     pub(super) fn timed_out(&mut self, rank: usize, to: usize, number: u64) {
@@ -68,12 +68,12 @@ impl World {
         }
     }
 
-    /// A connection ended at the asker.
+    /// A connection ended at the client.
     pub(super) fn ended(&mut self, rank: usize, to: usize, useful: bool, error: &WireError) {
         if useful && error.kind() == WireErrorKind::Late {
             self.outcome.resumed += 1;
             let number = self.number();
-            let jitter = self.scheduler.between(Duration::ZERO, JITTER);
+            let jitter = self.scheduler.between(Duration::ZERO, RECONNECT_JITTER);
             if let Some(link) = self.nodes[rank].links.get_mut(&to) {
                 link.state = LinkState::Dialing { number };
             }
@@ -82,16 +82,16 @@ impl World {
         self.lose(rank, to, useful, error);
     }
 
-    /// Everything that a rank was asked fails.
+    /// All open requests to a rank fail.
     pub(super) fn lose(&mut self, rank: usize, to: usize, useful: bool, why: &WireError) {
         let now = self.scheduler.now();
         let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
         link.failures = if useful { 1 } else { link.failures + 1 };
         let wait = (BACKOFF.0 * 2u32.pow(link.failures.min(5) - 1)).min(BACKOFF.1);
         link.state = LinkState::Down { until: now + wait };
-        link.machine = asking::Machine::new(Rank(to as u32), RUN);
+        link.machine = client::ClientMachine::new(Rank(to as u32), RUN);
         link.pending.clear();
-        let error = crate::remote::error_of(Rank(to as u32), why);
+        let error = crate::peer_client::error_of(Rank(to as u32), why);
         let mut answers = Vec::new();
         for (&request, uses) in &link.batches {
             let open = (0..).zip(uses).filter(|(_, (_, answered))| !answered);

@@ -59,7 +59,7 @@ impl World {
         match link.breaker.2 {
             Some(until) if now < until => std::mem::swap(&mut passed, &mut refused),
             Some(_) => {
-                // One is a probe; nothing else passes until it is answered.
+                // One probe. Nothing else passes until it is answered.
                 refused = passed.split_off(1);
                 link.breaker.2 = Some(Duration::MAX);
                 link.breaker.3 += 1;
@@ -82,12 +82,12 @@ impl World {
             match link.state {
                 LinkState::Open { conn } => {
                     let (mut actions, mut answers) = (Vec::new(), Vec::new());
-                    let made = link.machine.on(asking::Event::Ask { request, asks }, now, &mut actions);
+                    let made = link.machine.on(client::ClientEvent::Ask { request, asks }, now, &mut actions);
                     assert!(made.is_ok());
                     if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.asking.as_mut()) {
                         end.act(&link.machine, &mut actions, &mut answers);
                     }
-                    self.work_soon(rank, Work::Asking(conn));
+                    self.work_soon(rank, Work::ClientTask(conn));
                 }
                 LinkState::Dialing { .. } => link.pending.push((request, asks)),
                 LinkState::Down { .. } if down => {
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// The engine is asked for a sample.
+    /// The engine gets a request for a sample.
     pub(super) fn serve(&mut self, rank: usize, conn: u64, chunk: u64, place: u32, sample: u64) {
         let owner = (sample % self.nodes.len() as u64) as usize;
         if owner != rank {
@@ -119,7 +119,7 @@ impl World {
             return self.said(conn, chunk, place, Err(error));
         }
         if !self.nodes[rank].memory.contains(&sample) {
-            self.tell(conn, chunk, place, Said::Reading);
+            self.tell(conn, chunk, place, EngineReply::Reading);
             return self.fly(rank, sample, Waiter::Asker { conn, chunk, place });
         }
         if self.disk {
@@ -134,26 +134,26 @@ impl World {
             let check = (crc32c::crc32c(&bytes), None);
             (bytes, check)
         });
-        self.tell(conn, chunk, place, Said::Done(result));
+        self.tell(conn, chunk, place, EngineReply::Done(result));
     }
 
-    /// Passes the engine's word on. An engine waits with it while there is no room.
-    pub(super) fn tell(&mut self, id: u64, chunk: u64, place: u32, said: Said) {
+    /// Passes the engine's reply on. An engine waits while there is no room.
+    pub(super) fn tell(&mut self, id: u64, chunk: u64, place: u32, expected: EngineReply) {
         let now = self.scheduler.now();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (rank, owner) = (conn.owner.0, conn.owner);
         let Some(end) = &mut conn.serving else { return };
         let sample = end.machine.wanted(chunk, place);
-        if let (Said::Done(Ok(_)), false, Some(sample)) = (&said, end.machine.has_room(), sample) {
+        if let (EngineReply::Done(Ok(_)), false, Some(sample)) = (&expected, end.machine.has_room(), sample) {
             let work = Work::Disk { conn: id, chunk, place, sample: sample.id.0 };
             self.scheduler.after(MS, Event::Work(owner, work));
             return self.work_soon(rank, Work::Serving(id));
         }
-        end.machine.said(chunk, place, said, now);
+        end.machine.on_reply(chunk, place, expected, now);
         self.work_soon(rank, Work::Serving(id));
     }
 
-    /// An owned sample is read once, whoever wants it.
+    /// An owned sample is read once, for all its waiters.
     pub(super) fn fly(&mut self, rank: usize, sample: u64, waiter: Waiter) {
         let waiters = self.nodes[rank].flights.entry(sample).or_default();
         waiters.push(waiter);
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// A sample of another's is read for a use of one's own.
+    /// Another rank's sample is read for a use of this rank.
     pub(super) fn read_from_origin(&mut self, rank: usize, used: usize) {
         let now = self.scheduler.now();
         if now > RECOVERED {
@@ -201,12 +201,12 @@ impl World {
             if let LinkState::Open { conn } = link.state {
                 let (mut actions, mut answers) = (Vec::new(), Vec::new());
                 let forgotten =
-                    link.machine.on(asking::Event::Forget { key: key(sample) }, now, &mut actions);
+                    link.machine.on(client::ClientEvent::Forget { key: key(sample) }, now, &mut actions);
                 assert!(forgotten.is_ok());
                 if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.asking.as_mut()) {
                     end.act(&link.machine, &mut actions, &mut answers);
                 }
-                self.work_soon(rank, Work::Asking(conn));
+                self.work_soon(rank, Work::ClientTask(conn));
                 self.answered(rank, to, answers);
             }
         }

@@ -1,4 +1,4 @@
-//! What goes wrong, and what it does to processes and links.
+//! Faults, and their effect on processes and links.
 
 use super::*;
 
@@ -30,7 +30,7 @@ impl World {
                 self.scheduler.after(at + lasts, Event::Fault(end));
             }
         }
-        // Whatever came together, ranks of this run are there in the end.
+        // Whatever faults coincided, ranks of this run are there in the end.
         for rank in 0..ranks as usize {
             self.scheduler.after(FAULTS.1, Event::Fault(Fault::Start(rank, RUN)));
         }
@@ -61,7 +61,7 @@ impl World {
                 let node = &mut self.nodes[rank];
                 (node.alive, node.run, node.budget) = (true, run, budget);
                 node.links = (0..ranks).filter(|to| *to != rank).map(|to| (to, Link::new(to))).collect();
-                // Another run's trainer is none of ours.
+                // The trainer of another run is not checked.
                 if run == RUN {
                     self.work_soon(rank, Work::Train);
                 }
@@ -93,12 +93,12 @@ impl World {
         node.memory.clear();
         node.flights.clear();
         node.links.clear();
-        // A process that begins resumes at the batch that was taken last.
+        // A new process resumes at the batch that was taken last.
         node.uses.clear();
         node.issued = node.taken;
     }
 
-    /// Closes both directions; what is under way is lost, perhaps but for a part of it.
+    /// Closes both directions. Bytes in flight are lost, perhaps except for a part.
     pub(super) fn close(&mut self, id: u64, keep: bool) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         for pipe in &mut conn.pipes {
@@ -112,7 +112,7 @@ impl World {
         }
         let (asker, owner) = (conn.asker, conn.owner);
         let delay = self.delay;
-        self.scheduler.after(delay, Event::Work(asker, Work::Asking(id)));
+        self.scheduler.after(delay, Event::Work(asker, Work::ClientTask(id)));
         self.scheduler.after(delay, Event::Work(owner, Work::Serving(id)));
     }
 

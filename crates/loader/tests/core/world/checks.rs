@@ -1,26 +1,38 @@
-//! What has to hold after every step of a run, and at its end.
+//! The invariants after every step of a run and at its end.
 
 use foreread_loader::core::Event;
 use foreread_planner::{Floor, Retention, Scope};
 use proptest::{prop_assert, prop_assert_eq};
 
-use super::{Checked, End, World};
+use super::{Checked, PendingRequest, RunEnd, World};
 
 impl World<'_> {
-    /// What holds after every step.
+    /// The invariants after every step.
     pub(super) fn check(&self) -> Checked {
-        let (staging, untold) = (self.ledger.staging.get(), self.ledger.untold.get());
-        prop_assert_eq!(self.core.charged(), staging + untold + self.finding, "counted and outstanding");
+        let (staging, unreported) = (self.accounting.staging.get(), self.accounting.unreported.get());
+        prop_assert_eq!(self.core.charged(), staging + unreported + self.finding, "counted and outstanding");
         let bound = self.scenario.look_ahead.max(self.model.largest(1 + self.scenario.hold));
-        let bound = bound + self.twice();
+        let bound = bound + self.double_charged();
         prop_assert!(staging <= bound, "{staging} bytes of staging memory, {bound} at most");
-        for (room, cache) in self.ledger.room.iter().zip(&self.scenario.caches) {
+        for (room, cache) in self.accounting.room.iter().zip(&self.scenario.caches) {
             prop_assert!(room.get() <= cache.capacity, "{} bytes of {}", room.get(), cache.capacity);
         }
         Ok(())
     }
 
-    /// What a whole run may have read from the origin.
+    /// Staging memory of uses with two reads: hedges of open requests, and requests that lost.
+    pub(super) fn double_charged(&self) -> u64 {
+        let bytes = self.requests.iter().filter_map(|request| match request {
+            PendingRequest::Hedge { key, .. } => Some(self.scenario.bytes(*key)),
+            PendingRequest::Ask { tick, key, .. } if self.won.contains(&tick.0) => {
+                Some(self.scenario.bytes(*key))
+            }
+            _ => None,
+        });
+        bytes.sum()
+    }
+
+    /// The bounds on reads of the origin by a whole run.
     pub(super) fn check_origin(&self) -> Checked {
         let faults = self.scenario.faults;
         let cut = faults.undealt.is_some_and(|pass| self.run.pass(pass).is_some());
@@ -48,11 +60,11 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What a rank reads that works together with others: what it owns once, what nobody owns each time, and of the others'
-    /// nothing that they deliver.
+    /// The reads of a rank in a cluster: each owned sample once, and no sample that another rank
+    /// delivers.
     fn check_owned(&self) -> Checked {
         let faults = self.scenario.faults;
-        if !faults.spare_the_caches() || faults.deaf > 0 || !self.hedged.is_empty() {
+        if !faults.spare_the_caches() || faults.unresponsive > 0 || !self.hedged.is_empty() {
             return Ok(());
         }
         for (key, &times) in &self.read {
@@ -62,18 +74,18 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets everything go; then nothing may be counted any more.
+    /// Drops everything. Then nothing may be charged.
     pub(super) fn drop_everything(&mut self) -> Checked {
         self.queue.clear();
         self.trainer.clear();
-        self.questions.clear();
+        self.requests.clear();
         self.held.clear();
-        let bytes = self.ledger.untold.take();
-        self.tell(Event::Released { bytes })?;
-        prop_assert_eq!((self.ledger.staging.get(), self.core.charged()), (0, self.finding));
-        prop_assert!(self.end != Some(End::Complete) || self.finding == 0, "lookups after the end");
+        let bytes = self.accounting.unreported.take();
+        self.pass(Event::Released { bytes })?;
+        prop_assert_eq!((self.accounting.staging.get(), self.core.charged()), (0, self.finding));
+        prop_assert!(self.end != Some(RunEnd::Complete) || self.finding == 0, "lookups after the end");
         self.stores.clear();
-        prop_assert!(self.ledger.room.iter().all(|room| room.get() == 0));
+        prop_assert!(self.accounting.room.iter().all(|room| room.get() == 0));
         Ok(())
     }
 }

@@ -1,9 +1,8 @@
-"""foreread for PyTorch: three ways in, from the fewest changes to the most speed.
+"""foreread for PyTorch: three APIs, from the fewest changes to the most speed.
 
-* ``wrap(loader)``: your ``DataLoader`` as it is; its dataset's files are read ahead by foreread, in the order in which its
-  sampler will ask for them.
+* ``wrap(loader)``: your unchanged ``DataLoader``. foreread reads its dataset's files ahead, in the order of its sampler.
 * ``Dataset(url)``: a map-style dataset for your own ``DataLoader``, workers included, over a directory or a bucket.
-* ``DataLoader(url, ...)``: foreread's own loader, with PyTorch's names and PyTorch's order.
+* ``DataLoader(url, ...)``: foreread's loader, with PyTorch's interface and order.
 """
 
 from ._dataset import Dataset

@@ -1,10 +1,10 @@
-"""What a DataLoader's sampler will say, found by running a copy of it.
+"""Predicts a DataLoader's sampler by running a copy of it.
 
-The copy has the sampler's own state and copies of its generators, and runs while PyTorch's, NumPy's and Python's global
-generators are put aside and put back. So nothing that the training sees is changed, and any sampler is known that can be
-copied. Epochs ahead are known where an order is drawn without the global generators. Each is asked for once, as many of them as
-do not hold up the first batch, and once more when it begins, to see whether it still holds. The price: the epochs of a sampler
-that draws from the system's own randomness are read ahead for nothing, fewer of them each time.
+The copy has the sampler's state and copies of its generators. While it runs, the global generators of PyTorch, NumPy
+and Python are saved, and restored afterwards. So training is unaffected, and any sampler that can be copied is
+predicted. Future epochs are predicted if their order does not depend on the global generators. As many are computed as
+fit into a short time before the first batch. Each is computed again when it begins, to verify it. The price: the future
+epochs of a sampler that uses the system's randomness are read ahead in vain, fewer of them each time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-#: The most numbers that are looked at in an epoch: endless samplers have to end somewhere, and the first batch waits for it.
-MOST = 1 << 21
+#: The maximum of indices computed per epoch, because samplers may be endless and the first batch waits for this.
+MAX_INDICES = 1 << 21
 
-#: No further epoch is asked for when those before it have taken so many seconds, beside the one that follows.
-_PATIENCE = 0.25
+#: Seconds after which no further epoch is computed, except the next one.
+_COMPUTE_LIMIT = 0.25
 
-#: From where the global generators go on while a future is asked for that does not depend on them.
-_ELSEWHERE = 0x5EED
+#: The seed of the global generators while an order is computed that should not depend on them.
+_OTHER_SEED = 0x5EED
 
 
 def _globals() -> tuple[Any, ...]:
@@ -39,16 +39,16 @@ def _globals() -> tuple[Any, ...]:
 
 
 def _mark() -> bytes:
-    """What tells whether the global generators have been drawn from in between."""
+    """A fingerprint of the global generators, to detect their use."""
     pytorchs, pythons, numpys = _globals()
-    # An array's own pickle keeps a little of itself in NumPy 1.24.
+    # The pickle of an array is not deterministic in NumPy 1.24.
     plain = [part.tobytes() if hasattr(part, "tobytes") else part for part in numpys or ()]
     return pickle.dumps((pytorchs.tolist(), pythons, plain))
 
 
 @contextmanager
-def aside(seed: int | None = None) -> Iterator[None]:
-    """Puts the global generators aside; inside they go on from where they are, or begin from `seed`."""
+def saved_generators(seed: int | None = None) -> Iterator[None]:
+    """Restores the global generators at the end. Inside they continue, or start from `seed`."""
     numpy = sys.modules.get("numpy")
     states = _globals()
     try:
@@ -66,7 +66,7 @@ def aside(seed: int | None = None) -> Iterator[None]:
 
 
 def _memo(root: Any, dataset: Any) -> dict[int, Any]:
-    """What copying a sampler is not to copy: datasets stay, generators are copied with their states (and stay shared)."""
+    """The memo for copying a sampler: datasets are not copied, generators are copied with their states."""
     memo: dict[int, Any] = {id(dataset): dataset}
     seen: set[int] = set()
     left = [root]
@@ -89,28 +89,28 @@ def _memo(root: Any, dataset: Any) -> dict[int, Any]:
 
 
 def copied(generator: torch.Generator) -> torch.Generator:
-    """A generator that goes on as `generator` would."""
+    """A copy of a generator."""
     other = torch.Generator(device=generator.device)
     other.set_state(generator.get_state())
     return other
 
 
-class Copy:
-    """A copy of a loader's sampler and of its generator, which draws what the loader will."""
+class SamplerCopy:
+    """A copy of a loader's sampler and generator, which draws the same as the loader will."""
 
     def __init__(self, loader: Any, dataset: Any, begun: bool) -> None:
         index_sampler = loader._index_sampler
         memo = _memo([index_sampler, loader.generator], dataset)
         self._indices = copy.deepcopy(index_sampler, memo)
         self._generator = None if loader.generator is None else memo[id(loader.generator)]
-        # Workers that stay have drawn their seed once; without them each iteration draws one.
+        # Persistent workers draw their seed once. Otherwise each iteration draws one.
         self._draws = not (loader.persistent_workers and loader.num_workers > 0)
         self._begun = begun
-        #: Whether the last epoch's order was drawn from the global generators, or has changed them.
+        #: Whether computing the last order used or changed the global generators.
         self.drew = False
 
     def epoch(self, ahead: int) -> array[int]:
-        """The next epoch's numbers; `ahead` counts from the one that begins now."""
+        """The indices of the next epoch. `ahead` counts from the epoch that begins now."""
         if ahead > 0:
             self._advance()
         before = _mark()
@@ -120,20 +120,20 @@ class Copy:
             torch.empty((), dtype=torch.int64).random_(generator=self._generator)
         self._begun = True
         before = _mark()
-        order = self._numbers(iterator)
+        order = self._index_order(iterator)
         self.drew = self.drew or _mark() != before
         return order
 
-    def _numbers(self, iterator: Iterator[Any]) -> array[int]:
+    def _index_order(self, iterator: Iterator[Any]) -> array[int]:
         first = next(iterator, None)
         if first is None:
             return array("q")
         rest = chain([first], iterator)
         numbers = chain.from_iterable(rest) if isinstance(first, (list, tuple)) else rest
-        return array("q", islice(numbers, MOST))
+        return array("q", islice(numbers, MAX_INDICES))
 
     def _advance(self) -> None:
-        """As a script does that calls ``set_epoch`` before each epoch."""
+        """Calls ``set_epoch`` with the next epoch, as scripts do."""
         for sampler in _samplers(self._indices):
             epoch = getattr(sampler, "epoch", None)
             if isinstance(epoch, int) and callable(getattr(sampler, "set_epoch", None)):
@@ -146,25 +146,25 @@ def _samplers(index_sampler: Any) -> Iterator[Any]:
         index_sampler = getattr(index_sampler, "sampler", None)
 
 
-class Foresight:
-    """The orders of a loader's epochs, as far as they are known. `most` epochs are asked for at once."""
+class Prediction:
+    """The predicted orders of a loader's epochs, at most `most` at once."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        #: Of the epoch that was begun last, and of those after it.
+        #: The orders of the current epoch and of later ones.
         self._orders: list[array[int]] = []
-        #: Whether what was drawn from the global generators makes a difference; None until it was tried.
+        #: Whether the order depends on the global generators; None until tested.
         self._depends: bool | None = None
 
     def begin(self, loader: Any, dataset: Any, begun: bool, again: bool) -> tuple[list[array[int]], bool]:
-        """The orders of the epoch that begins now and of those after it, and whether all of them were known before. `again` says
-        that nothing was taken of the one before: frameworks ask for an iterator to see whether there is one.
+        """The orders of the epoch that begins now and of later ones, and whether all were predicted before. `again` means
+        that the previous iterator was not used, as frameworks create one only to test the loader.
 
-        Raises whatever copying or running the sampler raises.
+        Raises the exceptions of copying and running the sampler.
         """
         started = time.monotonic()
-        with aside():
-            mine = Copy(loader, dataset, begun)
+        with saved_generators():
+            mine = SamplerCopy(loader, dataset, begun)
             orders = [mine.epoch(0)]
         expected = self._orders if again else self._orders[1:]
         if expected and expected[0] == orders[0]:
@@ -172,19 +172,19 @@ class Foresight:
             return expected, True
         if expected and not again:
             self._most = max(1, self._most // 2)
-        if orders[0] and len(orders[0]) < MOST and self._most > 1 and self._is_own(mine, orders[0], loader, dataset, begun):
-            with aside(_ELSEWHERE):
-                while len(orders) < self._most and (len(orders) < 2 or time.monotonic() - started < _PATIENCE):
+        if orders[0] and len(orders[0]) < MAX_INDICES and self._most > 1 and self._is_own(mine, orders[0], loader, dataset, begun):
+            with saved_generators(_OTHER_SEED):
+                while len(orders) < self._most and (len(orders) < 2 or time.monotonic() - started < _COMPUTE_LIMIT):
                     orders.append(mine.epoch(len(orders)))
         self._orders = orders
         return orders, False
 
-    def _is_own(self, mine: Copy, order: array[int], loader: Any, dataset: Any, begun: bool) -> bool:
-        """Whether an order comes out the same whatever state the global generators are in."""
+    def _is_own(self, mine: SamplerCopy, order: array[int], loader: Any, dataset: Any, begun: bool) -> bool:
+        """Whether an order is independent of the global generators."""
         if not mine.drew:
             return True
         if self._depends is None:
-            # It may set them itself.
-            with aside(_ELSEWHERE):
-                self._depends = Copy(loader, dataset, begun).epoch(0) != order
+            # The sampler may seed them itself.
+            with saved_generators(_OTHER_SEED):
+                self._depends = SamplerCopy(loader, dataset, begun).epoch(0) != order
         return not self._depends

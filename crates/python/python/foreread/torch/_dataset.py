@@ -1,7 +1,7 @@
-"""A map-style dataset: for people who keep their DataLoader, workers included.
+"""A map-style dataset for PyTorch's DataLoader, workers included.
 
-The engine is in the process that made the dataset. Worker processes, forked or spawned, ask it by a socket and get samples
-through shared memory, so that there is one cache and one stream of reads however many workers there are.
+The engine is in the process that created the dataset. Worker processes, forked or spawned, send requests through a
+socket and get samples through shared memory. So all workers share one cache and one stream of reads.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..errors import Error
 from ._decode import Decode, decoder
 
 
-class _Here:
-    """An engine in the process that made it; copies of what holds it hold the same one."""
+class _LocalSource:
+    """A source in its own process, shared by copies of its Engine."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -30,108 +30,109 @@ class _Here:
         self.last: Any = None
 
 
-#: The engines of this process, and in a forked child its parent's, by their addresses.
-_HERE: weakref.WeakValueDictionary[str, _Here] = weakref.WeakValueDictionary()
+#: The sources of this process, and in a forked child its parent's, by address.
+_LOCAL: weakref.WeakValueDictionary[str, _LocalSource] = weakref.WeakValueDictionary()
 
 
 class Engine:
-    """The way to samples: the engine itself in its own process, a client of it in any other."""
+    """Access to samples: the source in its own process, a client of it in others."""
 
     def __init__(self, source: Source) -> None:
-        self._here: _Here | None = _Here(source)
+        self._local: _LocalSource | None = _LocalSource(source)
         self._client: ShareClient | None = None
         self._client_pid = -1
-        # Before any worker is made, for a forked one must find it.
+        # Before workers start, because a forked one must find the address.
         self._address = source.share()
-        _HERE[self._address] = self._here
+        _LOCAL[self._address] = self._local
 
     @property
-    def is_here(self) -> bool:
-        """Whether this is the process that made the engine."""
-        return self._here is not None and self._here.pid == os.getpid()
+    def is_local(self) -> bool:
+        """Whether this process created the engine."""
+        return self._local is not None and self._local.pid == os.getpid()
 
-    def _held(self) -> _Here:
-        if self._here is None or not self.is_here:
-            raise RuntimeError("the engine is in the process that made it; this is another one")
-        return self._here
+    def _own(self) -> _LocalSource:
+        if self._local is None or not self.is_local:
+            raise RuntimeError("the engine belongs to another process")
+        return self._local
 
     @property
     def source(self) -> Source:
-        """The engine; only in the process that made it."""
-        return self._held().source
+        """The source, in the process that created it only."""
+        return self._own().source
 
-    def _way(self) -> Source | ShareClient:
-        if self._here is not None and self._here.pid == os.getpid():
-            return self._here.source
+    def _access(self) -> Source | ShareClient:
+        if self._local is not None and self._local.pid == os.getpid():
+            return self._local.source
         if self._client is None or self._client_pid != os.getpid():
             self._client, self._client_pid = ShareClient(self._address), os.getpid()
         return self._client
 
     @property
     def closed(self) -> bool:
-        """Whether it was ended, as far as this process knows."""
-        return self._here is not None and self._here.last is not None
+        """Whether it is closed, as known in this process."""
+        return self._local is not None and self._local.last is not None
 
     def stats(self) -> Any:
-        """What has been done so far, or in all."""
-        here = self._held()
-        return here.source.stats() if here.last is None else here.last
+        """The statistics so far, or the final ones."""
+        local = self._own()
+        return local.source.stats() if local.last is None else local.last
 
     def close(self) -> None:
-        """Ends it for all processes; in another than its own, lets go of the way there. Twice is no error."""
-        if not self.is_here:
+        """Closes it for all processes. In other processes, closes only their client. Closing twice is not an error."""
+        if not self.is_local:
             self._client = None
             return
-        here = self._held()
-        if here.last is None:
-            here.last = here.source.stats()
-            here.source.close()
+        local = self._own()
+        if local.last is None:
+            local.last = local.source.stats()
+            local.source.close()
 
     def watch(self, waited: float | None = None) -> None:
-        """Says in the log if samples are waited for, where workers ask for them; only in the process that made it. `waited` is how
-        long the trainer has waited so far, in seconds, where that is not when samples are waited for."""
-        if self.is_here and not self.closed:
-            self._held().source.watch(waited)
+        """Logs a warning if the trainer waits for samples. Only in the process that created the engine. `waited` is the
+        trainer's total stall time in seconds, if workers make the requests."""
+        if self.is_local and not self.closed:
+            self._own().source.watch(waited)
 
     def pause(self) -> None:
-        """An epoch is over: the time until samples are asked for again is nobody's; only in the process that made it."""
-        if self.is_here:
-            self._held().source.pause()
+        """Marks the end of an epoch: the time until the next request does not count. Only in the process that created
+        the engine."""
+        if self.is_local:
+            self._own().source.pause()
 
     def path(self, number: int) -> str:
         """A sample's path below the dataset's URL."""
-        way = self._way()
-        return way.path(number) if isinstance(way, Source) else way.call("path", str(number).encode()).decode()
+        access = self._access()
+        return access.path(number) if isinstance(access, Source) else access.call("path", str(number).encode()).decode()
 
     def get(self, number: int) -> Any:
         """A sample's bytes, as a buffer."""
-        return self._way().get(number)
+        return self._access().get(number)
 
     def get_many(self, numbers: Sequence[int]) -> list[Any]:
-        """Several, read side by side."""
-        return self._way().get_many(list(numbers))
+        """Several samples, read concurrently."""
+        return self._access().get_many(list(numbers))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_address": self._address}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._address = state["_address"]
-        self._here = _HERE.get(self._address)
+        self._local = _LOCAL.get(self._address)
         self._client, self._client_pid = None, -1
 
 
 class Dataset(torch.utils.data.Dataset[Any]):
-    """Samples of a directory, a bucket or shards by their number, in ImageFolder's order and with its classes.
+    """Samples of a directory, a bucket or shards by index, in ImageFolder's order and with its classes.
 
-    Without a transform, bytes come as tensors of bytes.
+    Without a transform, samples are tensors of bytes.
 
-    In a plain ``DataLoader`` nobody knows which sample comes next: each is read when it is asked for, and kept as far as
-    memory and disk go. ``foreread.torch.wrap(loader)`` looks ahead.
+    In a plain ``DataLoader`` the next sample is unknown. Each sample is read on request and cached while there is room.
+    ``foreread.torch.wrap(loader)`` reads ahead.
 
     Args:
         target: a path or URL, a catalog, or a list of shards.
-        transform, target_transform: as ImageFolder takes them.
-        decode: what ``transform`` gets: see ``DataLoader``.
+        transform, target_transform: as in ImageFolder.
+        decode: the input of ``transform``: see ``DataLoader``.
         settings: memory, disk, look_ahead, origin_limit, origin_parallelism, format: as ``foreread.Loader``.
     """
 
@@ -151,10 +152,10 @@ class Dataset(torch.utils.data.Dataset[Any]):
         self.classes: list[str] = list(source.labels)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         self._length = source.samples
-        #: The classes' numbers, by sample; empty where samples have none.
+        #: The class index of each sample; empty without classes.
         self.targets = array("q", source.catalog.targets() if self.classes else b"")
         self.decode = decoder(decode, source, target)
-        #: What its engine was made with.
+        #: The settings of its engine.
         self.settings = settings
         self.engine = Engine(source)
 
@@ -165,7 +166,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         return self._item(index, self.engine.get(self._number(index)))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """What PyTorch's workers ask for a whole batch with, where they know it: the batch is read side by side."""
+        """A whole batch, read concurrently. Newer releases of PyTorch call it."""
         samples = self.engine.get_many([self._number(index) for index in indices])
         return [self._item(index, sample) for index, sample in zip(indices, samples)]
 
@@ -181,7 +182,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
             if self.transform is not None:
                 item = self.transform(item)
             elif item is sample:
-                # Its memory is the engine's, and other processes cannot have it.
+                # Copied, because its memory belongs to the engine and cannot be sent to other processes.
                 item = torch.frombuffer(bytearray(sample) or bytearray(1), dtype=torch.uint8)[: len(sample)]
             if not self.classes:
                 return item
@@ -196,9 +197,9 @@ class Dataset(torch.utils.data.Dataset[Any]):
         return item, label
 
     def stats(self) -> Any:
-        """What has been delivered, and from where: see ``foreread.Stats``. In the process that made the dataset."""
+        """Statistics: see ``foreread.Stats``. In the process that created the dataset only."""
         return self.engine.stats()
 
     def close(self) -> None:
-        """Ends the engine, for workers too."""
+        """Closes the engine, for workers too."""
         self.engine.close()

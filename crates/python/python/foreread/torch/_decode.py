@@ -1,7 +1,7 @@
-"""From a sample's bytes to what a transform gets.
+"""Decodes a sample's bytes for transforms.
 
-Decoding is ImageFolder's: Pillow, converted to RGB. Pillow is imported when the first image is decoded, so that those who
-decode otherwise need not have it.
+Images are decoded as in ImageFolder: by Pillow, converted to RGB. Pillow is an optional dependency, imported only for
+images.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 from .._native import hidden_file
 from ..errors import ConfigError
 
-#: What torchvision's ImageFolder takes for images.
+#: The file name extensions of torchvision's ImageFolder.
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-#: The name of a catalog that lies beside its data.
+#: The name of a catalog in the directory of its data.
 CATALOG = "catalog.foreread"
 
-#: So many names tell whether a dataset is one of images.
-_LOOKED_AT = 100
+#: The number of names that decide whether a dataset has images.
+_NAMES_CHECKED = 100
 
 Decode = Callable[[Any], Any]
 
 
 def image(sample: Any) -> Any:
-    """A sample as a Pillow image in RGB, exactly as torchvision's default loader makes it."""
+    """A sample as a Pillow image in RGB, exactly as by torchvision's default loader."""
     from PIL import Image
 
     with Image.open(io.BytesIO(sample)) as opened:
@@ -37,7 +37,7 @@ def image(sample: Any) -> Any:
 
 
 def raw(sample: Any) -> Any:
-    """A sample as it is: a buffer, for ``memoryview``, ``numpy.frombuffer`` or ``torch.frombuffer``."""
+    """A sample unchanged: a buffer for ``memoryview``, ``numpy.frombuffer`` or ``torch.frombuffer``."""
     return sample
 
 
@@ -48,44 +48,43 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     if decode in ("bytes", None):
         return raw
     if decode not in ("image", "auto"):
-        raise ConfigError(f"decode is 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
+        raise ConfigError(f"decode must be 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
     paths = (samples.path(number).lower() for number in range(samples.samples))
-    if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _LOOKED_AT)):
+    if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _NAMES_CHECKED)):
         return raw
     made = _image()
     if (path := samples.catalog.first_without(IMAGES)) is not None:
         raise ConfigError(
-            f"{path} is no image, and ImageFolder would leave it out; so that the order is ImageFolder's, make a catalog of "
-            "images alone (foreread.index(..., exclude=...)) and give that, or say decode='bytes' or a function"
+            f"{path} is not an image, and ImageFolder would omit it; for ImageFolder's order, use a catalog of images only "
+            "(foreread.index(..., exclude=...)), or set decode='bytes' or a function"
         )
     if samples.catalog.labels and (number := _without_class(samples)) is not None:
         raise ConfigError(
-            f"{samples.path(number)} lies in no class's directory, and ImageFolder would leave it out; so that the order is "
-            "ImageFolder's, move it away or make a catalog without it (foreread.index(..., exclude=...)), or say decode= as a function, "
-            "whose label is then None"
+            f"{samples.path(number)} is in no class's directory, and ImageFolder would omit it; for ImageFolder's order, move it or "
+            "use a catalog without it (foreread.index(..., exclude=...)), or set decode= to a function, whose label is then None"
         )
     directory = _listed(target)
     if directory is not None and (empty := _empty_class(directory, samples.catalog.labels)) is not None:
         raise ConfigError(
-            f"{empty} has no images, and ImageFolder would not number the classes without it; so that classes have ImageFolder's "
+            f"{empty} has no images, and ImageFolder would not number the classes without it; for ImageFolder's class "
             "numbers, remove the directory or put its images there, or wrap() a DataLoader over ImageFolder"
         )
     if directory is not None and (path := hidden_file(directory, IMAGES)) is not None:
         raise ConfigError(
-            f"{path} is hidden, which makes it no sample here, and ImageFolder would take it; so that samples and classes are "
-            "ImageFolder's, rename or remove what is hidden, or wrap() a DataLoader over ImageFolder"
+            f"{path} is hidden and therefore not a sample, but ImageFolder would include it; for ImageFolder's samples and "
+            "classes, rename or remove hidden files, or wrap() a DataLoader over ImageFolder"
         )
     return made
 
 
 def _without_class(samples: Any) -> int | None:
-    """The first sample that has no class, where others have one."""
+    """The first sample without a class."""
     targets = array("q", samples.catalog.targets())
     return targets.index(-1) if -1 in targets else None
 
 
 def _empty_class(directory: str, classes: list[str]) -> str | None:
-    """A directory beside the classes' that has none of their samples; none where a catalog says what the classes are."""
+    """A directory next to the classes' without samples. None if a catalog defines the classes."""
     if not classes or os.path.exists(os.path.join(directory, CATALOG)):
         return None
     known = set(classes)
@@ -95,8 +94,7 @@ def _empty_class(directory: str, classes: list[str]) -> str | None:
 
 
 def _listed(target: Any) -> str | None:
-    """The directory that was listed, if it was one: a catalog says itself what is in it, and of other stores there is no
-    ImageFolder."""
+    """The listed directory. None for catalogs and other stores, which have no ImageFolder."""
     if not isinstance(target, (str, os.PathLike)):
         return None
     path = os.fspath(target)
@@ -109,6 +107,6 @@ def _image() -> Decode:
         import PIL.Image  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            "decoding images needs Pillow: pip install pillow, or pass decode='bytes' or a function of your own"
+            "decoding images needs Pillow: pip install pillow, or pass decode='bytes' or a custom function"
         ) from error
     return image

@@ -1,4 +1,4 @@
-"""An epoch under way: an iterator that knows its length, as PyTorch's loaders have."""
+"""An epoch as an iterator with a length, as in PyTorch's loaders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Epoch(Iterator[Any]):
-    """Batches, one after another; `length` is asked when somebody wants to know."""
+    """An iterator of batches. `length` computes the length on request."""
 
     def __init__(self, batches: Iterator[Any], length: Callable[[], int]) -> None:
         self._batches = batches

@@ -1,10 +1,10 @@
-"""Files that a dataset opens, served from memory.
+"""Serves the files that a dataset opens from memory.
 
-A dataset reads its sample by opening a file: itself, by pathlib, or through Pillow, NumPy and whatever else is written in
-Python. While it makes one sample, ``open`` gives it that sample's bytes instead of the file, in the same kind of object; everything
-else it opens is opened as ever. So any dataset can be served without a change to it. The price: readers that open files in C (OpenCV's
-imread, torchvision.io) read them themselves, and what was read ahead for them is of no use. Whoever has the file opened by Python and reads
-it by its descriptor (NumPy's fromfile, mmap) gets a descriptor of the same bytes in memory: a copy more, and no second read.
+A dataset reads a sample by opening a file, directly, by pathlib, or through Pillow, NumPy and other Python code. While
+it makes a sample, ``open`` returns that sample's bytes instead of the file, in the same kind of object. Other files open
+as usual. So any dataset can be served unchanged. The price: libraries that open files in C (OpenCV's imread,
+torchvision.io) read the files themselves, and their read-ahead is wasted. Code that opens the file in Python and reads
+it by its descriptor (NumPy's fromfile, mmap) gets a descriptor of the bytes in memory: one more copy, no second read.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _log = logging.getLogger("foreread.torch")
 _open = builtins.open
 _serving = threading.local()
 
-#: What a sample's file reads at a time, in bytes, if it is not asked for more.
+#: The buffer size of a sample's file, in bytes.
 _BUFFER = 1 << 16
 
-#: From where a position is counted.
-_FROM = (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END)
+#: The supported values of `whence`.
+_WHENCE = (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END)
 
 
 class Serving:
-    """While it is entered, the thread's ``open(path, "rb")`` reads what `files` says of that path, unless that is nothing."""
+    """A context in which the thread's ``open(path, "rb")`` returns the bytes that `files` has for the path, if any."""
 
     __slots__ = ("_before", "_last", "files", "opened")
 
     def __init__(self, files: Mapping[str, Callable[[], Any]]) -> None:
         self.files = files
         self._before: Serving | None = None
-        #: The file that was opened last, and what it holds: some look at a file's head and open it once more.
+        #: The last opened file and its bytes, because some readers check the header and reopen the file.
         self._last: tuple[str, Any] | None = None
         #: Whether any of the files was opened.
         self.opened = False
@@ -55,8 +55,8 @@ class Serving:
         _serving.now = self._before
         self._last = None
 
-    def opens(self, file: Any) -> _Sample | None:
-        """The sample as a file, if `file` is one's."""
+    def opens(self, file: Any) -> _SampleFile | None:
+        """The sample as a file, if `file` is a sample's path."""
         if not isinstance(file, (str, os.PathLike)):
             return None
         path = os.fspath(file)
@@ -65,22 +65,22 @@ class Serving:
             return None
         self.opened = True
         if self._last is not None and self._last[0] == path:
-            return _Sample(self._last[1], path)
+            return _SampleFile(self._last[1], path)
         try:
             data = get()
         except Error as error:
-            # The file itself says what is wrong with it, or that nothing is any longer.
-            _log.warning("%s is opened as ever: %s", path, error)
+            # Opening the file itself reports the problem, or succeeds.
+            _log.warning("%s is opened as usual: %s", path, error)
             return None
         if data is None:
             return None
         self._last = (path, data)
-        return _Sample(data, path)
+        return _SampleFile(data, path)
 
 
-class _Sample(io.RawIOBase):
-    """A sample as the file that it is. Whoever asks for its descriptor, to read or map it in C, gets that of a file in memory with the
-    same bytes, and from then on it is that file."""
+class _SampleFile(io.RawIOBase):
+    """A sample as a file. Its descriptor, for reading or mapping in C, is that of an in-memory file with the same bytes.
+    Once it is requested, all operations use that file."""
 
     mode = "rb"
 
@@ -92,23 +92,23 @@ class _Sample(io.RawIOBase):
         self._real: io.FileIO | None = None
 
     def buffered(self) -> io.BufferedReader:
-        """What ``open`` gives for it."""
+        """The buffered reader that ``open`` returns."""
         return io.BufferedReader(self, max(io.DEFAULT_BUFFER_SIZE, min(len(self._data), _BUFFER)))
 
     def readable(self) -> bool:
-        self._checked()
+        self._check_open()
         return True
 
     def seekable(self) -> bool:
-        self._checked()
+        self._check_open()
         return True
 
-    def _checked(self) -> None:
+    def _check_open(self) -> None:
         if self.closed:
             raise ValueError("I/O operation on closed file")
 
     def readinto(self, buffer: Any) -> int | None:
-        self._checked()
+        self._check_open()
         if self._real is not None:
             return self._real.readinto(buffer)
         room = memoryview(buffer).cast("B")
@@ -118,7 +118,7 @@ class _Sample(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        self._checked()
+        self._check_open()
         if self._real is not None:
             return self._real.readall()
         rest = bytes(self._data[self._at :])
@@ -126,8 +126,8 @@ class _Sample(io.RawIOBase):
         return rest
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._checked()
-        if self._real is not None or whence not in _FROM:
+        self._check_open()
+        if self._real is not None or whence not in _WHENCE:
             return self._file().seek(offset, whence)
         to = offset + (0, self._at, len(self._data))[whence]
         if to < 0:
@@ -136,11 +136,11 @@ class _Sample(io.RawIOBase):
         return to
 
     def tell(self) -> int:
-        self._checked()
+        self._check_open()
         return self._at if self._real is None else self._real.tell()
 
     def fileno(self) -> int:
-        self._checked()
+        self._check_open()
         return self._file().fileno()
 
     def _file(self) -> io.FileIO:
@@ -157,7 +157,7 @@ class _Sample(io.RawIOBase):
 
 
 def _in_memory(data: memoryview) -> io.FileIO | None:
-    """A file of these bytes that lies nowhere; None where the system has no such files, or no room."""
+    """An in-memory file of these bytes; None if the system does not support it or has no memory."""
     try:
         file = io.FileIO(os.memfd_create("foreread-sample"), "r+")
     except (AttributeError, OSError):
@@ -180,18 +180,18 @@ def _served(file: Any, mode: str = "r", buffering: int = -1, *args: Any, **setti
 
 
 _installed = False
-#: Two threads that make their first samples at once would each take the other's `open` for Python's.
+#: Prevents two threads from taking each other's `open` for Python's.
 _installing = threading.Lock()
 
 
 def _install() -> None:
-    """Once in a process, and for good: while no sample is being made, it is ``open``. pathlib takes io's."""
+    """Replaces ``open`` once per process. Outside of samples it behaves like ``open``. pathlib uses io's."""
     global _installed, _open
     with _installing:
         if _installed:
             return
         _open = builtins.open
-        # Who pickles `open` gets that of the process that unpickles it.
+        # A pickled `open` becomes the `open` of the process that unpickles it.
         _served.__module__, _served.__name__, _served.__qualname__ = "io", "open", "open"
         builtins.open = io.open = _served
         _installed = True

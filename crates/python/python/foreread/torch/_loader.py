@@ -1,4 +1,4 @@
-"""foreread's own loader under PyTorch's names, in PyTorch's order."""
+"""foreread's loader with PyTorch's interface and order."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ import torch
 from torch.utils.data import default_collate
 
 from .._native import MOST_EPOCHS, Batch, Loader, Sample
-from .._stats import FED, Stats
+from .._stats import TRAINER_BOUND_SHARE, Stats
 from ..errors import ClosedError, ConfigError, CorruptError
 from ._decode import Decode, decoder, raw
 from ._epoch import Epoch
 from ._threads import Pipeline
 
-#: What PyTorch's loader is told of its worker processes, and what makes no difference where there are none.
-_PYTORCHS = ("persistent_workers", "timeout", "multiprocessing_context", "in_order")
+#: Arguments of PyTorch's loader about worker processes, which have no effect without them.
+_WORKER_ARGUMENTS = ("persistent_workers", "timeout", "multiprocessing_context", "in_order")
 
-#: What decides batches in PyTorch's loader and cannot here, and what to do instead.
+#: Arguments that decide batches in PyTorch's loader and are not supported here, with the alternative.
 _REFUSED = {
-    "sampler": "foreread draws the order itself; wrap(your_loader) keeps a sampler of yours",
-    "batch_sampler": "foreread draws the order itself; wrap(your_loader) keeps a sampler of yours",
-    "generator": "the order is drawn from seed=, as DistributedSampler draws it; wrap(your_loader) keeps a generator of yours",
-    "worker_init_fn": "there are no worker processes, but threads; wrap(your_loader) keeps workers and what they begin with",
+    "sampler": "foreread draws the order itself; wrap(your_loader) supports custom samplers",
+    "batch_sampler": "foreread draws the order itself; wrap(your_loader) supports custom samplers",
+    "generator": "the order is drawn from seed=, as DistributedSampler draws it; wrap(your_loader) supports custom generators",
+    "worker_init_fn": "there are threads instead of worker processes; wrap(your_loader) supports workers and their worker_init_fn",
 }
 
-#: Stands for a sample that could not be decoded and is to be left out.
-_BAD = object()
+#: Marks a sample that could not be decoded.
+_UNDECODABLE = object()
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
-    """Rank and world size as given, or torch.distributed's where that has begun; else the launcher's, which Loader finds."""
+    """Rank and world size: the arguments, or torch.distributed's if initialised, else None for the launcher's."""
     if rank is None and world_size is None and torch.distributed.is_available():
         if torch.distributed.is_initialized():
             return torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -48,32 +48,33 @@ class DataLoader:
     """Batches of a directory's, bucket's or shard's samples, decoded, transformed and collated ahead of the trainer.
 
     The order is that of ``torch.utils.data.DataLoader`` with ``DistributedSampler(seed=seed)``, bit for bit, for any number of
-    ranks; one rank is a ``DistributedSampler`` of one replica. Iterating reads one epoch. Epochs follow each other, with
-    ``set_epoch`` or without it; the next one is read ahead before the last one ends.
+    ranks. One rank is a ``DistributedSampler`` of one replica. Iterating reads one epoch. Epochs advance with or without
+    ``set_epoch``. The next epoch is read ahead before the current one ends.
 
     Args:
         source: a path or URL (``/data/train``, ``s3://bucket/train``), a catalog, a list of shards, or a dataset like
-            torchvision's ImageFolder, whose root, transforms and classes are taken.
-        batch_size: samples a batch, on this rank.
-        shuffle: ``DistributedSampler``'s, which is on unless it is turned off (``DataLoader``'s own is off); without it samples come in the catalog's order, which is ImageFolder's.
+            torchvision's ImageFolder, whose root, transforms and classes are used.
+        batch_size: samples per batch on this rank.
+        shuffle: on by default, as in ``DistributedSampler`` (off in PyTorch's ``DataLoader``). Without it the order is the
+            catalog's, which is ImageFolder's.
         seed: ``DistributedSampler``'s.
-        drop_last: drops what does not fill a batch on every rank, as ``DistributedSampler`` and ``DataLoader`` do.
-        transform, target_transform: as ImageFolder takes them: of the decoded sample, of the class's number.
-        collate_fn: as in PyTorch; of a list of ``(item, label)``, or of items where there are no labels.
-        decode: what ``transform`` gets: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
-            ``"auto"``: images where names end like images.
-        num_workers: threads that decode and transform; 0, as in PyTorch the default, does it in the caller's. Transforms that draw
-            from the global generators draw otherwise on threads than PyTorch's workers do, and otherwise in each run.
-        prefetch_factor: batches that are decoded ahead; more of them where batches have fewer samples than there are threads.
-        pin_memory: collate into pinned memory; where there is no CUDA (or other accelerator), a warning says so, as PyTorch's does.
+        drop_last: drops samples that do not fill a batch on every rank, as ``DistributedSampler`` and ``DataLoader`` do.
+        transform, target_transform: as in ImageFolder: functions of the decoded sample and the class index.
+        collate_fn: as in PyTorch; a function of a list of ``(item, label)``, or of items without labels.
+        decode: the input of ``transform``: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
+            ``"auto"``: images if names have image extensions.
+        num_workers: threads that decode and transform; with 0, the default as in PyTorch, the caller's thread does it. Transforms
+            that use the global generators draw other numbers on threads than in PyTorch's workers, and vary between runs.
+        prefetch_factor: batches that are decoded ahead; more if batches have fewer samples than there are threads.
+        pin_memory: collate into pinned memory; without CUDA (or another accelerator) a warning is given, as in PyTorch.
         memory, disk, look_ahead, origin_limit, origin_parallelism, rank, world_size, together: as ``foreread.Loader``.
-        epochs: how many there will be, if you know: nothing is then read ahead for one more.
-        on_error: what a sample that cannot be read or decoded does: ``"fail"``, ``"skip"`` or ``"substitute"`` (by one that was good,
-            of its batch or, where none of that can be decoded, of one before; a batch of which none can even be read fails). Where
-            bad ones are skipped, a batch of which nothing is left is left out, so that ranks may come to different numbers of
-            batches: where they wait for each other in each step, substitute.
+        epochs: the number of epochs, if known. Nothing is then read ahead after the last one.
+        on_error: the effect of an unreadable or undecodable sample: ``"fail"``, ``"skip"`` or ``"substitute"`` (by a good
+            sample of its batch, or else of an earlier batch; a batch without a readable sample fails). ``"skip"`` omits
+            empty batches, so ranks may get different numbers of batches. If ranks synchronise in each step, use
+            ``"substitute"``.
 
-    A transform that raises ends the iteration with its own exception, which says in a note which sample of which epoch it was.
+    A transform's exception ends the iteration. A note in the exception names the sample and epoch.
     """
 
     def __init__(
@@ -100,14 +101,14 @@ class DataLoader:
         for name, why in _REFUSED.items():
             if settings.pop(name, None) is not None:
                 raise ConfigError(f"{name}: {why}")
-        for name in _PYTORCHS:
+        for name in _WORKER_ARGUMENTS:
             settings.pop(name, None)
         num_workers = _number("num_workers", num_workers, 0, "of threads")
         prefetch_factor = _number("prefetch_factor", 2 if prefetch_factor is None else prefetch_factor, 1, "of batches")
         if batch_size is None:
             raise ConfigError("batch_size=None: samples come in batches; take them apart, or use foreread.Loader")
         if settings.pop("validate", None) is not None:
-            raise ConfigError("validate: give the validation set a DataLoader of its own")
+            raise ConfigError("validate: use a separate DataLoader for the validation set")
         pin_memory = _pins(pin_memory)
         source, taken = _of_dataset(source)
         settings = taken.get("settings", {}) | settings
@@ -132,7 +133,7 @@ class DataLoader:
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.seed = seed
-        self.dataset = _Described(self._native)
+        self.dataset = _DatasetInfo(self._native)
         self._transform = transform
         self._target_transform = target_transform
         self._labelled = bool(self._native.labels)
@@ -141,26 +142,26 @@ class DataLoader:
         self._collate = default_collate if collate_fn is None else collate_fn
         self._pin = pin_memory
         self._plain = self._decode is raw and transform is None and target_transform is None
-        # A batch is cut into as many parts as there are threads; small ones keep all of them busy only together.
+        # A batch has at most one part per thread. Several small batches keep all threads busy.
         ahead = max(prefetch_factor, _parts(num_workers * prefetch_factor, max(1, batch_size)))
         self._pipeline: Pipeline[Batch, Any] = Pipeline(0 if self._plain else num_workers, ahead)
         self._state = json.loads(self._native.state())
         # Positions: the epoch, and how many samples of it all ranks together have consumed.
-        #: What the engine gives next.
+        #: The next position of the engine.
         self._engine: tuple[int, int] = (self._state["epoch"], self._state["consumed"])
-        #: Behind the last batch that the trainer got.
+        #: The position after the last delivered batch.
         self._position = self._engine
-        #: Where iterating begins, if nobody says which epoch it is.
+        #: Where iteration begins, without set_epoch.
         self._begin = self._engine
-        #: The epoch that somebody said it is.
-        self._said: int | None = None
-        #: Iterations so far: a later one ends those before it.
+        #: The epoch of set_epoch.
+        self._set: int | None = None
+        #: The number of iterations. A later one ends earlier ones.
         self._runs = 0
         self.skipped = 0
-        #: At the last stats(): how long items had been waited for, and when that was, in seconds.
-        self._looked = (0.0, time.monotonic())
-        #: What stands in for a batch of which nothing can be decoded.
-        self._good: Any = _BAD
+        #: At the last stats(): the seconds waited for items, and the time.
+        self._last_stats = (0.0, time.monotonic())
+        #: Replaces the samples of a batch without any decodable sample.
+        self._substitute: Any = _UNDECODABLE
 
     def _decoder(self, decode: str | Decode | None, source: Any) -> Decode:
         try:
@@ -172,12 +173,12 @@ class DataLoader:
     # ---- epochs ----
 
     @property
-    def sampler(self) -> _Epochs:
-        """What scripts call ``set_epoch`` of."""
-        return _Epochs(self)
+    def sampler(self) -> _EpochSampler:
+        """The object on which scripts call ``set_epoch``."""
+        return _EpochSampler(self)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, on this rank."""
+        """The batches per epoch on this rank."""
         return self._batches(0)
 
     def _batches(self, consumed: int) -> int:
@@ -188,30 +189,30 @@ class DataLoader:
         return _parts(_parts(left, world), size)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that is iterated next, as ``DistributedSampler.set_epoch``. Without it, the one after the last."""
+        """Sets the next epoch, as ``DistributedSampler.set_epoch``. The default is the epoch after the last."""
         epoch = operator.index(epoch)
         if epoch < 0:
-            raise ConfigError(f"epochs are counted from 0, and {epoch} is below")
-        self._said = epoch
+            raise ConfigError(f"invalid epoch {epoch}: must be at least 0")
+        self._set = epoch
 
     def _start(self) -> tuple[int, int]:
         epoch, consumed = self._begin
-        return (epoch, consumed) if self._said in (None, epoch) else (self._said, 0)
+        return (epoch, consumed) if self._set in (None, epoch) else (self._set, 0)
 
     def __iter__(self) -> Epoch:
-        """The batches of an epoch, which begins with the first of them: frameworks call iter() to see whether it is there.
+        """The batches of an epoch. The epoch begins with its first batch, because frameworks call iter() as a test.
 
-        Beginning anew, or leaving the loop early, ends the epoch that was under way.
+        A new iteration, or leaving the loop early, ends the current epoch.
         """
         batches = self._batches(self._start()[1])
         return Epoch(self._next_epoch(), lambda: batches)
 
     def _next_epoch(self) -> Iterator[Any]:
         epoch, consumed = self._start()
-        self._said = None
+        self._set = None
         if (epoch, consumed) != self._engine:
             self._jump(epoch, consumed)
-        # Whoever leaves the loop has been in this epoch: the next one is the one after it.
+        # An epoch that is left early counts as done.
         self._begin, self._position = (epoch + 1, 0), (epoch, consumed)
         self._runs += 1
         yield from self._epoch(self._runs, epoch, consumed)
@@ -233,7 +234,7 @@ class DataLoader:
                 return None
             if (batch := next_batch()) is not None:
                 if batch.phase != "train":
-                    raise ConfigError("a validation set is set (FOREREAD_VALIDATE, foreread.toml): give it a loader of its own")
+                    raise ConfigError("a validation set is set (FOREREAD_VALIDATE, foreread.toml): use a separate loader for it")
                 taken += 1
                 at = consumed + taken * step
                 self._engine = (epoch, at) if taken < batches else (epoch + 1, 0)
@@ -247,14 +248,14 @@ class DataLoader:
             self._position = (epoch, consumed + given * step) if given < batches else (epoch + 1, 0)
             if collated is not None:
                 yield collated
-        # The last batch is done as well, which nobody else says before the next epoch.
+        # Marks the last batch as done before the next epoch.
         self._native.watch()
         if given < batches:
-            raise ConfigError(f"there is no epoch {epoch}: the loader was made for fewer (epochs=), counted from 0")
+            raise ConfigError(f"no epoch {epoch}: the loader has fewer (epochs=), counted from 0")
 
     def _check(self, run: int) -> None:
         if run != self._runs:
-            raise ClosedError("a later iteration over this loader has ended this one: one epoch is read at a time")
+            raise ClosedError("a later iteration over this loader has ended this one: only one epoch is read at a time")
 
     def _wait(self) -> Batch | None:
         return next(self._native, None)
@@ -274,7 +275,7 @@ class DataLoader:
                 RuntimeWarning,
                 stacklevel=2,
             )
-            return _BAD
+            return _UNDECODABLE
         try:
             if self._transform is not None:
                 item = self._transform(item)
@@ -289,25 +290,25 @@ class DataLoader:
         return item, label
 
     def _collated(self, items: list[Any]) -> Any:
-        bad = sum(item is _BAD for item in items)
+        bad = sum(item is _UNDECODABLE for item in items)
         if bad:
             self.skipped += bad
-            good = [at for at, item in enumerate(items) if item is not _BAD]
+            good = [at for at, item in enumerate(items) if item is not _UNDECODABLE]
             if self._on_error == "skip":
                 items = [items[at] for at in good]
             elif good:
                 items = [items[min(good, key=lambda other: abs(other - at))] for at in range(len(items))]
-            elif self._good is not _BAD:
-                items = [self._good] * len(items)
+            elif self._substitute is not _UNDECODABLE:
+                items = [self._substitute] * len(items)
             else:
                 raise CorruptError(
-                    f"none of the {len(items)} samples of a batch can be decoded, and none was before it that could stand in for "
-                    'them; the warnings say which they are; on_error="skip" leaves them out'
+                    f"none of the {len(items)} samples of a batch can be decoded, and no earlier sample can replace "
+                    'them; the warnings name them; on_error="skip" omits them'
                 )
         if not items:
             return None
         if self._on_error == "substitute":
-            self._good = items[-1]
+            self._substitute = items[-1]
         batch = self._collate([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
         if self._pin:
             from torch.utils.data._utils.pin_memory import pin_memory
@@ -318,35 +319,35 @@ class DataLoader:
     # ---- state ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer stands: behind the last batch that iterating gave. Load it with any batch size and world size."""
-        epoch, consumed = self._position if self._said is None else self._start()
+        """The position after the last delivered batch, for any batch size and world size."""
+        epoch, consumed = self._position if self._set is None else self._start()
         return {"foreread": json.dumps(self._state | {"epoch": epoch, "phase": 0, "consumed": consumed})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state` was taken: the next iteration is the rest of that epoch."""
+        """Continues at `state`: the next iteration is the rest of its epoch."""
         try:
             text = state["foreread"]
             saved = json.loads(text)
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError("this is no state of a foreread.torch.DataLoader") from error
+            raise ConfigError("not a state of a foreread.torch.DataLoader") from error
         self._native.jump(text)
         self._runs += 1
         self._pipeline.clear()
         self._engine = self._begin = self._position = (saved["epoch"], saved["consumed"])
-        self._said = None
+        self._set = None
 
-    # ---- what happens ----
+    # ---- statistics and closing ----
 
     def stats(self) -> Stats:
-        """What has been delivered, from where, and what the trainer waited for: see ``foreread.Stats``."""
+        """Statistics: see ``foreread.Stats``."""
         stats: Stats = self._native.stats()
         made, now = self._pipeline.waited, time.monotonic()
-        waited, self._looked = (made - self._looked[0]) / max(now - self._looked[1], 1e-9), (made, now)
-        limiting = "transform" if stats.limiting == "trainer" and waited > FED else stats.limiting
+        waited, self._last_stats = (made - self._last_stats[0]) / max(now - self._last_stats[1], 1e-9), (made, now)
+        limiting = "transform" if stats.limiting == "trainer" and waited > TRAINER_BOUND_SHARE else stats.limiting
         return replace(stats, limiting=limiting, skipped=stats.skipped + self.skipped)
 
     def close(self) -> None:
-        """Ends reading ahead, and the threads. Iterating afterwards fails."""
+        """Ends read-ahead and the threads. Iterating afterwards fails."""
         self._runs += 1
         self._pipeline.close()
         self._native.close()
@@ -363,23 +364,23 @@ class DataLoader:
 
 
 def _number(name: str, given: Any, least: int, what: str) -> int:
-    """An argument that is a number, if it is one and large enough."""
+    """Checks an integer argument and its minimum."""
     try:
         number = operator.index(given)
     except TypeError:
-        raise TypeError(f"{name} is a number {what}, not {given!r}") from None
+        raise TypeError(f"{name} must be a number {what}, not {given!r}") from None
     if number < least:
         raise ConfigError(f"{name}={number}: a number {what}, at least {least}")
     return number
 
 
 def _parts(whole: int, size: int) -> int:
-    """How many parts of a size a whole has, the last one perhaps a smaller one."""
+    """`whole` divided by `size`, rounded up."""
     return (whole + size - 1) // size
 
 
 def _tensor(item: Any) -> Any:
-    """Bytes as PyTorch's tensors of bytes, which collate if they are of one length."""
+    """Bytes as tensors of bytes, which collate if they have equal lengths."""
     if isinstance(item, tuple):
         return (_tensor(item[0]), *item[1:])
     if not isinstance(item, Sample):
@@ -391,19 +392,19 @@ def _tensor(item: Any) -> Any:
 
 
 def _pins(wanted: bool) -> bool:
-    """Whether batches are pinned: where that is wanted and there is a device to pin them for. If there is none, it is said."""
-    # PyTorch below 2.6 asks CUDA alone.
+    """Whether to pin batches. Warns if it is requested without an accelerator."""
+    # PyTorch below 2.6 supports CUDA only.
     device = getattr(torch, "accelerator", torch.cuda)
     if wanted and not device.is_available():
-        # PyTorch's words, for whoever filters them.
+        # The same text as PyTorch's warning, for filters.
         why = "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used."
         warnings.warn(why, UserWarning, stacklevel=3)
         return False
     return wanted
 
 
-class _Described:
-    """What scripts ask a loader's dataset: how many samples, which classes."""
+class _DatasetInfo:
+    """The properties of a loader's dataset that scripts use."""
 
     def __init__(self, native: Loader) -> None:
         self._samples = native.samples
@@ -414,8 +415,8 @@ class _Described:
         return self._samples
 
 
-class _Epochs:
-    """What scripts ask a loader's sampler: ``set_epoch``."""
+class _EpochSampler:
+    """The ``set_epoch`` of a loader's sampler, for scripts."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
@@ -430,7 +431,7 @@ class _Epochs:
 
 
 def _of_dataset(source: Any) -> tuple[Any, dict[str, Any]]:
-    """What `source` names, and what it brings along if it is a dataset like ImageFolder."""
+    """The target of `source`, and its transforms and checks if it is a dataset like ImageFolder."""
     from ._dataset import Dataset
 
     if isinstance(source, Dataset):
@@ -442,7 +443,7 @@ def _of_dataset(source: Any) -> tuple[Any, dict[str, Any]]:
     loader = getattr(source, "loader", None)
     makes = type(source).__getitem__
     if makes.__module__ != "torchvision.datasets.folder" or getattr(loader, "__name__", "") != "default_loader":
-        raise ConfigError(f"{type(source).__name__} makes its samples in a way of its own; wrap(your_loader) keeps that")
+        raise ConfigError(f"{type(source).__name__} loads its samples in a custom way; wrap(your_loader) supports that")
     root = os.path.abspath(os.fspath(root))
 
     def check(loader: Loader) -> None:
@@ -456,7 +457,7 @@ def _of_dataset(source: Any) -> tuple[Any, dict[str, Any]]:
             loader.close()
             raise ConfigError(
                 f"{root} has other samples or classes than the dataset ({loader.samples} files, {len(samples)} samples); "
-                "wrap(your_loader) serves a dataset that picks among files or numbers classes in a way of its own"
+                "wrap(your_loader) supports datasets that select files or number classes in a custom way"
             )
 
     return root, {

@@ -1,12 +1,12 @@
-"""Batches that threads make: decoded, transformed and collated ahead of the trainer.
+"""Threads that decode and transform batches ahead of the trainer.
 
-No thread of ours waits for the engine: whoever asks for a batch takes from the engine what is ready and hands it to the
-threads, as far ahead as is allowed. So there is nothing to stop, wake or join when a loop is left in the middle. The price
-is that batches are begun only while somebody asks for one; between two steps, those that were begun go on.
+No thread waits for the engine. A request for a batch takes ready batches from the engine and submits them to the
+threads, up to the prefetch limit. So a loop that is left early has nothing to stop, wake or join. The price is that new
+batches are started only during a request. Between two steps, started batches continue.
 
-Nor does the interpreter's end wait for long: a transform may hang in a call that nothing interrupts, and who has pressed
-Ctrl-C wants to leave. Threads are given a moment to come to the end of what they are at, because one that is in the middle of
-native code when the interpreter goes may crash it; then they are left behind.
+The interpreter's exit does not wait long, because a transform may hang in an uninterruptible call. Threads get a short
+timeout to finish, because native code that runs while the interpreter shuts down may crash it. Then they are
+abandoned.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ..errors import ForkError
 T = TypeVar("T")
 B = TypeVar("B")
 
-#: How long the interpreter's end waits for threads, in seconds.
-_MOMENT = 1.0
+#: How long the interpreter's exit waits for threads, in seconds.
+_EXIT_TIMEOUT = 1.0
 
-#: What a thread is to do, and where its result goes; None ends it.
+#: Jobs with the future of their result; None ends a thread.
 _Jobs = SimpleQueue[tuple["Future[Any]", Callable[[], Any]] | None]
 
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -39,7 +39,7 @@ _pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
 
 
 class _Pool:
-    """Threads that end with the pool, or with the interpreter."""
+    """Threads that end with the pool or the interpreter."""
 
     def __init__(self, threads: int) -> None:
         self._jobs: _Jobs = SimpleQueue()
@@ -68,7 +68,7 @@ def _work(jobs: _Jobs) -> None:
                 future.set_result(work())
             except BaseException as error:
                 future.set_exception(error)
-        # Until the next one comes, nothing of this one is kept.
+        # Releases the memory of this job while waiting for the next.
         del job, future, work
 
 
@@ -78,34 +78,36 @@ def _end(jobs: _Jobs, threads: int) -> None:
 
 
 @atexit.register
-def _leave() -> None:
+def _at_exit() -> None:
     for pool in list(_pools):
         pool.close()
-    until = time.monotonic() + _MOMENT
+    until = time.monotonic() + _EXIT_TIMEOUT
     for thread in list(_threads):
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _some(make: Callable[[B, int], T], batch: B, span: range) -> list[T]:
+def _make_items(make: Callable[[B, int], T], batch: B, span: range) -> list[T]:
     return [make(batch, at) for at in span]
 
 
 class Pipeline(Generic[B, T]):
-    """Makes items of the samples of batches, `ahead` batches at a time, in order, `threads` parts of a batch side by side."""
+    """Converts the samples of batches into items, in order, for up to `ahead` batches, with `threads` parts of a batch in
+    parallel."""
 
     def __init__(self, threads: int, ahead: int) -> None:
         self._threads = threads
         self._ahead = max(1, ahead)
         self._pool = _Pool(threads) if threads > 0 else None
-        self._under_way: deque[tuple[B, list[Future[list[T]]]]] = deque()
-        #: How long whoever asks has waited for items to be made of samples that were there, in seconds.
+        self._in_flight: deque[tuple[B, list[Future[list[T]]]]] = deque()
+        #: Seconds that requests have waited for the conversion of available samples.
         self.waited = 0.0
 
     def run(
         self, make: Callable[[B, int], T], wait: Callable[[], B | None], ready: Callable[[], B | None]
     ) -> Iterator[tuple[B, list[T]]]:
-        """Batches with their items. `make` turns a sample of a batch into an item; `wait` waits for the next batch, `ready` has it
-        or not; both end with None. What `ready` raises comes behind the batches that were there before."""
+        """Yields batches with their items. `make` converts a sample of a batch. `wait` waits for the next batch, `ready`
+        returns it if it is available. Both return None at the end. An exception of `ready` is raised after the earlier
+        batches."""
         if self._pool is None:
             while (batch := wait()) is not None:
                 yield batch, self._timed(lambda: [make(batch, at) for at in range(len(batch))])  # type: ignore[arg-type]
@@ -115,10 +117,10 @@ class Pipeline(Generic[B, T]):
         pid = os.getpid()
         while True:
             if os.getpid() != pid:
-                # What is under way is made by threads that a forked child does not have.
-                self._under_way.clear()
-                raise ForkError("a loader's threads are in the process that made it; this is another one: make the loader in the child")
-            while failed is None and len(self._under_way) < self._ahead:
+                # A forked child does not have the threads that work on these.
+                self._in_flight.clear()
+                raise ForkError("the loader's threads belong to another process: create the loader in the child")
+            while failed is None and len(self._in_flight) < self._ahead:
                 try:
                     if (batch := ready()) is None:
                         break
@@ -126,22 +128,22 @@ class Pipeline(Generic[B, T]):
                     failed = error
                     break
                 self._begin(self._pool, make, batch)
-            if not self._under_way:
+            if not self._in_flight:
                 if failed is not None:
                     raise failed
                 if (batch := wait()) is None:
                     return
                 self._begin(self._pool, make, batch)
                 continue
-            batch, parts = self._under_way.popleft()
+            batch, parts = self._in_flight.popleft()
             yield batch, self._timed(lambda: [item for part in parts for item in part.result()])
 
     def _begin(self, pool: _Pool, make: Callable[[B, int], T], batch: B) -> None:
         count = len(batch)  # type: ignore[arg-type]
         each = max(1, -(-count // self._threads))
         spans = [range(at, min(at + each, count)) for at in range(0, count, each)]
-        parts = [pool.submit(partial(_some, make, batch, span)) for span in spans]
-        self._under_way.append((batch, parts))
+        parts = [pool.submit(partial(_make_items, make, batch, span)) for span in spans]
+        self._in_flight.append((batch, parts))
 
     def _timed(self, made: Callable[[], list[T]]) -> list[T]:
         begun = time.monotonic()
@@ -151,14 +153,14 @@ class Pipeline(Generic[B, T]):
             self.waited += time.monotonic() - begun
 
     def clear(self) -> None:
-        """Gives up what is under way."""
-        for _, parts in self._under_way:
+        """Cancels batches in flight."""
+        for _, parts in self._in_flight:
             for part in parts:
                 part.cancel()
-        self._under_way.clear()
+        self._in_flight.clear()
 
     def close(self) -> None:
-        """Gives up what is under way, and ends the threads when they have done what they are at."""
+        """Cancels batches in flight, and ends the threads after their current jobs."""
         self.clear()
         if self._pool is not None:
             self._pool.close()

@@ -1,13 +1,13 @@
-"""Your DataLoader, read ahead.
+"""Read-ahead for an existing DataLoader.
 
-``wrap(loader)`` gives a loader that behaves as the one it was given: same batches, workers, collation, generators. Before each
-epoch a copy of its sampler is run to see what it will ask for (``_ahead``); foreread reads ahead by that, keeps what it can, and
-serves the files that the dataset opens (``_files``). What the sampler really says is what is delivered: a prediction that
-fails costs time, and nothing else.
+``wrap(loader)`` returns a loader that behaves like the original: same batches, workers, collation, generators. Before
+each epoch a copy of its sampler runs to predict the order (``_ahead``). foreread reads ahead in that order, caches
+samples, and serves the files that the dataset opens (``_files``). The original sampler still decides the batches, so a
+wrong prediction costs time only.
 
-Only the dataset's own files are looked at. Where the file system is this machine's, each is looked at once more when the dataset opens
-it, so that one which was rewritten is read as it is now: that costs two microseconds, and on a file server would cost a round trip
-for every sample, so there a file that keeps its size may come as it was.
+Only the dataset's files are looked up. On a local file system, each is checked again when the dataset opens it, so that
+a rewritten file is read anew. That costs 2 us per sample. On a file server it would cost a round trip per sample, so
+there a file that was rewritten with the same size may be served in its old state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from .._native import Catalog, Source, catalog_of, modified
 from ..errors import ConfigError
-from ._ahead import Foresight
+from ._ahead import Prediction
 from ._dataset import Dataset, Engine
 from ._epoch import Epoch
 from ._files import Serving
@@ -38,19 +38,19 @@ from ._loader import DataLoader
 
 _log = logging.getLogger("foreread.torch")
 
-#: Epochs whose order is looked up at once, where it is known, and numbers of all of them together.
+#: The maximum of epochs predicted at once, and of their indices in total.
 _EPOCHS = 8
-_NUMBERS = 1 << 21
+_INDICES = 1 << 21
 
-#: A file of more bytes than this that several samples name is read by each of them in part.
-_SHARED = 1 << 20
+#: Files above this size that several samples share are assumed to be read in part by each of them.
+_SHARED_FILE_SIZE = 1 << 20
 
-#: So many samples tell whether a dataset opens its files where that can be seen.
-_LOOKED_AT = 64
+#: The number of samples after which a dataset that opens no files in Python is reported.
+_SAMPLES_CHECKED = 64
 
 
 def _path(dataset: Any, index: int) -> str:
-    """The file of a dataset's sample, for datasets like ImageFolder and subsets and concatenations of them."""
+    """The file of a sample, for datasets like ImageFolder and their subsets and concatenations."""
     if isinstance(dataset, Subset):
         return _path(dataset.dataset, dataset.indices[index])
     if isinstance(dataset, ConcatDataset):
@@ -70,24 +70,24 @@ def _path(dataset: Any, index: int) -> str:
     )
 
 
-def _mark(path: str) -> int:
-    """What tells that a path is the one that was looked up, in eight bytes, in every process."""
+def _path_hash(path: str) -> int:
+    """A hash of a path, in eight bytes, equal in all processes."""
     return int.from_bytes(hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
 class _Files(NamedTuple):
     """A dataset's files, by its indices."""
 
-    #: Their numbers in the catalog; -1 for those that are read as ever.
+    #: Their ids in the catalog; -1 for files that are read as usual.
     numbers: array[int]
-    #: What their paths were.
-    marks: array[int]
-    #: When they were modified; None where looking that up would cost too much.
+    #: The hashes of their paths.
+    hashes: array[int]
+    #: Their modification times; None where the look-up would cost too much.
     times: array[int] | None
 
 
 class _Served(torch.utils.data.Dataset[Any]):
-    """The user's dataset, with the files of its samples served. To whoever looks it is that dataset, for writing too."""
+    """The user's dataset with served files. Attribute access, also writing, goes to the user's dataset."""
 
     _OWN = frozenset({"_dataset", "_engine", "_files", "_paths", "_unopened"})
 
@@ -96,35 +96,35 @@ class _Served(torch.utils.data.Dataset[Any]):
         self._engine = engine
         self._files = files
         self._paths = paths
-        #: How many samples were made without opening their files; None when that is settled.
+        #: The number of samples made without opening their files; None after the check.
         self._unopened: int | None = 0
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def _note(self, samples: int, serving: Serving) -> None:
-        """Says once if the dataset reads its files where nobody sees it."""
+        """Warns once if the dataset does not open its files in Python."""
         if self._unopened is None or not serving.files:
             return
         unopened, self._unopened = self._unopened + samples, None
         if serving.opened:
             return
-        if unopened < _LOOKED_AT:
+        if unopened < _SAMPLES_CHECKED:
             self._unopened = unopened
         elif (worker := torch.utils.data.get_worker_info()) is None or worker.id == 0:
             _log.warning(
-                "%d samples were made and none of their files was opened by Python's open(path, 'rb'): what reads files in C (OpenCV, "
-                "torchvision.io) or keeps them is not served, and what is read ahead for it is of no use; decode from bytes "
-                "(cv2.imdecode, torchvision.io.decode_image), or do without wrap()",
+                "%d samples were made and none of their files was opened by Python's open(path, 'rb'): libraries that read files in "
+                "C (OpenCV, torchvision.io) are not served, and read-ahead is wasted; decode from bytes "
+                "(cv2.imdecode, torchvision.io.decode_image), or do not use wrap()",
                 unopened,
             )
 
     def settle(self) -> None:
-        """Workers that are started from now on have nothing to say about that: those of the first epoch have."""
+        """Disables the check in workers started from now on, because those of the first epoch have done it."""
         self._unopened = None
 
     def _opened(self, indices: Sequence[Any]) -> dict[str, Callable[[], Any]]:
-        """The files of samples, as far as they are those that were looked up: a dataset may have changed its mind since."""
+        """The files of samples that are still the ones looked up, because a dataset may change its paths."""
         opened: dict[str, Callable[[], Any]] = {}
         if self._engine.closed:
             return opened
@@ -134,13 +134,13 @@ class _Served(torch.utils.data.Dataset[Any]):
                 at = operator.index(index)
                 number, path = files.numbers[at], self._paths(at)
             except (TypeError, IndexError):
-                continue  # the dataset knows what it means
-            if number >= 0 and _mark(path) == files.marks[at]:
+                continue  # the dataset handles such indices
+            if number >= 0 and _path_hash(path) == files.hashes[at]:
                 opened[path] = partial(self._read, number, path, files.times[at] if files.times else None)
         return opened
 
     def _read(self, number: int, path: str, time: int | None) -> Any:
-        """A file as it was when it was looked up; None if it is another by now."""
+        """A file in the state of its look-up; None if it has changed."""
         return self._engine.get(number) if time is None or modified(path) == time else None
 
     def __getitem__(self, index: Any) -> Any:
@@ -178,8 +178,8 @@ class _Served(torch.utils.data.Dataset[Any]):
         delattr(self._dataset, name)
 
 
-class _ServedMany(_Served):
-    """The same for a dataset that makes whole batches."""
+class _ServedBatches(_Served):
+    """The same for a dataset with ``__getitems__``."""
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
         with Serving(self._opened(indices)) as serving:
@@ -189,7 +189,7 @@ class _ServedMany(_Served):
 
 
 class _Paths:
-    """From an index to a path, in worker processes too."""
+    """Maps an index to a path, in worker processes too."""
 
     def __init__(self, dataset: Any, paths: Sequence[Any] | Callable[[int], Any] | None) -> None:
         self._dataset, self._paths = dataset, paths
@@ -201,15 +201,15 @@ class _Paths:
         return path
 
 
-class _Part(NamedTuple):
-    """What of a dataset one engine serves."""
+class _EnginePart(NamedTuple):
+    """The part of a dataset that one engine serves."""
 
     engine: Engine
-    #: By the dataset's indices: the engine's numbers, or less than 0 for what is not its own.
+    #: For each index of the dataset, the engine's id, or a negative number for samples of other engines.
     numbers: array[int]
 
     def ids(self, order: array[int]) -> array[int]:
-        """What of an order it serves, in its numbers."""
+        """The engine's part of an order, as ids."""
         if not order:
             return order
         ids = torch.frombuffer(self.numbers, dtype=torch.int64)[torch.frombuffer(order, dtype=torch.int64)]
@@ -217,22 +217,22 @@ class _Part(NamedTuple):
 
 
 class Wrapped:
-    """A DataLoader whose files are read ahead; made by ``wrap``. Everything that it lacks, it takes from the loader."""
+    """A DataLoader with read-ahead, created by ``wrap``. Other attributes are those of the loader."""
 
-    _OWN = frozenset({"_loader", "_parts", "_dataset", "_foresight", "_announced", "_used", "_epochs", "_unknown", "_waited"})
+    _OWN = frozenset({"_loader", "_parts", "_dataset", "_prediction", "_announced", "_used", "_epochs", "_unknown", "_waited"})
 
-    def __init__(self, loader: Any, parts: Sequence[_Part], dataset: Any) -> None:
+    def __init__(self, loader: Any, parts: Sequence[_EnginePart], dataset: Any) -> None:
         self._loader = loader
         self._parts = parts
         self._dataset = dataset
-        self._foresight = Foresight(max(1, min(_EPOCHS, _NUMBERS // max(1, len(dataset)))))
-        #: Whether the engines stand at an epoch's beginning, which they were told of.
+        self._prediction = Prediction(max(1, min(_EPOCHS, _INDICES // max(1, len(dataset)))))
+        #: Whether the engines are at the beginning of an announced epoch.
         self._announced = False
-        #: Whether anything was taken of the epoch that was begun last.
+        #: Whether the last iterator was used.
         self._used = True
         self._epochs = 0
         self._unknown = False
-        #: How long batches were waited for, in seconds.
+        #: Seconds waited for batches.
         self._waited = 0.0
 
     def __iter__(self) -> Epoch:
@@ -241,10 +241,10 @@ class Wrapped:
         return Epoch(self._whole(batches), partial(len, batches))
 
     def _whole(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """An epoch that is left early is one that nobody reads on ahead from."""
+        """Iterates an epoch. An epoch that is left early invalidates the announcement."""
         announced, self._announced = self._announced, False
         self._used = True
-        # What workers wait for may well be there when the trainer asks: only it knows for how long it waits.
+        # Workers may wait for samples while the trainer does not, so the trainer measures its own wait.
         waits = self._loader.num_workers > 0
         asked = time.monotonic()
         try:
@@ -285,39 +285,38 @@ class Wrapped:
         return type(self), (self._loader, self._parts, self._dataset)
 
     def _look_ahead(self) -> None:
-        """Announces what the epoch that begins now will ask for, unless that was announced before."""
+        """Announces the order of the epoch that begins now, unless it was announced before."""
         begun, again = self._epochs > 0, not self._used
         self._epochs, self._used = self._epochs + 1, False
         served = self._loader.dataset
-        # Not isinstance(): to whoever looks it is the user's dataset.
+        # isinstance() would see the user's dataset.
         if begun and self._loader.num_workers > 0 and issubclass(type(served), _Served):
             served.settle()
-        if self._unknown or not all(part.engine.is_here and not part.engine.closed for part in self._parts):
+        if self._unknown or not all(part.engine.is_local and not part.engine.closed for part in self._parts):
             return
         try:
-            orders, held = self._foresight.begin(self._loader, self._dataset, begun, again)
+            orders, held = self._prediction.begin(self._loader, self._dataset, begun, again)
             if not (held and self._announced):
                 for part in self._parts:
                     part.engine.source.announce([part.ids(order) for order in orders], goes_on=True)
         except Exception as error:
             self._unknown = True
             _log.warning(
-                "the sampler cannot be run ahead (%s: %s); samples are read when they are asked for, and kept",
+                "the sampler cannot be run ahead (%s: %s); samples are read on request and cached",
                 type(error).__name__,
                 error,
             )
             return
-        # With the last order that was announced the engines come to an end.
+        # A single announced order leaves the engines without a following epoch.
         self._announced = len(orders) > 1
 
     def stats(self) -> Any:
-        """What has been delivered, from where, and what was waited for: see ``foreread.Stats``. Of several datasets of
-        foreread's in one loader, theirs in a list."""
+        """Statistics: see ``foreread.Stats``. A list for several datasets of foreread in one loader."""
         stats = [part.engine.stats() for part in self._parts]
         return stats[0] if len(stats) == 1 else stats
 
     def close(self) -> None:
-        """Ends reading ahead. The loader goes on without, where it has files of its own."""
+        """Ends read-ahead. A loader over files continues without it."""
         for part in self._parts:
             part.engine.close()
 
@@ -336,35 +335,35 @@ def wrap(
     look_ahead: int | str = "256MiB",
     **settings: Any,
 ) -> Wrapped:
-    """A loader like `loader` whose files are read ahead and kept by foreread.
+    """A loader like `loader` whose files foreread reads ahead and caches.
 
     Args:
-        loader: a ``DataLoader`` over a dataset like ImageFolder, over a ``foreread.torch.Dataset``, or over parts or concatenations
-            of such.
-        root: the directory that all its files lie in; the dataset's own ``root``, if it has one.
-        paths: the files of a dataset that does not say: a list of paths, or a function of an index.
-        look_ahead: how far reads run ahead, in bytes; twice what the loader's workers have under way should fit.
+        loader: a ``DataLoader`` over a dataset like ImageFolder, over a ``foreread.torch.Dataset``, or over subsets or
+            concatenations of these.
+        root: the directory of all its files; default the dataset's ``root``.
+        paths: the files of a dataset without ``samples``: a list of paths, or a function of an index.
+        look_ahead: how far reads run ahead, in bytes; at least twice the bytes that the workers process at once.
         settings: memory, disk, origin_limit, origin_parallelism: as ``foreread.Loader``.
     """
     dataset = _dataset_of(loader)
     if isinstance(dataset, IterableDataset):
-        raise ConfigError("an IterableDataset has no order to look ahead in; give foreread.torch.DataLoader its data")
-    if (ours := _ours(dataset)) is not None:
-        return Wrapped(loader, ours.parts(), dataset)
+        raise ConfigError("an IterableDataset has no order to read ahead; use foreread.torch.DataLoader for its data")
+    if (native := _foreread_parts(dataset)) is not None:
+        return Wrapped(loader, native.parts(), dataset)
     root = os.fspath(root if root is not None else _root(dataset))
     where = os.path.abspath(root)
     known = _Paths(dataset, paths)
     every = [known(index) for index in range(len(dataset))]
     catalog, numbers, times = catalog_of(root, where, every)
     if catalog is None:
-        raise ConfigError(f"none of the dataset's {len(every)} files lies in {where}; say root=")
+        raise ConfigError(f"none of the dataset's {len(every)} files is in {where}; set root=")
     found = array("q", numbers)
-    files = _Files(_of_its_own(found, catalog, where), array("Q", map(_mark, every)), array("q", times))
+    files = _Files(_without_shared_files(found, catalog, where), array("Q", map(_path_hash, every)), array("q", times))
     missing = [path for path, number in zip(every, found) if number < 0]
     if missing:
         _log.warning(
-            "%d of the dataset's %d files do not lie in %s, are not there or have names that are no UTF-8: "
-            "they are read as ever; the first is %r",
+            "%d of the dataset's %d files are not in %s, are missing or have names that are not UTF-8: "
+            "they are read as usual; the first is %r",
             len(missing),
             len(every),
             where,
@@ -375,34 +374,34 @@ def wrap(
         files = files._replace(times=None)
     engine = Engine(source)
     served = copy.copy(loader)
-    # DataLoader refuses a plain assignment, for a loader whose iteration has begun; this one's has not.
+    # DataLoader refuses plain assignments after iteration has begun, which it has not for this copy.
     object.__setattr__(served, "_iterator", None)
-    kind = _ServedMany if hasattr(dataset, "__getitems__") else _Served
+    kind = _ServedBatches if hasattr(dataset, "__getitems__") else _Served
     object.__setattr__(served, "dataset", kind(dataset, engine, files, known))
-    return Wrapped(served, [_Part(engine, files.numbers)], dataset)
+    return Wrapped(served, [_EnginePart(engine, files.numbers)], dataset)
 
 
 def _dataset_of(loader: Any) -> Any:
     if isinstance(loader, DataLoader):
-        raise ConfigError("this is foreread's own DataLoader, which reads ahead by itself: use it as it is")
+        raise ConfigError("this is foreread's own DataLoader, which reads ahead already: use it directly")
     if not hasattr(loader, "dataset") or isinstance(loader, torch.utils.data.Dataset):
-        raise TypeError(f"wrap() takes a torch.utils.data.DataLoader, not a {type(loader).__name__}")
+        raise TypeError(f"wrap() expects a torch.utils.data.DataLoader, not a {type(loader).__name__}")
     return loader.dataset
 
 
-def _of_its_own(numbers: array[int], catalog: Catalog, where: str) -> array[int]:
-    """The files' numbers without those of large files that several samples share: each of these reads a part of it, and is
-    served the whole."""
+def _without_shared_files(numbers: array[int], catalog: Catalog, where: str) -> array[int]:
+    """The ids of files, without large files that several samples share. Each sample reads a part of these, and would be
+    served the whole file."""
     if len(catalog) + numbers.count(-1) == len(numbers):
-        return numbers  # each has one sample
+        return numbers  # each file has one sample
     uses = Counter(numbers)
-    shared = {number for number, count in uses.items() if count > 1 and number >= 0 and catalog.size(number) > _SHARED}
+    shared = {number for number, count in uses.items() if count > 1 and number >= 0 and catalog.size(number) > _SHARED_FILE_SIZE}
     if not shared:
         return numbers
     some = catalog.path(min(shared))
     _log.warning(
-        "several samples lie in one file each time, in %d of the files of %s, for instance %s: they are read as ever, because foreread "
-        "would read all of such a file for each of them; one file for each sample, or shards (tar), can be read ahead",
+        "%d files of %s contain several samples each, for instance %s: they are read as usual, because foreread "
+        "would read the whole file for each sample; use one file per sample, or shards (tar), for read-ahead",
         len(shared),
         where,
         some,
@@ -410,51 +409,51 @@ def _of_its_own(numbers: array[int], catalog: Catalog, where: str) -> array[int]
     return array("q", (-1 if number in shared else number for number in numbers))
 
 
-class _Ours(NamedTuple):
-    """A dataset that is made of foreread's: which one a sample is of, by the dataset's indices, and its number there."""
+class _ForereadParts(NamedTuple):
+    """A dataset composed of foreread's datasets: for each index, its dataset and the id there."""
 
     datasets: list[Dataset]
     of: array[int]
     numbers: array[int]
 
-    def parts(self) -> list[_Part]:
+    def parts(self) -> list[_EnginePart]:
         if len(self.datasets) == 1:
-            return [_Part(self.datasets[0].engine, self.numbers)]
+            return [_EnginePart(self.datasets[0].engine, self.numbers)]
         numbers = torch.frombuffer(self.numbers, dtype=torch.int64)
         of = torch.frombuffer(self.of, dtype=torch.int64)
         own = [torch.where(of == at, numbers, -1).tolist() for at in range(len(self.datasets))]
-        return [_Part(one.engine, array("q", its)) for one, its in zip(self.datasets, own)]
+        return [_EnginePart(one.engine, array("q", its)) for one, its in zip(self.datasets, own)]
 
 
-def _ours(dataset: Any) -> _Ours | None:
-    """What a dataset is of foreread's datasets; None if it is of none."""
+def _foreread_parts(dataset: Any) -> _ForereadParts | None:
+    """The foreread datasets of which a dataset is composed; None if there are none."""
     if isinstance(dataset, Dataset):
         count = len(dataset)
-        return _Ours([dataset], array("q", bytes(8 * count)), array("q", range(count)))
-    if isinstance(dataset, Subset) and (inner := _ours(dataset.dataset)) is not None:
+        return _ForereadParts([dataset], array("q", bytes(8 * count)), array("q", range(count)))
+    if isinstance(dataset, Subset) and (inner := _foreread_parts(dataset.dataset)) is not None:
         of, numbers = (array("q", (all_of[index] for index in dataset.indices)) for all_of in (inner.of, inner.numbers))
-        return _Ours(inner.datasets, of, numbers)
+        return _ForereadParts(inner.datasets, of, numbers)
     if isinstance(dataset, ConcatDataset):
-        inside = [_ours(part) for part in dataset.datasets]
+        inside = [_foreread_parts(part) for part in dataset.datasets]
         parts = [part for part in inside if part is not None]
         if not parts:
             return None
         if len(parts) < len(inside):
             raise ConfigError(
-                "of the datasets in this ConcatDataset some are foreread.torch.Dataset and some are not: make all of them so, or "
-                "none (wrap serves an ImageFolder's files)"
+                "some datasets in this ConcatDataset are foreread.torch.Dataset and some are not: use it for all of them, or "
+                "for none (wrap serves an ImageFolder's files)"
             )
-        whole = _Ours([], array("q"), array("q"))
+        whole = _ForereadParts([], array("q"), array("q"))
         for part in parts:
-            at = [_place(whole.datasets, one) for one in part.datasets]
+            at = [_index_of(whole.datasets, one) for one in part.datasets]
             whole.of.extend(at[of] for of in part.of)
             whole.numbers.extend(part.numbers)
         return whole
     return None
 
 
-def _place(datasets: list[Dataset], one: Dataset) -> int:
-    """Where a dataset stands in a list, at whose end it is put if it is not there."""
+def _index_of(datasets: list[Dataset], one: Dataset) -> int:
+    """The index of a dataset in a list, appended if missing."""
     for at, other in enumerate(datasets):
         if other is one:
             return at
@@ -463,12 +462,12 @@ def _place(datasets: list[Dataset], one: Dataset) -> int:
 
 
 def _root(dataset: Any) -> str:
-    """The directory that a dataset's files lie in: its own, or the one that holds those of its parts."""
+    """The directory of a dataset's files: its ``root``, or the common parent of its parts' roots."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     if isinstance(dataset, ConcatDataset) and dataset.datasets:
         return os.path.commonpath([os.path.abspath(_root(part)) for part in dataset.datasets])
     root = getattr(dataset, "root", None)
     if root is None:
-        raise ConfigError(f"{type(dataset).__name__} has no `root`: say root=, the directory that its files lie in")
+        raise ConfigError(f"{type(dataset).__name__} has no `root`: set root= to the directory of its files")
     return str(os.fspath(root))

@@ -1,0 +1,464 @@
+//! One dataset's files in one directory: segments, index and recovery.
+//!
+//! # Recovery
+//!
+//! The owner reads the index and checks the headers of the segments. Then it makes the files agree
+//! with both. Entries without a whole record are dropped. Space without an entry is cut off or
+//! punched out. Files without a live record are removed. Data is not read, so the time depends on
+//! the number of samples and not on their bytes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use foreread_tier::TierError;
+use foreread_types::{DatasetIdentity, SampleId};
+use rustix::io::Errno;
+
+use super::aligned::Aligned;
+use super::error::{from_errno, from_io, warn_lost};
+use super::file::DirectFile;
+use super::folder::Folder;
+use super::format::{BLOCK, IndexEntry, MAX_SEGMENTS, MAX_START, RecordPlace, SEGMENT_MAGIC, file_header};
+use super::index::{self, IndexEntries, IndexFile, IndexWriter};
+use super::layout::{self, INDEX, segment_name};
+use super::quota::Quota;
+use super::table::PlaceTable;
+
+/// The bytes of a segment without its records: its header and the file system's block list.
+pub(super) const SEGMENT_OVERHEAD: u64 = 24 << 10;
+
+/// The error of a write beyond the capacity. A full file system returns `NOSPC`.
+pub(super) const NO_ROOM: Errno = Errno::NOBUFS;
+
+/// File systems allocate more than a file's data. Smaller amounts are not worth punching.
+const MIN_RECLAIM: u64 = 64 << 10;
+
+/// The segments of one dataset in one directory, for reading.
+#[derive(Debug)]
+pub(super) struct DatasetDir {
+    identity: DatasetIdentity,
+    /// Whether another process writes here.
+    followed: bool,
+    /// The dataset's directory. `None` while another process has not created it.
+    folder: RwLock<Option<Arc<Folder>>>,
+    segments: RwLock<BTreeMap<u16, Arc<DirectFile>>>,
+}
+
+impl DatasetDir {
+    /// A directory that this tier owns.
+    pub(super) fn owned(identity: DatasetIdentity, folder: Folder) -> Self {
+        let folder = RwLock::new(Some(Arc::new(folder)));
+        Self { identity, followed: false, folder, segments: RwLock::default() }
+    }
+
+    /// A directory that another process writes. Its follower finds and sets the folder.
+    pub(super) fn followed(identity: DatasetIdentity) -> Self {
+        Self { identity, followed: true, folder: RwLock::default(), segments: RwLock::default() }
+    }
+
+    pub(super) fn identity(&self) -> DatasetIdentity {
+        self.identity
+    }
+
+    /// The dataset's directory.
+    ///
+    /// # Errors
+    /// [`Errno::NOENT`] while another process has not created it.
+    pub(super) fn folder(&self) -> Result<Arc<Folder>, Errno> {
+        let folder = self.folder.read().unwrap_or_else(PoisonError::into_inner);
+        folder.as_ref().map(Arc::clone).ok_or(Errno::NOENT)
+    }
+
+    pub(super) fn set_folder(&self, folder: Option<Arc<Folder>>) {
+        *self.folder.write().unwrap_or_else(PoisonError::into_inner) = folder;
+    }
+
+    /// The segment `number`. A reader opens segments that the owner has added.
+    pub(super) fn segment(&self, number: u16) -> Result<Arc<DirectFile>, Errno> {
+        if let Some(file) = self.segments.read().unwrap_or_else(PoisonError::into_inner).get(&number) {
+            return Ok(Arc::clone(file));
+        }
+        // The owner has all of its segments open. A missing one was just removed. Opening its file
+        // while it is unlinked would keep its blocks allocated.
+        if !self.followed {
+            return Err(Errno::NOENT);
+        }
+        let file = Arc::new(DirectFile::open(&*self.folder()?, &segment_name(number), false, false)?);
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(Arc::clone(segments.entry(number).or_insert(file)))
+    }
+
+    /// Closes files that were removed or replaced. An owner removes an emptied segment and reuses
+    /// its number.
+    pub(super) fn forget_replaced(&self) {
+        let folder = self.folder();
+        let is_there = |number, file: &DirectFile| {
+            folder.as_ref().is_ok_and(|folder| file.is_at(folder, &segment_name(number)))
+        };
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        segments.retain(|&number, file| is_there(number, file));
+    }
+
+    fn insert(&self, number: u16, file: Arc<DirectFile>) {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).insert(number, file);
+    }
+
+    fn forget(&self, number: u16) {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+}
+
+/// A segment that this process writes.
+#[derive(Debug)]
+struct OwnedSegment {
+    file: Arc<DirectFile>,
+    /// The offset of the next record.
+    end: u64,
+    live: u64,
+}
+
+/// The writing half of [`DatasetDir`]: its index and segments.
+#[derive(Debug)]
+pub(super) struct SegmentWriter {
+    folder: Arc<Folder>,
+    index: IndexWriter,
+    segments: BTreeMap<u16, OwnedSegment>,
+    /// The segment that is appended to.
+    active: Option<u16>,
+    /// Numbers of files that can neither be used nor removed. Their space is written off.
+    unusable: Vec<u16>,
+}
+
+/// The limits of one dataset's files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SegmentLimits {
+    /// The length at which a segment is closed.
+    pub(super) segment: u64,
+    /// The maximum number of samples.
+    pub(super) samples: u64,
+    /// The number of segments whose overhead is reserved from the start.
+    pub(super) segments: usize,
+}
+
+impl SegmentWriter {
+    /// Recovers the records of `dir` and puts them into `table`, as far as the quota
+    /// allows.
+    pub(super) fn recover(
+        dir: &DatasetDir,
+        directory: u8,
+        table: &PlaceTable,
+        quota: &Quota,
+        limits: SegmentLimits,
+    ) -> Result<Self, TierError> {
+        let folder = dir.folder().map_err(|errno| from_errno(errno, dir.identity))?;
+        let path = folder.path_of(INDEX);
+        let listed = match index::read(&folder, directory, dir.identity)
+            .map_err(|error| from_io(&error, path.display()))?
+        {
+            IndexFile::Valid(listed) => listed,
+            // Segments without an index are unused.
+            other => {
+                if matches!(other, IndexFile::Invalid) {
+                    warn_lost(dir.identity, "what it held", "the index is damaged or of another version");
+                }
+                let left = layout::remove_files(&folder);
+                for (left, errno) in left.map_err(|errno| from_errno(errno, folder.path().display()))? {
+                    // A remaining segment is counted below. A remaining index blocks the new one.
+                    if left == INDEX {
+                        return Err(from_errno(errno, path.display()));
+                    }
+                }
+                IndexEntries::default()
+            }
+        };
+        if listed.damaged > 0 {
+            warn_lost(dir.identity, format_args!("{} entries", listed.damaged), "the index is damaged");
+        }
+        let (mut segments, mut unusable) = open_segments(dir, &folder, quota)?;
+        let found = listed.live();
+        let mut missing = 0;
+        let mut kept: BTreeMap<u16, Vec<RecordPlace>> = BTreeMap::new();
+        let mut live = Vec::with_capacity(found.len());
+        let total = found.len();
+        for (id, place) in found {
+            let end = place.offset() + place.bytes();
+            let whole = segments.get(&place.segment).is_some_and(|segment| end <= segment.end);
+            missing += u64::from(!whole);
+            // The record may be of another dataset size, be present in another directory, or exceed
+            // the quota.
+            if whole && table.knows(id) && table.get(id).is_none() && quota.try_keep(place.blocks) {
+                table.put(id, place);
+                kept.entry(place.segment).or_default().push(place);
+                live.push((id, place));
+            }
+        }
+        if missing > 0 {
+            warn_lost(
+                dir.identity,
+                format_args!("{missing} samples"),
+                "their segments are gone, cut off or damaged",
+            );
+        }
+        // The index first: no entry may name space that is given up.
+        let dead = listed.length - live.len() as u64;
+        let rewrite = live.len() < total || dead > live.len() as u64 + 1024 || listed.length == 0;
+        let index = if rewrite || listed.damaged > 0 {
+            IndexWriter::rewrite(&folder, dir.identity, live.iter().copied(), limits.samples)
+        } else {
+            IndexWriter::resume(&folder, dir.identity, listed.length, limits.samples)
+        };
+        let index = index.map_err(|error| from_io(&error, path.display()))?;
+        segments.retain(|number, segment| match kept.get_mut(number) {
+            Some(places) => {
+                segment.live = places.len() as u64;
+                reclaim(segment, places, quota);
+                dir.insert(*number, Arc::clone(&segment.file));
+                true
+            }
+            None => {
+                if !remove_segment(&folder, *number, quota) {
+                    unusable.push(*number);
+                }
+                false
+            }
+        });
+        let active = segments
+            .iter()
+            .rev()
+            .find(|(_, segment)| segment.end < limits.segment)
+            .map(|(&number, _)| number);
+        Ok(Self { folder, index, segments, active, unusable })
+    }
+
+    /// Writes `bytes`, whole records, and returns their segment and offset.
+    ///
+    /// On an error nothing of them is kept.
+    pub(super) fn write(
+        &mut self,
+        dir: &DatasetDir,
+        quota: &Quota,
+        bytes: &[u8],
+        limits: SegmentLimits,
+    ) -> Result<(u16, u64), Errno> {
+        let fits = |segment: &OwnedSegment| {
+            segment.end + bytes.len() as u64 <= limits.segment && segment.end / BLOCK < u64::from(MAX_START)
+        };
+        let number = match self.active.filter(|number| self.segments.get(number).is_some_and(fits)) {
+            Some(number) => number,
+            None => {
+                // With many nearly empty segments, their overhead is charged like samples.
+                if self.segments.len() >= limits.segments && !quota.try_reserve(SEGMENT_OVERHEAD) {
+                    return Err(NO_ROOM);
+                }
+                self.begin(dir, quota)?
+            }
+        };
+        let segment = self.segments.get_mut(&number).ok_or(Errno::IO)?;
+        let start = segment.end;
+        if let Err(errno) = segment.file.write(bytes, start) {
+            let _ = segment.file.set_length(start); // frees its space; no entry names it
+            return Err(errno);
+        }
+        segment.end += bytes.len() as u64;
+        Ok((number, start))
+    }
+
+    /// Creates a segment and makes it the active one.
+    fn begin(&mut self, dir: &DatasetDir, quota: &Quota) -> Result<u16, Errno> {
+        let is_free = |number: &u16| !self.segments.contains_key(number) && !self.unusable.contains(number);
+        let number = (0..MAX_SEGMENTS).find(is_free).ok_or(Errno::NOSPC)?;
+        let name = segment_name(number);
+        let file = Arc::new(DirectFile::open(&self.folder, &name, true, true)?);
+        let mut header = Aligned::new(BLOCK as usize);
+        header.extend(&file_header(SEGMENT_MAGIC, dir.identity, number, BLOCK as usize));
+        if let Err(errno) = file.write(header.as_slice(), 0) {
+            let _ = self.folder.remove(&*name); // frees its space
+            return Err(errno);
+        }
+        dir.insert(number, Arc::clone(&file));
+        self.segments.insert(number, OwnedSegment { file, end: BLOCK, live: 0 });
+        let before = self.active.replace(number);
+        // An empty segment was kept only while it was the active one.
+        if let Some(before) = before.filter(|before| self.segments.get(before).is_some_and(|s| s.live == 0)) {
+            self.remove(dir, quota, before);
+        }
+        Ok(number)
+    }
+
+    /// Undoes the last [`write`](Self::write).
+    pub(super) fn truncate_to(&mut self, number: u16, start: u64) {
+        if let Some(segment) = self.segments.get_mut(&number) {
+            let _ = segment.file.set_length(start);
+            segment.end = start;
+        }
+    }
+
+    /// Adds written records to the index.
+    pub(super) fn list(
+        &mut self,
+        directory: u8,
+        table: &PlaceTable,
+        records: &[(SampleId, RecordPlace)],
+    ) -> std::io::Result<()> {
+        self.compact_if_full(directory, table, records.len() as u64)?;
+        self.index.append(records.iter().map(|&(id, place)| IndexEntry { id, place, dead: false }))?;
+        for (_, place) in records {
+            if let Some(segment) = self.segments.get_mut(&place.segment) {
+                segment.live += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn compact_if_full(&mut self, directory: u8, table: &PlaceTable, entries: u64) -> std::io::Result<()> {
+        if self.index.is_full(entries) {
+            self.index.compact(table.of(directory))?;
+        }
+        Ok(())
+    }
+
+    /// Lists records as dead and frees their blocks. On an error they stay listed. Reading or
+    /// recovery then finds that they are invalid.
+    pub(super) fn remove_records(
+        &mut self,
+        dir: &DatasetDir,
+        directory: u8,
+        table: &PlaceTable,
+        quota: &Quota,
+        records: &[(SampleId, RecordPlace)],
+    ) -> std::io::Result<()> {
+        let entries = records.iter().map(|&(id, place)| IndexEntry { id, place, dead: true });
+        let listed = self
+            .compact_if_full(directory, table, records.len() as u64)
+            .and_then(|()| self.index.append(entries));
+        for (_, place) in records {
+            let Some(segment) = self.segments.get_mut(&place.segment) else { continue };
+            segment.live = segment.live.saturating_sub(1);
+            if segment.live > 0 {
+                if segment.file.punch(place.offset(), place.bytes()).is_err() {
+                    quota.write_off(place.bytes());
+                }
+            } else if self.active == Some(place.segment) {
+                match segment.file.set_length(BLOCK) {
+                    Ok(()) => segment.end = BLOCK,
+                    Err(_) => quota.write_off(place.bytes()),
+                }
+            } else {
+                self.remove(dir, quota, place.segment);
+            }
+        }
+        listed
+    }
+
+    fn remove(&mut self, dir: &DatasetDir, quota: &Quota, number: u16) {
+        dir.forget(number);
+        self.segments.remove(&number);
+        if !remove_segment(&self.folder, number, quota) {
+            self.unusable.push(number);
+        }
+    }
+}
+
+/// Opens valid segments and removes the others. Also returns the numbers of those where neither is
+/// possible.
+fn open_segments(
+    dir: &DatasetDir,
+    folder: &Folder,
+    quota: &Quota,
+) -> Result<(BTreeMap<u16, OwnedSegment>, Vec<u16>), TierError> {
+    let (mut segments, mut unusable) = (BTreeMap::new(), Vec::new());
+    let found = layout::segments(folder).map_err(|errno| from_errno(errno, folder.path().display()))?;
+    for number in found {
+        let name = segment_name(number);
+        let open = || -> Result<_, Errno> {
+            let file = DirectFile::open(folder, &name, true, false)?;
+            Ok((file.size()?.0, file))
+        };
+        match layout::is_segment(folder, dir.identity, number) {
+            Ok(true) => match open() {
+                Ok((length, file)) => {
+                    segments.insert(number, OwnedSegment { file: Arc::new(file), end: length, live: 0 });
+                    continue;
+                }
+                Err(errno) => warn_lost(dir.identity, &name, errno),
+            },
+            Ok(false) => {
+                warn_lost(dir.identity, &name, "its header is damaged or of another version");
+                if !remove_segment(folder, number, quota) {
+                    unusable.push(number);
+                }
+                continue;
+            }
+            Err(error) => warn_lost(dir.identity, &name, error),
+        }
+        // It may be possible to open it later, so it stays. Its space is counted.
+        quota.write_off(folder.allocated(&*name));
+        unusable.push(number);
+    }
+    Ok((segments, unusable))
+}
+
+/// Removes a segment. `false` if it remains, and its space is then written off.
+fn remove_segment(folder: &Folder, number: u16, quota: &Quota) -> bool {
+    let name = segment_name(number);
+    match folder.remove(&*name) {
+        Ok(()) => true,
+        Err(errno) => {
+            quota.write_off(folder.allocated(&*name));
+            tracing::warn!(%errno, segment = %folder.path_of(name).display(), "not removed");
+            false
+        }
+    }
+}
+
+/// Frees the space that no record uses.
+fn reclaim(segment: &mut OwnedSegment, places: &mut [RecordPlace], quota: &Quota) {
+    places.sort_unstable_by_key(|place| place.start);
+    segment.end = places.iter().map(|place| place.offset() + place.bytes()).max().unwrap_or(BLOCK);
+    let live: u64 = BLOCK + places.iter().map(|place| place.bytes()).sum::<u64>();
+    let tidied: Result<(), Errno> = (|| {
+        segment.file.set_length(segment.end)?;
+        if segment.file.size()?.1 <= live + MIN_RECLAIM {
+            return Ok(());
+        }
+        let mut at = BLOCK;
+        for place in places.iter() {
+            if place.offset() > at {
+                segment.file.punch(at, place.offset() - at)?;
+            }
+            at = at.max(place.offset() + place.bytes());
+        }
+        Ok(())
+    })();
+    if let Err(errno) = tidied {
+        tracing::debug!(%errno, "a segment's dead records keep their space");
+    }
+    let taken = segment.file.size().map_or(segment.end, |(_, allocated)| allocated);
+    quota.write_off(taken.saturating_sub(live + MIN_RECLAIM));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A read has looked up a record before its segment is removed. If the read opened the file
+    /// again, the file would keep its blocks after it was unlinked.
+    #[test]
+    fn removed_segment_is_not_opened_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let identity = DatasetIdentity(1);
+        let dir = DatasetDir::owned(identity, Folder::for_test(directory.path()));
+        let (quota, table) = (Quota::new(1 << 30), PlaceTable::new(10, metrics::gauge!("none")));
+        let limits = SegmentLimits { segment: 1 << 20, samples: 10, segments: 4 };
+        let mut writer = SegmentWriter::recover(&dir, 0, &table, &quota, limits).unwrap();
+        let bytes = Aligned::new(BLOCK as usize);
+        let (number, _) = writer.write(&dir, &quota, bytes.as_slice(), limits).unwrap();
+        let file = dir.segment(number).unwrap();
+        // Between the two halves of a removal.
+        dir.forget(number);
+        assert!(directory.path().join(segment_name(number)).exists());
+        assert_eq!(dir.segment(number).unwrap_err(), Errno::NOENT);
+        writer.remove(&dir, &quota, number);
+        assert_eq!(Arc::strong_count(&file), 1, "nothing keeps the file open");
+    }
+}

@@ -1,0 +1,251 @@
+//! Advisory locks of caches. They end with their process, however it ends.
+//!
+//! There are two kinds. The *owner* of a directory's space holds `owner` exclusively, writes, and
+//! stores its process id in the file. Every user of a *dataset's* cache, owner or reader, holds
+//! that dataset's `lock` shared. Removing the cache needs it exclusively. Both are `flock`s on open
+//! files: a killed process leaves none behind. A forked child keeps the cache in use until it has
+//! ended too.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, SystemTime};
+
+use foreread_types::DatasetIdentity;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+
+use super::file::retry;
+use super::folder::Folder;
+use super::layout::{LOCK, OWNER};
+
+/// A lock that is held until it is dropped.
+#[derive(Debug)]
+pub(super) struct FileLock {
+    file: fs::File,
+}
+
+impl FileLock {
+    /// Opens `name` in `folder`, creates it if possible, and locks it. `None` if another process
+    /// holds it. `write` requires write access.
+    fn take(
+        folder: &Folder,
+        name: &str,
+        operation: FlockOperation,
+        write: bool,
+    ) -> Result<Option<Self>, Errno> {
+        let file = match folder.open(name, OFlags::RDWR | OFlags::CREATE) {
+            // Another user's file, or a read-only file system: enough for locking.
+            Err(errno) if !write && errno != Errno::NOENT => {
+                folder.open(name, OFlags::RDONLY).map_err(|_| errno)?
+            }
+            opened => opened?,
+        };
+        match retry(|| rustix::fs::flock(file.as_fd(), operation)) {
+            Ok(()) => Ok(Some(Self { file: file.into() })),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Whether `folder` has this file under `name`.
+    pub(super) fn is_at(&self, folder: &Folder, name: &str) -> bool {
+        folder.has_file(&self.file, name)
+    }
+
+    /// Sets the time of last use to now.
+    pub(super) fn touch(&self) {
+        // Only for the order of removal.
+        let _ = self.file.set_modified(SystemTime::now());
+    }
+}
+
+/// A process, distinguished from those of other containers and nodes with the same id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ProcessId {
+    pub(super) pid: u32,
+    /// Boot id, pid namespace and start time. Unknown parts are empty.
+    pub(super) life: String,
+}
+
+impl ProcessId {
+    /// The current process.
+    pub(super) fn this() -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // The 22nd field. The second is a name in brackets that may contain anything.
+        let started = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19));
+        let life = format!("{} {} {}", boot.trim(), namespace.display(), started.unwrap_or_default());
+        Self { pid: std::process::id(), life }
+    }
+}
+
+/// The owner of a directory's space.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DirectoryOwner {
+    pub(super) process: Option<ProcessId>,
+    pub(super) since: Option<SystemTime>,
+    pub(super) datasets: Vec<DatasetIdentity>,
+}
+
+impl DirectoryOwner {
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(|process| process.pid)
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut owner = Self::default();
+        for line in text.lines() {
+            match line.split_once(' ') {
+                Some(("pid", pid)) => {
+                    owner.process = pid.parse().ok().map(|pid| ProcessId { pid, life: String::new() });
+                }
+                Some(("life", life)) => {
+                    if let Some(process) = &mut owner.process {
+                        life.clone_into(&mut process.life);
+                    }
+                }
+                Some(("since", seconds)) => {
+                    owner.since = seconds
+                        .parse()
+                        .ok()
+                        .and_then(|seconds| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+                }
+                Some(("dataset", identity)) => owner.datasets.extend(identity.parse::<DatasetIdentity>()),
+                _ => {}
+            }
+        }
+        owner
+    }
+}
+
+impl std::fmt::Display for DirectoryOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.pid() {
+            Some(pid) => write!(f, "process {pid}")?,
+            None => f.write_str("another process")?,
+        }
+        match self.since.and_then(|since| since.elapsed().ok()) {
+            Some(age) => write!(f, ", which opened it {} s ago", age.as_secs()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The owner file of the cache at `root`. Its process may have ended since.
+pub(super) fn owner(root: &Folder) -> DirectoryOwner {
+    let mut text = String::new();
+    let Ok(file) = root.open(OWNER, OFlags::RDONLY) else { return DirectoryOwner::default() };
+    match fs::File::from(file).take(1 << 16).read_to_string(&mut text) {
+        Ok(_) => DirectoryOwner::parse(&text),
+        Err(_) => DirectoryOwner::default(),
+    }
+}
+
+/// Becomes the owner of the space at `root`, unless it has one.
+pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Result<Option<FileLock>> {
+    let mut taken = None;
+    for again in 0..10 {
+        if again > 0 {
+            // Another process may only have tested whether there is an owner.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let lock = FileLock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, true)?;
+        // A file that was removed between opening and locking counts for nothing.
+        taken = lock.filter(|lock| lock.is_at(root, OWNER));
+        if taken.is_some() {
+            break;
+        }
+    }
+    let Some(mut lock) = taken else { return Ok(None) };
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let this = ProcessId::this();
+    let mut text = format!("pid {}\nlife {}\nsince {since}\n", this.pid, this.life);
+    for dataset in datasets {
+        let _ = writeln!(text, "dataset {dataset}"); // a string takes everything
+    }
+    lock.file.set_len(0)?;
+    match lock.file.write_all(text.as_bytes()) {
+        // Only the lock counts. Without the text, messages cannot name the owner.
+        Err(error) if !is_full(&error) => Err(error),
+        _ => Ok(Some(lock)),
+    }
+}
+
+/// Whether the disk or the user's quota is full.
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
+}
+
+/// Whether the space at `root` has an owner now.
+pub(super) fn is_owned(root: &Folder) -> bool {
+    root.has(OWNER)
+        && FileLock::take(root, OWNER, FlockOperation::NonBlockingLockShared, false)
+            .is_ok_and(|lock| lock.is_none())
+}
+
+/// Removes the owner file at `root`, unless there is an owner.
+pub(super) fn remove_owner(root: &Folder) -> Result<(), Errno> {
+    match FileLock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, false)? {
+        Some(lock) if lock.is_at(root, OWNER) => root.remove(OWNER),
+        _ => Ok(()),
+    }
+}
+
+/// Marks a dataset's cache as in use, if it exists and is not being removed.
+pub(super) fn try_share(dataset: &Folder) -> Result<Option<FileLock>, Errno> {
+    // A file that was removed between opening and locking counts for nothing.
+    let lock = FileLock::take(dataset, LOCK, FlockOperation::NonBlockingLockShared, false)?;
+    Ok(lock.filter(|lock| lock.is_at(dataset, LOCK)))
+}
+
+/// Creates the cache of the dataset `name` in `root` if it is missing, and marks it as in use.
+pub(super) fn share(root: &Folder, name: &str) -> std::io::Result<(Folder, FileLock)> {
+    for _ in 0..500 {
+        let shared = root.make_folder(name).and_then(|dataset| {
+            let lock = try_share(&dataset)?;
+            Ok(lock.map(|lock| (dataset, lock)))
+        });
+        match shared {
+            Ok(Some(shared)) => return Ok(shared),
+            Ok(None) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        // The exclusive holder removes the cache, or tests whether it could.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it is being removed by another process"))
+}
+
+/// Whether a process uses a dataset's cache. A cache that cannot be locked counts as used.
+pub(super) fn is_shared(dataset: &Folder) -> bool {
+    dataset.has(LOCK) && !matches!(hold(dataset), Ok(Some(_)))
+}
+
+/// Locks a dataset's cache exclusively, unless it is in use.
+pub(super) fn hold(dataset: &Folder) -> Result<Option<FileLock>, Errno> {
+    let lock = FileLock::take(dataset, LOCK, FlockOperation::NonBlockingLockExclusive, false)?;
+    Ok(lock.filter(|lock| lock.is_at(dataset, LOCK)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pid_1_of_another_container_is_another_process() {
+        let this = ProcessId::this();
+        assert_eq!(this.life.split(' ').count(), 3, "{}", this.life);
+        assert!(this.life.contains("pid:[") && !this.life.ends_with(' '), "{}", this.life);
+        let text = format!("pid {}\nlife {}\nsince 5\n", this.pid, this.life);
+        assert_eq!(DirectoryOwner::parse(&text).process.as_ref(), Some(&this));
+        let elsewhere = text.replace("pid:[", "pid:[9");
+        let owner = DirectoryOwner::parse(&elsewhere);
+        assert_eq!(owner.pid(), Some(this.pid));
+        assert_ne!(owner.process, Some(this.clone()));
+        // The format of earlier versions.
+        assert_ne!(DirectoryOwner::parse(&format!("pid {}\nsince 5\n", this.pid)).process, Some(this));
+    }
+}

@@ -1,0 +1,228 @@
+//! The packer thread copies samples into aligned blocks for the writers.
+//!
+//! Direct I/O needs aligned memory, so each sample is copied once. It is copied at once, and not
+//! when the disk is ready. So the queue of a slow disk holds copies, which the write-behind budget
+//! counts. Handles on samples would hold the look-ahead or the trainer's memory.
+//!
+//! Charging queued samples to the write-behind budget would not work either. A sample is charged
+//! until the trainer drops it. The budget would be full of samples that were written long ago.
+//!
+//! Samples that arrive during a write share the next block of at most 1 MiB. A block costs one
+//! write and one index append.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use foreread_tier::{Charge, Sample, TierError};
+use foreread_types::SampleId;
+use tokio::sync::oneshot;
+
+use super::aligned::Aligned;
+use super::format::{FOOTPRINT, RecordPlace, record_header};
+use super::state::{DiskKey, DiskState, WriteOutcome};
+use super::writer::WriteCommand;
+
+/// Bytes per write: enough for a device's full speed, and little enough that reads do not wait
+/// long.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// Blocks queued at a writer before further samples share a block.
+const MAX_QUEUED_BLOCKS: usize = 2;
+
+/// How long samples wait for more samples while their writer is busy.
+const BATCH_DELAY: Duration = Duration::from_millis(1);
+
+pub(super) type StoreReply = oneshot::Sender<Result<(), TierError>>;
+
+/// A job of the packer. Jobs are executed in order.
+#[derive(Debug)]
+pub(super) enum PackJob {
+    Store {
+        key: DiskKey,
+        directory: usize,
+        sample: Sample,
+        pending: PendingRecord,
+    },
+    /// Sends `done` the result of an earlier store of the same sample in `directory`.
+    AwaitPrevious {
+        directory: usize,
+        outcome: WriteOutcome,
+        done: StoreReply,
+    },
+    /// Removes samples, at their locations where these are known. `done` is dropped at the end.
+    Remove {
+        keys: Vec<(DiskKey, Option<RecordPlace>)>,
+        done: Option<Arc<oneshot::Sender<()>>>,
+    },
+    /// Dropped when everything queued before is written.
+    Flush(Arc<oneshot::Sender<()>>),
+    End,
+}
+
+/// A queued sample: its charges, and its waiter.
+#[derive(Debug)]
+pub(super) struct PendingRecord {
+    pub(super) id: SampleId,
+    pub(super) blocks: u32,
+    pub(super) room: Charge,
+    pub(super) write_behind: Charge,
+    pub(super) done: StoreReply,
+}
+
+/// Records that are written together.
+#[derive(Debug)]
+pub(super) struct RecordBlock {
+    pub(super) set: usize,
+    pub(super) bytes: Aligned,
+    pub(super) records: Vec<PendingRecord>,
+}
+
+/// The packer's connection to one directory's writer.
+#[derive(Debug)]
+pub(super) struct WriterHandle {
+    pub(super) commands: Sender<WriteCommand>,
+    /// Blocks sent and not yet written.
+    pub(super) queued: Arc<AtomicUsize>,
+    /// Buffers that the writer returns for reuse.
+    pub(super) spare: Receiver<Aligned>,
+}
+
+impl WriterHandle {
+    fn send(&self, command: WriteCommand) {
+        // A missing writer has panicked. Dropping the command reports that to its waiter.
+        let _ = self.commands.send(command);
+    }
+
+    fn memory(&self, bytes: usize) -> Aligned {
+        while let Ok(mut spare) = self.spare.try_recv() {
+            spare.clear();
+            if spare.left() >= bytes {
+                return spare;
+            }
+        }
+        Aligned::new(bytes.max(BLOCK_BYTES))
+    }
+}
+
+pub(super) struct Packer {
+    pub(super) store: Arc<DiskState>,
+    pub(super) jobs: Receiver<PackJob>,
+    /// By directory. `None` where nothing is written.
+    pub(super) writers: Vec<Option<WriterHandle>>,
+    /// Blocks with free space, by directory and set.
+    pub(super) open: HashMap<(usize, usize), RecordBlock>,
+}
+
+impl Packer {
+    pub(super) fn run(mut self) {
+        loop {
+            let job = match self.jobs.try_recv() {
+                Ok(job) => job,
+                Err(_) => {
+                    self.flush(|writer| writer.queued.load(Ordering::Acquire) < MAX_QUEUED_BLOCKS);
+                    let next = match self.open.is_empty() {
+                        true => self.jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                        false => self.jobs.recv_timeout(BATCH_DELAY),
+                    };
+                    match next {
+                        Ok(job) => job,
+                        Err(RecvTimeoutError::Timeout) => continue,
+                        Err(RecvTimeoutError::Disconnected) => PackJob::End,
+                    }
+                }
+            };
+            match job {
+                PackJob::Store { key, directory, sample, pending } => {
+                    self.pack(key, directory, &sample, pending)
+                }
+                PackJob::AwaitPrevious { directory, outcome, done } => {
+                    self.flush_one(directory);
+                    if let Some(writer) = &self.writers[directory] {
+                        writer.send(WriteCommand::Report { outcome, done });
+                    }
+                }
+                PackJob::Remove { keys, done } => self.forget(keys, done.as_ref()),
+                PackJob::Flush(done) => {
+                    self.flush(|_| true);
+                    for writer in self.writers.iter().flatten() {
+                        writer.send(WriteCommand::Flushed(Arc::clone(&done)));
+                    }
+                }
+                PackJob::End => {
+                    self.flush(|_| true);
+                    return; // the writers end after their queued commands
+                }
+            }
+        }
+    }
+
+    fn pack(&mut self, (set, id): DiskKey, directory: usize, sample: &Sample, pending: PendingRecord) {
+        let bytes = FOOTPRINT.of(sample.len() as u64) as usize;
+        if self.open.get(&(directory, set)).is_some_and(|block| block.bytes.left() < bytes) {
+            self.send(directory, set);
+        }
+        let Some(writer) = &self.writers[directory] else { return };
+        let block = self.open.entry((directory, set)).or_insert_with(|| RecordBlock {
+            set,
+            bytes: writer.memory(bytes),
+            records: Vec::new(),
+        });
+        block.bytes.extend(&record_header(self.store.sets[set].identity, id, sample));
+        block.bytes.extend(sample);
+        block.bytes.pad();
+        block.records.push(pending);
+    }
+
+    fn forget(&mut self, keys: Vec<(DiskKey, Option<RecordPlace>)>, done: Option<&Arc<oneshot::Sender<()>>>) {
+        let mut dead: HashMap<(usize, usize), Vec<_>> = HashMap::new();
+        for ((set, id), place) in keys {
+            let directory = match place {
+                Some(place) => Some(usize::from(place.directory)),
+                None => self.store.pending_writes().get(&(set, id)).map(|(directory, _)| *directory),
+            };
+            // Neither stored nor queued: it may have been stored just now.
+            let directory =
+                directory.or_else(|| self.store.place((set, id)).map(|place| usize::from(place.directory)));
+            if let Some(directory) = directory {
+                dead.entry((directory, set)).or_default().push((id, place));
+            }
+        }
+        for ((directory, set), records) in dead {
+            self.flush_one(directory);
+            if let Some(writer) = &self.writers[directory] {
+                writer.send(WriteCommand::Remove { set, records, done: done.map(Arc::clone) });
+            }
+        }
+    }
+
+    fn flush_one(&mut self, directory: usize) {
+        for set in 0..self.store.sets.len() {
+            self.send(directory, set);
+        }
+    }
+
+    fn flush(&mut self, may: impl Fn(&WriterHandle) -> bool) {
+        let ready: Vec<_> = self
+            .open
+            .keys()
+            .copied()
+            .filter(|&(directory, _)| self.writers[directory].as_ref().is_some_and(&may))
+            .collect();
+        for (directory, set) in ready {
+            self.send(directory, set);
+        }
+    }
+
+    fn send(&mut self, directory: usize, set: usize) {
+        let Some(block) = self.open.remove(&(directory, set)) else { return };
+        if let Some(writer) = &self.writers[directory]
+            && !block.bytes.is_empty()
+        {
+            writer.queued.fetch_add(1, Ordering::AcqRel);
+            writer.send(WriteCommand::Write(block));
+        }
+    }
+}

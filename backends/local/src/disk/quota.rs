@@ -1,0 +1,88 @@
+//! The bytes of a directory that samples may take.
+
+use std::sync::Mutex;
+
+use foreread_tier::{Budget, Charge};
+
+use super::format::BLOCK;
+use crate::jobs::lock;
+
+/// The quota of one directory. Charges are interchangeable, so all kept records share one charge.
+/// It is one number, however many samples there are.
+#[derive(Debug)]
+pub(super) struct Quota {
+    budget: Budget,
+    /// Kept until the tier ends: stored records, and dead blocks that the file system did not free.
+    held: Mutex<Charge>,
+}
+
+impl Quota {
+    pub(super) fn new(limit: u64) -> Self {
+        let budget = Budget::new(limit);
+        Self { held: Mutex::new(budget.charge(0)), budget }
+    }
+
+    pub(super) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    pub(super) fn free(&self) -> u64 {
+        self.budget.limit().saturating_sub(self.budget.used())
+    }
+
+    fn hold(&self, charge: Charge) {
+        let mut held = lock(&self.held);
+        // A charge of another budget is dropped here.
+        drop(held.merge(charge));
+    }
+
+    /// Takes over the charge of a record of `blocks` that was written.
+    pub(super) fn keep(&self, charge: Charge, blocks: u32) {
+        let bytes = u64::from(blocks) * BLOCK;
+        // A charge that is too large is exchanged for an exact one.
+        self.hold(if charge.bytes() == bytes { charge } else { self.budget.charge(bytes) });
+    }
+
+    /// Charges a record of `blocks` that was found on disk, if there is space.
+    pub(super) fn try_keep(&self, blocks: u32) -> bool {
+        self.try_reserve(u64::from(blocks) * BLOCK)
+    }
+
+    /// Reserves `bytes` until the tier ends, if they are free.
+    pub(super) fn try_reserve(&self, bytes: u64) -> bool {
+        let charge = self.budget.try_charge(bytes);
+        let taken = charge.is_some();
+        charge.into_iter().for_each(|charge| self.hold(charge));
+        taken
+    }
+
+    /// Counts `bytes` that are taken and cannot be used.
+    pub(super) fn write_off(&self, bytes: u64) {
+        self.hold(self.budget.charge(bytes));
+    }
+
+    /// Frees the space of a record of `blocks`.
+    pub(super) fn release(&self, blocks: u32) {
+        let mut held = lock(&self.held);
+        drop(held.split(u64::from(blocks) * BLOCK));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quota_of_records_is_one_number() {
+        let room = Quota::new(100 * BLOCK);
+        for _ in 0..10 {
+            let more = room.budget().try_charge(4 * BLOCK).unwrap();
+            room.keep(more, 3);
+        }
+        assert!(room.try_keep(2) && !room.try_keep(69) && room.try_reserve(BLOCK));
+        room.write_off(BLOCK);
+        assert_eq!(room.free(), (100 - 34) * BLOCK);
+        (0..10).for_each(|_| room.release(3));
+        assert_eq!(room.free(), 96 * BLOCK);
+    }
+}

@@ -1,0 +1,201 @@
+//! One directory's writer, the only thread that changes its files.
+//!
+//! A block is written, then listed in the index, then published in the table for lookups. A process
+//! that is killed in between leaves unlisted bytes. Before each block the writer waits while reads
+//! are in flight, at most 20 ms. So it still writes 50 MB/s under a constant load of reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
+
+use foreread_tier::{ErrorKind, TierError};
+use foreread_types::SampleId;
+use tokio::sync::oneshot;
+
+use super::aligned::Aligned;
+use super::dataset_dir::{NO_ROOM, SegmentWriter};
+use super::error::{about, from_errno, from_io};
+use super::format::{BLOCK, RecordPlace};
+use super::packer::{RecordBlock, StoreReply};
+use super::state::{CacheDirectory, DiskState, TierLocks, WriteOutcome};
+
+/// The longest wait of a write for reads, and the interval of polling.
+const MAX_READ_DELAY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
+
+/// A command for a writer. Commands are executed in order.
+#[derive(Debug)]
+pub(super) enum WriteCommand {
+    Write(RecordBlock),
+    /// Marks records as dead. Missing locations are looked up at execution.
+    Remove {
+        set: usize,
+        records: Vec<(SampleId, Option<RecordPlace>)>,
+        done: Option<Arc<oneshot::Sender<()>>>,
+    },
+    /// Reports the result of an earlier store of the same sample.
+    Report {
+        outcome: WriteOutcome,
+        done: StoreReply,
+    },
+    /// All earlier commands are done. Dropped at its turn, for a waiter on all directories.
+    Flushed(Arc<oneshot::Sender<()>>),
+}
+
+pub(super) struct DirectoryWriter {
+    pub(super) store: Arc<DiskState>,
+    pub(super) number: u8,
+    pub(super) segment_writers: Vec<SegmentWriter>,
+    pub(super) commands: Receiver<WriteCommand>,
+    pub(super) queued: Arc<AtomicUsize>,
+    pub(super) spare: SyncSender<Aligned>,
+    /// Held until the last write.
+    pub(super) _locks: Arc<TierLocks>,
+}
+
+impl DirectoryWriter {
+    pub(super) fn run(mut self) {
+        while let Ok(command) = self.commands.recv() {
+            match command {
+                WriteCommand::Write(block) => {
+                    self.wait_for_reads();
+                    self.write(block);
+                    self.queued.fetch_sub(1, Ordering::AcqRel);
+                }
+                WriteCommand::Remove { set, records, done } => {
+                    self.remove(set, &records);
+                    drop(done);
+                }
+                WriteCommand::Flushed(done) => drop(done),
+                WriteCommand::Report { outcome, done } => {
+                    let stored = outcome.get().map_or(Ok(()), |error| Err(error.clone()));
+                    let _ = done.send(stored); // the receiver may be gone
+                }
+            }
+        }
+    }
+
+    fn directory(&self) -> &CacheDirectory {
+        &self.store.directories[usize::from(self.number)]
+    }
+
+    fn wait_for_reads(&self) {
+        let start = Instant::now();
+        while self.store.reads_in_flight.load(Ordering::Relaxed) > 0
+            && !self.store.closing.load(Ordering::Relaxed)
+            && start.elapsed() < MAX_READ_DELAY
+        {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    fn write(&mut self, block: RecordBlock) {
+        let RecordBlock { set, bytes, records } = block;
+        let written = if self.directory().is_writable() {
+            self.try_write(set, &bytes, &records)
+        } else {
+            Err(self.closed())
+        };
+        // A full channel means that the packer has enough buffers.
+        let _ = self.spare.try_send(bytes);
+        let store = Arc::clone(&self.store);
+        let directory = &store.directories[usize::from(self.number)];
+        match written {
+            Ok(places) => {
+                for (record, place) in records.into_iter().zip(places) {
+                    directory.quota.keep(record.room, record.blocks);
+                    let before = store.sets[set].table.put(record.id, place);
+                    debug_assert!(before.is_none(), "{} was on its way twice", record.id);
+                    store.pending_writes().remove(&(set, record.id));
+                    store.counters.written(place.bytes());
+                    drop(record.write_behind);
+                    let _ = record.done.send(Ok(())); // the receiver may be gone
+                }
+            }
+            Err(error) => {
+                for record in records {
+                    if let Some((_, outcome)) = store.pending_writes().remove(&(set, record.id)) {
+                        let _ = outcome.set(error.clone()); // no other thread sets it
+                    }
+                    store.counters.failed();
+                    drop((record.room, record.write_behind));
+                    let _ = record.done.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    fn closed(&self) -> TierError {
+        about(ErrorKind::Full, self.directory().path.display(), "writing to it has failed before")
+    }
+
+    /// Writes and lists a block, and returns the locations of its records.
+    fn try_write(
+        &mut self,
+        set: usize,
+        bytes: &Aligned,
+        records: &[super::packer::PendingRecord],
+    ) -> Result<Vec<RecordPlace>, TierError> {
+        let store = Arc::clone(&self.store);
+        let directory = &store.directories[usize::from(self.number)];
+        let dir = &directory.dirs[set];
+        let writer = &mut self.segment_writers[set];
+        let failed = |error: TierError| {
+            directory.fail(&error);
+            error
+        };
+        let (segment, start) = writer
+            .write(dir, &directory.quota, bytes.as_slice(), directory.limits[set])
+            .map_err(|errno| match errno {
+            NO_ROOM => {
+                let why = "the space is taken by fragmented segments";
+                about(ErrorKind::Full, directory.path.display(), why)
+            }
+            errno => failed(from_errno(errno, directory.path.display())),
+        })?;
+        let mut at = (start / BLOCK) as u32;
+        let places: Vec<RecordPlace> = records
+            .iter()
+            .map(|record| {
+                let place = RecordPlace { directory: self.number, segment, start: at, blocks: record.blocks };
+                at += record.blocks;
+                place
+            })
+            .collect();
+        let listed: Vec<_> = records.iter().zip(&places).map(|(record, &place)| (record.id, place)).collect();
+        if let Err(error) = writer.list(self.number, &store.sets[set].table, &listed) {
+            writer.truncate_to(segment, start);
+            return Err(failed(from_io(&error, directory.path.display())));
+        }
+        Ok(places)
+    }
+
+    fn remove(&mut self, set: usize, records: &[(SampleId, Option<RecordPlace>)]) {
+        let store = Arc::clone(&self.store);
+        let directory = &store.directories[usize::from(self.number)];
+        let table = &store.sets[set].table;
+        let dead: Vec<(SampleId, RecordPlace)> = records
+            .iter()
+            .filter_map(|&(id, place)| {
+                let place = place.or_else(|| {
+                    let there = table.get(id).filter(|place| place.directory == self.number)?;
+                    table.take_from(id, there).then_some(there)
+                })?;
+                Some((id, place))
+            })
+            .collect();
+        if dead.is_empty() {
+            return;
+        }
+        let writer = &mut self.segment_writers[set];
+        if let Err(error) =
+            writer.remove_records(&directory.dirs[set], self.number, table, &directory.quota, &dead)
+        {
+            directory.fail(&from_io(&error, directory.path.display()));
+        }
+        for (_, place) in dead {
+            directory.quota.release(place.blocks);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Reading one sample: one open, one positioned read, one `fstat` afterwards.
+//!
+//! * The file is opened relative to the root's descriptor, so the kernel walks only the path below
+//!   it. It never blocks on a FIFO in the file's place (`O_NONBLOCK` has no effect on files).
+//! * The memory has exactly the length of the catalog and is not cleared. A file that became
+//!   shorter ends the read early. A file that grew or was overwritten in place has another length
+//!   or modification time. Both are checked *after* the read, on the same descriptor. The price is
+//!   a window: a write between read and check makes correct bytes an error. A writer that restores
+//!   the modification time is not detected.
+//! * Each step is first tried without blocking (`RESOLVE_CACHED`, `RWF_NOWAIT`), and the caller is
+//!   notified before the first step that may block. That is free when the kernel has everything
+//!   cached, and costs 1 us otherwise. It lets the pool distinguish work that needs a core from
+//!   work that needs the device (see `pool.rs`). File systems without this information (NFS, FUSE,
+//!   Lustre) always count as blocking.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use foreread_tier::{Buffers, ErrorKind, ReadRequest, TierError, Version, unix_nanoseconds};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use crate::error::{NAME, changed, from_errno, from_read, invalid};
+use crate::pool::BlockingRead;
+
+/// From this length the file is checked before memory is allocated. So a wrong catalog costs an
+/// error and not the process.
+const CHECK_FIRST: usize = 16 << 20;
+
+/// The longest path below the root in bytes: `PATH_MAX` with its terminating zero.
+const MAX_PATH: usize = 4095;
+
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// Reads files below one directory.
+#[derive(Debug)]
+pub(crate) struct FileReader {
+    root: OwnedFd,
+    buffers: Arc<dyn Buffers>,
+    /// Whether kernel and file system support cached-only calls. Cleared at the first refusal.
+    tries_cache: AtomicBool,
+}
+
+/// Called once, before the first step that may block.
+struct Notice<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Notice<F> {
+    fn give(&mut self) {
+        if let Some(notice) = self.0.take() {
+            notice();
+        }
+    }
+}
+
+impl FileReader {
+    pub(crate) fn new(root: OwnedFd, buffers: Arc<dyn Buffers>) -> Self {
+        Self { root, buffers, tries_cache: AtomicBool::new(true) }
+    }
+
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    fn open(&self, path: &str, notice: &mut Notice<impl FnOnce()>) -> Result<OwnedFd, Errno> {
+        if self.tries_cache.load(Ordering::Relaxed) {
+            match rustix::fs::openat2(&self.root, path, FLAGS, Mode::empty(), ResolveFlags::CACHED) {
+                Ok(file) => return Ok(file),
+                // A kernel before 5.12, or a sandbox without `openat2`.
+                Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
+                    self.tries_cache.store(false, Ordering::Relaxed)
+                }
+                // `AGAIN`: not cached. The blocking open reports any other error.
+                Err(_) => {}
+            }
+        }
+        notice.give();
+        loop {
+            match rustix::fs::openat(&self.root, path, FLAGS, Mode::empty()) {
+                Err(Errno::INTR) => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+impl BlockingRead for FileReader {
+    const NAME: &'static str = NAME;
+    const THREAD: &'static str = "foreread-local";
+    const ALWAYS_WAITS: bool = false;
+
+    fn describe(request: &ReadRequest) -> String {
+        request.object.path.to_string()
+    }
+
+    fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
+        let path = &*request.object.path;
+        let (offset, length) = extent(request)?;
+        check_path(path)?;
+        let mut notice = Notice(Some(about_to_wait));
+        let file = self.open(path, &mut notice).map_err(|errno| from_errno(errno, path))?;
+        let failed = |errno| from_read(errno, path, file.as_fd());
+        if length >= CHECK_FIRST {
+            compare(request, &rustix::fs::fstat(&file).map_err(failed)?)?;
+        }
+        let mut buffer = self.buffers.allocate(length, 1).ok_or_else(|| {
+            let error = TierError::new(ErrorKind::Other, NAME).with_object(path);
+            error.with_detail(format!("there is no memory for its {length} bytes"))
+        })?;
+        if length > 0 && self.tries_cache.load(Ordering::Relaxed) {
+            match buffer.fill(|empty| read_cached(file.as_fd(), empty, offset)) {
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
+                    self.tries_cache.store(false, Ordering::Relaxed);
+                }
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        // Bytes that are not cached, and the rest of a read of more than 2 GiB.
+        while buffer.filled() < length {
+            notice.give();
+            let from = offset + buffer.filled() as u64;
+            match buffer.fill(|empty| rustix::io::pread(&file, empty, from).map(|(done, _)| done)) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        compare(request, &rustix::fs::fstat(&file).map_err(failed)?)?;
+        if buffer.filled() < length {
+            return Err(changed(path, format!("it ended {} bytes early", length - buffer.filled())));
+        }
+        Ok(buffer.freeze())
+    }
+}
+
+/// Reads the bytes at `offset` that are in the page cache.
+///
+/// `rustix` has this call only for initialised memory. Clearing 100 KB costs a third of reading it.
+fn read_cached<'a>(
+    file: BorrowedFd<'_>,
+    empty: &'a mut [MaybeUninit<u8>],
+    offset: u64,
+) -> Result<&'a mut [u8], Errno> {
+    let part = libc::iovec { iov_base: empty.as_mut_ptr().cast(), iov_len: empty.len() };
+    let offset = libc::off_t::try_from(offset).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the descriptor is open during the call. `part` describes exactly `empty`, which is
+    // writable and mutably borrowed until the result is dropped. The kernel writes nothing else.
+    let done = unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset, libc::RWF_NOWAIT) };
+    match usize::try_from(done) {
+        // SAFETY: the kernel reports that it has written the first `done` bytes, at most the given
+        // length.
+        Ok(done) => Ok(unsafe { empty[..done].assume_init_mut() }),
+        Err(_) => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+/// The offset and length of the requested bytes.
+fn extent(request: &ReadRequest) -> Result<(u64, usize), TierError> {
+    let object = &request.object;
+    let range = request.range().map_err(|why| invalid(&object.path, why))?;
+    if i64::try_from(object.size).is_err() {
+        return Err(invalid(&object.path, format!("no file has {} bytes", object.size)));
+    }
+    match usize::try_from(range.end - range.start) {
+        Ok(length) => Ok((range.start, length)),
+        Err(_) => Err(invalid(&object.path, format!("{} bytes do not fit in memory", request.len()))),
+    }
+}
+
+/// Refuses paths that could lead out of the root. A symbolic link inside it may still do so.
+pub(crate) fn check_path(path: &str) -> Result<(), TierError> {
+    if path.len() > MAX_PATH {
+        return Err(invalid(path, format!("the path is longer than {MAX_PATH} bytes")));
+    }
+    foreread_tier::check_path(path).map_err(|why| invalid(&path.replace('\0', "\\0"), why))
+}
+
+/// Checks that the file is still the indexed one.
+fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
+    let object = &request.object;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(changed(&object.path, "no longer a file"));
+    }
+    let size = stat.st_size as u64;
+    if size != object.size {
+        return Err(changed(&object.path, format!("{size} bytes instead of {}", object.size)));
+    }
+    match &object.version {
+        None => Ok(()),
+        Some(Version::Modified(then) | Version::Written { modified: then, .. })
+            if *then == unix_nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32) =>
+        {
+            Ok(())
+        }
+        Some(Version::Modified(_) | Version::Written { .. }) => {
+            Err(changed(&object.path, "another modification time; index it again"))
+        }
+        Some(_) => Err(invalid(&object.path, "it was indexed where objects have ETags; files have none")),
+    }
+}

@@ -1,0 +1,409 @@
+//! Another rank as a tier: the client of its samples.
+//!
+//! The connection is opened by the first request and stays open. When it breaks, all open requests
+//! fail at once, because the samples are sooner read elsewhere. When it falls silent, the client
+//! first reconnects once and sends the open requests again, because the rank may have been paused.
+//! After a failure, the next request reconnects after a backoff that doubles with each failure in a
+//! row. Requests during the backoff fail at once. The circuit breaker (`foreread-layers`) decides
+//! when the rank is no longer used, not this module.
+//!
+//! A request waits at most [`CONNECT_TIMEOUT`] for the connection, and then as the `client` module
+//! defines.
+
+use std::fmt;
+use std::future;
+use std::pin::Pin;
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
+use std::sync::{Arc, Mutex};
+use std::task::{Context as Task, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_tier::{Buffers, Context, ErrorKind, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
+use foreread_types::{Rank, SampleKey, mix};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::batch::{PendingSample, RequestBatch};
+use crate::channel::Channel;
+use crate::client::{ClientCommand, ClientTask, NAME, OpenRequests, RECONNECT_JITTER};
+use crate::frame::MOST_ASKED;
+use crate::handshake::{self, Identity, Purpose};
+use crate::{Address, Counters, Network, RunId, Wire, WireError, WireErrorKind, lock};
+
+/// Timeout of connect and handshake together.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The first and the longest backoff after failed connections.
+pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+/// What all peer clients of a process share.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    pub(crate) identity: Identity,
+    pub(crate) run: RunId,
+    pub(crate) wire: Wire,
+    pub(crate) network: Arc<dyn Network>,
+    pub(crate) buffers: Arc<dyn Buffers>,
+    pub(crate) runtime: Handle,
+    pub(crate) seed: u64,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Asker {
+    /// Requests samples of `run` as `identity` over `network`, with the memory, the runtime and the
+    /// seed of `context`. Samples between nodes are authenticated.
+    pub fn new(
+        identity: Identity,
+        run: RunId,
+        network: Arc<dyn Network>,
+        context: &Context,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let (buffers, runtime) = (Arc::clone(&context.buffers), context.runtime.clone());
+        Self { identity, run, wire: Wire::default(), network, buffers, runtime, seed: context.seed, counters }
+    }
+
+    /// Sets how samples between nodes are protected.
+    #[must_use]
+    pub fn with_wire(self, wire: Wire) -> Self {
+        Self { wire, ..self }
+    }
+
+    /// A client of `rank`, which listens at any of `addresses`. Sockets of this node are tried
+    /// first.
+    pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<PeerClient> {
+        let state = Mutex::new(ClientState {
+            addresses: Vec::new(),
+            link: ConnectionState::Idle,
+            tasks: 0,
+            failures: 0,
+        });
+        let (requests, burst, sweeps) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
+        let inner = ClientShared { asker: self.clone(), rank, requests, burst, sweeps, state };
+        let remote = PeerClient(Arc::new(ClientHandle(Arc::new(inner))));
+        remote.moved(addresses);
+        Arc::new(remote)
+    }
+}
+
+/// A client of another rank. Read requests need their key, and of the object only its length and a
+/// name for errors.
+///
+/// Dropping it closes the connection once no caller waits for samples.
+pub struct PeerClient(Arc<ClientHandle>);
+
+/// Keeps the connection open. Held by the [`PeerClient`] and by pending reads.
+struct ClientHandle(Arc<ClientShared>);
+
+impl std::ops::Deref for ClientHandle {
+    type Target = Arc<ClientShared>;
+
+    fn deref(&self) -> &Arc<ClientShared> {
+        &self.0
+    }
+}
+
+/// State that the connection's task shares.
+pub(crate) struct ClientShared {
+    pub(crate) asker: Asker,
+    pub(crate) rank: Rank,
+    /// The number of requests so far, from which they are numbered.
+    requests: AtomicU64,
+    /// Samples that were requested since the last frame.
+    burst: Mutex<Vec<PendingSample>>,
+    /// The connection's task has been sent a sweep that it has not handled.
+    pub(crate) sweeps: AtomicBool,
+    state: Mutex<ClientState>,
+}
+
+struct ClientState {
+    addresses: Vec<Address>,
+    link: ConnectionState,
+    /// The number of tasks so far, from which they are numbered.
+    tasks: u64,
+    /// Failed connections in a row.
+    failures: u32,
+}
+
+enum ConnectionState {
+    /// No task, and no recent failure.
+    Idle,
+    /// A task of this number has a connection or opens one.
+    Open(u64, mpsc::UnboundedSender<ClientCommand>),
+    /// The last connection failed. Retried after this time.
+    Down { until: Instant, why: WireError },
+}
+
+impl fmt::Debug for PeerClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = lock(&self.0.state);
+        let link = match &state.link {
+            ConnectionState::Idle => "none",
+            ConnectionState::Open(..) => "open",
+            ConnectionState::Down { .. } => "down",
+        };
+        let addresses = &state.addresses;
+        f.debug_struct("PeerClient")
+            .field("rank", &self.0.rank)
+            .field("addresses", addresses)
+            .field("link", &link)
+            .finish()
+    }
+}
+
+impl Drop for ClientHandle {
+    fn drop(&mut self) {
+        lock(&self.state).link = ConnectionState::Idle;
+    }
+}
+
+impl PeerClient {
+    /// The rank.
+    pub fn rank(&self) -> Rank {
+        self.0.rank
+    }
+
+    /// Replaces the rank's addresses after its restart. An open connection stays until it breaks.
+    pub fn moved(&self, mut addresses: Vec<Address>) {
+        addresses.sort();
+        let mut state = lock(&self.0.state);
+        if state.addresses != addresses {
+            (state.addresses, state.failures) = (addresses, 0);
+            if matches!(state.link, ConnectionState::Down { .. }) {
+                state.link = ConnectionState::Idle;
+            }
+        }
+    }
+
+    /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
+    pub fn cancel(&self, key: SampleKey) {
+        self.0.submit(); // the request may still wait in the burst
+        if let ConnectionState::Open(_, link) = &lock(&self.0.state).link {
+            let _ = link.send(ClientCommand::Forget(key)); // the task may have ended
+        }
+    }
+}
+
+impl Tier for PeerClient {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn profile(&self) -> &TierProfile {
+        const { &TierProfile::new(64) }
+    }
+
+    /// Requests a sample, together with the others of the burst.
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        if u32::try_from(request.len()).is_err() {
+            let error = TierError::new(ErrorKind::Unsupported, NAME)
+                .with_object(&*request.object.path)
+                .with_detail("samples of 4 GiB or more are not sent between ranks");
+            return Box::pin(future::ready(Err(error)));
+        }
+        let (answer, incoming) = oneshot::channel();
+        lock(&self.0.burst).push(PendingSample { request, answer: Some(answer) });
+        Box::pin(PendingRead { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
+    }
+
+    /// Sends the burst in one frame.
+    fn submit(&self) {
+        self.0.submit();
+    }
+}
+
+impl ClientShared {
+    fn submit(self: &Arc<Self>) {
+        let mut burst = std::mem::take(&mut *lock(&self.burst));
+        burst.retain(|slot| !slot.is_dropped());
+        while !burst.is_empty() {
+            let rest = burst.split_off(burst.len().min(MOST_ASKED));
+            let number = self.requests.fetch_add(1, Relaxed);
+            self.send(number, RequestBatch::new(self.rank, std::mem::replace(&mut burst, rest)));
+        }
+    }
+
+    /// A read was dropped: sends the connection's task a sweep, unless one is pending.
+    fn dropped(&self) {
+        if let ConnectionState::Open(_, link) = &lock(&self.state).link
+            && !self.sweeps.swap(true, AcqRel)
+        {
+            let _ = link.send(ClientCommand::Sweep); // the task may have ended
+        }
+    }
+
+    /// Passes a batch to the connection's task, which is started if there is none.
+    fn send(self: &Arc<Self>, number: u64, batch: RequestBatch) {
+        let mut state = lock(&self.state);
+        let mut command = ClientCommand::Ask(number, batch);
+        match &state.link {
+            ConnectionState::Down { until, why } if Instant::now() < *until => {
+                let why = why.clone();
+                drop(state);
+                return command.fail(&why);
+            }
+            ConnectionState::Open(_, link) => match link.send(command) {
+                Ok(()) => return,
+                // The task ended with its runtime, or panicked.
+                Err(unsent) => command = unsent.0,
+            },
+            ConnectionState::Idle | ConnectionState::Down { .. } => {}
+        }
+        let (link, commands) = mpsc::unbounded_channel();
+        let _ = link.send(command); // its receiver is alive
+        state.tasks += 1;
+        let task = state.tasks;
+        state.link = ConnectionState::Open(task, link);
+        drop(state);
+        self.asker.runtime.spawn(Arc::clone(self).run(task, commands));
+    }
+
+    /// The task of a connection, from its opening to its end.
+    async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<ClientCommand>) {
+        self.sweeps.swap(false, AcqRel); // set for an earlier task
+        let mut open = OpenRequests::new(&self);
+        let (error, useful) = self.ask(&mut commands, &mut open).await;
+        let lost = open.len() > 0 || useful.is_none();
+        open.fail(&self, &error);
+        tracing::debug!(rank = %self.rank, %error, "a connection to a rank ended");
+        {
+            let mut state = lock(&self.state);
+            state.failures = if useful == Some(true) { 1 } else { state.failures.saturating_add(1) };
+            // A connection that ends without open requests was closed, not lost. The task may have
+            // been replaced meanwhile.
+            if matches!(state.link, ConnectionState::Open(current, _) if current == task) {
+                state.link = if lost {
+                    let until = Instant::now() + self.backoff(state.failures);
+                    ConnectionState::Down { until, why: error.clone() }
+                } else {
+                    ConnectionState::Idle
+                };
+            }
+            commands.close();
+        }
+        while let Ok(command) = commands.try_recv() {
+            command.fail(&error);
+        }
+    }
+
+    /// Sends requests on a connection, and on a second one if the first falls silent. Returns why
+    /// it ended, and whether any byte arrived. `None` if no connection could be opened.
+    async fn ask(
+        &self,
+        commands: &mut mpsc::UnboundedReceiver<ClientCommand>,
+        open: &mut OpenRequests,
+    ) -> (WireError, Option<bool>) {
+        let mut was_useful = None;
+        loop {
+            let mut asking = match self.open().await {
+                Ok(channel) => ClientTask::new(self, channel, commands, open),
+                Err(error) => return (error, was_useful),
+            };
+            let error = (&mut asking).await;
+            let useful = asking.was_useful();
+            was_useful = Some(useful || was_useful == Some(true));
+            // Only a connection that delivered bytes is followed by a second one.
+            if !useful || error.kind() != WireErrorKind::Late {
+                return (error, was_useful);
+            }
+            tracing::debug!(rank = %self.rank, %error, "reconnects once");
+            sleep(RECONNECT_JITTER.mul_f64(self.draw(open.len() as u64))).await;
+        }
+    }
+
+    /// A number from 0 to 1 that depends on the seed, the rank and `number`.
+    fn draw(&self, number: u64) -> f64 {
+        let drawn = mix(self.asker.seed ^ mix(u64::from(self.rank.0) << 32 | number));
+        (drawn >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Connects within `connect_timeout`. A rank that accepts the connection is alive but may be busy: it
+    /// gets until `until` for the handshake.
+    async fn open_at(
+        &self,
+        address: &Address,
+        connect_timeout: Duration,
+        until: Instant,
+    ) -> Result<Channel, WireError> {
+        let began = Instant::now();
+        let late = |_| {
+            let detail = format!("no answer in {:.1} s", began.elapsed().as_secs_f64());
+            WireError::new(WireErrorKind::Late, detail)
+        };
+        let Asker { identity, run, wire, network, .. } = &self.asker;
+        let connected = timeout(connect_timeout, network.connect(address)).await.map_err(late)?;
+        let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
+        let ask =
+            handshake::ask(stream, identity, Purpose::Samples(*run), wire.over(address), Some(self.rank));
+        let (channel, _) = timeout_at(until, ask).await.map_err(late)??;
+        Ok(channel)
+    }
+
+    fn backoff(&self, failures: u32) -> Duration {
+        let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        let bound = BACKOFF.0.saturating_mul(doubled).min(BACKOFF.1);
+        // Between half of the bound and all of it, never 0.
+        bound.mul_f64(0.5 + 0.5 * self.draw(u64::from(failures)))
+    }
+
+    async fn open(&self) -> Result<Channel, WireError> {
+        let addresses = lock(&self.state).addresses.clone();
+        let until = Instant::now() + CONNECT_TIMEOUT;
+        let mut last: Option<WireError> = None;
+        for (address, after) in addresses.iter().zip((0..addresses.len() as u32).rev()) {
+            let left = until.saturating_duration_since(Instant::now());
+            if let Some(last) = last.take_if(|_| left.is_zero()) {
+                return Err(last);
+            }
+            // An unresponsive TCP address leaves time for the others. A Unix socket accepts at once
+            // or never.
+            let halved = after > 0 && matches!(address, Address::Tcp(..));
+            let connect_timeout = if halved { left / 2 } else { left };
+            match self.open_at(address, connect_timeout, until).await {
+                Ok(channel) => return Ok(channel),
+                Err(error) => last = Some(error.with(address)),
+            }
+        }
+        Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Gone, "it has no known address")))
+    }
+}
+
+/// A pending sample. Dropping it cancels the request.
+struct PendingRead {
+    incoming: oneshot::Receiver<Result<Bytes, TierError>>,
+    remote: Arc<ClientHandle>,
+    is_submitted: bool,
+    is_done: bool,
+}
+
+impl Future for PendingRead {
+    type Output = Result<Bytes, TierError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
+        if !std::mem::replace(&mut self.is_submitted, true) {
+            self.remote.submit();
+        }
+        let answer = ready!(Pin::new(&mut self.incoming).poll(cx));
+        self.is_done = true;
+        Poll::Ready(answer.unwrap_or_else(|_| Err(TierError::new(ErrorKind::Closed, NAME))))
+    }
+}
+
+impl Drop for PendingRead {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.incoming.close();
+            self.remote.dropped();
+        }
+    }
+}
+
+/// The error of a sample when its connection fails.
+pub(crate) fn error_of(rank: Rank, why: &WireError) -> TierError {
+    TierError::new(ErrorKind::Transient, NAME).with_detail(format!("rank {rank}: {why}"))
+}

@@ -1,0 +1,105 @@
+//! How Azure's containers are written as URLs.
+//!
+//! `az://container/path` leaves the account to the environment; Hadoop's and Spark's way,
+//! `abfss://container@account.dfs.core.windows.net/path`, names it. The host is Azure's or it is refused: requests carry
+//! credentials, and a catalog that somebody else has made must not say where these are sent.
+
+use foreread_tier::TierError;
+
+use crate::config::BucketPrefix;
+use crate::error::invalid;
+
+/// The clouds that Azure has. The first is the one that its client knows by itself.
+const CLOUDS: [&str; 5] = [
+    "core.windows.net",
+    "core.usgovcloudapi.net",
+    "core.chinacloudapi.cn",
+    "core.cloudapi.de",
+    "fabric.microsoft.com",
+];
+
+/// The schemes of its URLs.
+pub(crate) const SCHEMES: [&str; 5] = ["az", "abfs", "abfss", "wasb", "wasbs"];
+
+/// A container's account, where its URL names one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AzureAccount {
+    pub(crate) name: String,
+    /// Where it answers, where that is not the usual place.
+    pub(crate) endpoint: Option<String>,
+}
+
+/// The container and the prefix that a URL names, and the account if it does.
+pub(crate) fn location(url: &str) -> Result<(BucketPrefix, Option<AzureAccount>), TierError> {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let Some((container, host)) = authority.split_once('@') else {
+        return Ok((BucketPrefix::of(url)?, None));
+    };
+    // Nothing of it is repeated: whoever writes a key before an `@` is told what belongs there.
+    let wrong = || {
+        let why = "write `abfss://container@account.dfs.core.windows.net/path` or `az://container/path`; another address \
+                   goes into AZURE_STORAGE_ENDPOINT and credentials into AZURE_STORAGE_ACCOUNT_KEY";
+        invalid("the URL", why)
+    };
+    let fits = |text: &str, more: &str| {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || more.contains(c);
+        !text.is_empty() && text.len() <= 63 && text.chars().all(fits)
+    };
+    let mut parts = host.splitn(3, '.');
+    let (Some(name), Some("dfs" | "blob"), Some(cloud)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(wrong());
+    };
+    if !fits(container, "-$") || !fits(name, "-") || !CLOUDS.contains(&cloud) {
+        return Err(wrong());
+    }
+    let endpoint = (cloud != CLOUDS[0]).then(|| format!("https://{name}.blob.{cloud}"));
+    let location = BucketPrefix::below(container, prefix, url)?;
+    Ok((location, Some(AzureAccount { name: name.to_owned(), endpoint })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    // semantics: BUCKET-14
+    fn urls_name_a_container_and_may_name_its_account() {
+        let account = |name: &str, endpoint: Option<&str>| {
+            Some(AzureAccount { name: name.into(), endpoint: endpoint.map(str::to_owned) })
+        };
+        for (url, container, prefix, expected) in [
+            ("az://c/a/b", "c", "a/b", None),
+            ("abfs://c", "c", "", None),
+            ("abfss://c@acct.dfs.core.windows.net/a/b/", "c", "a/b", account("acct", None)),
+            ("wasbs://my-c@acct.blob.core.windows.net", "my-c", "", account("acct", None)),
+            (
+                "abfss://c@acct.dfs.core.usgovcloudapi.net/x",
+                "c",
+                "x",
+                account("acct", Some("https://acct.blob.core.usgovcloudapi.net")),
+            ),
+        ] {
+            let (location, found) = location(url).unwrap();
+            assert_eq!((location.bucket.as_str(), location.prefix.as_str()), (container, prefix), "{url}");
+            assert_eq!(found, expected, "{url}");
+        }
+    }
+
+    #[test]
+    // semantics: BUCKET-14
+    fn other_hosts_and_keys_in_urls_are_refused_and_not_repeated() {
+        for url in [
+            "abfss://c@hush.example.org/x",
+            "abfss://c@acct.dfs.hush.net/x",
+            "az://hush:KEY@acct.dfs.core.windows.net/x",
+            "az://c@hush",
+            "az://@hush.dfs.core.windows.net",
+            "az://c@h/ush.dfs.core.windows.net",
+        ] {
+            let text = location(url).unwrap_err().to_string();
+            assert!(!text.contains("hush") && text.contains("AZURE_STORAGE_ENDPOINT"), "{text}");
+        }
+        assert!(location("abfss://c@acct.dfs.core.windows.net/a/../b").is_err());
+    }
+}

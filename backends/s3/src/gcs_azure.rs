@@ -1,0 +1,223 @@
+//! Google's and Azure's stores.
+//!
+//! Their clients, credentials and settings are `object_store`'s. Responses pass through the same [`StoreConnector`], so
+//! that errors are classified as S3's are.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use foreread_tier::{Context, OpenOptions, OriginTier, TierError};
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::{ObjectStore, RetryConfig};
+
+use crate::config::BucketPrefix;
+use crate::core::ObjectStoreOrigin;
+use crate::error::{BucketContext, StoreOperation, invalid};
+use crate::lister::{BucketListing, MAX_HELD_OBJECTS, PARALLEL_PAGES};
+use crate::pages::{ListPage, ListedKey, PageRequest, PageSource};
+use crate::reader::ObjectReader;
+use crate::transport::{StoreConnector, root};
+
+type Opened = Result<Arc<dyn OriginTier>, TierError>;
+
+/// Opens `url` if it is one of theirs.
+pub(crate) fn open(url: &str, options: &OpenOptions, context: &Context) -> Option<Opened> {
+    let scheme = url.split_once("://")?.0.to_ascii_lowercase();
+    match scheme.as_str() {
+        #[cfg(feature = "gcs")]
+        "gs" => Some(google(url, options, context)),
+        #[cfg(feature = "azure")]
+        scheme if crate::azure_url::SCHEMES.contains(&scheme) => Some(azure(url, options, context)),
+        _ => None,
+    }
+}
+
+/// Settings that a user may want, of those that the clients know; the rest concern what is set here already.
+#[cfg(feature = "gcs")]
+const GOOGLE: [&str; 6] = [
+    "service_account",
+    "service_account_key",
+    "application_credentials",
+    "bearer_token",
+    "base_url",
+    "skip_signature",
+];
+#[cfg(feature = "azure")]
+const AZURE: [&str; 13] = [
+    "account_name",
+    "access_key",
+    "sas_key",
+    "bearer_token",
+    "client_id",
+    "client_secret",
+    "tenant_id",
+    "federated_token_file",
+    "msi_endpoint",
+    "use_azure_cli",
+    "endpoint",
+    "use_emulator",
+    "skip_signature",
+];
+
+/// The error about a setting that a client does not know.
+fn unknown(name: &str, known: &[&str]) -> TierError {
+    invalid(name, format!("there is no such setting; there are: {}", known.join(", ")))
+}
+
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+#[cfg(feature = "gcs")]
+fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
+    use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+    let location = BucketPrefix::of(url)?;
+    let mut builder = GoogleCloudStorageBuilder::from_env()
+        .with_bucket_name(&location.bucket)
+        .with_retry(no_retries())
+        .with_http_connector(StoreConnector::default());
+    for (name, value) in &options.settings {
+        let key = GoogleConfigKey::from_str(name).map_err(|_| unknown(name, &GOOGLE))?;
+        builder = builder.with_config(key, value);
+    }
+    let at = format!("gcs {}", builder.get_config_value(&GoogleConfigKey::BaseUrl).unwrap_or_default());
+    let store = builder.build().map_err(|error| invalid(url, root(&error)))?;
+    Ok(assemble(("gcs", "gs"), at, store, true, location, options, context))
+}
+
+#[cfg(feature = "azure")]
+fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
+    use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+    let (location, account) = crate::azure_url::location(url)?;
+    let mut builder = MicrosoftAzureBuilder::from_env();
+    if let Some(account) = account {
+        builder = builder.with_account(account.name);
+        if let Some(endpoint) = account.endpoint {
+            builder = builder.with_endpoint(endpoint);
+        }
+    }
+    let mut builder = builder
+        .with_container_name(&location.bucket)
+        .with_retry(no_retries())
+        .with_http_connector(StoreConnector::default());
+    for (name, value) in &options.settings {
+        let key = AzureConfigKey::from_str(name).map_err(|_| unknown(name, &AZURE))?;
+        builder = builder.with_config(key, value);
+    }
+    let set = |key| builder.get_config_value(&key).unwrap_or_default();
+    let at = format!("azure {} {}", set(AzureConfigKey::Endpoint), set(AzureConfigKey::AccountName));
+    let store = builder.build().map_err(|error| invalid(url, root(&error)))?;
+    Ok(assemble(("azure", "az"), at, store, false, location, options, context))
+}
+
+fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
+    (tier, scheme): (&'static str, &str),
+    at: String,
+    store: S,
+    begins_anywhere: bool,
+    location: BucketPrefix,
+    options: &OpenOptions,
+    context: &Context,
+) -> Arc<dyn OriginTier> {
+    // Wherever it is, it is reached so.
+    let proxy = crate::proxy::of("https://storage");
+    let bucket = format!("{scheme}://{}", location.bucket);
+    let place = BucketContext { tier, bucket, endpoint: None, region: None, signed: true, proxy };
+    let canonical = format!("{at} {}/{}", location.bucket, location.prefix);
+    let store = Arc::new(store);
+    let pages = ClientPages { store: Arc::clone(&store), begins_anywhere, place: place.clone() };
+    let reader = ObjectReader {
+        store,
+        credentials: None,
+        place: place.clone(),
+        location: location.clone(),
+        buffers: Arc::clone(&context.buffers),
+    };
+    let listing = BucketListing {
+        pages: Arc::new(pages),
+        place,
+        location,
+        parallel_pages: PARALLEL_PAGES,
+        max_held: MAX_HELD_OBJECTS,
+        seed: context.seed,
+    };
+    Arc::new(ObjectStoreOrigin::of(
+        reader,
+        Some(listing),
+        options.parallelism,
+        context.runtime.clone(),
+        canonical,
+    ))
+}
+
+/// Gives directory markers their `/` back where without it they are out of order: `a-b`, `a/` came as `a-b`, `a`. Each key is
+/// greater than the one before it, the first than `before`.
+fn name_holders(before: &str, entries: &mut [ListedKey]) {
+    let mut before = before;
+    for entry in entries {
+        if entry.size == 0 && entry.key.as_str() <= before {
+            let named = format!("{}/", entry.key);
+            if named.as_str() > before {
+                entry.key = named;
+            }
+        }
+        before = &entry.key;
+    }
+}
+
+/// PageSource of a client that has them. Place-holders lose their `/` there, and look like empty objects.
+struct ClientPages<S> {
+    store: Arc<S>,
+    begins_anywhere: bool,
+    place: BucketContext,
+}
+
+impl<S> fmt::Debug for ClientPages<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientPages").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl<S: PaginatedListStore> PageSource for ClientPages<S> {
+    async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
+        let begins = self.begins_anywhere && ask.token.is_none() && !ask.after.is_empty();
+        let options = PaginatedListOptions {
+            offset: begins.then(|| ask.after.to_owned()),
+            page_token: ask.token.map(str::to_owned),
+            max_keys: ask.limit,
+            ..PaginatedListOptions::default()
+        };
+        let prefix = (!ask.prefix.is_empty()).then_some(ask.prefix);
+        let page = self.store.list_paginated(prefix, options).await;
+        let page = page.map_err(|error| self.place.of_client(StoreOperation::List, None, &error))?;
+        let mut entries: Vec<ListedKey> = page.result.objects.into_iter().map(ListedKey::from).collect();
+        name_holders(if ask.token.is_some() || begins { ask.after } else { "" }, &mut entries);
+        Ok(ListPage { entries, token: page.page_token })
+    }
+
+    fn begins_anywhere(&self) -> bool {
+        self.begins_anywhere
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_marker_out_of_order_gets_its_slash() {
+        let entry = |key: &str, size| ListedKey { key: key.into(), size, tag: None };
+        let mut entries =
+            [entry("a", 0), entry("a/1", 1), entry("b-c", 1), entry("b", 0), entry("b/x", 0), entry("a", 1)];
+        name_holders("a-z", &mut entries);
+        let keys: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
+        // What is no directory marker and out of order stays, and shows that the store has another order.
+        assert_eq!(keys, ["a/", "a/1", "b-c", "b/", "b/x", "a"]);
+        let mut empty = [entry("a", 0), entry("b", 0)];
+        name_holders("", &mut empty);
+        assert_eq!((empty[0].key.as_str(), empty[1].key.as_str()), ("a", "b"));
+    }
+}

@@ -1,0 +1,119 @@
+//! The listing of a store without order: by continuation tokens alone, held in memory, then sorted.
+//!
+//! The price is memory, some 150 bytes a key until the last is handed out, and that pages come one by one.
+//!
+//! A key that is listed twice with the same size and ETag is one object: stores without order may repeat keys while others
+//! are written. With another size or ETag it is handed out twice, and the catalog refuses it by name. A repeated token or
+//! page would never end: that is an error.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use foreread_tier::{Object, TierError};
+
+use crate::lister::BucketListing;
+use crate::ordered::EMPTY_PAGES;
+use crate::pages::{ListPage, PageRequest};
+
+type ListResult = Result<Object, TierError>;
+
+pub(crate) struct UnorderedListing {
+    listing: Arc<BucketListing>,
+    base: String,
+    below: Arc<str>,
+    token: Option<String>,
+    found: Vec<ListResult>,
+    /// Hashes of keys that were listed.
+    seen: HashSet<u64>,
+    hasher: RandomState,
+    /// Empty pages in a row.
+    empty: u32,
+    /// Whether the last page has come.
+    whole: bool,
+    sorted: Option<IntoIter<ListResult>>,
+}
+
+impl UnorderedListing {
+    pub(crate) fn new(listing: Arc<BucketListing>, base: String, below: Arc<str>) -> Self {
+        Self {
+            listing,
+            base,
+            below,
+            token: None,
+            found: Vec::new(),
+            seen: HashSet::new(),
+            hasher: RandomState::new(),
+            empty: 0,
+            whole: false,
+            sorted: None,
+        }
+    }
+
+    /// Takes over what was found from the beginning, and the page after that.
+    pub(crate) fn resume(&mut self, found: VecDeque<ListResult>, page: ListPage) {
+        for object in found.iter().flatten() {
+            self.seen.insert(self.hasher.hash_one(format!("{}{}", self.base, object.path)));
+        }
+        self.found = found.into();
+        // That none of its keys is new shows at the next page, too, if it is so.
+        self.take(page);
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<ListResult> {
+        loop {
+            if let Some(sorted) = &mut self.sorted {
+                return sorted.next();
+            }
+            if let Err(error) = self.gather().await {
+                self.sorted = Some(Vec::new().into_iter());
+                return Some(Err(error));
+            }
+            let mut found = std::mem::take(&mut self.found);
+            self.seen = HashSet::new();
+            // Errors first: there is no path that they could follow.
+            found.sort_by(|a, b| match (a, b) {
+                (Ok(a), Ok(b)) => a.path.as_bytes().cmp(b.path.as_bytes()),
+                (a, b) => a.is_ok().cmp(&b.is_ok()),
+            });
+            found.dedup_by(|a, b| matches!((a, b), (Ok(a), Ok(b)) if a == b));
+            self.sorted = Some(found.into_iter());
+        }
+    }
+
+    /// Lists to the end.
+    async fn gather(&mut self) -> Result<(), TierError> {
+        while !self.whole {
+            let ask =
+                PageRequest { prefix: &self.below, after: "", token: self.token.as_deref(), limit: None };
+            let page = self.listing.page(&ask).await?;
+            let again = page.token.is_some() && page.token == self.token;
+            let new = self.take(page);
+            if again {
+                return Err(self.listing.endless("a page names itself as the next"));
+            }
+            if !new {
+                return Err(self.listing.endless("a page came twice"));
+            }
+            if self.empty > EMPTY_PAGES {
+                return Err(self.listing.endless("its pages are empty and each names another"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a page in; false if it has keys and none of them is new.
+    fn take(&mut self, page: ListPage) -> bool {
+        let ListPage { entries, token } = page;
+        self.whole = token.is_none();
+        self.token = token;
+        self.empty = if entries.is_empty() { self.empty + 1 } else { 0 };
+        let mut new = entries.is_empty();
+        for entry in entries {
+            new |= self.seen.insert(self.hasher.hash_one(&entry.key));
+            self.found.extend(entry.object(&self.listing.place, &self.base, &self.below));
+        }
+        new
+    }
+}

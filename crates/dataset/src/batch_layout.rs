@@ -1,0 +1,401 @@
+//! Where in a batch of a catalog file each column is.
+//!
+//! Two tables are known. Version 1 is of files: a row names its object, and is all of it. Version 2 is of shards: rows
+//! name their object by its number in a dictionary, because a thousand samples share one, and say which part of it they
+//! are; names, fields and checksums are columns where the format has them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_ipc::{
+    Block, Buffer, Field, FieldNode, Message, RecordBatch, Schema, TimeUnit, Type, root_as_message,
+};
+
+use crate::catalog_file::{CatalogFault, corrupt};
+
+/// A column of numbers: where its validity bits (if some value is absent) and its values begin.
+#[derive(Debug)]
+pub(crate) struct NumberColumn {
+    validity: Option<usize>,
+    values: usize,
+}
+
+/// A column of text: where its validity bits and its `rows + 1` ends begin, and where the text is.
+#[derive(Debug)]
+pub(crate) struct TextColumn {
+    validity: Option<usize>,
+    ends: usize,
+    text: Range<usize>,
+}
+
+/// A column of lists of fields: where its `rows + 1` ends begin, how many fields there are in all, and their columns.
+#[derive(Debug)]
+pub(crate) struct FieldsColumn {
+    ends: usize,
+    pub(crate) count: usize,
+    pub(crate) name: TextColumn,
+    pub(crate) offset: NumberColumn,
+    pub(crate) length: NumberColumn,
+}
+
+/// One batch's columns. What a version or a dataset does not have is `None`.
+#[derive(Debug)]
+pub(crate) struct BatchLayout {
+    pub(crate) rows: usize,
+    /// Version 1: the object's path.
+    pub(crate) path: Option<TextColumn>,
+    /// Version 2: the object's number, and the sample's name in it.
+    pub(crate) object: Option<NumberColumn>,
+    pub(crate) key: Option<TextColumn>,
+    pub(crate) offset: NumberColumn,
+    pub(crate) length: NumberColumn,
+    pub(crate) object_size: Option<NumberColumn>,
+    pub(crate) label: Option<NumberColumn>,
+    pub(crate) modified: Option<NumberColumn>,
+    /// Version 1: the ETag; version 2: its number.
+    pub(crate) etag: Option<TextColumn>,
+    pub(crate) etag_number: Option<NumberColumn>,
+    pub(crate) fields: Option<FieldsColumn>,
+    pub(crate) crc32c: Option<NumberColumn>,
+}
+
+/// The values of the column that begins at `values`.
+fn values<const BYTES: usize>(
+    bytes: &[u8],
+    values: usize,
+    rows: usize,
+) -> Result<&[[u8; BYTES]], CatalogFault> {
+    let column = bytes.get(values..).and_then(|rest| rest.get(..rows * BYTES));
+    column.map(|column| column.as_chunks().0).ok_or_else(|| corrupt("a column ends early"))
+}
+
+/// The validity bits of a column that has some.
+fn validity(bytes: &[u8], bits: Option<usize>, rows: usize) -> Result<Option<&[u8]>, CatalogFault> {
+    let Some(bits) = bits else { return Ok(None) };
+    let bits = bytes.get(bits..).and_then(|rest| rest.get(..rows.div_ceil(8)));
+    bits.map(Some).ok_or_else(|| corrupt("a column ends early"))
+}
+
+/// Whether a row has a value.
+pub(crate) fn is_present(validity: Option<&[u8]>, row: usize) -> bool {
+    validity.is_none_or(|bits| bits.get(row / 8).is_some_and(|byte| byte >> (row % 8) & 1 == 1))
+}
+
+/// The ends at `start`, which must ascend up to `most`.
+fn ends(bytes: &[u8], start: usize, rows: usize, most: usize) -> Result<Vec<u64>, CatalogFault> {
+    // A negative one becomes far too large.
+    let ends = values(bytes, start, rows + 1)?.iter().map(|end| u64::from(u32::from_le_bytes(*end)));
+    let ends: Vec<u64> = ends.collect();
+    if !ends.is_sorted() || ends.last().is_none_or(|&last| last > most as u64) {
+        return Err(corrupt("what a row has lies outside its column"));
+    }
+    Ok(ends)
+}
+
+impl NumberColumn {
+    /// The values of all rows, also of those that have none.
+    pub(crate) fn values<'a, const BYTES: usize>(
+        &self,
+        bytes: &'a [u8],
+        rows: usize,
+    ) -> Result<&'a [[u8; BYTES]], CatalogFault> {
+        values(bytes, self.values, rows)
+    }
+
+    /// Which rows have a value, if not all.
+    pub(crate) fn validity<'a>(
+        &self,
+        bytes: &'a [u8],
+        rows: usize,
+    ) -> Result<Option<&'a [u8]>, CatalogFault> {
+        validity(bytes, self.validity, rows)
+    }
+}
+
+impl TextColumn {
+    /// The rows' ends after a zero, and all text, which has not been checked for being UTF-8.
+    pub(crate) fn decode<'a>(
+        &self,
+        bytes: &'a [u8],
+        rows: usize,
+    ) -> Result<(Vec<u64>, &'a [u8]), CatalogFault> {
+        let text = bytes.get(self.text.clone()).ok_or_else(|| corrupt("a column ends early"))?;
+        // Without rows there need not be a zero.
+        let ends = if rows == 0 { vec![0] } else { ends(bytes, self.ends, rows, text.len())? };
+        Ok((ends, text))
+    }
+
+    /// Which rows have a text, if not all.
+    pub(crate) fn validity<'a>(
+        &self,
+        bytes: &'a [u8],
+        rows: usize,
+    ) -> Result<Option<&'a [u8]>, CatalogFault> {
+        validity(bytes, self.validity, rows)
+    }
+
+    /// Where the text begins.
+    pub(crate) fn start(&self) -> usize {
+        self.text.start
+    }
+}
+
+impl FieldsColumn {
+    /// Which of the batch's fields are each row's: their ends, after where those of the first begin.
+    pub(crate) fn ends(&self, bytes: &[u8], rows: usize) -> Result<Vec<u64>, CatalogFault> {
+        ends(bytes, self.ends, rows, self.count)
+    }
+}
+
+/// Which columns there are, with the numbers of their dictionaries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ColumnSet {
+    packed: bool,
+    pub(crate) label: Option<i64>,
+    pub(crate) object: Option<i64>,
+    pub(crate) etags: Option<i64>,
+    key: bool,
+    modified: bool,
+    etag: bool,
+    fields: bool,
+    crc32c: bool,
+}
+
+impl ColumnSet {
+    /// Checks that the columns are those of a catalog.
+    pub(crate) fn of(schema: &Schema<'_>) -> Result<Self, CatalogFault> {
+        let mut fields = schema.fields().into_iter().flatten().peekable();
+        let mut next = |name: &str, fits: fn(&Field<'_>) -> bool| {
+            fields.next_if(|field| field.name() == Some(name) && fits(field))
+        };
+        let dictionary =
+            |field: Option<Field<'_>>| field.and_then(|field| field.dictionary()).map(|it| it.id());
+        let text = |field: &Field<'_>| is_plain(field, Type::Utf8);
+        let object = dictionary(next("object", is_dictionary));
+        let packed = object.is_some();
+        let named = next(if packed { "key" } else { "path" }, text).is_some();
+        let extent = next("offset", is_length).is_some() && next("length", is_length).is_some();
+        let label = if packed { None } else { dictionary(next("label", is_dictionary)) };
+        let place = if packed { next("object_size", is_length).is_some() } else { label.is_some() && named };
+        let modified = next("modified", is_time).is_some();
+        let etags = if packed { dictionary(next("etag", is_dictionary)) } else { None };
+        let etag = !packed && next("etag", text).is_some();
+        let has_fields = packed && next("fields", is_fields).is_some();
+        let crc32c = packed && next("crc32c", is_checksum).is_some();
+        if !extent || !place || fields.next().is_some() {
+            return Err(corrupt("its columns are not those of a catalog"));
+        }
+        let key = packed && named;
+        Ok(Self { packed, label, object, etags, key, modified, etag, fields: has_fields, crc32c })
+    }
+}
+
+fn is_plain(field: &Field<'_>, kind: Type) -> bool {
+    field.type_type() == kind && field.dictionary().is_none()
+}
+
+fn is_unsigned(field: &Field<'_>, bits: i32) -> bool {
+    is_plain(field, Type::Int)
+        && field.type_as_int().is_some_and(|int| int.bitWidth() == bits && !int.is_signed())
+}
+
+fn is_length(field: &Field<'_>) -> bool {
+    is_unsigned(field, 64)
+}
+
+fn is_checksum(field: &Field<'_>) -> bool {
+    is_unsigned(field, 32)
+}
+
+fn is_dictionary(field: &Field<'_>) -> bool {
+    let index = field.dictionary().and_then(|dictionary| dictionary.indexType());
+    field.type_type() == Type::Utf8 && index.is_some_and(|int| int.bitWidth() == 32 && int.is_signed())
+}
+
+fn is_time(field: &Field<'_>) -> bool {
+    is_plain(field, Type::Timestamp)
+        && field.type_as_timestamp().is_some_and(|time| time.unit() == TimeUnit::NANOSECOND)
+}
+
+fn children<'a>(field: &Field<'a>) -> Vec<Field<'a>> {
+    field.children().into_iter().flatten().collect()
+}
+
+/// A list of (name, offset, length).
+fn is_fields(field: &Field<'_>) -> bool {
+    if !is_plain(field, Type::List) {
+        return false;
+    }
+    let [item] = &children(field)[..] else { return false };
+    if !is_plain(item, Type::Struct_) {
+        return false;
+    }
+    let [name, offset, length] = &children(item)[..] else { return false };
+    is_plain(name, Type::Utf8) && is_length(offset) && is_length(length)
+}
+
+/// Where in the file the message and the body are that a block of the footer names.
+pub(crate) fn place(block: &Block) -> Result<Range<u64>, CatalogFault> {
+    let damaged = || corrupt("the footer names a place outside the file");
+    let start = u64::try_from(block.offset()).map_err(|_| damaged())?;
+    let head = u64::try_from(block.metaDataLength()).map_err(|_| damaged())?;
+    let body = u64::try_from(block.bodyLength()).map_err(|_| damaged())?;
+    let end = start.checked_add(head).and_then(|end| end.checked_add(body)).ok_or_else(damaged)?;
+    Ok(start..end)
+}
+
+/// The message in the bytes that a block of the footer names, and where in them its body is.
+fn message<'a>(bytes: &'a [u8], block: &Block) -> Result<(Message<'a>, Range<usize>), CatalogFault> {
+    let damaged = || corrupt("the footer names a place outside the file");
+    let head = usize::try_from(block.metaDataLength()).map_err(|_| damaged())?;
+    // Four bytes that mark a message, four of its length, the message itself.
+    let message = bytes.get(8..head).ok_or_else(damaged)?;
+    let message = root_as_message(message).map_err(|_| corrupt("a batch's head is damaged"))?;
+    Ok((message, head..bytes.len()))
+}
+
+/// Hands out the parts of a batch in the order in which they are written.
+struct BatchCursor<'a> {
+    nodes: Box<dyn Iterator<Item = &'a FieldNode> + 'a>,
+    buffers: Box<dyn Iterator<Item = &'a Buffer> + 'a>,
+    body: Range<usize>,
+    /// Where the last buffer ends: none may lie in another, so that what is decoded is no longer than what is there.
+    end: usize,
+    rows: usize,
+}
+
+impl<'a> BatchCursor<'a> {
+    fn of(batch: &RecordBatch<'a>, body: Range<usize>) -> Result<Self, CatalogFault> {
+        let rows = usize::try_from(batch.length()).ok().filter(|&rows| rows <= bytes_bound(&body));
+        let rows = rows.ok_or_else(|| corrupt("a batch has an impossible number of rows"))?;
+        if batch.compression().is_some()
+            || batch.variadicBufferCounts().is_some_and(|counts| !counts.is_empty())
+        {
+            return Err(corrupt("a batch is compressed"));
+        }
+        let nodes = Box::new(batch.nodes().into_iter().flatten());
+        let buffers = Box::new(batch.buffers().into_iter().flatten());
+        Ok(Self { nodes, buffers, end: body.start, body, rows })
+    }
+
+    /// The next buffer, which must have at least `least` bytes.
+    fn buffer(&mut self, least: usize) -> Result<Range<usize>, CatalogFault> {
+        let damaged = || corrupt("a column lies outside its batch");
+        let buffer = self.buffers.next().ok_or_else(damaged)?;
+        let start = usize::try_from(buffer.offset()).map_err(|_| damaged())?;
+        let length =
+            usize::try_from(buffer.length()).ok().filter(|&length| length >= least).ok_or_else(damaged)?;
+        let end = start.checked_add(length).filter(|&end| end <= self.body.len()).ok_or_else(damaged)?;
+        let (start, end) = (self.body.start + start, self.body.start + end);
+        if start < self.end {
+            return Err(corrupt("a column lies in another"));
+        }
+        self.end = end;
+        Ok(start..end)
+    }
+
+    /// The head of the next column: where its validity bits are, if some value is absent.
+    fn column(&mut self) -> Result<Option<usize>, CatalogFault> {
+        let node = self.nodes.next().ok_or_else(|| corrupt("a batch lacks a column"))?;
+        if usize::try_from(node.length()) != Ok(self.rows) {
+            return Err(corrupt("a column has not as many rows as its batch"));
+        }
+        match node.null_count() {
+            0 => self.buffer(0).map(|_| None),
+            _ => self.buffer(self.rows.div_ceil(8)).map(|bits| Some(bits.start)),
+        }
+    }
+
+    fn numbers(&mut self, width: usize) -> Result<NumberColumn, CatalogFault> {
+        Ok(NumberColumn { validity: self.column()?, values: self.buffer(self.rows * width)?.start })
+    }
+
+    /// A column in which no value may be absent.
+    fn complete(&mut self, width: usize) -> Result<NumberColumn, CatalogFault> {
+        let numbers = self.numbers(width)?;
+        match numbers.validity {
+            None => Ok(numbers),
+            Some(_) => Err(corrupt("a length is missing")),
+        }
+    }
+
+    fn fields(&mut self) -> Result<FieldsColumn, CatalogFault> {
+        let missing = |validity: Option<usize>| match validity {
+            None => Ok(()),
+            Some(_) => Err(corrupt("a list of fields is missing")),
+        };
+        missing(self.column()?)?;
+        let ends = self.buffer((self.rows + 1) * 4)?.start;
+        // From here on a row is a field.
+        let node = self.nodes.next().ok_or_else(|| corrupt("a batch lacks a column"))?;
+        let count = usize::try_from(node.length()).ok().filter(|&count| count <= bytes_bound(&self.body));
+        let count = count.ok_or_else(|| corrupt("a batch has an impossible number of fields"))?;
+        self.buffer(0)?;
+        missing((node.null_count() != 0).then_some(0))?;
+        let rows = std::mem::replace(&mut self.rows, count);
+        let (name, offset, length) = (self.text()?, self.complete(8)?, self.complete(8)?);
+        self.rows = rows;
+        Ok(FieldsColumn { ends, count, name, offset, length })
+    }
+
+    fn text(&mut self) -> Result<TextColumn, CatalogFault> {
+        let validity = self.column()?;
+        let ends = if self.rows == 0 { 0 } else { (self.rows + 1) * 4 };
+        Ok(TextColumn { validity, ends: self.buffer(ends)?.start, text: self.buffer(0)? })
+    }
+}
+
+/// Each row of any batch takes at least four bytes of its body, which bounds the arithmetic on rows.
+fn bytes_bound(body: &Range<usize>) -> usize {
+    body.len() / 4
+}
+
+/// Where the columns of the batch are that a block names, in its bytes.
+pub(crate) fn batch(bytes: &[u8], block: &Block, columns: ColumnSet) -> Result<BatchLayout, CatalogFault> {
+    let (message, body) = message(bytes, block)?;
+    let head = message.header_as_record_batch().ok_or_else(|| corrupt("a batch is something else"))?;
+    let mut parts = BatchCursor::of(&head, body)?;
+    if parts.rows == 0 {
+        return Err(corrupt("a batch is empty"));
+    }
+    let packed = columns.packed;
+    Ok(BatchLayout {
+        rows: parts.rows,
+        path: (!packed).then(|| parts.text()).transpose()?,
+        object: packed.then(|| parts.complete(4)).transpose()?,
+        key: columns.key.then(|| parts.text()).transpose()?,
+        offset: parts.complete(8)?,
+        length: parts.complete(8)?,
+        object_size: packed.then(|| parts.complete(8)).transpose()?,
+        label: (!packed).then(|| parts.numbers(4)).transpose()?,
+        modified: columns.modified.then(|| parts.numbers(8)).transpose()?,
+        etag: columns.etag.then(|| parts.text()).transpose()?,
+        etag_number: columns.etags.map(|_| parts.numbers(4)).transpose()?,
+        fields: columns.fields.then(|| parts.fields()).transpose()?,
+        crc32c: columns.crc32c.then(|| parts.numbers(4)).transpose()?,
+    })
+}
+
+/// A dictionary's number and its texts, which are sorted, each once.
+pub(crate) fn dictionary(bytes: &[u8], block: &Block) -> Result<(i64, Vec<Arc<str>>), CatalogFault> {
+    let (message, body) = message(bytes, block)?;
+    let table = message.header_as_dictionary_batch().filter(|table| !table.isDelta());
+    let table = table.ok_or_else(|| corrupt("its labels are something else"))?;
+    let data = table.data().ok_or_else(|| corrupt("its labels are something else"))?;
+    let mut parts = BatchCursor::of(&data, body)?;
+    let text = parts.text()?;
+    if text.validity.is_some() {
+        return Err(corrupt("a label is missing"));
+    }
+    let (ends, all) = text.decode(bytes, parts.rows)?;
+    let mut texts: Vec<Arc<str>> = Vec::with_capacity(parts.rows);
+    for end in ends.windows(2) {
+        let next = std::str::from_utf8(&all[end[0] as usize..end[1] as usize]);
+        let next = next.map_err(|_| corrupt("a text is not UTF-8"))?;
+        if texts.last().is_some_and(|last| **last >= *next) {
+            return Err(corrupt("its labels are not sorted"));
+        }
+        texts.push(next.into());
+    }
+    Ok((table.id(), texts))
+}

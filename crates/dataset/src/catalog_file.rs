@@ -1,0 +1,485 @@
+//! The bytes of a catalog file, and reading samples out of them.
+//!
+//! A catalog is an Arrow IPC file, so that pandas, polars and DuckDB open it. It is *read* without Arrow's arrays: only
+//! the [`layout`](crate::batch_layout)s that [`encode`](crate::encode) writes are accepted (fixed columns, no compression, all batches of one
+//! length but the last, each after the one before), and they are decoded into [`columns`](crate::columns) with every
+//! bound checked. So what is held is never longer than the file, and a hostile file finds no decoder to mislead. The price
+//! is that a catalog rewritten by another tool is refused; its checksum would be wrong anyway.
+//!
+//! A file is read once, from its beginning to its end, and is not mapped: under a mapping, a program that truncates the
+//! file would end this one by a signal.
+//!
+//! The checksum is the value of `foreread.checksum` in the footer's metadata, `xxh3:` and 32 hexadecimal digits: the
+//! XXH3-128 of the whole file with those digits as zeros. It guards against damage, not against an adversary, so every
+//! number that leads to a place in the file is checked as well.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::{Deref, Range};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use arrow_ipc::{Block, Footer, MetadataVersion, root_as_footer};
+use bytes::Bytes;
+use foreread_types::{SampleId, Sizes};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::DatasetErrorKind;
+use crate::batch_layout::{ColumnSet, batch, dictionary, place};
+use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
+
+/// What begins and ends an Arrow IPC file.
+pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
+/// The versions of the layout; values of [`VERSION_KEY`]. A catalog of files is still written as the first, so that older
+/// versions of foreread read it.
+pub(crate) const VERSION: &str = "1";
+pub(crate) const VERSION_PACKED: &str = "2";
+pub(crate) const VERSION_KEY: &str = "foreread.catalog";
+pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
+pub(crate) const FORMAT_KEY: &str = "foreread.format";
+pub(crate) const FINGERPRINT_KEY: &str = "foreread.fingerprint";
+/// What the user calls the place of the data, where somebody did.
+pub(crate) const NAME_KEY: &str = "foreread.name";
+/// What tells the listing from others; see [`listing`](crate::listing).
+pub(crate) const LISTING_KEY: &str = "foreread.listing";
+pub(crate) const CHECKSUM_KEY: &str = "foreread.checksum";
+pub(crate) const CHECKSUM_PREFIX: &str = "xxh3:";
+/// What stands in the checksum's place while it is computed.
+pub(crate) const CHECKSUM_BLANK: [u8; 32] = [b'0'; 32];
+
+/// How much is read at once of what lies between blocks.
+const CHUNK: u64 = 256 << 10;
+
+/// How many times as long as the room that it takes a file may be: more than file systems can compress.
+const MAX_COMPRESSION: u64 = 64;
+
+/// Shorter files are read whatever room they take. A file system may report the room of a file that was just written
+/// only seconds later (ZFS), and no more than this is read for nothing.
+const MAX_UNCHECKED: u64 = 1 << 30;
+
+/// Whether a file of `length` bytes that takes `blocks` of 512 is sparse. Some file systems do not report blocks.
+fn is_sparse(length: u64, blocks: u64) -> bool {
+    length >= MAX_UNCHECKED && blocks > 0 && length / MAX_COMPRESSION > blocks.saturating_mul(512)
+}
+
+/// Why a file is not a catalog that can be used, without its name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct CatalogFault {
+    pub(crate) kind: DatasetErrorKind,
+    pub(crate) why: String,
+}
+
+pub(crate) fn corrupt(why: impl Into<String>) -> CatalogFault {
+    CatalogFault { kind: DatasetErrorKind::Corrupt, why: why.into() }
+}
+
+impl CatalogFault {
+    pub(crate) fn io(error: &std::io::Error) -> Self {
+        Self { kind: DatasetErrorKind::Io, why: error.to_string() }
+    }
+}
+
+fn foreign(why: impl Into<String>) -> CatalogFault {
+    CatalogFault { kind: DatasetErrorKind::NotACatalog, why: why.into() }
+}
+
+/// A catalog: its columns, and where its texts are.
+#[derive(Debug)]
+pub(crate) struct CatalogFile {
+    source: CatalogBytes,
+    parts: DecodedCatalog,
+}
+
+/// What is held of a catalog, whatever its bytes are in.
+#[derive(Debug)]
+struct DecodedCatalog {
+    /// `foreread.*`, as they stand in the schema.
+    metadata: BTreeMap<String, String>,
+    tables: Dictionaries,
+    field_names: Vec<Arc<str>>,
+    batches: Vec<BatchColumns>,
+    rows_per_batch: u64,
+    rows: u64,
+    sizes: Sizes,
+    /// Where the checksum's digits are, and they.
+    digits: Range<u64>,
+    checksum: String,
+}
+
+/// One row: an object, or a part of one.
+pub(crate) struct CatalogRow<'a> {
+    pub(crate) object: ObjectPath<'a>,
+    /// The object's length, and which part of it the sample is, unless it is all of it.
+    pub(crate) part: Option<(u64, Range<u64>)>,
+    pub(crate) length: u64,
+    pub(crate) modified: Option<i64>,
+    pub(crate) etag: Option<Arc<str>>,
+}
+
+/// The path of an object.
+pub(crate) enum ObjectPath<'a> {
+    /// Of a file.
+    File(Arc<str>),
+    /// Of a shard, which many samples share.
+    IndexedShard(&'a Arc<str>),
+}
+
+impl Deref for ObjectPath<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::File(path) => path,
+            Self::IndexedShard(path) => path,
+        }
+    }
+}
+
+impl CatalogFile {
+    /// Takes in a catalog file, and checks every byte of it in one pass: what is decoded is what was checked.
+    pub(crate) fn open(file: File) -> Result<Self, CatalogFault> {
+        let metadata = file.metadata().map_err(|error| CatalogFault::io(&error))?;
+        let length = metadata.len();
+        if is_sparse(length, metadata.blocks()) {
+            return Err(corrupt("it is a sparse file, which takes less room than its length says"));
+        }
+        Self::of(CatalogBytes::File(file, length))
+    }
+
+    /// Takes in the bytes of a catalog file.
+    pub(crate) fn owned(bytes: Bytes) -> Result<Self, CatalogFault> {
+        Self::of(CatalogBytes::Memory(bytes))
+    }
+
+    fn of(source: CatalogBytes) -> Result<Self, CatalogFault> {
+        let parts = DecodedCatalog::of(&source)?;
+        Ok(Self { source, parts })
+    }
+
+    /// Whether rows are read from a file: a shard's name is one of many samples', and in memory.
+    pub(crate) fn reads_rows(&self) -> bool {
+        matches!(self.source, CatalogBytes::File(..)) && !self.is_packed()
+    }
+
+    /// All bytes, as they stand in a file; checked once more if they are read from there.
+    pub(crate) fn bytes(&self) -> Result<Bytes, CatalogFault> {
+        let bytes = match &self.source {
+            CatalogBytes::Memory(bytes) => return Ok(bytes.clone()),
+            CatalogBytes::File(..) => {
+                let mut bytes = Vec::new();
+                self.source.read(0..self.source.length(), &mut bytes)?;
+                bytes
+            }
+        };
+        let DecodedCatalog { digits, checksum, .. } = &self.parts;
+        let digits = digits.start as usize..digits.end as usize;
+        if bytes[digits.clone()] != *checksum.as_bytes() || self::checksum(&bytes, &digits) != *checksum {
+            let why = "the file was written to".to_owned();
+            return Err(CatalogFault { kind: DatasetErrorKind::Changed, why });
+        }
+        Ok(bytes.into())
+    }
+
+    /// How many bytes [`bytes`](Self::bytes) has.
+    pub(crate) fn length(&self) -> u64 {
+        self.source.length()
+    }
+
+    /// A value of the schema's metadata.
+    pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
+        self.parts.metadata.get(key).map(String::as_str)
+    }
+
+    pub(crate) fn labels(&self) -> &[Arc<str>] {
+        &self.parts.tables.labels
+    }
+
+    /// Whether rows are parts of objects.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.parts.batches.iter().any(|batch| batch.object.is_some())
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.parts.rows
+    }
+
+    /// The length of each sample.
+    pub(crate) fn sizes(&self) -> &Sizes {
+        &self.parts.sizes
+    }
+
+    fn find(&self, row: u64) -> Option<(&BatchColumns, usize)> {
+        let batch = self.parts.batches.get(usize::try_from(row / self.parts.rows_per_batch).ok()?)?;
+        let row = (row % self.parts.rows_per_batch) as usize;
+        (row < batch.rows).then_some((batch, row))
+    }
+
+    /// The row, its text checked for being text; `None` if there is none of that number.
+    pub(crate) fn row(&self, number: u64) -> Option<Result<CatalogRow<'_>, CatalogFault>> {
+        let (batch, row) = self.find(number)?;
+        let tables = &self.parts.tables;
+        Some((|| {
+            let missing = || corrupt("it has no path");
+            let length = self.parts.sizes.bytes(SampleId(number));
+            let modified = batch.modified.as_ref().and_then(|times| times.get(row));
+            let (object, part) = match (&batch.object, &batch.object_size, &batch.offset) {
+                (Some(object), Some(size), Some(offset)) => {
+                    let object = tables.objects.get(object.get(row) as usize).ok_or_else(missing)?;
+                    let start = offset.get(row);
+                    (ObjectPath::IndexedShard(object), Some((size.get(row), start..start + length)))
+                }
+                _ => {
+                    let path = batch.path.as_ref().map_or(Ok(None), |path| path.shared(&self.source, row))?;
+                    (ObjectPath::File(path.ok_or_else(missing)?), None)
+                }
+            };
+            let etag = match (&batch.etag, &batch.etag_number) {
+                (Some(tags), _) => tags.shared(&self.source, row)?,
+                (None, Some(numbers)) => {
+                    numbers.get(row).and_then(|number| tables.etags.get(number as usize)).cloned()
+                }
+                (None, None) => None,
+            };
+            Ok(CatalogRow { object, part, length, modified: modified.map(u64::cast_signed), etag })
+        })())
+    }
+
+    /// What a row's object calls the sample; `None` if there is no such row or it has no name.
+    pub(crate) fn key(&self, row: u64) -> Result<Option<Cow<'_, str>>, CatalogFault> {
+        let Some((batch, row)) = self.find(row) else { return Ok(None) };
+        batch.key.as_ref().map_or(Ok(None), |keys| keys.get(&self.source, row))
+    }
+
+    /// The CRC-32C of a row's bytes, where it has one.
+    pub(crate) fn crc32c(&self, row: u64) -> Option<u32> {
+        let (batch, row) = self.find(row)?;
+        batch.crc32c.as_ref()?.get(row).map(|sum| sum as u32)
+    }
+
+    /// The row's label, by its number.
+    pub(crate) fn label(&self, row: u64) -> Option<u32> {
+        let (batch, row) = self.find(row)?;
+        batch.label.as_ref()?.get(row).map(|label| label as u32)
+    }
+
+    /// The row's fields with their names; `None` if there is no such row or it has none.
+    pub(crate) fn fields(&self, row: u64) -> Option<impl Iterator<Item = (&str, Range<u64>)>> {
+        let (batch, row) = self.find(row)?;
+        Some(batch.fields.as_ref()?.of(row).filter_map(|field| {
+            let name = self.parts.field_names.get(field.name)?;
+            Some((&**name, field.offset..field.offset + field.length))
+        }))
+    }
+
+    /// How many rows before this one are of the same object.
+    pub(crate) fn number_in_object(&self, row: u64) -> u64 {
+        let object = |row: u64| {
+            let (batch, row) = self.find(row)?;
+            Some(batch.object.as_ref()?.get(row))
+        };
+        let this = object(row);
+        // Rows are sorted by object.
+        let (mut before, mut from) = (0, row);
+        while before < from {
+            let middle = before + (from - before) / 2;
+            match object(middle) < this {
+                true => before = middle + 1,
+                false => from = middle,
+            }
+        }
+        row - before
+    }
+}
+
+impl DecodedCatalog {
+    fn of(source: &CatalogBytes) -> Result<Self, CatalogFault> {
+        let (mut room, mut tail) = (Vec::new(), Vec::new());
+        let length = source.length();
+        if length < MAGIC.len() as u64 || source.read(0..MAGIC.len() as u64, &mut room)? != MAGIC {
+            return Err(foreign("it does not begin as an Arrow file does"));
+        }
+        let start = tail_start(source, &mut room)?;
+        let tail = source.read(start..length, &mut tail)?;
+        let digits = checksum_digits(tail)?;
+        let mut pass = ChecksumPass { source, hash: Xxh3::new(), at: 0, room };
+        let parts = Self::decode(&footer(tail)?, &mut pass, start);
+        pass.skip_to(start)?;
+        let mut hash = pass.hash;
+        hash.update(&tail[..digits.start]);
+        hash.update(&CHECKSUM_BLANK);
+        hash.update(&tail[digits.end..]);
+        let checksum = format!("{:032x}", hash.digest128());
+        // ResumeState what else may be wrong with it: that is a consequence.
+        if tail[digits.clone()] != *checksum.as_bytes() {
+            return Err(corrupt("its checksum does not match: the file was damaged or edited"));
+        }
+        let digits = start + digits.start as u64..start + digits.end as u64;
+        Ok(Self { digits, checksum, ..parts? })
+    }
+
+    /// Decodes all that lies before the footer, which begins at `end`.
+    fn decode(footer: &Footer<'_>, pass: &mut ChecksumPass<'_>, end: u64) -> Result<Self, CatalogFault> {
+        let schema = footer.schema().ok_or_else(|| corrupt("it has no schema"))?;
+        let metadata: BTreeMap<String, String> = (schema.custom_metadata().into_iter().flatten())
+            .filter_map(|pair| Some((pair.key()?.to_owned(), pair.value()?.to_owned())))
+            .collect();
+        let columns = ColumnSet::of(&schema)?;
+        let mut dictionaries = BTreeMap::new();
+        for block in footer.dictionaries().into_iter().flatten() {
+            let (id, texts) = dictionary(pass.block(block, end)?, block)?;
+            if dictionaries.insert(id, texts).is_some() {
+                return Err(corrupt("it has two dictionaries of one number"));
+            }
+        }
+        let mut table = |id: Option<i64>| id.and_then(|id| dictionaries.remove(&id)).unwrap_or_default();
+        let mut decoder = BatchDecoder::new(matches!(pass.source, CatalogBytes::Memory(_)));
+        decoder.tables = Dictionaries {
+            labels: table(columns.label),
+            objects: table(columns.object),
+            etags: table(columns.etags),
+        };
+        if !dictionaries.is_empty() {
+            return Err(corrupt("it has more dictionaries than columns for them"));
+        }
+        let mut batches: Vec<BatchColumns> = Vec::new();
+        for block in footer.recordBatches().into_iter().flatten() {
+            let bytes = pass.block(block, end)?;
+            let batch = batch(bytes, block, columns)?;
+            batches.push(decoder.batch(&batch, bytes, place(block)?.start)?);
+        }
+        let rows_per_batch = batches.first().map_or(1, |batch| batch.rows);
+        let (last, full) = batches.split_last().ok_or_else(|| corrupt("it has no samples"))?;
+        if full.iter().any(|batch| batch.rows != rows_per_batch) || last.rows > rows_per_batch {
+            return Err(corrupt("its batches are not of one length"));
+        }
+        Ok(Self {
+            metadata,
+            field_names: decoder.names.into_names(),
+            tables: decoder.tables,
+            batches,
+            rows_per_batch: rows_per_batch as u64,
+            rows: decoder.lengths.len() as u64,
+            sizes: Sizes::table(&decoder.lengths),
+            digits: 0..0,
+            checksum: String::new(),
+        })
+    }
+}
+
+/// One pass through a catalog, which computes the checksum on the way.
+struct ChecksumPass<'a> {
+    source: &'a CatalogBytes,
+    hash: Xxh3,
+    at: u64,
+    room: Vec<u8>,
+}
+
+impl ChecksumPass<'_> {
+    /// The bytes of a block, which must begin after the last one: then all blocks together are no longer than the file.
+    fn block(&mut self, block: &Block, end: u64) -> Result<&[u8], CatalogFault> {
+        let place = place(block)?;
+        if place.start < self.at || place.end > end {
+            return Err(corrupt("its batches overlap or lie outside the file"));
+        }
+        self.skip_to(place.start)?;
+        let bytes = self.source.read(place.clone(), &mut self.room)?;
+        self.hash.update(bytes);
+        self.at = place.end;
+        Ok(bytes)
+    }
+
+    fn skip_to(&mut self, place: u64) -> Result<(), CatalogFault> {
+        while self.at < place {
+            let next = place.min(self.at + CHUNK);
+            self.hash.update(self.source.read(self.at..next, &mut self.room)?);
+            self.at = next;
+        }
+        Ok(())
+    }
+}
+
+/// How long the footer's length and the magic at the end are.
+const FOOTER_END: u64 = 4 + MAGIC.len() as u64;
+
+/// Where the footer begins.
+fn tail_start(source: &CatalogBytes, room: &mut Vec<u8>) -> Result<u64, CatalogFault> {
+    let cut = || corrupt("it ends early");
+    let end = source.length().checked_sub(FOOTER_END).ok_or_else(cut)?;
+    let (length, magic) =
+        source.read(end..end + FOOTER_END, room)?.split_first_chunk::<4>().ok_or_else(cut)?;
+    if magic != MAGIC {
+        return Err(cut());
+    }
+    let length = u64::try_from(i32::from_le_bytes(*length)).ok().and_then(|length| end.checked_sub(length));
+    length.ok_or_else(|| corrupt("its footer is damaged"))
+}
+
+/// The footer, at the end of a file or of a part of it.
+fn footer(bytes: &[u8]) -> Result<Footer<'_>, CatalogFault> {
+    let cut = || corrupt("it ends early");
+    let (rest, magic) = bytes.split_last_chunk::<6>().ok_or_else(cut)?;
+    let (rest, length) = rest.split_last_chunk::<4>().ok_or_else(cut)?;
+    if magic != MAGIC {
+        return Err(cut());
+    }
+    let length =
+        usize::try_from(i32::from_le_bytes(*length)).map_err(|_| corrupt("its footer is damaged"))?;
+    let start = rest.len().checked_sub(length).ok_or_else(|| corrupt("its footer is damaged"))?;
+    let footer = root_as_footer(&rest[start..]).map_err(|_| corrupt("its footer is damaged"))?;
+    if footer.version() != MetadataVersion::V5 {
+        return Err(foreign("it is an Arrow file of another version"));
+    }
+    Ok(footer)
+}
+
+/// Where the digits of the checksum stand in a file, or in a part at its end. Files of other makers and versions are told apart on the way, because a
+/// newer version may have another idea of a checksum.
+pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault> {
+    let footer = footer(bytes)?;
+    let schema = footer.schema().and_then(|schema| schema.custom_metadata());
+    let version = schema.into_iter().flatten().find(|pair| pair.key() == Some(VERSION_KEY));
+    match version.and_then(|pair| pair.value()) {
+        Some(VERSION | VERSION_PACKED) => {}
+        Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
+            let why = format!(
+                "it is of version {other}, and this foreread reads versions {VERSION} and {VERSION_PACKED}"
+            );
+            return Err(CatalogFault { kind: DatasetErrorKind::Unsupported, why });
+        }
+        _ => return Err(foreign("it is an Arrow file of another kind")),
+    }
+    let mut pairs = footer.custom_metadata().into_iter().flatten();
+    let value = pairs.find(|pair| pair.key() == Some(CHECKSUM_KEY)).and_then(|pair| pair.value());
+    let digits =
+        value.and_then(|value| value.strip_prefix(CHECKSUM_PREFIX)).filter(|digits| digits.len() == 32);
+    let digits = digits.ok_or_else(|| corrupt("its checksum is missing"))?;
+    // They are borrowed from the footer and so from `bytes`: their place is their distance from its beginning.
+    let start = digits.as_ptr().addr() - bytes.as_ptr().addr();
+    Ok(start..start + 32)
+}
+
+/// The checksum's 32 digits over bytes in memory.
+pub(crate) fn checksum(bytes: &[u8], digits: &Range<usize>) -> String {
+    let mut hash = Xxh3::new();
+    hash.update(&bytes[..digits.start]);
+    hash.update(&CHECKSUM_BLANK);
+    hash.update(&bytes[digits.end..]);
+    format!("{:032x}", hash.digest128())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ZFS reports a block for each file that was just written.
+    #[test]
+    // semantics: SAMPLE-21
+    fn catalog_that_was_just_written_is_not_sparse() {
+        assert!(!is_sparse(100 << 20, 1));
+        assert!(!is_sparse(1 << 40, 0));
+        assert!(!is_sparse(1 << 40, 1 << 30));
+        assert!(is_sparse(1 << 30, 1));
+        assert!(is_sparse(1 << 42, 16));
+    }
+}

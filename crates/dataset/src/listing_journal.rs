@@ -1,0 +1,221 @@
+//! An interrupted listing, kept in a file until it is complete.
+//!
+//! An origin that lists in the order of paths can resume after the last one. So each object is a line of JSON, and from time
+//! to time a line marks the progress. Lines after the last mark do not count. Lines have checksums, and one process at a
+//! time writes the file ([`journal`](crate::journal)). The first line names the place and the choice of objects; for any
+//! other the file starts anew. The price is a hundred bytes an object on disk while the listing runs. An origin without
+//! that order gains nothing: the file is removed when the order is broken.
+
+use std::path::Path;
+use std::time::Duration;
+
+use foreread_tier::{Object, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::journal::{self, Journal, RecordUse};
+use crate::{DatasetError, IndexOptions};
+
+/// How many objects lie between two lines that say how far the listing has come.
+const OBJECTS_PER_MARK: u64 = 1_000;
+
+/// The age above which an interrupted listing is not resumed: objects have changed since.
+const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// The first bytes of such a file, which distinguish it from any other.
+const BEGINNING: &[u8] = b"{\"unfinished_listing\":";
+
+/// What a file is for: its first line.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ListingHead {
+    unfinished_listing: u32,
+    base_url: String,
+    include: Vec<String>,
+    exclude: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum ListingRecord {
+    /// One that is wanted: path, length, time or tag.
+    #[serde(rename = "o")]
+    Object(String, u64, Option<i64>, Option<String>),
+    /// All up to this path has been listed.
+    #[serde(rename = "upto")]
+    UpTo(String),
+}
+
+/// The file of a running listing.
+#[derive(Debug)]
+pub(crate) struct ListingJournal {
+    journal: Journal,
+    last: String,
+    since: u64,
+}
+
+impl ListingJournal {
+    /// Opens or begins the file of this listing: with its objects, and the path after which the listing resumes. `None`
+    /// where no file can be had: then the listing is not kept.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another process writes it.
+    pub(crate) fn open(
+        path: &Path,
+        base_url: &str,
+        options: &IndexOptions,
+    ) -> Result<Option<(Self, Vec<Object>)>, DatasetError> {
+        let head = ListingHead {
+            unfinished_listing: 2,
+            base_url: base_url.to_owned(),
+            include: options.include.clone(),
+            exclude: options.exclude.clone(),
+        };
+        let (mut last, mut found, mut pending) = (String::new(), Vec::new(), Vec::new());
+        let journal =
+            Journal::open(path, BEGINNING, &head, MAX_AGE, |text| match serde_json::from_str(text) {
+                Ok(ListingRecord::Object(path, size, modified, tag)) => {
+                    let version =
+                        modified.map(Version::Modified).or_else(|| tag.map(|tag| Version::ETag(tag.into())));
+                    pending.push(Object { path: path.into(), size, version });
+                    RecordUse::Pending
+                }
+                Ok(ListingRecord::UpTo(path)) => {
+                    found.append(&mut pending);
+                    last = path;
+                    RecordUse::Counts
+                }
+                Err(_) => RecordUse::Refused,
+            })?;
+        Ok(journal.map(|journal| (Self { journal, last, since: 0 }, found)))
+    }
+
+    /// The path after which the listing resumes.
+    pub(crate) fn after(&self) -> Option<&str> {
+        (!self.last.is_empty()).then_some(self.last.as_str())
+    }
+
+    /// Notes the next object that was listed, wanted or not; gives the file up, and returns `None`, where it came out of
+    /// order or cannot be written.
+    pub(crate) fn note(mut self, object: &Object, wanted: bool) -> Option<Self> {
+        if *object.path <= *self.last || self.write(object, wanted).is_err() {
+            self.journal.remove();
+            return None;
+        }
+        Some(self)
+    }
+
+    fn write(&mut self, object: &Object, wanted: bool) -> std::io::Result<()> {
+        if wanted {
+            let (modified, tag) = match &object.version {
+                Some(version @ (Version::Modified(_) | Version::Written { .. })) => {
+                    (version.modified(), None)
+                }
+                Some(Version::ETag(tag)) => (None, Some(tag.to_string())),
+                _ => (None, None),
+            };
+            self.journal.write(&ListingRecord::Object(
+                object.path.to_string(),
+                object.size,
+                modified,
+                tag,
+            ))?;
+        }
+        self.last.clear();
+        self.last.push_str(&object.path);
+        self.since += 1;
+        if self.since == OBJECTS_PER_MARK { self.mark() } else { Ok(()) }
+    }
+
+    /// Writes down how far the listing has come, if that can be done.
+    pub(crate) fn keep(&mut self) {
+        if let Err(error) = self.mark() {
+            let path = self.journal.path().display();
+            tracing::debug!(%error, %path, "an unfinished listing cannot be kept");
+        }
+    }
+
+    fn mark(&mut self) -> std::io::Result<()> {
+        if !self.last.is_empty() {
+            self.since = 0;
+            self.journal.write(&ListingRecord::UpTo(self.last.clone()))?;
+        }
+        self.journal.flush()
+    }
+}
+
+/// Removes the file of [`IndexOptions::partial`], and that of its shards, when a catalog with their content has
+/// been saved. Anything else that lies there is left alone, and what another process writes.
+pub fn forget_listing(path: &Path) {
+    forget(path);
+    crate::shard_journal::forget(&crate::shard_journal::beside(path));
+}
+
+/// Removes the file of a listing that cannot be resumed.
+pub(crate) fn forget(path: &Path) {
+    journal::forget(path, BEGINNING);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn object(path: &str) -> Object {
+        Object { path: path.into(), size: 7, version: Some(Version::ETag("\"t\"".into())) }
+    }
+
+    fn open(path: &Path, options: &IndexOptions) -> (ListingJournal, Vec<Object>) {
+        ListingJournal::open(path, "s3://b", options).unwrap().unwrap()
+    }
+
+    #[test]
+    // semantics: SAMPLE-14
+    fn listing_resumes_after_its_last_mark() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, options) = (directory.path().join("x.partial"), IndexOptions::default());
+        let (mut partial, found) = open(&path, &options);
+        assert!(found.is_empty() && partial.after().is_none());
+        for (name, wanted) in [("a", true), ("b", false), ("c\n\"", true)] {
+            partial = partial.note(&object(name), wanted).unwrap();
+        }
+        partial.keep();
+        // What comes behind the mark is torn.
+        partial = partial.note(&object("d"), true).unwrap();
+        drop(partial);
+        let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"01234567 {\"o\":[\"e").unwrap();
+        for _ in 0..2 {
+            let (partial, found) = open(&path, &options);
+            assert_eq!(found, [object("a"), object("c\n\"")]);
+            assert_eq!(partial.after(), Some("c\n\""));
+            let partial = partial.note(&object("d"), true).unwrap();
+            drop(partial);
+        }
+    }
+
+    #[test]
+    fn journal_of_another_listing_starts_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.partial");
+        let (partial, _) = open(&path, &IndexOptions::default());
+        let mut partial = partial.note(&object("a"), true).unwrap();
+        partial.keep();
+        drop(partial);
+        let (partial, found) = open(&path, &IndexOptions::default().including("*.jpg"));
+        assert!(found.is_empty() && partial.after().is_none());
+        drop(partial);
+        // What is no such file is not touched.
+        std::fs::write(&path, b"precious").unwrap();
+        assert!(ListingJournal::open(&path, "s3://b", &IndexOptions::default()).unwrap().is_none());
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn listing_journal_is_removed_when_out_of_order() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.partial");
+        let (partial, _) = open(&path, &IndexOptions::default());
+        let partial = partial.note(&object("b"), true).unwrap();
+        assert!(partial.note(&object("a"), true).is_none());
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,291 @@
+//! Shards that have been indexed, kept in a file until all have been.
+//!
+//! Reading the headers of a thousand shards takes minutes, and the result is valid while the shard is unchanged. So each
+//! indexed shard is a line of JSON, which the next run uses if path, length and version still match. A shard without a
+//! version is not kept: another one of its length would look the same. The first line names the place and the format; for
+//! others the file starts anew. Lines have checksums, and one process at a time writes the file
+//! ([`journal`](crate::journal)). The price is some fifty bytes a sample on disk while indexing runs, and a shard's line in
+//! memory.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use foreread_tier::{Change, Object, Version};
+use serde::ser::{SerializeSeq, Serializer};
+use serde::{Deserialize, Serialize};
+
+use crate::journal::{self, Journal, RecordUse};
+use crate::packed::{IndexedShard, SampleRows};
+use crate::{DatasetError, Format};
+
+/// The first bytes of such a file, which distinguish it from any other.
+const BEGINNING: &[u8] = b"{\"unfinished_shards\":";
+
+/// What a file is for: its first line.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ShardsHead {
+    unfinished_shards: u32,
+    base_url: String,
+    format: String,
+}
+
+/// A sample: name, offset, length, checksum, and its fields with offset in it and length.
+type Sample<'a> = (Option<&'a str>, u64, u64, Option<u32>, Option<Vec<(&'a str, u64, u64)>>);
+type OwnedSample = (Option<String>, u64, u64, Option<u32>, Option<Vec<(String, u64, u64)>>);
+
+/// A shard as it is written.
+#[derive(Serialize)]
+struct WrittenShard<'a> {
+    path: &'a str,
+    size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    modified: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etag: Option<&'a str>,
+    skipped: u64,
+    /// Which columns the format has: names, checksums, fields.
+    columns: [bool; 3],
+    #[serde(serialize_with = "samples")]
+    samples: &'a SampleRows,
+}
+
+/// The same as it is read.
+#[derive(Deserialize)]
+struct StoredShard {
+    path: String,
+    size: u64,
+    modified: Option<i64>,
+    changed: Option<u64>,
+    etag: Option<String>,
+    skipped: u64,
+    columns: [bool; 3],
+    samples: Vec<OwnedSample>,
+}
+
+fn samples<S: Serializer>(rows: &&SampleRows, out: S) -> Result<S::Ok, S::Error> {
+    let mut list = out.serialize_seq(Some(rows.len()))?;
+    for row in 0..rows.len() {
+        let (offset, length) = rows.extent(row);
+        let fields = rows.fields(row).map(|fields| fields.map(|field| rows.field(field)).collect());
+        let sample: Sample<'_> = (rows.key(row), offset, length, rows.crc32c(row), fields);
+        list.serialize_element(&sample)?;
+    }
+    list.end()
+}
+
+impl StoredShard {
+    /// The shard, if the record is valid.
+    fn shard(self) -> Option<IndexedShard> {
+        let Self { path, size, modified, changed, etag, skipped, columns: [keys, sums, fields], samples } =
+            self;
+        let version = match (modified, changed, etag) {
+            (Some(modified), Some(changed), _) => {
+                Version::Written { modified, changed: Change::Kept(changed) }
+            }
+            (Some(modified), None, _) => Version::Modified(modified),
+            (None, _, Some(tag)) => Version::ETag(tag.into()),
+            (None, _, None) => return None,
+        };
+        let mut rows = SampleRows::new(keys, sums, fields);
+        for (key, offset, length, crc32c, of_sample) in samples {
+            let end = offset.checked_add(length).filter(|&end| end <= size)?;
+            if key.is_some() != keys || crc32c.is_some() != sums || of_sample.is_some() != fields {
+                return None;
+            }
+            let of_sample = of_sample.unwrap_or_default();
+            rows.push(key.as_deref().unwrap_or_default(), offset, length, crc32c.unwrap_or_default());
+            for (name, from, length) in of_sample {
+                let start = offset.checked_add(from)?;
+                start.checked_add(length).filter(|&field| field <= end)?;
+                rows.push_field(&name, start, length);
+            }
+            if rows.extents().last() != Some(&(offset, end - offset)) {
+                return None;
+            }
+        }
+        Some(IndexedShard {
+            object: Object { path: path.into(), size, version: Some(version) },
+            rows,
+            skipped,
+        })
+    }
+}
+
+/// The file of a running index of shards.
+#[derive(Debug)]
+pub(crate) struct ShardJournal {
+    /// None once it could not be written.
+    journal: Mutex<Option<Journal>>,
+}
+
+impl ShardJournal {
+    /// Opens or begins the file of this index: with the shards that it has. None where no file can be had: then nothing is
+    /// kept.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another process writes it.
+    pub(crate) fn open(
+        path: &Path,
+        base_url: &str,
+        format: Format,
+    ) -> Result<Option<(Self, KnownShards)>, DatasetError> {
+        let head = ShardsHead {
+            unfinished_shards: 2,
+            base_url: base_url.to_owned(),
+            format: format.name().to_owned(),
+        };
+        let mut kept = KnownShards::default();
+        let journal = Journal::open(path, BEGINNING, &head, Duration::MAX, |text| {
+            let Some(shard) = serde_json::from_str::<StoredShard>(text).ok().and_then(StoredShard::shard)
+            else {
+                return RecordUse::Refused;
+            };
+            kept.0.insert(Arc::clone(&shard.object.path), shard);
+            RecordUse::Counts
+        })?;
+        Ok(journal.map(|journal| (Self { journal: Mutex::new(Some(journal)) }, kept)))
+    }
+
+    /// Writes down a shard that is done.
+    pub(crate) fn note(&self, shard: &IndexedShard) {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = &mut *journal else { return };
+        if let Err(error) = write(open, shard) {
+            tracing::debug!(%error, path = %open.path().display(), "shards cannot be kept any longer");
+            *journal = None;
+        }
+    }
+}
+
+fn write(journal: &mut Journal, shard: &IndexedShard) -> std::io::Result<()> {
+    let Object { path, size, version } = &shard.object;
+    let (modified, changed, etag) = match version {
+        Some(Version::Modified(time)) => (Some(*time), None, None),
+        // Where nothing proves that it is the same, it is looked into again.
+        Some(Version::Written { modified, changed: Change::Kept(changed) }) => {
+            (Some(*modified), Some(*changed), None)
+        }
+        Some(Version::ETag(tag)) => (None, None, Some(&**tag)),
+        _ => return Ok(()),
+    };
+    let (skipped, samples, columns) = (shard.skipped, &shard.rows, shard.rows.columns());
+    journal.write(&WrittenShard { path, size: *size, modified, changed, etag, skipped, columns, samples })?;
+    journal.flush()
+}
+
+/// Shards that an earlier index, which was broken off, had come to the end of.
+#[derive(Debug, Default)]
+pub(crate) struct KnownShards(HashMap<Arc<str>, IndexedShard>);
+
+impl KnownShards {
+    /// What was found in this object, if that was in the same state.
+    pub(crate) fn take(&mut self, object: &Object) -> Option<IndexedShard> {
+        self.0.remove(&object.path).filter(|shard| shard.object == *object)
+    }
+}
+
+/// Where the shards are kept that belong to a listing kept at `listing`.
+pub(crate) fn beside(listing: &Path) -> PathBuf {
+    let mut name = listing.as_os_str().to_owned();
+    name.push("-shards");
+    name.into()
+}
+
+/// Removes such a file; anything else is left alone.
+pub(crate) fn forget(path: &Path) {
+    journal::forget(path, BEGINNING);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(path: &str, tag: &str) -> Object {
+        Object { path: path.into(), size: 5000, version: Some(Version::ETag(tag.into())) }
+    }
+
+    /// A shard of each format, and one without samples.
+    fn shards() -> Vec<IndexedShard> {
+        let mut tar = SampleRows::new(true, false, true);
+        for (key, start) in [("a\n\"b", 512), ("c", 2048)] {
+            tar.push(key, start, 0, 0);
+            tar.push_field("jpg", start, 7);
+            tar.push_field("cls", start + 1024, 0);
+        }
+        let mut records = SampleRows::new(false, true, false);
+        records.push("", 12, 100, 0xffff_ffff);
+        records.push("", 128, 0, 0);
+        let mut zip = SampleRows::new(true, true, false);
+        zip.push("x/y", 40, 4960, 7);
+        [tar, records, zip, SampleRows::new(true, false, true)]
+            .into_iter()
+            .zip(0..)
+            .map(|(rows, number)| IndexedShard {
+                object: object(&format!("{number}.x"), "\"t\""),
+                rows,
+                skipped: number,
+            })
+            .collect()
+    }
+
+    fn open(path: &Path, format: Format) -> (ShardJournal, KnownShards) {
+        ShardJournal::open(path, "s3://b", format).unwrap().unwrap()
+    }
+
+    #[test]
+    // semantics: SAMPLE-16
+    fn whole_journal_records_are_resumed_and_torn_ones_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.partial-shards");
+        let (partial, kept) = open(&path, Format::Tar);
+        assert!(kept.0.is_empty());
+        shards().iter().for_each(|shard| partial.note(shard));
+        // Nothing tells it from another of its length.
+        let nameless =
+            IndexedShard { object: Object { version: None, ..object("n", "") }, ..shards().remove(0) };
+        partial.note(&nameless);
+        drop(partial);
+        let whole = std::fs::read(&path).unwrap();
+        for torn in 0..60 {
+            std::fs::write(&path, &whole[..whole.len() - torn]).unwrap();
+            let (partial, mut kept) = open(&path, Format::Tar);
+            for (shard, number) in shards().into_iter().zip(0..) {
+                let taken = kept.take(&shard.object).map(|taken| format!("{taken:?}"));
+                let expected = (torn == 0 || number < 3).then(|| format!("{shard:?}"));
+                assert_eq!(taken, expected);
+            }
+            if torn > 0 {
+                partial.note(&shards()[3]);
+            }
+            drop(partial);
+            assert_eq!(open(&path, Format::Tar).1.0.len(), 4);
+        }
+    }
+
+    #[test]
+    // semantics: SAMPLE-16
+    fn changed_or_damaged_shard_records_are_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.partial-shards");
+        let write = || shards().iter().for_each(|shard| open(&path, Format::Tar).0.note(shard));
+        write();
+        let (_, mut kept) = open(&path, Format::Tar);
+        assert!(kept.take(&object("0.x", "\"other\"")).is_none());
+        assert!(kept.take(&object("1.x", "\"t\"")).is_some());
+        assert!(open(&path, Format::Zip).1.0.is_empty());
+        write();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let damaged = text.replacen("2048", "2049", 1);
+        assert_ne!(damaged, text);
+        std::fs::write(&path, damaged).unwrap();
+        assert!(open(&path, Format::Tar).1.0.is_empty(), "the first shard is damaged");
+        std::fs::write(&path, b"precious").unwrap();
+        assert!(ShardJournal::open(&path, "s3://b", Format::Tar).unwrap().is_none());
+        forget(&path);
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+}

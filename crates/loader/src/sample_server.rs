@@ -1,0 +1,242 @@
+//! Serves other ranks from the caches, from reads in flight, or by reading owned samples.
+//!
+//! A cached sample is answered at once, without a copy. An owned sample that is missing is read
+//! from the origin now. The requesting rank is ahead of its trainer, so the read is ahead of the
+//! first use anywhere. Reads for other ranks have their own budget ([`SampleServer::new`]). They
+//! wait only for the origin, the cache and the network, never for another rank's reads or the
+//! trainer. So two ranks cannot deadlock.
+//!
+//! A sample stays in that budget until it was sent, unless a memory tier holds and counts the same
+//! bytes. One rank gets at limit a quarter, so that a rank which stops receiving does not delay the
+//! others.
+//!
+//! A read continues when its requester has left, because the sample is owned here and will be
+//! requested again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use bytes::Bytes;
+use foreread_tier::{
+    Asked, CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Serve, Served, Serving, TierError,
+};
+use foreread_types::{Rank, SampleKey, Tick};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::dataset::Dataset;
+use crate::locate::location_by_key;
+use crate::read_results::read_alone;
+use crate::single_flight::{FlightResult, SingleFlight, Start, joined_result};
+
+/// Budgets are counted in KiB, because a semaphore counts in 32 bits.
+const KIB: u64 = 1024;
+
+/// Concurrent cache reads for one batch of requests.
+const MAX_CACHE_READS: usize = 64;
+
+/// Serves the samples of this rank.
+#[derive(Debug)]
+pub(crate) struct SampleServer {
+    flights: Arc<SingleFlight>,
+    runtime: Handle,
+    total: Arc<Semaphore>,
+    /// The part of `total` for one rank, in KiB.
+    share: u32,
+    /// The remaining share of each rank.
+    shares: Mutex<HashMap<Rank, Arc<Semaphore>>>,
+}
+
+/// One rank gets this fraction of the budget.
+const PEER_SHARE: u32 = 4;
+
+/// Permits of a rank's share and of the whole budget.
+type BudgetPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+/// The budget for reads on behalf of one rank.
+#[derive(Clone, Debug)]
+struct PeerBudget {
+    own: Arc<Semaphore>,
+    all: Arc<Semaphore>,
+    share: u32,
+}
+
+impl PeerBudget {
+    /// Waits for permits, of the rank's share first, so that a rank without a share takes nothing
+    /// from the others. The semaphores are never closed.
+    async fn take(&self, kib: u32) -> Option<BudgetPermits> {
+        let own = Arc::clone(&self.own).acquire_many_owned(kib).await.ok()?;
+        Some((own, Arc::clone(&self.all).acquire_many_owned(kib).await.ok()?))
+    }
+}
+
+impl SampleServer {
+    /// `budget` counts bytes that are being read for other ranks, or were read and not yet sent.
+    pub(crate) fn new(flights: Arc<SingleFlight>, runtime: Handle, budget: u64) -> Self {
+        let limit = u32::try_from(budget.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, 1 << 28);
+        let (total, share) = (Arc::new(Semaphore::new(limit as usize)), limit.div_ceil(PEER_SHARE));
+        Self { flights, runtime, total, share, shares: Mutex::default() }
+    }
+
+    fn budget_of(&self, from: Rank) -> PeerBudget {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = shares.entry(from).or_insert_with(|| Arc::new(Semaphore::new(self.share as usize)));
+        PeerBudget { own: Arc::clone(own), all: Arc::clone(&self.total), share: self.share }
+    }
+
+    /// Reads missing owned samples in the order of need, as the budget allows. A read starts only
+    /// with its permits, or this rank's own trainer would wait for them. Reads that have not
+    /// started end with the requester.
+    fn read(&self, budget: PeerBudget, mut wanted: Vec<Asked>) -> UnboundedReceiver<Served> {
+        wanted.sort_by_key(|asked| asked.due);
+        let flights = Arc::clone(&self.flights);
+        let (answers, receiver) = unbounded_channel();
+        self.runtime.spawn(async move {
+            let mut reads = FuturesUnordered::new();
+            for Asked { tag, key, due } in wanted {
+                let mut waiting = std::pin::pin!(budget.take(kib(flights.bytes(key), budget.share)));
+                let permit = loop {
+                    // Reads in flight free permits only if they are polled.
+                    tokio::select! {
+                        permit = &mut waiting => break permit,
+                        Some(()) = reads.next() => {}
+                    }
+                };
+                if answers.is_closed() {
+                    break;
+                }
+                let (flights, answers) = (Arc::clone(&flights), answers.clone());
+                reads.push(async move {
+                    let received = read_one(&flights, key, due).await;
+                    let answer = match flights.cache_of(key).map(|cache| cache.lookup(key)) {
+                        // The cache counts it.
+                        Some(Lookup::Ready(sample)) if received.is_ok() => Served::Kept { tag, sample },
+                        _ => done(tag, received.map(|bytes| with_permit(bytes, permit))),
+                    };
+                    // A closed receiver has left. The sample is cached all the same.
+                    let _ = answers.send(answer);
+                });
+            }
+            while reads.next().await.is_some() {}
+        });
+        receiver
+    }
+
+    fn find(&self, key: SampleKey) -> Availability {
+        let Some((_, bytes)) = Dataset::find(&self.flights.datasets, key) else {
+            return Availability::Absent;
+        };
+        let level = self.flights.plan.level(key).map(|level| usize::from(level.0));
+        let Some(cache) = level.and_then(|level| self.flights.caches.get(level)) else {
+            return Availability::Absent;
+        };
+        match cache.lookup(key) {
+            Lookup::Ready(sample) => Availability::Ready(sample),
+            Lookup::Stored => Availability::Stored(Arc::clone(cache), bytes),
+            Lookup::Absent if self.flights.plan.owned(key).is_none() => Availability::Absent,
+            Lookup::Absent => Availability::Owned,
+        }
+    }
+}
+
+/// Reads an owned sample from the origin, or joins its flight.
+async fn read_one(flights: &Arc<SingleFlight>, key: SampleKey, due: Tick) -> FlightResult {
+    match flights.begin(key) {
+        Start::Ready(bytes) => Ok(bytes),
+        Start::Join(result) => joined_result(result.await),
+        Start::Lead(guard) => {
+            let (of, _) = Dataset::find(&flights.datasets, key).ok_or_else(|| absent(key))?;
+            guard.complete(of.read(key, due).await)
+        }
+    }
+}
+
+/// Where a requested sample is.
+enum Availability {
+    Ready(Sample),
+    /// In a cache that has to be read, with its length.
+    Stored(Arc<dyn CacheTier>, u64),
+    /// Owned by this rank and not cached yet.
+    Owned,
+    Absent,
+}
+
+/// The permits for a sample of `bytes` bytes, at limit `limit`.
+fn kib(bytes: u64, limit: u32) -> u32 {
+    u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, limit)
+}
+
+/// The same bytes, which hold `permit` until they are dropped.
+fn with_permit(bytes: Bytes, permit: impl Send + 'static) -> Bytes {
+    struct PermitBytes<P>(Bytes, P);
+    impl<P> AsRef<[u8]> for PermitBytes<P> {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    Bytes::from_owner(PermitBytes(bytes, permit))
+}
+
+fn done(tag: u32, result: FlightResult) -> Served {
+    Served::Done { tag, result }
+}
+
+fn absent(key: SampleKey) -> TierError {
+    TierError::new(ErrorKind::Absent, "engine").with_object(key.to_string())
+}
+
+impl Serve for SampleServer {
+    fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving {
+        tracing::trace!(%from, samples = asked.len(), "samples requested");
+        let (mut ready, mut wanted, mut cached) = (Vec::with_capacity(asked.len()), Vec::new(), Vec::new());
+        for asked in asked {
+            let Asked { tag, key, .. } = asked;
+            match self.find(key) {
+                Availability::Ready(sample) => ready.push(Served::Kept { tag, sample }),
+                Availability::Absent => ready.push(done(tag, Err(absent(key)))),
+                Availability::Stored(cache, bytes) => cached.push((asked, cache, bytes)),
+                Availability::Owned => {
+                    ready.push(Served::Reading { tag });
+                    wanted.push(asked);
+                }
+            }
+        }
+        let ready = futures::stream::iter(ready);
+        if wanted.is_empty() && cached.is_empty() {
+            return ready.boxed();
+        }
+        let budget = self.budget_of(from);
+        let cache_budget = budget.clone();
+        let fetched = futures::stream::iter(cached)
+            .map(move |(Asked { tag, key, due }, cache, bytes)| {
+                let budget = cache_budget.clone();
+                async move {
+                    let permit = budget.take(kib(bytes, budget.share)).await;
+                    let received = fetch(&*cache, key, bytes, due).await;
+                    done(tag, received.map(|bytes| with_permit(bytes, permit)))
+                }
+            })
+            .buffer_unordered(MAX_CACHE_READS);
+        let mut reads = (!wanted.is_empty()).then(|| self.read(budget, wanted));
+        let reads = futures::stream::poll_fn(move |context| match &mut reads {
+            Some(reads) => reads.poll_recv(context),
+            None => Poll::Ready(None),
+        });
+        ready.chain(futures::stream::select(reads, fetched)).boxed()
+    }
+}
+
+/// Reads a sample from a cache, and removes it there if the cache has lost it. The requester then
+/// reads it from the origin.
+pub(crate) async fn fetch(cache: &dyn CacheTier, key: SampleKey, bytes: u64, due: Tick) -> FlightResult {
+    let (object, span) = location_by_key(bytes);
+    let received = read_alone(cache, ReadRequest::new(key, object, span, due)).await;
+    if received.as_ref().is_err_and(|error| error.kind().is_loss()) {
+        cache.remove(vec![key]).await;
+    }
+    received
+}

@@ -1,0 +1,156 @@
+//! Plans, calibrations and simulations, passed to Python as JSON and text (`_outlook.py`).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use foreread::Registry;
+use foreread_estimate::{CalibrateOptions, PlanReport};
+use foreread_simulator::{Comparison, Policy, Scenario};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::{self, ExceptionClass};
+use crate::settings::{self, PythonSettings};
+use crate::{allocator, interrupt, json, loader, logs, process_local};
+
+/// The plan of this rank alone, as JSON and text.
+#[pyfunction]
+#[pyo3(signature = (target, **settings))]
+pub(crate) fn plan_of(
+    py: Python<'_>,
+    target: &Bound<'_, PyAny>,
+    settings: Option<&Bound<'_, PyDict>>,
+) -> PyResult<(String, String)> {
+    allocator::set_up();
+    process_local::count_forks();
+    logs::set_up(py)?;
+    let mut settings = PythonSettings::of("plan", settings)?;
+    settings.together = false;
+    let builder = loader::builder(target, settings)?;
+    let planned = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
+        let ready = builder.prepare()?;
+        PlanReport::of(ready.prepared(), ready.prepared().blocks())
+    })?;
+    let outlook = planned.map_err(|error| errors::raised(&error))?;
+    Ok((text(&outlook)?, outlook.to_string()))
+}
+
+/// Measures a dataset's storage and directories for a disk tier, and returns the results.
+///
+/// With `output` they are also written to a file for `calibration=`.
+#[pyfunction]
+#[pyo3(signature = (target = None, *, disks = None, seconds = 30.0, output = None))]
+pub(crate) fn calibrate<'py>(
+    py: Python<'py>,
+    target: Option<&Bound<'py, PyAny>>,
+    disks: Option<Vec<PathBuf>>,
+    seconds: f64,
+    output: Option<PathBuf>,
+) -> PyResult<Bound<'py, PyAny>> {
+    allocator::set_up();
+    process_local::count_forks();
+    logs::set_up(py)?;
+    let mut wanted = CalibrateOptions::default();
+    wanted.target = target.map(|target| settings::path("target", target)).transpose()?;
+    wanted.disks = disks.unwrap_or_default();
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time >= Duration::from_secs(1));
+    wanted.time = time.ok_or_else(|| ExceptionClass::Config.with("seconds: must be at least 1"))?;
+    if wanted.target.is_none() && wanted.disks.is_empty() {
+        return Err(ExceptionClass::Config.with("nothing to measure: expected a target, disks, or both"));
+    }
+    let measured = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
+        let measured = foreread_estimate::calibrate(wanted, Registry::with_defaults(), |_| ())?;
+        output.map_or(Ok(()), |path| foreread_settings::calibration::write(&measured, &path))?;
+        Ok(measured)
+    })?;
+    json::python(py, &measured.map_err(|error: foreread::Error| errors::raised(&error))?)
+}
+
+fn text(value: &impl serde::Serialize) -> PyResult<String> {
+    serde_json::to_string(value)
+        .map_err(|error| ExceptionClass::Error.with(format!("cannot serialize the result: {error}")))
+}
+
+/// A comparison of policies, held by Python's Simulation.
+#[pyclass(frozen, module = "foreread")]
+#[derive(Debug)]
+pub struct Compared(Comparison);
+
+#[pymethods]
+impl Compared {
+    /// The results as JSON.
+    fn json(&self) -> PyResult<String> {
+        text(&self.0.report())
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    /// A bar chart with one bar per policy, as SVG.
+    fn bars(&self) -> PyResult<String> {
+        self.0.bars().map_err(|error| ExceptionClass::Error.with(error.to_string()))
+    }
+
+    /// Seconds against cache size, as SVG; None for a scenario without a cache. Simulates each policy ten
+    /// more times.
+    fn against_cache(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let compared = self.0.clone();
+        let swept =
+            interrupt::run_interruptible(py, Duration::ZERO, move |_| compared.sweep(&mut |_, _| ()))?;
+        let swept = swept.map_err(|error| ExceptionClass::Config.with(error.to_string()))?;
+        let Some((bound, sweeps)) = swept else { return Ok(None) };
+        self.0
+            .against_cache(bound, &sweeps)
+            .map(Some)
+            .map_err(|error| ExceptionClass::Error.with(error.to_string()))
+    }
+}
+
+/// Simulates policies on a scenario, given as a file's path or as text.
+#[pyfunction]
+#[pyo3(signature = (scenario, *, policies = None, seeds = 1))]
+pub(crate) fn compare(
+    py: Python<'_>,
+    scenario: PathBuf,
+    policies: Option<Vec<String>>,
+    seeds: u64,
+) -> PyResult<Compared> {
+    let scenario = read(&scenario)?;
+    let policies = match policies {
+        None => Policy::ALL.to_vec(),
+        Some(names) => {
+            let parsed: Result<Vec<Policy>, _> = names.iter().map(|name| name.parse::<Policy>()).collect();
+            parsed.map_err(|error| ExceptionClass::Config.with(format!("policies: {error}")))?
+        }
+    };
+    if policies.is_empty() || !(1..=Comparison::MOST_SEEDS).contains(&seeds) {
+        let most = Comparison::MOST_SEEDS;
+        return Err(
+            ExceptionClass::Config.with(format!("expected at least one policy, and from 1 to {most} seeds"))
+        );
+    }
+    let compared = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
+        Comparison::run(scenario, &policies, seeds, &mut |_, _| ())
+    })?;
+    compared.map(Compared).map_err(|error| ExceptionClass::Config.with(error.to_string()))
+}
+
+/// Reads a scenario. Text with line breaks is the scenario, other text is a file's path.
+fn read(scenario: &Path) -> PyResult<Scenario> {
+    let given = scenario.to_string_lossy();
+    let (name, text) = if given.contains('\n') {
+        ("the scenario".to_owned(), given.into_owned())
+    } else {
+        let read = foreread::read_text(scenario).map_err(|error| {
+            let class = if error.kind() == std::io::ErrorKind::NotFound {
+                ExceptionClass::NotFound
+            } else {
+                ExceptionClass::Config
+            };
+            class.with(format!("cannot read {given}: {error}"))
+        });
+        (given.clone().into_owned(), read?)
+    };
+    Scenario::from_toml(&text).map_err(|error| ExceptionClass::Config.with(format!("{name}: {error}")))
+}

@@ -1,0 +1,127 @@
+//! The summary of a run: passed and failed steps and tests, and skipped ones with their reasons.
+
+use std::fmt::Write;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::results::Results;
+use crate::seed::Seed;
+
+/// How a step ended.
+#[derive(Debug)]
+pub enum StepOutcome {
+    /// It ran; true when it succeeded.
+    Ran(bool),
+    /// It did not run. One line: the missing need and how to install it.
+    Skipped(String),
+}
+
+/// The sums of a run. A step counts as one test, and so does each Rust test.
+#[derive(Debug, Default)]
+pub struct Summary {
+    passed: u64,
+    failures: u64,
+    failed_steps: Vec<String>,
+    skipped: Vec<String>,
+}
+
+impl Summary {
+    /// Runs one step and prints its header and time. A step that cannot start counts as failed.
+    /// `work` adds the results of test binaries.
+    pub fn step(&mut self, name: &str, work: impl FnOnce(&mut Results) -> Result<StepOutcome>) {
+        println!("\n== {name}");
+        let start = Instant::now();
+        let mut results = Results::default();
+        let outcome = work(&mut results).unwrap_or_else(|error| {
+            println!("{error:#}");
+            StepOutcome::Ran(false)
+        });
+        let word = match outcome {
+            StepOutcome::Ran(true) => {
+                self.passed += 1;
+                "passed"
+            }
+            StepOutcome::Ran(false) => {
+                self.failures += 1;
+                self.failed_steps.push(name.to_owned());
+                "FAILED"
+            }
+            StepOutcome::Skipped(reason) => {
+                self.skip(format!("{name}: {reason}"));
+                "skipped"
+            }
+        };
+        self.add(results);
+        println!("== {name}: {word} in {:.1} s", start.elapsed().as_secs_f64());
+    }
+
+    fn add(&mut self, results: Results) {
+        self.passed += results.passed;
+        self.failures += results.failed;
+        results.skipped.into_iter().for_each(|test| self.skip(test));
+        for test in results.ignored {
+            self.skip(format!("{test}; run it with `cargo test -- --ignored`"));
+        }
+    }
+
+    /// Counts something as skipped.
+    pub fn skip(&mut self, line: String) {
+        self.skipped.push(line);
+    }
+
+    /// Whether nothing failed.
+    pub fn succeeded(&self) -> bool {
+        self.failures == 0
+    }
+
+    /// The number of skipped things.
+    pub fn skipped(&self) -> usize {
+        self.skipped.len()
+    }
+
+    /// The end of the output: failed steps, the seed, skipped things, and the line with the sums.
+    pub fn summary(&self, seed: Seed) -> String {
+        let mut text = String::new();
+        for step in &self.failed_steps {
+            let _ = writeln!(text, "failed: {step}");
+        }
+        let _ = writeln!(text, "{seed}");
+        for line in &self.skipped {
+            let _ = writeln!(text, "skipped: {line}");
+        }
+        let _ =
+            writeln!(text, "{} passed, {} failed, {} skipped", self.passed, self.failures, self.skipped());
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_steps_and_tests_come_last() {
+        let mut summary = Summary::default();
+        summary.step("fmt", |_| Ok(StepOutcome::Ran(true)));
+        summary.step("clippy", |_| Ok(StepOutcome::Skipped("needs clippy".into())));
+        summary.step("test", |results| {
+            *results = Results {
+                passed: 5,
+                failed: 2,
+                ignored: vec!["slow: takes a day".into()],
+                ..Results::default()
+            };
+            Ok(StepOutcome::Ran(false))
+        });
+        summary.step("doc", |_| anyhow::bail!("cannot run `cargo doc`"));
+        assert!(!summary.succeeded());
+        let summary = summary.summary(Seed::choose().unwrap());
+        let lines: Vec<_> = summary.lines().collect();
+        assert_eq!(lines[..2], ["failed: test", "failed: doc"]);
+        assert!(lines[2].starts_with("seed "));
+        assert_eq!(lines[3], "skipped: clippy: needs clippy");
+        assert!(lines[4].starts_with("skipped: slow: takes a day"));
+        assert_eq!(lines[5..], ["6 passed, 4 failed, 2 skipped"]);
+    }
+}

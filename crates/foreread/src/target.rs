@@ -1,8 +1,10 @@
-//! What a user names: one dataset, or shards one by one.
+//! The target that a user names: one dataset, or single shards.
 //!
-//! `DIR/shard-{000000..000146}.tar`, several names and the name of a single shard all come to the same thing: the directory that
-//! holds them, as the dataset's place, and the names below it. So a catalog has one base URL whatever was said. The shards' sizes
-//! and versions are asked for one by one, because what lies beside them may be a million others; the price is a request a shard.
+//! `DIR/shard-{000000..000146}.tar`, several names and the name of a single shard have the same
+//! result. It is the directory that contains them, as the dataset's location, and the names in it.
+//! So a catalog has one base URL, regardless of the spelling. The size and version of each shard
+//! take one request, because the directory may contain a million other objects. The price is one
+//! request per shard.
 
 use std::path::Path;
 
@@ -12,13 +14,13 @@ use crate::error::{Error, Result};
 use crate::origin::absolute;
 use crate::storage::StorageOptions;
 
-/// What a user names: by words, or a catalog that is at hand and says itself where its data are.
+/// The target of a run: names, or a catalog, which contains the location of its data.
 #[derive(Clone, Debug)]
 pub(crate) struct TargetSpec {
     /// The URL or path of a dataset, of a catalog or of a shard, or several shards.
     pub(crate) names: Vec<String>,
     pub(crate) catalog: Option<Catalog>,
-    /// The backend's settings.
+    /// The backend's options.
     pub(crate) storage: StorageOptions,
 }
 
@@ -28,20 +30,21 @@ impl TargetSpec {
     }
 }
 
-/// Where a dataset is.
+/// The location of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The URL or path of its origin.
     pub(crate) url: String,
-    /// The objects that were named, below it; all that is there if none was.
+    /// The named objects in it; empty for all objects.
     pub(crate) objects: Vec<String>,
 }
 
 impl Target {
-    /// What `names` say together.
+    /// The location that `names` have in common.
     ///
     /// # Errors
-    /// If braces stand for too many names, several datasets were named, or shards of several stores.
+    /// If braces expand to too many names, or the names are several datasets or shards of several
+    /// stores.
     pub(crate) fn of(names: &[String]) -> Result<Self> {
         let mut urls = Vec::new();
         for name in names {
@@ -57,7 +60,8 @@ impl Target {
     }
 }
 
-/// Whether a single name is that of an object: a file, or what ends as a shard does where files cannot be seen.
+/// Whether a single name is that of an object: a file, or a name with a shard's suffix if files
+/// cannot be seen.
 fn is_shard(url: &str) -> bool {
     match Path::new(url).exists() {
         true => Path::new(url).is_file(),
@@ -65,12 +69,13 @@ fn is_shard(url: &str) -> bool {
     }
 }
 
-/// Whether a name is that of a shard, of whatever format; of a compressed one too, about which there is something to be said.
+/// Whether a name is that of a shard of any format. Includes compressed shards, which have an error
+/// of their own.
 pub(crate) fn is_named_as_shard(url: &str) -> bool {
     Format::of_shard(url).is_some() || Format::is_numbered_shard(url) || Format::is_compressed_shard(url)
 }
 
-/// The place that holds all of these.
+/// The directory that contains all of these.
 fn named(shards: &[String]) -> Result<Target> {
     if let Some(directory) = shards.iter().find(|shard| shard.ends_with('/') || Path::new(shard).is_dir()) {
         let message = format!("{directory} is no shard; name one dataset, or the shards of one");

@@ -1,10 +1,10 @@
-//! What protects samples between nodes: `FOREREAD_PEER_WIRE`, alike on all ranks.
+//! The protection of samples between nodes: `FOREREAD_PEER_WIRE`, which must be equal on all ranks.
 
 use foreread_peer::Wire;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What the environment says; authenticated where it says nothing.
+/// The value from the environment; authenticated if not set.
 pub(super) fn given(environment: &dyn Fn(&str) -> Option<String>) -> Result<Wire> {
     let text = environment(Wire::VARIABLE).filter(|text| !text.trim().is_empty());
     let wire = text.map(|text| text.parse::<Wire>()).transpose();

@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     // semantics: TIME-2
-    fn the_users_limits_hold_whatever_was_measured() {
+    fn users_limits_override_measured_speeds() {
         let limited = Config { origin_limit: Some(7_000_000), ..calibrated() };
         let origin = described(&limited, "/data").origin;
         assert_eq!(origin.client_bytes_per_second, 7_000_000);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disks_speed_is_known_if_that_of_each_directory_is() {
+    fn disk_speed_is_known_if_that_of_each_directory_is() {
         let disk =
             |directory: &str| crate::config::Disk { directory: directory.into(), bytes: 1000, shared: false };
         let known = Config { disk: vec![disk("/scratch")], ..calibrated() };
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn computing_is_counted_by_the_batch() {
+    fn compute_time_counts_per_batch() {
         let config = Config { compute: Duration::from_millis(100), batch_size: 10, ..Config::default() };
         assert_eq!(described(&config, "/data").trainer.compute, 10_000_000);
     }

@@ -73,7 +73,7 @@ impl Disk {
     /// Waits for queued writes, for [`FLUSH_TIMEOUT`] at most.
     pub(crate) async fn flush(&self) {
         if tokio::time::timeout(FLUSH_TIMEOUT, self.tier.flush()).await.is_err() {
-            tracing::warn!("the disk does not take what is on its way to it; not waiting any longer");
+            tracing::warn!("the disk tier does not finish its queued writes; they are abandoned");
         }
     }
 }

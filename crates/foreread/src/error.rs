@@ -81,7 +81,7 @@ impl Error {
         self.kind
     }
 
-    /// The kind of the tier's error, if a tier is the cause: for example a missing directory, a
+    /// The kind of the tier's error, if a tier is the cause. Examples: a missing directory, a
     /// bucket without read permission, or a store that does not answer.
     pub fn tier_kind(&self) -> Option<TierErrorKind> {
         self.tier

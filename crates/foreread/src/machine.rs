@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn places_on_a_node_that_make_no_sense_are_refused() {
+    fn invalid_ranks_on_a_node_are_refused() {
         let builder = || Loader::builder("/nowhere").epochs(1).memory(Memory::Bytes(0));
         for (rank, ranks) in [(0, 0), (8, 8)] {
             let error = builder().on_node(rank, ranks).prepare().unwrap_err();

@@ -103,8 +103,8 @@ impl MemoryAccount {
             Some(bytes) => (bytes, false),
             None if self.0.forked => {
                 tracing::warn!(
-                    "this process was forked from one that has loaders, and cannot see what they take: automatic memory is \
-                     none; give the memory tier a size, or start processes by `spawn`"
+                    "this process was forked from one with loaders, and cannot see their memory: the automatic memory tier \
+                     is off; set the size of the memory tier, or start processes by `spawn`"
                 );
                 (0, true)
             }
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     // semantics: CACHE-10
-    fn forked_child_gets_what_is_set_and_nothing_else() {
+    fn forked_child_gets_fixed_memory_only() {
         let parents = MemoryAccount::default();
         let need = |fixed| MemoryNeed { fixed, data: 1 << 40, look_ahead: 1 << 10 };
         let live = parents.grant(1 << 40, 1, need(None));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_above_the_own_group_counts() {
+    fn limit_of_a_parent_group_counts() {
         let root = tree(&[
             MEMINFO,
             ("proc/self/cgroup", "0::/job/step\n"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn version_one_and_none_at_all() {
+    fn limits_are_read_without_control_groups_and_in_version_1() {
         let root = tree(&[
             MEMINFO,
             ("proc/self/cgroup", "9:cpu,memory:/j\n3:pids:/\n"),
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     // semantics: CACHE-9
-    fn second_loader_gets_what_the_first_left() {
+    fn second_loader_gets_the_rest_of_the_share() {
         let account = MemoryAccount::default();
         let first = account.grant(160_000, 1, LARGE);
         assert_eq!(taken(&[&first]), 70_000, "seven eighths of half");
@@ -404,7 +404,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         // semantics: CACHE-9
-        fn any_loaders_of_any_ranks_stay_within_half(
+        fn loaders_of_any_ranks_stay_within_half(
             ranks in 1_u32..5,
             steps in proptest::collection::vec((0_usize..4, 0_u64..200_000, proptest::bool::ANY), 1..60),
         ) {

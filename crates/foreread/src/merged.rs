@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_added_and_the_slowest_says_how_long_it_took() {
+    fn counts_are_added_and_the_slowest_rank_gives_the_time() {
         let mut all = rank(3, 1.0, 1);
         all.add(&rank(4, 3.0, 2));
         all.add(&rank(0, 2.0, 1));

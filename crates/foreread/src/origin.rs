@@ -117,9 +117,9 @@ impl OpenDataset {
         }
         let url = self.catalog.base_url();
         tracing::warn!(
-            "{url}: nothing proves that its files are the same the next time (they have no versions, one time for most of \
-             them, one before 1980, or lie on several file systems): what the disk keeps of them is not used by the next \
-             run; save a catalog with `foreread index {url} -o FILE` and load that, and it is"
+            "{url}: its files cannot be identified in later runs (they have no versions, the same time for most of them, \
+             a time before 1980, or are on several file systems). The next run will not use the disk's copies. To use \
+             them, save a catalog with `foreread index {url} -o FILE` and load that"
         );
     }
 }
@@ -168,7 +168,7 @@ pub(crate) async fn open(
     if let Some(format) = format.filter(|format| *format != catalog.format()) {
         let (base, is, said) = (catalog.base_url(), catalog.format().name(), format.name());
         return Err(Error::usage(format!(
-            "the catalog of {base} is of {is}, and --format says {said}; leave it out, or index the data again"
+            "the catalog of {base} has the format {is}, but --format is {said}; leave it out, or index the data again"
         )));
     }
     let identity = catalog.identity(store.place());
@@ -189,7 +189,7 @@ async fn found(
         && let Some(catalog) = Catalog::stored(origin, &url).await?
     {
         let samples = catalog.len();
-        tracing::info!(url, samples, "uses the {CATALOG_NAME} that lies there; nothing is listed");
+        tracing::info!(url, samples, "uses the dataset's {CATALOG_NAME}, without listing");
         return Ok((catalog, false));
     }
     let mut options = IndexOptions::default().naming(objects);

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_scheme() {
+    fn schemes_are_parsed_from_urls() {
         assert_eq!(scheme("s3://bucket/x"), Some("s3"));
         assert_eq!(scheme("/odd/path://x"), None);
         assert_eq!(scheme("data/train"), None);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_scheme_is_refused_with_the_known_ones() {
+    fn unknown_scheme_is_refused_with_the_known_ones() {
         let error = Registry::with_defaults().find("s4://bucket").unwrap_err();
         assert!(error.to_string().starts_with("s4://bucket: no backend opens 's4' URLs; known schemes: "));
     }

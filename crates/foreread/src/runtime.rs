@@ -38,7 +38,7 @@ impl Workers {
             .thread_name("foreread")
             .enable_all()
             .build()
-            .map_err(|error| Error::new(ErrorKind::System, format!("no threads to run on: {error}")))?;
+            .map_err(|error| Error::new(ErrorKind::System, format!("cannot start threads: {error}")))?;
         Ok(Self { handle: runtime.handle().clone(), own: Some(runtime) })
     }
 
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn own_runtime_may_be_waited_for_anywhere() {
+    fn own_runtime_may_be_awaited_on_any_thread() {
         let workers = Workers::new(None).unwrap();
         assert_eq!(workers.wait(seven()).unwrap(), 7);
         for runtime in [Builder::new_current_thread().build(), Builder::new_multi_thread().build()] {

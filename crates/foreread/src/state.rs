@@ -90,12 +90,13 @@ impl State {
             if then == now {
                 return Ok(());
             }
-            let message = format!("the state is of another run: its {what} is {then}, this run's is {now}");
+            let message =
+                format!("the state belongs to another run: its {what} is {then}, this run's is {now}");
             Err(Error::new(ErrorKind::State, message))
         };
         same("sampler", &self.sampler, &config.sampler)?;
         same("seed", &self.seed, &config.seed)?;
-        let presence = |there: bool| if there { "there" } else { "absent" };
+        let presence = |there: bool| if there { "present" } else { "absent" };
         same("validation set", &presence(self.validation.is_some()), &presence(catalogs.len() > 1))?;
         for ((what, then), now) in
             [("dataset", Some(&self.train)), ("validation set", self.validation.as_ref())]
@@ -115,7 +116,7 @@ impl State {
     /// If it cannot be read or is not a valid state.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let wrong = |why: &dyn fmt::Display| {
-            Error::new(ErrorKind::State, format!("{} is no usable state: {why}", path.display()))
+            Error::new(ErrorKind::State, format!("{} is not a valid state: {why}", path.display()))
         };
         let text = match crate::text::read(path) {
             Ok(text) => text,
@@ -130,14 +131,17 @@ impl State {
     /// # Errors
     /// If it is not a valid state.
     pub fn from_json(text: &str) -> Result<Self> {
-        let wrong = |why| Error::new(ErrorKind::State, format!("this is no usable state: {why}"));
+        let wrong = |why| Error::new(ErrorKind::State, format!("this is not a valid state: {why}"));
         Self::parse(text).map_err(wrong)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
         let state: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if state.version != VERSION {
-            return Err(format!("it has version {}, and this release reads {VERSION}", state.version));
+            return Err(format!(
+                "its version is {}, but this release reads version {VERSION}",
+                state.version
+            ));
         }
         Ok(state)
     }
@@ -201,7 +205,7 @@ mod tests {
 
     #[test]
     // semantics: STATE-4
-    fn written_and_read() {
+    fn state_survives_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         assert_eq!(State::read(&path).unwrap(), None);
@@ -214,7 +218,7 @@ mod tests {
 
     #[test]
     // semantics: STATE-6
-    fn what_differs_is_said() {
+    fn refused_state_names_the_difference() {
         let (config, data) = (Config::default(), [catalog(&["a", "b"])]);
         let saved = state(&config, &data);
         let refused =
@@ -233,12 +237,12 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_or_foreign_file_is_refused() {
+    fn damaged_or_foreign_file_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         for text in ["", "{}", "[1,2", "hello"] {
             std::fs::write(&path, text).unwrap();
-            assert!(State::read(&path).unwrap_err().to_string().contains("is no usable state"), "{text}");
+            assert!(State::read(&path).unwrap_err().to_string().contains("is not a valid state"), "{text}");
         }
         let text = serde_json::to_string(&state(&Config::default(), &[catalog(&["a"])])).unwrap();
         std::fs::write(&path, text.replace("\"version\":1", "\"version\":9")).unwrap();

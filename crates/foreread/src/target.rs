@@ -78,7 +78,7 @@ pub(crate) fn is_named_as_shard(url: &str) -> bool {
 /// The directory that contains all of these.
 fn named(shards: &[String]) -> Result<Target> {
     if let Some(directory) = shards.iter().find(|shard| shard.ends_with('/') || Path::new(shard).is_dir()) {
-        let message = format!("{directory} is no shard; name one dataset, or the shards of one");
+        let message = format!("{directory} is not a shard; name one dataset, or the shards of one");
         return Err(Error::usage(message));
     }
     let directory = |url: &str| url.rfind('/').map_or(0, |slash| slash + 1);
@@ -92,7 +92,7 @@ fn named(shards: &[String]) -> Result<Target> {
     if base[root..].is_empty() {
         let first = shards.first().map_or("", String::as_str);
         return Err(Error::usage(format!(
-            "{first} and the others are not in one store; index each store by itself"
+            "{first} and the others are not in the same store; index each store separately"
         )));
     }
     let objects = shards.iter().map(|shard| shard[base.len()..].to_owned()).collect();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_are_named_below_the_place_that_holds_them() {
+    fn shards_are_named_relative_to_their_directory() {
         for (names, url, objects) in [
             (&["s3://b/train"][..], "s3://b/train", &[][..]),
             (&["/nowhere/train"], "/nowhere/train", &[]),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_braces_that_is_there_is_that_name() {
+    fn existing_name_with_braces_is_not_expanded() {
         let directory = tempfile::tempdir().unwrap();
         let odd = directory.path().join("a{1,2}");
         std::fs::create_dir(&odd).unwrap();

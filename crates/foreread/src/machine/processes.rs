@@ -1,8 +1,8 @@
 //! Automatic memory of real processes: the kernel's count against the grants.
 //!
 //! The machine's free memory is simulated, or the tests would have to fill half of it. Each test
-//! runs its own program once per process and measures all of them at the same time. Otherwise pages
-//! that processes share would not count as a part for each.
+//! runs its own program once per process. All processes are measured at the same time, because the
+//! kernel divides a shared page among them.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 

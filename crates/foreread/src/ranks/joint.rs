@@ -117,9 +117,7 @@ impl GroupMember for PeerGroup {
                 () = group.lost_first(RANK0_LOST_AFTER) => false,
             };
             if !heard {
-                tracing::warn!(
-                    "rank 0 does not answer; this rank ends when nobody asks it for samples any more"
-                );
+                tracing::warn!("rank 0 does not answer; this rank ends after a time without requests");
                 tokio::select! {
                     () = idle(&group, silence) => {}
                     () = tokio::time::sleep_until(until) => {}
@@ -138,19 +136,20 @@ impl GroupMember for PeerGroup {
             match left {
                 Left::Together => {}
                 Left::Without(ranks) => {
-                    tracing::warn!(?ranks, "ends without ranks that have not come to their end");
+                    tracing::warn!(?ranks, "ends although some ranks have not finished");
                 }
-                Left::Unheard => tracing::warn!("ends without a word of rank 0"),
+                Left::Unheard => tracing::warn!("ends without confirmation by rank 0"),
             }
             all
         };
         Box::pin(with_warning(ended, WARN_AFTER, async move {
             let reports = others.reports(Duration::ZERO).await;
             let ranks: Vec<usize> = (0..reports.len()).filter(|&rank| reports[rank].is_none()).collect();
-            let whom = if ranks.is_empty() { "the others".to_owned() } else { format!("ranks {ranks:?}") };
+            let whom =
+                if ranks.is_empty() { "the other ranks".to_owned() } else { format!("ranks {ranks:?}") };
             tracing::warn!(
-                "this rank's loader has ended, and answers {whom} until theirs have, for {} s at most: every rank ends each \
-                 of its loaders, all in the same order, and before they wait for each other elsewhere",
+                "this rank's loader has ended and serves {whom} until they end, for {} s at most; every rank must close \
+                 its loaders, in the same order, before ranks wait for each other elsewhere",
                 at_most.as_secs()
             );
         }))
@@ -200,7 +199,7 @@ fn merged(reports: &[Option<Bytes>]) -> Merged {
     for report in reports.iter().flatten() {
         match serde_json::from_slice::<Merged>(report) {
             Ok(report) => all.add(&report),
-            Err(error) => tracing::warn!(%error, "a rank's report cannot be read"),
+            Err(error) => tracing::warn!(%error, "a rank's report is invalid"),
         }
     }
     all
@@ -213,7 +212,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_long_for_the_others_says_so_once() {
+    async fn long_wait_for_other_ranks_is_logged_once() {
         for (seconds, times) in [(9, 0), (11, 1), (600, 1)] {
             let said = AtomicU32::new(0);
             let work = tokio::time::sleep(Duration::from_secs(seconds));
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_lasts_two_of_the_longest_steps_within_bounds() {
+    fn idle_timeout_is_two_of_the_longest_steps_within_bounds() {
         let (mut steps, start) = (StepTimes::default(), Instant::now());
         let second = Duration::from_secs(1);
         assert_eq!(steps.idle(), 5 * second);

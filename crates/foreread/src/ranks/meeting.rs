@@ -58,9 +58,9 @@ impl std::fmt::Debug for Meeting {
 
 impl Meeting {
     /// The warning for several ranks without a rendezvous.
-    pub const ADVICE: &str = "ranks read for themselves: nothing says where they could meet; set FOREREAD_MEET to rank 0's \
-                              host:port and FOREREAD_TOKEN to what `foreread token` prints, or FOREREAD_MEET to a directory \
-                              that all ranks see";
+    pub const ADVICE: &str = "ranks do not share their caches: no rendezvous is set; set FOREREAD_MEET to rank 0's host:port \
+                              and FOREREAD_TOKEN to the output of `foreread token`, or FOREREAD_MEET to a directory \
+                              that all ranks can access";
 
     /// The rendezvous from the launcher: torchrun, SLURM, Open MPI, MPICH, or `FOREREAD_MEET` with
     /// rank and world size. `None` for a single rank, or without an address. `environment` returns
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_the_program_knows_completes_what_lightning_says() {
+    fn rank_of_the_program_completes_lightnings_variables() {
         let lightning = [
             ("WORLD_SIZE", "2"),
             ("LOCAL_RANK", "1"),
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-33
-    fn token_is_needed_at_a_host_and_that_of_the_environment_counts() {
+    fn token_is_needed_at_a_host_and_environment_takes_precedence() {
         const STRONG: &str = "b7e1c95a03f64d2893ab5c17e0d68f42";
         let ranks = [("RANK", "1"), ("WORLD_SIZE", "2")];
         let at = |more: &[(&str, &str)]| meeting(&[&ranks[..], more].concat()).unwrap().unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn another_world_size_than_the_programs_is_still_half_of_a_pair() {
+    fn world_size_without_a_rank_is_an_error() {
         let error = meeting(&[("WORLD_SIZE", "4"), ("MASTER_ADDR", "127.0.0.1")]).unwrap_err().to_string();
         assert!(error.contains("WORLD_SIZE is set and RANK is not"), "{error}");
     }

@@ -192,7 +192,7 @@ impl GroupRun<'_> {
         let whole = {
             // Dropped before planning: the offers of a thousand ranks take megabytes on each rank.
             let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
-            let offers = unbundle(&offers).map_err(|_| unreadable(&"what ranks keep makes no sense"))?;
+            let offers = unbundle(&offers).map_err(|_| unreadable(&"the offers are invalid"))?;
             offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK)
         };
         let mut words = inputs(&whole, &schedule(config, &sizes)?);

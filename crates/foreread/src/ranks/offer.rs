@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered_arrives() {
+    fn offer_survives_encoding() {
         let offers = [offer(&[]), offer(&[0, 1, 127, 128, 300_000, 1 << 40]), CapacityOffer::default()];
         let bundled = bundle(&offers.iter().map(CapacityOffer::encode).collect::<Vec<_>>());
         assert_eq!(unbundle(&bundled).unwrap(), offers);
@@ -199,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_make_no_sense_are_refused() {
+    fn invalid_lists_of_ids_are_errors() {
         assert!(sums(&[0x80]).is_none());
         assert!(sums(&[0xff; 12]).is_none());
         assert_eq!(sums(&[]), Some(Vec::new()));
     }
 
     #[test]
-    fn the_cluster_has_a_store_a_rank_and_knows_what_lies_there() {
+    fn cluster_has_one_store_per_rank_with_its_samples() {
         let kinds = [Level::new("memory", 0, Footprint::EXACT), Level::new("disk", 0, Footprint::EXACT)];
         let other = CapacityOffer { node: "b".to_owned(), ..offer(&[3]) };
         let cluster = cluster(Cluster::default(), &kinds, &[offer(&[2, 3]), other, offer(&[])], "disk");
@@ -221,7 +221,7 @@ mod tests {
     /// Each rank's directories have different names, so a calibration of another rank does not
     /// contain them.
     #[test]
-    fn speed_of_a_disk_is_its_own_ranks_on_every_rank() {
+    fn disk_speed_is_its_own_ranks_on_every_rank() {
         let mut slow = offer(&[]);
         slow.levels[1].read = 9;
         let offers = unbundle(&bundle(&[offer(&[]).encode(), slow.encode()])).unwrap();

@@ -44,10 +44,10 @@ impl DescribedCatalog {
 
     /// The catalog from received bytes. It shares their memory.
     pub(super) fn received(&self, bytes: Option<Bytes>) -> Result<Catalog> {
-        let bytes = bytes.ok_or_else(|| unreadable(&"it has no catalog"))?;
+        let bytes = bytes.ok_or_else(|| unreadable(&"the catalog is missing"))?;
         let catalog = Catalog::from_bytes(bytes, "rank 0's catalog")?;
         // Ports are reused: the listener may be a rank of another run by now.
-        if self.is(&catalog) { Ok(catalog) } else { Err(unreadable(&"it is another catalog")) }
+        if self.is(&catalog) { Ok(catalog) } else { Err(unreadable(&"the catalog differs")) }
     }
 
     /// The catalog `at_hand`, or the one in rank 0's file, if it is the same on this node. Blocks.
@@ -59,11 +59,11 @@ impl DescribedCatalog {
         match Catalog::open(file) {
             Ok(catalog) if self.is(&catalog) => Some(catalog),
             Ok(_) => {
-                tracing::warn!(file = %file.display(), "this is another catalog than rank 0's, whose is used");
+                tracing::warn!(file = %file.display(), "this catalog differs from rank 0's; rank 0's is used");
                 None
             }
             Err(error) => {
-                tracing::debug!(%error, "rank 0's catalog is not opened here; its bytes are requested");
+                tracing::debug!(%error, "cannot open rank 0's catalog file; its bytes are requested");
                 None
             }
         }
@@ -133,7 +133,7 @@ impl RunDescription {
     /// The identities of the datasets, one per catalog.
     pub(super) fn identities(&self) -> Result<Vec<DatasetIdentity>> {
         if self.identities.len() != self.catalogs.len() {
-            return Err(unreadable(&"its datasets have no identities"));
+            return Err(unreadable(&"the identities of datasets are missing"));
         }
         self.identities.iter().map(|text| text.parse().map_err(|error| unreadable(&error))).collect()
     }
@@ -160,7 +160,7 @@ pub(super) fn on_request(catalog: &Catalog) -> Bulk {
 pub(super) fn unreadable(why: &dyn std::fmt::Display) -> Error {
     Error::new(
         ErrorKind::Ranks,
-        format!("what rank 0 sent cannot be read: {why}; do all ranks run the same release?"),
+        format!("rank 0's message is invalid: {why}; check that all ranks run the same release"),
     )
 }
 
@@ -192,11 +192,11 @@ mod tests {
         let opened = |catalog: &Catalog| {
             RunDescription::open_files(&[told(catalog, Some(path.clone()))], None)[0].is_some()
         };
-        assert!(!opened(&own), "there is none");
+        assert!(!opened(&own), "no file");
         own.save(&path).unwrap();
         assert!(opened(&own));
-        assert!(!opened(&catalog("s3://b/x", &["a", "c"])), "of other samples");
-        assert!(!opened(&catalog("s3://b/y", &["a", "b"])), "of another place");
+        assert!(!opened(&catalog("s3://b/x", &["a", "c"])), "other samples");
+        assert!(!opened(&catalog("s3://b/y", &["a", "b"])), "another location");
         // A catalog that rank 0 has just listed has no file.
         let found = RunDescription::open_files(&[told(&own, Some(path)), told(&own, None)], None);
         assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-25
-    fn catalog_that_the_program_has_given_is_not_requested() {
+    fn catalog_from_the_program_is_not_requested() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
         let opened =
             |at_hand: &Catalog| RunDescription::open_files(&[told(&own, None)], Some(at_hand))[0].is_some();
@@ -227,22 +227,22 @@ mod tests {
 
     #[test]
     // semantics: RANK-25
-    fn received_catalogs_share_the_memory_in_which_they_came() {
+    fn received_catalogs_share_the_memory_of_their_bytes() {
         let own = catalog("s3://b/y", &["b", "c"]);
         let bytes = own.to_bytes().unwrap();
         let told = told(&own, None);
         let other = told.received(Some(bytes.clone())).unwrap();
         assert_eq!(other.fingerprint(), own.fingerprint());
         assert_eq!(other.to_bytes().unwrap().as_ptr(), bytes.as_ptr());
-        assert!(told.received(Some(bytes.slice(..bytes.len() - 1))).is_err(), "it is cut short");
+        assert!(told.received(Some(bytes.slice(..bytes.len() - 1))).is_err(), "truncated");
         assert!(told.received(None).is_err());
     }
 
     #[test]
     // semantics: RANK-25
-    fn catalog_of_another_run_is_not_taken() {
+    fn catalog_of_another_run_is_refused() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
         let error = told(&own, None).received(Some(other.to_bytes().unwrap())).unwrap_err().to_string();
-        assert!(error.contains("it is another catalog"), "{error}");
+        assert!(error.contains("the catalog differs"), "{error}");
     }
 }

@@ -17,7 +17,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-36
-    fn wire_is_authenticated_unless_the_environment_says_otherwise() {
+    fn wire_is_authenticated_unless_set_in_the_environment() {
         let set = |text: &str| given(&|name| (name == "FOREREAD_PEER_WIRE").then(|| text.to_owned()));
         assert_eq!(given(&|_| None).unwrap(), Wire::Authenticated);
         assert_eq!(set(" ").unwrap(), Wire::Authenticated);

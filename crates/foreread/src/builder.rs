@@ -283,7 +283,7 @@ impl Builder {
         self
     }
 
-    /// The timeout of reads from the origin, after which they are retried; `None`: none. Default:
+    /// The timeout of reads from the origin, after which they are retried. `None`: none. Default:
     /// 30 s plus eight times the transfer time of its bytes at the recent throughput.
     #[must_use]
     pub fn deadline(mut self, policy: impl Into<Option<DeadlinePolicy>>) -> Self {
@@ -291,7 +291,7 @@ impl Builder {
         self
     }
 
-    /// When a slow read from the origin is hedged; `None`: never. Default: after three times the
+    /// When a slow read from the origin is hedged. `None`: never. Default: after three times the
     /// 95th percentile of reads of its size, and at least 10 ms. At most 3 of 100 reads are hedged.
     #[must_use]
     pub fn hedge(mut self, policy: impl Into<Option<HedgePolicy>>) -> Self {

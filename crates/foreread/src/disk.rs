@@ -105,7 +105,7 @@ impl NodeRank {
     }
 }
 
-/// Opens this rank's parts of the directories in `config`; `None` if there are none.
+/// Opens this rank's parts of the directories in `config`. `None` if there are none.
 pub(crate) async fn open(
     config: &Config,
     on_node: NodeRank,

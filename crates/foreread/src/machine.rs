@@ -42,9 +42,9 @@ fn account() -> MemoryAccount {
 pub(crate) struct Machine {
     /// Stands for `/`.
     root: PathBuf,
-    /// The environment; `None`: the process's own at the time of the call.
+    /// The environment. `None`: the process's own at the time of the call.
     variables: Option<Arc<BTreeMap<String, String>>>,
-    /// The account of its process; `None`: determined when a loader requests memory, because
+    /// The account of its process. `None`: determined when a loader requests memory, because
     /// settings may be made in one process and used in its children.
     account: Option<MemoryAccount>,
 }

@@ -35,7 +35,7 @@ pub struct Merged {
 pub struct MergedEpoch {
     /// The epoch, from 0. For several passes, the first one.
     pub epoch: u64,
-    /// The number of passes in this entry; left out if it is one.
+    /// The number of passes in this entry. Left out if it is one.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub passes: u64,
     /// `train` or `validation`.

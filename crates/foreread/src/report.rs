@@ -92,7 +92,7 @@ impl AskedReport {
 /// Values that a run has adapted automatically, within the user's limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Adapted {
-    /// The limit of parallel requests to the origin; left out if there is none.
+    /// The limit of parallel requests to the origin. Left out if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin_parallelism: Option<ParallelismReport>,
     /// How far reads run ahead of the trainer.
@@ -152,7 +152,7 @@ impl Adapted {
 /// of each sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DiskReport {
-    /// Its capacity; 0 if another process owns the directories.
+    /// Its capacity. 0 if another process owns the directories.
     pub capacity_bytes: u64,
     /// Its bytes of the run's datasets.
     pub held_bytes: u64,
@@ -195,7 +195,7 @@ pub struct PeersReport {
 pub struct EpochReport {
     /// The epoch, from 0. For several passes, the first one.
     pub epoch: u64,
-    /// The number of passes in this entry; left out if it is one.
+    /// The number of passes in this entry. Left out if it is one.
     #[serde(skip_serializing_if = "is_one")]
     pub passes: u64,
     /// `train` or `validation`.
@@ -234,13 +234,13 @@ pub struct ReadsReport {
     pub origin: CountReport,
     /// From the memory tier, or from memory that the look-ahead still held.
     pub memory: CountReport,
-    /// From the disk tier; empty if there is none.
+    /// From the disk tier. Empty if there is none.
     pub disk: CountReport,
-    /// From other ranks; empty if there are none.
+    /// From other ranks. Empty if there are none.
     pub peer: CountReport,
 }
 
-/// A number of samples and of bytes; an empty object if the tier does not exist.
+/// A number of samples and of bytes. An empty object if the tier does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CountReport {
     /// Samples.

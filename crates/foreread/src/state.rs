@@ -110,7 +110,7 @@ impl State {
         Ok(())
     }
 
-    /// Reads a state file; `None` if there is none.
+    /// Reads a state file. `None` if there is none.
     ///
     /// # Errors
     /// If it cannot be read or is not a valid state.

@@ -35,7 +35,7 @@ impl TargetSpec {
 pub(crate) struct Target {
     /// The URL or path of its origin.
     pub(crate) url: String,
-    /// The named objects in it; empty for all objects.
+    /// The named objects in it. Empty for all objects.
     pub(crate) objects: Vec<String>,
 }
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct OfferedLevel {
     pub(crate) name: String,
     pub(crate) capacity: u64,
-    /// Bytes per second of reads and of writes; `u64::MAX` if not measured.
+    /// Bytes per second of reads and of writes. `u64::MAX` if not measured.
     pub(crate) read: u64,
     pub(crate) write: u64,
 }

@@ -4,7 +4,7 @@ use foreread_peer::Wire;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The value from the environment; authenticated if not set.
+/// The value from the environment. Authenticated if not set.
 pub(super) fn given(environment: &dyn Fn(&str) -> Option<String>) -> Result<Wire> {
     let text = environment(Wire::VARIABLE).filter(|text| !text.trim().is_empty());
     let wire = text.map(|text| text.parse::<Wire>()).transpose();

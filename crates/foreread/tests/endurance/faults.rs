@@ -132,7 +132,7 @@ async fn persistent_failure_is_one_error_after_earlier_batches() {
         (Fault::Error(ErrorKind::Denied), ["permission denied", "permission to read it"]),
     ] {
         let fared = train(&[(When::Key(key), fault.clone())], Duration::ZERO, OnError::Fail).await;
-        let error = fared.error.unwrap_or_else(|| panic!("{fault:?} was not said"));
+        let error = fared.error.unwrap_or_else(|| panic!("{fault:?} was not reported"));
         assert_eq!(error.key(), Some(key));
         let text = error.to_string();
         for part in [&*path, parts[0], parts[1]] {

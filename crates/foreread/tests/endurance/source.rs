@@ -221,7 +221,7 @@ fn unannounced_samples_hold_at_most_the_look_ahead() {
     let idle = [source.request(&ids), source.request(&ids)];
     get(&source, &origin, &[7, 8, 9]);
     let begun = origin.counts().tally().requests;
-    assert!(begun < 200, "{begun} reads of samples that nobody takes");
+    assert!(begun < 200, "{begun} reads of samples without a waiter");
     for mut asked in idle {
         let mut missing: HashSet<usize> = (0..ids.len()).collect();
         while let Some((at, came)) = asked.wait(FOREVER) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use foreread::Registry;
-use foreread::backend::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
+use foreread::backend::{Backend, ErrorKind, OpenContext, OpenOptions, OriginTier, TierError};
 
 #[derive(Debug)]
 struct Mirror;
@@ -21,7 +21,7 @@ impl Backend for Mirror {
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let path = url.strip_prefix("mirror://").unwrap_or(url);
         let registry = Registry::with_defaults();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use foreread_tier::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, ErrorKind, OpenContext, OpenOptions, OriginTier, TierError};
 
 use crate::error::NAME;
 use crate::{LocalConfig, LocalOrigin, directory_of};
@@ -34,7 +34,7 @@ impl Backend for LocalBackend {
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let directory = directory_of(url)?;
         let config = LocalConfig::from_options(options)?;

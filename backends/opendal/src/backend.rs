@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
 
 use crate::config::StoreTarget;
 use crate::error::from_opendal;
@@ -43,7 +43,7 @@ impl Backend for OpendalBackend {
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let target = StoreTarget::new(url, &options.settings, |name| std::env::var(name).ok())?;
         let (name, place) = (target.service.name, target.canonical_place());

@@ -43,14 +43,14 @@
 //! ```
 //! use std::sync::Arc;
 //! use foreread_opendal::{OpendalConfig, OpendalOrigin};
-//! use foreread_tier::{Context, HeapBuffers, OriginTier};
+//! use foreread_tier::{OpenContext, HeapBuffers, OriginTier};
 //! use futures::StreamExt;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 //! # runtime.block_on(async {
 //! let runtime = tokio::runtime::Handle::current();
-//! let context = Context { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
+//! let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
 //! let operator = opendal::Operator::new(opendal::services::Memory::default())?;
 //! operator.write("class/a.jpg", vec![1, 2, 3]).await?;
 //! let origin = OpendalOrigin::new(operator, OpendalConfig::default(), &context);

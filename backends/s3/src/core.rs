@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use foreread_tier::{
-    Context, ErrorKind, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    ErrorKind, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
     TierProfile,
 };
 use futures::future::BoxFuture;
@@ -24,7 +24,7 @@ use crate::reader::ObjectReader;
 /// A prefix of a bucket, or any `object_store`, whose objects are samples.
 ///
 /// A read has no task of its own. It makes progress where its future is polled, and its connections run on the runtime
-/// of the [`Context`]. Dropping the future cancels the request.
+/// of the [`OpenContext`]. Dropping the future cancels the request.
 pub struct ObjectStoreOrigin {
     profile: TierProfile,
     reader: Arc<ObjectReader>,
@@ -52,7 +52,7 @@ impl ObjectStoreOrigin {
     /// Objects are listed in the store's order, so that an interrupted listing starts again. A change is detected by the
     /// ETag; an object that was listed without one by its size alone. Failures for which `object_store` has no kind of
     /// its own are final: the store has retried them.
-    pub fn new(store: Arc<dyn ObjectStore>, place: impl Into<String>, context: &Context) -> Self {
+    pub fn new(store: Arc<dyn ObjectStore>, place: impl Into<String>, context: &OpenContext) -> Self {
         let place = place.into();
         let shown = BucketContext {
             tier: "object_store",

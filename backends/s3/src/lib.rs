@@ -13,11 +13,11 @@
 //! ```
 //! use std::sync::Arc;
 //! use foreread_s3::{Environment, S3Backend};
-//! use foreread_tier::{Backend, Context, HeapBuffers, OpenOptions, Tier};
+//! use foreread_tier::{Backend, OpenContext, HeapBuffers, OpenOptions, Tier};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-//! let context = Context { buffers: Arc::new(HeapBuffers), runtime: runtime.handle().clone(), seed: 0 };
+//! let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime: runtime.handle().clone(), seed: 0 };
 //! // The process's own environment, where none is given.
 //! let environment = Environment::new([("AWS_SKIP_SIGNATURE", "true"), ("AWS_ENDPOINT_URL", "http://localhost:9000")]);
 //! let backend = S3Backend::new().with_environment(environment);
@@ -34,7 +34,7 @@
 //! use std::sync::Arc;
 //! use foreread_s3::ObjectStoreOrigin;
 //! use foreread_s3::object_store::{ObjectStoreExt, memory::InMemory};
-//! use foreread_tier::{Context, HeapBuffers, OriginTier};
+//! use foreread_tier::{OpenContext, HeapBuffers, OriginTier};
 //! use futures::StreamExt;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,7 +42,7 @@
 //! # runtime.block_on(async {
 //! let store = InMemory::new();
 //! store.put(&"class/a.jpg".into(), vec![1, 2, 3].into()).await?;
-//! let context = Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 };
+//! let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 };
 //! let origin = ObjectStoreOrigin::new(Arc::new(store), "memory example", &context);
 //! let object = origin.list("", None).next().await.ok_or("nothing")??;
 //! assert_eq!((&*object.path, object.size), ("class/a.jpg", 3));

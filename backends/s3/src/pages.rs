@@ -322,7 +322,7 @@ mod tests {
     #[tokio::test]
     // semantics: BUCKET-11
     async fn page_that_waits_for_new_credentials_may_be_requested_again() {
-        let store = foreread_tier_testing::store::Store::start();
+        let store = foreread_tier_testing::store::HttpStore::start();
         store.bucket("train");
         store.allow("AKIDOLD");
         let credentials = Credentials::new(Once::default(), tokio::runtime::Handle::current());

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use foreread_s3::{Environment, S3Backend};
-use foreread_tier::{Backend, Context, ErrorKind, HeapBuffers, OpenOptions, OriginTier, TierError};
-use foreread_tier_testing::store::Store;
+use foreread_tier::{Backend, ErrorKind, HeapBuffers, OpenContext, OpenOptions, OriginTier, TierError};
+use foreread_tier_testing::store::HttpStore;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
@@ -66,7 +66,7 @@ fn log_in(home: &Path) -> std::path::PathBuf {
     file
 }
 
-async fn open(store: &Store, amazon: &str, home: &Path) -> Result<Arc<dyn OriginTier>, TierError> {
+async fn open(store: &HttpStore, amazon: &str, home: &Path) -> Result<Arc<dyn OriginTier>, TierError> {
     let environment = Environment::new([
         ("AWS_ENDPOINT_URL_S3", store.endpoint().as_str()),
         ("AWS_PROFILE", "train"),
@@ -74,13 +74,13 @@ async fn open(store: &Store, amazon: &str, home: &Path) -> Result<Arc<dyn Origin
         ("AWS_ENDPOINT_URL_SSO_OIDC", amazon),
     ])
     .with_home(home);
-    let context = Context { buffers: Arc::new(HeapBuffers), runtime: Handle::current(), seed: 1 };
+    let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime: Handle::current(), seed: 1 };
     let backend = S3Backend::new().with_environment(environment);
     backend.open("s3://train", &OpenOptions::default(), &context).await
 }
 
-fn store() -> Store {
-    let store = Store::start();
+fn store() -> HttpStore {
+    let store = HttpStore::start();
     store.bucket("train");
     store.put("train", "a.jpg", "x");
     store.allow("SSOROLE");

@@ -26,7 +26,7 @@ pub enum Command {
     /// Build a catalog of a dataset
     Index(Index),
     /// Print the ids of the samples that a rank reads in an epoch, one per line
-    Order(Order),
+    Order(OrderCommand),
     /// Run the loader over a dataset and report each epoch
     Load(Load),
     /// Show where samples would be cached, and the lower bound of bytes from storage
@@ -199,7 +199,7 @@ impl Drawing {
 }
 
 #[derive(Debug, Args)]
-pub struct Order {
+pub struct OrderCommand {
     /// The number of samples
     #[arg(long, value_name = "N")]
     pub samples: Option<String>,
@@ -213,7 +213,7 @@ pub struct Order {
     pub explain: bool,
 }
 
-impl Order {
+impl OrderCommand {
     /// The options given on the command line.
     pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
         let mut given = self.drawing.given();

@@ -19,7 +19,7 @@ use bytes::{Buf, BytesMut};
 use snow::TransportState;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use crate::Stream;
+use crate::BoxedStream;
 
 /// The maximum payload of a record.
 const MAX_RECORD: usize = 16 << 10;
@@ -36,7 +36,7 @@ const REKEY_INTERVAL: u64 = 1 << 20;
 
 /// The encrypted stream.
 pub(crate) struct NoiseStream {
-    stream: Stream,
+    stream: BoxedStream,
     noise: TransportState,
     /// NoiseStream to be written, from `left` on. Buffers are allocated only while in use: rank 0 has a
     /// connection to each rank.
@@ -54,7 +54,7 @@ fn damaged() -> io::Error {
 }
 
 impl NoiseStream {
-    pub(crate) fn new(stream: Stream, noise: TransportState) -> Self {
+    pub(crate) fn new(stream: BoxedStream, noise: TransportState) -> Self {
         let incoming = BytesMut::new();
         Self { stream, noise, outgoing: Vec::new(), left: 0, incoming, plain: Vec::new(), taken: 0 }
     }

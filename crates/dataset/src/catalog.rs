@@ -30,7 +30,7 @@ use crate::{DatasetError, DatasetErrorKind, Format, encode_packed, replace_file}
 
 /// Where one sample's bytes are: what a read of it asks an origin for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CatalogEntry {
     /// The object that holds it.
     pub object: Object,
     /// Which part of the object it is.
@@ -39,7 +39,7 @@ pub struct Entry {
 
 /// One named part of a sample: what a WebDataset member is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field<'a> {
+pub struct SampleField<'a> {
     /// What follows the first dot of the member's name, in lower case: `jpg`, `cls`, `seg.png`.
     pub name: &'a str,
     /// Which of the sample's bytes it is.
@@ -329,7 +329,7 @@ impl Catalog {
     /// [`DatasetErrorKind::OutOfRange`] if there is no such sample, [`DatasetErrorKind::Corrupt`] if its path would
     /// leave the origin, [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if the catalog's file cannot be read
     /// any more, or was written to.
-    pub fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
+    pub fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
         let row = self.row(id)?;
         let version = match (row.modified, row.etag) {
             (Some(time), _) => Some(Version::Modified(time)),
@@ -341,8 +341,10 @@ impl Catalog {
             ObjectPath::IndexedShard(path) => Arc::clone(path),
         };
         Ok(match row.part {
-            None => Entry { object: Object { path, size: row.length, version }, span: Span::Whole },
-            Some((size, part)) => Entry { object: Object { path, size, version }, span: Span::Range(part) },
+            None => CatalogEntry { object: Object { path, size: row.length, version }, span: Span::Whole },
+            Some((size, part)) => {
+                CatalogEntry { object: Object { path, size, version }, span: Span::Range(part) }
+            }
         })
     }
 
@@ -399,12 +401,12 @@ impl Catalog {
     ///
     /// # Errors
     /// [`DatasetErrorKind::OutOfRange`] if there is no such sample.
-    pub fn fields(&self, id: SampleId) -> Result<Vec<Field<'_>>, DatasetError> {
+    pub fn fields(&self, id: SampleId) -> Result<Vec<SampleField<'_>>, DatasetError> {
         if id.0 >= self.len() {
             return Err(self.out_of_range(id));
         }
         let fields = self.0.image.fields(id.0).into_iter().flatten();
-        Ok(fields.map(|(name, range)| Field { name, range }).collect())
+        Ok(fields.map(|(name, range)| SampleField { name, range }).collect())
     }
 
     /// Which of a WebDataset sample's bytes the field `name` is; `None` if it has no such field. Cheaper than

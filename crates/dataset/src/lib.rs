@@ -48,10 +48,10 @@ mod stored;
 mod tests;
 
 pub use braces::expand;
-pub use catalog::{Catalog, Entry, Field};
+pub use catalog::{Catalog, CatalogEntry, SampleField};
 pub use error::{DatasetError, DatasetErrorKind};
 pub use format::Format;
-pub use index::{IndexOptions, Progress};
+pub use index::{IndexOptions, IndexProgress};
 pub use listing_journal::forget_listing;
 pub use replace::replace_file;
 

@@ -17,7 +17,7 @@
 
 use std::io;
 
-use foreread_tier::{Change, Object, Version};
+use foreread_tier::{FileChange, Object, Version};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Modification times before this are made up: 1 January 1980, where the FAT file system's begin, in nanoseconds.
@@ -100,9 +100,9 @@ fn changes<'a>(objects: impl Iterator<Item = &'a Object>) -> Changes {
     let (mut hash, mut kept, mut without) = (Xxh3::new(), true, false);
     for object in objects {
         let number = match object.version {
-            Some(Version::Written { changed: Change::Elsewhere, .. }) => return Changes::Elsewhere,
-            Some(Version::Written { changed: Change::Kept(number), .. }) => number,
-            Some(Version::Written { changed: Change::Claimed(number), .. }) => {
+            Some(Version::Written { changed: FileChange::Elsewhere, .. }) => return Changes::Elsewhere,
+            Some(Version::Written { changed: FileChange::Kept(number), .. }) => number,
+            Some(Version::Written { changed: FileChange::Claimed(number), .. }) => {
                 kept = false;
                 number
             }
@@ -189,20 +189,20 @@ mod tests {
     #[test]
     fn change_times_tell_listings_apart_where_all_have_one() {
         let written = |modified, changed| Some(Version::Written { modified, changed });
-        let kept = |changed| written(0, Change::Kept(changed));
+        let kept = |changed| written(0, FileChange::Kept(changed));
         let one = listing(&[kept(5), kept(6)]);
         assert!(matches!(one, Listing::Unversioned(_)));
         assert_eq!(one, listing(&[kept(5), kept(6)]));
         assert_ne!(one, listing(&[kept(5), kept(7)]));
         assert!(matches!(listing(&[kept(5), Some(Version::Modified(0))]), Listing::Random(_)));
-        let versioned = listing(&[written(NOW, Change::Kept(5)), written(NOW + 1, Change::Kept(5))]);
+        let versioned = listing(&[written(NOW, FileChange::Kept(5)), written(NOW + 1, FileChange::Kept(5))]);
         assert!(matches!(versioned, Listing::Changed(_)));
     }
 
     #[test]
     fn changes_that_another_file_system_claims_prove_nothing_alone() {
         let claimed =
-            |modified, changed| Some(Version::Written { modified, changed: Change::Claimed(changed) });
+            |modified, changed| Some(Version::Written { modified, changed: FileChange::Claimed(changed) });
         assert!(matches!(listing(&[claimed(0, 5), claimed(0, 6)]), Listing::Random(_)));
         let versioned = listing(&[claimed(NOW, 5), claimed(NOW + 1, 6)]);
         assert!(matches!(versioned, Listing::Changed(_)));
@@ -213,11 +213,11 @@ mod tests {
     // semantics: DISK-5
     fn listing_with_a_file_elsewhere_has_its_own_id() {
         let with = |changed| {
-            let here = Version::Written { modified: NOW, changed: Change::Kept(1) };
+            let here = Version::Written { modified: NOW, changed: FileChange::Kept(1) };
             listing(&[Some(here), Some(Version::Written { modified: NOW + 1, changed })])
         };
-        assert!(matches!(with(Change::Kept(2)), Listing::Changed(_)));
-        assert!(matches!(with(Change::Elsewhere), Listing::Random(_)));
+        assert!(matches!(with(FileChange::Kept(2)), Listing::Changed(_)));
+        assert!(matches!(with(FileChange::Elsewhere), Listing::Random(_)));
     }
 
     #[test]

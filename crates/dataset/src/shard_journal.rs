@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use foreread_tier::{Change, Object, Version};
+use foreread_tier::{FileChange, Object, Version};
 use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,7 @@ impl StoredShard {
             self;
         let version = match (modified, changed, etag) {
             (Some(modified), Some(changed), _) => {
-                Version::Written { modified, changed: Change::Kept(changed) }
+                Version::Written { modified, changed: FileChange::Kept(changed) }
             }
             (Some(modified), None, _) => Version::Modified(modified),
             (None, _, Some(tag)) => Version::ETag(tag.into()),
@@ -166,7 +166,7 @@ fn write(journal: &mut Journal, shard: &IndexedShard) -> std::io::Result<()> {
     let (modified, changed, etag) = match version {
         Some(Version::Modified(time)) => (Some(*time), None, None),
         // Where nothing proves that it is the same, it is looked into again.
-        Some(Version::Written { modified, changed: Change::Kept(changed) }) => {
+        Some(Version::Written { modified, changed: FileChange::Kept(changed) }) => {
             (Some(*modified), Some(*changed), None)
         }
         Some(Version::ETag(tag)) => (None, None, Some(&**tag)),

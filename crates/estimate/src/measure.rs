@@ -5,11 +5,11 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foreread::calibration::{Calibration, LargeReads, MemorySpeed, OriginSpeed, Point};
-use foreread::dataset::Progress;
+use foreread::dataset::IndexProgress;
 use foreread::order::sampler;
 use foreread::{Catalog, Config, Error, ErrorKind, Format, Loader, Registry, Result, SamplerKind};
-use foreread_planner::MOST_BLOCK;
-use foreread_tier::{Buffers, Context, OriginTier, ReadRequest, RecycledBuffers, Span};
+use foreread_planner::MAX_BLOCK_BYTES;
+use foreread_tier::{Buffers, OpenContext, OriginTier, ReadRequest, RecycledBuffers, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::runtime::Builder;
 
@@ -70,7 +70,7 @@ pub enum CalibrateStage {
     Disk(PathBuf),
 }
 
-/// Progress of the measurement.
+/// IndexProgress of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalibrateProgress {
     /// The current part.
@@ -94,7 +94,7 @@ pub fn calibrate(
     let runtime =
         runtime.map_err(|error| Error::new(ErrorKind::System, format!("no threads to run on: {error}")))?;
     let buffers: Arc<dyn Buffers> = Arc::new(RecycledBuffers::default());
-    let context = Context { buffers, runtime: runtime.handle().clone(), seed: options.config.seed };
+    let context = OpenContext { buffers, runtime: runtime.handle().clone(), seed: options.config.seed };
     // `block_on` would panic on the thread of another runtime.
     let (sender, receiver) = mpsc::sync_channel(1);
     runtime.spawn(async move { sender.send(everything(options, &registry, &context, progress).await) });
@@ -107,7 +107,7 @@ pub fn calibrate(
 async fn everything(
     options: CalibrateOptions,
     registry: &Registry,
-    context: &Context,
+    context: &OpenContext,
     mut progress: impl FnMut(CalibrateProgress) + Send,
 ) -> Result<Calibration> {
     let measured = context.runtime.spawn_blocking(|| memory::measure(MEMORY_TIME)).await;
@@ -120,7 +120,7 @@ async fn everything(
         let mut config = options.config.clone();
         config.epochs = 1;
         let config = config.validated()?;
-        let listed = |listed: Progress| {
+        let listed = |listed: IndexProgress| {
             progress(CalibrateProgress { stage: CalibrateStage::Listing(listed.objects), point: None })
         };
         let builder = Loader::builder_with(target, config.clone()).registry(registry.clone());
@@ -185,8 +185,8 @@ impl RequestSource {
     fn next_large(&mut self) -> Option<ReadRequest> {
         let request = self.next()?;
         let Span::Range(span) = &request.span else { return Some(request) };
-        let begin = span.start / MOST_BLOCK * MOST_BLOCK;
-        let end = begin.saturating_add(MOST_BLOCK).min(request.object.size).max(span.end);
+        let begin = span.start / MAX_BLOCK_BYTES * MAX_BLOCK_BYTES;
+        let end = begin.saturating_add(MAX_BLOCK_BYTES).min(request.object.size).max(span.end);
         Some(ReadRequest { span: Span::Range(begin..end), ..request })
     }
 }
@@ -224,7 +224,7 @@ async fn of_origin(
         let most = most.min(MAX_LARGE_READS);
         let read = probe::curve(tier, most, half, next, |point| report(CalibrateStage::Large, point)).await?;
         // No point: the time was too short for one large read.
-        large = (!read.is_empty()).then_some(LargeReads { bytes: MOST_BLOCK, read });
+        large = (!read.is_empty()).then_some(LargeReads { bytes: MAX_BLOCK_BYTES, read });
     }
     let alone = read.first().map_or(best, |point| point.bytes_per_second).max(1);
     // A single read takes the latency and the transfer time of its bytes, at the best rate of parallel reads.

@@ -71,7 +71,7 @@ impl PlanReport {
     /// If the run cannot be planned, or belongs to a group of ranks: the report is about one rank alone.
     pub fn of(planned: &Planned, blocks: Option<&BlockTable>) -> Result<Self> {
         let config = planned.config();
-        let LocalPlan::Alone(plan) = planned.plan() else {
+        let LocalPlan::Private(plan) = planned.plan() else {
             return Err(Error::new(ErrorKind::Plan, "there is no plan of this rank alone"));
         };
         let mut forecast = planned.forecast()?.unwrap_or_default();

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_dataset::{Catalog, Format, IndexOptions, Progress};
+use foreread_dataset::{Catalog, Format, IndexOptions, IndexProgress};
 use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 use foreread_loader::OnError;
 use foreread_oracle::Deal;
-use foreread_tier::{Buffers, Context, OriginTier, RecycledBuffers};
+use foreread_tier::{Buffers, OpenContext, OriginTier, RecycledBuffers};
 use tokio::runtime::Handle;
 
 use crate::calibration::Calibration;
@@ -349,7 +349,7 @@ impl Builder {
     /// # Errors
     /// If a setting is invalid, a dataset cannot be opened, or the run cannot be planned. Also if
     /// `progress` or a backend panics, or the thread belongs to the given [runtime](Self::runtime).
-    pub fn prepare_with(self, progress: impl FnMut(Progress) + Send + 'static) -> Result<Ready> {
+    pub fn prepare_with(self, progress: impl FnMut(IndexProgress) + Send + 'static) -> Result<Ready> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         let prepared = workers.wait(async move { self.prepared(&context, progress).await })?;
@@ -412,7 +412,11 @@ impl Builder {
         Ok(Ready::new(prepared, workers))
     }
 
-    async fn prepared(self, context: &Context, progress: impl FnMut(Progress) + Send) -> Result<Prepared> {
+    async fn prepared(
+        self,
+        context: &OpenContext,
+        progress: impl FnMut(IndexProgress) + Send,
+    ) -> Result<Prepared> {
         let Self { targets, config, registry, resume, .. } = self;
         let targets = TargetSpec { storage: config.storage_options.clone(), ..targets };
         match self.meeting {
@@ -424,8 +428,8 @@ impl Builder {
         }
     }
 
-    fn context(&self, runtime: &Handle) -> Context {
-        Context { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
+    fn context(&self, runtime: &Handle) -> OpenContext {
+        OpenContext { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
     }
 
     /// Opens the dataset without planning: its catalog, and its origin within the settings' limits.
@@ -436,8 +440,8 @@ impl Builder {
     /// If the dataset cannot be opened.
     pub async fn open_origin(
         self,
-        context: &Context,
-        progress: impl FnMut(Progress) + Send,
+        context: &OpenContext,
+        progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<(Catalog, Arc<dyn OriginTier>)> {
         let shared = origin::OriginPolicy::raw(&self.config, context);
         let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
@@ -455,7 +459,7 @@ impl Builder {
     pub fn index(
         self,
         options: IndexOptions,
-        progress: impl FnMut(Progress) + Send + 'static,
+        progress: impl FnMut(IndexProgress) + Send + 'static,
     ) -> Result<Catalog> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());

@@ -4,7 +4,7 @@
 //! no times.
 
 use foreread_memory::MemoryTier;
-use foreread_planner::{Cluster, Curve, Large, Level, Origin, Store, Trainer};
+use foreread_planner::{CacheStore, Cluster, Curve, LargeReads, Level, Origin, Trainer};
 use foreread_tier::{CacheTier, Tier};
 use foreread_types::{Sizes, StoreId};
 
@@ -31,7 +31,7 @@ pub(crate) fn describe(
         look_ahead: config.look_ahead,
         origin: of_origin(config, origin_speed(config, place)),
         trainer: of_trainer(config, train),
-        ..Cluster::single(Store::new(StoreId(config.rank), levels))
+        ..Cluster::single(CacheStore::new(StoreId(config.rank), levels))
     }
 }
 
@@ -73,7 +73,7 @@ fn of_origin(config: &Config, speed: Option<&OriginSpeed>) -> Origin {
                 Some(most) => at(&large.read, most),
                 None => large.best()?.bytes_per_second,
             };
-            Some(Large { bytes: large.bytes, bytes_per_second })
+            Some(LargeReads { bytes: large.bytes, bytes_per_second })
         });
     }
     if let Some(parallelism) = parallelism {
@@ -193,7 +193,10 @@ mod tests {
         let limited = Config { origin_limit: Some(7_000_000), ..calibrated() };
         let origin = described(&limited, "/data").origin;
         assert_eq!(origin.client_bytes_per_second, 7_000_000);
-        assert_eq!(origin.large, Some(Large { bytes: 8_000_000, bytes_per_second: 7_000_000 }));
+        assert_eq!(
+            origin.large,
+            Some(foreread_planner::LargeReads { bytes: 8_000_000, bytes_per_second: 7_000_000 })
+        );
         let few = Config { origin_parallelism: Some(5), ..calibrated() };
         assert_eq!(described(&few, "/data").origin.client_bytes_per_second, 45_000_000);
     }

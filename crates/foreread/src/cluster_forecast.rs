@@ -4,7 +4,7 @@
 //! A rank in a group has its group's plan instead, made from the real caches of each rank.
 
 use foreread_oracle::Pass;
-use foreread_planner::{Cluster, ClusterPlan, EpochForecast, Locality, Ranks, Store, plan_cluster};
+use foreread_planner::{CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks, plan_cluster};
 use foreread_types::{SampleKey, StoreId};
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ impl Planned {
     pub fn cluster_forecast(&self) -> Result<Option<ClusterForecast>> {
         let ranks = self.run.world_size();
         let Some(own) = self.cluster.stores.first().filter(|_| ranks > 1) else { return Ok(None) };
-        let store = |rank| Store::new(StoreId(rank), own.levels.clone());
+        let store = |rank| CacheStore::new(StoreId(rank), own.levels.clone());
         let cluster = Cluster {
             stores: (0..ranks).map(store).collect(),
             ranks: Ranks::PerStore(1),

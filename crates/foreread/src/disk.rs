@@ -13,7 +13,7 @@ use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy};
 use foreread_local::DiskTier;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory};
 use foreread_tier::TierError;
-use foreread_tier::{CacheTier, Context};
+use foreread_tier::{CacheTier, OpenContext};
 use foreread_types::DatasetId;
 #[cfg(feature = "peer")]
 use foreread_types::SampleId;
@@ -110,7 +110,7 @@ pub(crate) async fn open(
     config: &Config,
     on_node: NodeRank,
     opened: &[OpenDataset],
-    context: &Context,
+    context: &OpenContext,
 ) -> Result<Option<Disk>> {
     if config.disk.is_empty() {
         return Ok(None);

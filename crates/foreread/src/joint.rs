@@ -4,9 +4,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use foreread_dataset::Progress;
-use foreread_loader::Others;
-use foreread_tier::Context;
+use foreread_dataset::IndexProgress;
+use foreread_loader::PeerGroup;
+use foreread_tier::OpenContext;
 use futures::future::BoxFuture;
 
 use crate::config::Config;
@@ -29,16 +29,16 @@ pub(crate) trait GroupPreparation: Debug + Send {
         targets: &'a TargetSpec,
         config: Config,
         registry: &'a Registry,
-        context: &'a Context,
+        context: &'a OpenContext,
         resume: Option<State>,
-        progress: Box<dyn FnMut(Progress) + Send + 'a>,
+        progress: Box<dyn FnMut(IndexProgress) + Send + 'a>,
     ) -> BoxFuture<'a, Result<Prepared>>;
 }
 
 /// A started run of a group, beyond a run on a single rank.
 pub(crate) trait GroupMember: Debug + Send + Sync {
     /// The other ranks.
-    fn others(&self) -> Others;
+    fn others(&self) -> PeerGroup;
 
     /// Reports this rank's completed steps. Returns the steps that all ranks have completed, as far
     /// as known: rank 0 knows all ranks, others only themselves.

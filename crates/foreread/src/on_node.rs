@@ -3,7 +3,7 @@
 //! It comes from the launcher's environment, with the same variables in every build. A rank's
 //! memory does not depend on the features of its build.
 
-use foreread_launcher::{Launched, Surroundings};
+use foreread_launcher::{Launched, LauncherEnv};
 
 /// A rank on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl NodeRank {
             let value = environment(name).filter(|value| !value.trim().is_empty());
             value.or_else(|| (name == "RANK" && is_one()).then(|| "0".to_owned()))
         };
-        let launched = Launched::by(&Surroundings::of_this_process(&completed));
+        let launched = Launched::by(&LauncherEnv::of_this_process(&completed));
         // The rendezvous reports contradictions.
         let launched = launched.ok().flatten();
         launched.map_or(Self::ALONE, |launched| Self::of(launched.local_rank, launched.on_node()))

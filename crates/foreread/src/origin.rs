@@ -4,9 +4,9 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
+use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, IndexProgress};
 use foreread_layers::{AdaptivePolicy, Bandwidth, Limit, Meter, Stack};
-use foreread_tier::{Context, OpenOptions, OriginTier};
+use foreread_tier::{OpenContext, OpenOptions, OriginTier};
 use foreread_types::DatasetIdentity;
 
 use crate::config::Config;
@@ -28,7 +28,7 @@ pub(crate) struct OriginPolicy {
 }
 
 impl OriginPolicy {
-    pub(crate) fn new(config: &Config, context: &Context) -> Self {
+    pub(crate) fn new(config: &Config, context: &OpenContext) -> Self {
         // The first limit is a batch: the samples of the trainer's first batch are requested at
         // once.
         let first = NonZeroUsize::new(config.batch_size.min(256) as usize).unwrap_or(NonZeroUsize::MIN);
@@ -56,7 +56,7 @@ impl OriginPolicy {
 
     /// A policy without adaptation and retries, within the user's limits. For measurements of an
     /// origin.
-    pub(crate) fn raw(config: &Config, context: &Context) -> Self {
+    pub(crate) fn raw(config: &Config, context: &OpenContext) -> Self {
         let raw = Self::new(config, context);
         let stack = raw.stack.with_limit(None).with_merge(None).with_hedge(None).with_deadline(None);
         Self { stack, ..raw }
@@ -131,9 +131,9 @@ pub(crate) async fn open(
     targets: &TargetSpec,
     format: Option<Format>,
     registry: &Registry,
-    context: &Context,
+    context: &OpenContext,
     shared: &OriginPolicy,
-    progress: impl FnMut(Progress) + Send,
+    progress: impl FnMut(IndexProgress) + Send,
 ) -> Result<OpenDataset> {
     let mut file = None;
     let catalog = match (&targets.catalog, &targets.names[..]) {
@@ -182,7 +182,7 @@ async fn found(
     target: Target,
     format: Option<Format>,
     origin: &dyn OriginTier,
-    progress: impl FnMut(Progress) + Send,
+    progress: impl FnMut(IndexProgress) + Send,
 ) -> Result<(Catalog, bool)> {
     let Target { url, objects } = target;
     if objects.is_empty()
@@ -204,7 +204,7 @@ fn is_shard(file: &Path, format: Option<Format>) -> bool {
     named || format.is_some_and(Format::is_packed) && !Catalog::is_catalog_file(file)
 }
 
-async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {
+async fn open_catalog(path: &Path, context: &OpenContext) -> Result<Catalog> {
     let owned = path.to_owned();
     let opened = context.runtime.spawn_blocking(move || Catalog::open(owned)).await;
     let opened = opened
@@ -240,9 +240,9 @@ pub(crate) async fn index(
     targets: &TargetSpec,
     options: IndexOptions,
     registry: &Registry,
-    context: &Context,
+    context: &OpenContext,
     shared: &OriginPolicy,
-    progress: impl FnMut(Progress) + Send,
+    progress: impl FnMut(IndexProgress) + Send,
 ) -> Result<Catalog> {
     let names = targets.names.clone();
     let Target { url, objects } =

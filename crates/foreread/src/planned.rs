@@ -7,7 +7,7 @@ use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
 use foreread_planner::{
-    Cluster, EpochForecast, Floor, Level, LocalPlan, Plan, Scope, block_bytes, plan, predict,
+    Cluster, EpochForecast, Level, LocalPlan, LowerBound, Plan, Scope, block_bytes, plan, predict,
 };
 use foreread_tier::CacheTier;
 use foreread_types::{DatasetId, Rank, Sizes};
@@ -104,7 +104,7 @@ impl Planned {
         // Data in the page cache cost no requests.
         let train = sizes.first().filter(|_| place.packed && !place.kernel_cached);
         let block_bytes = train.and_then(|train| block_bytes(&counted, train, &cluster, is_timed));
-        let (sizes, plan, memory) = (sizes.to_vec(), LocalPlan::Alone(Arc::new(plan)), Some(memory));
+        let (sizes, plan, memory) = (sizes.to_vec(), LocalPlan::Private(Arc::new(plan)), Some(memory));
         Ok(Self { config, run, counted, sizes, cluster, memory, is_timed, plan, floor, block_bytes })
     }
 
@@ -123,7 +123,7 @@ impl Planned {
         let counted = counted(&config, sizes, &run)?;
         let plan = foreread_planner::plan_cluster(&counted, sizes, &whole)?;
         let (floor, is_timed) = (plan.floor(), cluster::is_timed(&config, place));
-        let plan = LocalPlan::Together { plan: Arc::new(plan), store: config.rank as usize };
+        let plan = LocalPlan::Cluster { plan: Arc::new(plan), store: config.rank as usize };
         let (sizes, memory) = (sizes.to_vec(), Some(memory));
         Ok(Self {
             config,
@@ -174,8 +174,8 @@ impl Planned {
             return Ok(None);
         }
         Ok(Some(match &self.plan {
-            LocalPlan::Alone(plan) => predict(plan, &self.counted, &self.cluster)?,
-            LocalPlan::Together { plan, .. } => plan.predict(&self.counted, &self.cluster)?,
+            LocalPlan::Private(plan) => predict(plan, &self.counted, &self.cluster)?,
+            LocalPlan::Cluster { plan, .. } => plan.predict(&self.counted, &self.cluster)?,
         }))
     }
 
@@ -185,7 +185,7 @@ impl Planned {
     /// # Errors
     /// If the run cannot be planned.
     pub fn worth(&self, more: u64) -> Result<Vec<Worth>> {
-        let LocalPlan::Alone(plan) = &self.plan else { return Ok(Vec::new()) };
+        let LocalPlan::Private(plan) = &self.plan else { return Ok(Vec::new()) };
         let now = self.forecast()?;
         let kinds = cluster::kinds(&self.config);
         kinds.into_iter().map(|kind| self.worth_of(plan, kind, more, now.as_deref())).collect()
@@ -308,7 +308,7 @@ fn floor(run: &Run, sizes: &[Sizes], cluster: &Cluster, plan: &Plan) -> Result<u
     }
     let rank = cluster.capacity().saturating_add(cluster.look_ahead);
     let all = rank.saturating_mul(u64::from(run.world_size()));
-    Ok(Floor::of(run, sizes, all, Scope::Cluster)?.bytes)
+    Ok(LowerBound::of(run, sizes, all, Scope::Cluster)?.bytes)
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use foreread_dataset::{Catalog, Format, Progress};
-use foreread_loader::{BlockTable, Source};
+use foreread_dataset::{Catalog, Format, IndexProgress};
+use foreread_loader::{BlockTable, ReadSource};
 use foreread_memory::MemoryTier;
 use foreread_planner::LocalPlan;
-use foreread_tier::{Buffers, CacheTier, Context};
+use foreread_tier::{Buffers, CacheTier, OpenContext};
 use foreread_types::{DatasetId, Sizes};
 
 use crate::cluster;
@@ -29,7 +29,7 @@ use crate::target::TargetSpec;
 pub struct Prepared {
     pub(crate) planned: Planned,
     pub(crate) opened: Vec<OpenDataset>,
-    pub(crate) caches: Vec<(Source, Arc<dyn CacheTier>)>,
+    pub(crate) caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
     pub(crate) disk: Option<Disk>,
     pub(crate) shared: OriginPolicy,
     /// The blocks of training data that the first epoch reads.
@@ -44,9 +44,9 @@ impl Prepared {
         targets: &TargetSpec,
         config: Config,
         registry: &Registry,
-        context: &Context,
+        context: &OpenContext,
         resume: Option<State>,
-        mut progress: impl FnMut(Progress) + Send,
+        mut progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<Self> {
         let config = config.validated()?;
         let shared = OriginPolicy::new(&config, context);
@@ -104,11 +104,11 @@ impl Deref for Prepared {
 }
 
 /// The blocks of training data that the plan reads, if any.
-async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &Context) -> Result<BlockTable> {
+async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &OpenContext) -> Result<BlockTable> {
     let (Some(bytes), Some(train)) = (planned.block_bytes, opened.first()) else {
         return Ok(BlockTable::default());
     };
-    let LocalPlan::Alone(plan) = &planned.plan else { return Ok(BlockTable::default()) };
+    let LocalPlan::Private(plan) = &planned.plan else { return Ok(BlockTable::default()) };
     let (catalog, plan) = (train.catalog.clone(), Arc::clone(plan));
     // Visits every catalog entry.
     let making = context.runtime.spawn_blocking(move || BlockTable::of(&catalog, DatasetId(0), &plan, bytes));
@@ -125,35 +125,35 @@ pub(crate) fn caches(
     planned: &Planned,
     disk: Option<&Disk>,
     buffers: &dyn Buffers,
-) -> Vec<(Source, Arc<dyn CacheTier>)> {
-    let mut caches: Vec<(Source, Arc<dyn CacheTier>)> = Vec::new();
+) -> Vec<(ReadSource, Arc<dyn CacheTier>)> {
+    let mut caches: Vec<(ReadSource, Arc<dyn CacheTier>)> = Vec::new();
     let disk = disk.map(|disk| (disk.cache(), disk.capacity));
     let own = match planned.plan() {
-        LocalPlan::Alone(_) => 0,
-        LocalPlan::Together { store, .. } => *store,
+        LocalPlan::Private(_) => 0,
+        LocalPlan::Cluster { store, .. } => *store,
     };
     for level in planned.cluster.stores.get(own).iter().flat_map(|store| &store.levels) {
         match &disk {
-            Some((tier, _)) if level.name == tier.name() => caches.push((Source::Disk, Arc::clone(tier))),
-            _ if level.name == cluster::DISK => caches.push((Source::Disk, Arc::new(MemoryTier::new(0)))),
+            Some((tier, _)) if level.name == tier.name() => caches.push((ReadSource::Disk, Arc::clone(tier))),
+            _ if level.name == cluster::DISK => caches.push((ReadSource::Disk, Arc::new(MemoryTier::new(0)))),
             _ => {
                 let granted = planned.memory.as_ref().map_or(level.capacity, Grant::tier);
                 let tier = MemoryTier::new(level.capacity.min(granted));
                 if let Some(memory) = &planned.memory {
                     memory.fills(tier.budget());
                 }
-                caches.push((Source::Memory, Arc::new(tier)));
+                caches.push((ReadSource::Memory, Arc::new(tier)));
             }
         }
     }
     // A disk that another process owns has no capacity, and so no level. Its samples can still be
     // read.
-    let is_there = caches.iter().any(|(source, _)| *source == Source::Disk);
+    let is_there = caches.iter().any(|(source, _)| *source == ReadSource::Disk);
     if let Some((tier, 0)) = disk.filter(|_| !is_there) {
-        caches.push((Source::Disk, tier));
+        caches.push((ReadSource::Disk, tier));
     }
-    if caches.iter().all(|(source, _)| *source != Source::Memory) {
-        buffers.none_is_kept();
+    if caches.iter().all(|(source, _)| *source != ReadSource::Memory) {
+        buffers.allow_longer_buffers();
     }
     caches
 }

@@ -16,8 +16,8 @@
 
 use std::time::Duration;
 
-use foreread_layers::{Decisions, Reading};
-use foreread_loader::{Count, LookAhead, PassReport, RunReport, Source};
+use foreread_layers::{Decisions, MeterReading};
+use foreread_loader::{LookAhead, PassReport, ReadSource, RunReport, SampleCount};
 use serde::Serialize;
 
 pub use crate::merged::{Merged, MergedEpoch};
@@ -252,24 +252,24 @@ pub struct CountReport {
 }
 
 impl CountReport {
-    fn of(count: Count) -> Self {
+    fn of(count: SampleCount) -> Self {
         Self { samples: Some(count.samples), bytes: Some(count.bytes) }
     }
 
     /// Leaves out the numbers of a zero count.
-    fn some(count: Count) -> Self {
-        if count == Count::default() { Self::default() } else { Self::of(count) }
+    fn some(count: SampleCount) -> Self {
+        if count == SampleCount::default() { Self::default() } else { Self::of(count) }
     }
 }
 
 impl ReadsReport {
     /// Counts a sample of `bytes` bytes.
-    pub(crate) fn add(&mut self, from: Source, bytes: u64) {
+    pub(crate) fn add(&mut self, from: ReadSource, bytes: u64) {
         let count = match from {
-            Source::Origin => &mut self.origin,
-            Source::Memory => &mut self.memory,
-            Source::Disk => &mut self.disk,
-            Source::Peer => &mut self.peer,
+            ReadSource::Origin => &mut self.origin,
+            ReadSource::Memory => &mut self.memory,
+            ReadSource::Disk => &mut self.disk,
+            ReadSource::Peer => &mut self.peer,
         };
         *count.samples.get_or_insert_default() += 1;
         *count.bytes.get_or_insert_default() += bytes;
@@ -290,10 +290,10 @@ impl EpochReport {
             stall_seconds: pass.stall.as_secs_f64(),
             first_batch_seconds: pass.first_batch.as_secs_f64(),
             reads: ReadsReport {
-                origin: CountReport::of(pass.reads.from(Source::Origin)),
-                memory: CountReport::of(pass.reads.from(Source::Memory)),
-                disk: CountReport::some(pass.reads.from(Source::Disk)),
-                peer: CountReport::some(pass.reads.from(Source::Peer)),
+                origin: CountReport::of(pass.reads.from(ReadSource::Origin)),
+                memory: CountReport::of(pass.reads.from(ReadSource::Memory)),
+                disk: CountReport::some(pass.reads.from(ReadSource::Disk)),
+                peer: CountReport::some(pass.reads.from(ReadSource::Peer)),
             },
             digest: None,
             ids: None,
@@ -313,9 +313,9 @@ pub(crate) struct RunTotals {
 
 impl Report {
     /// The most entries in [`epochs`](Self::epochs).
-    pub const MOST_EPOCHS: usize = RunReport::MOST_PASSES;
+    pub const MAX_EPOCHS: usize = RunReport::MAX_PASSES;
 
-    pub(crate) fn new(whole: &RunTotals, origin: &Reading, adapted: Adapted, run: &RunReport) -> Self {
+    pub(crate) fn new(whole: &RunTotals, origin: &MeterReading, adapted: Adapted, run: &RunReport) -> Self {
         Self {
             rank: whole.rank,
             world_size: whole.world_size,

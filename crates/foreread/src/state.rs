@@ -90,8 +90,7 @@ impl State {
             if then == now {
                 return Ok(());
             }
-            let message =
-                format!("the state belongs to another run: its {what} is {then}, this run's is {now}");
+            let message = format!("the state is of another run: its {what} is {then}, this run's is {now}");
             Err(Error::new(ErrorKind::State, message))
         };
         same("sampler", &self.sampler, &config.sampler)?;
@@ -138,10 +137,7 @@ impl State {
     fn parse(text: &str) -> Result<Self, String> {
         let state: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if state.version != VERSION {
-            return Err(format!(
-                "its version is {}, but this release reads version {VERSION}",
-                state.version
-            ));
+            return Err(format!("its version is {}, this release reads {VERSION}", state.version));
         }
         Ok(state)
     }

@@ -11,7 +11,7 @@
 //! * A joined read is as urgent as its most urgent part, and at most [`MergePolicy::most`] bytes long.
 //! * The gaps are paid for and discarded. They are at most a tenth of the requested bytes ([`MergePolicy::waste`]): a store's
 //!   bytes cost money, and the plan counts them.
-//! * Reads of one [`Block`] are always joined, because their caller has decided so. They begin once the block is complete.
+//! * Reads of one [`ReadBlock`] are always joined, because their caller has decided so. They begin once the block is complete.
 //! * Every answer is copied into memory of its exact length, so that a stored sample keeps no neighbours in memory. That copy
 //!   is the price, about 10 us for 100 KB.
 //! * A joined read is one future that its [parts](crate::parts) share. It is retried as one, and dropped with its last part.
@@ -25,7 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{Block, Buffers, ErrorKind, Object, ReadFuture, ReadRequest, Span, TierError, Version};
+use foreread_tier::{
+    Buffers, ErrorKind, Object, ReadBlock, ReadFuture, ReadRequest, Span, TierError, Version,
+};
 use metrics::Counter;
 
 use crate::parts::{ReadPart, parts};
@@ -102,7 +104,7 @@ struct PendingBurst {
 
 struct OpenBlock {
     object: Object,
-    block: Arc<Block>,
+    block: Arc<ReadBlock>,
     reads: Vec<Weak<PendingRange>>,
 }
 
@@ -126,7 +128,7 @@ impl PendingBurst {
         (reads.len() >= block.reads).then(|| self.blocks.swap_remove(at).reads)
     }
 
-    fn find(&self, request: &ReadRequest, block: &Block) -> Option<usize> {
+    fn find(&self, request: &ReadRequest, block: &ReadBlock) -> Option<usize> {
         self.blocks.iter().position(|open| *open.block == *block && open.object == request.object)
     }
 

@@ -92,6 +92,6 @@ pub use deadline::DeadlinePolicy;
 pub use hedge::HedgePolicy;
 pub use joined::MergePolicy;
 pub use limit::{Decisions, Limit};
-pub use meter::{Meter, Reading};
+pub use meter::{Meter, MeterReading};
 pub use retry::RetryPolicy;
 pub use stack::Stack;

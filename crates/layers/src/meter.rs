@@ -32,7 +32,7 @@ pub struct Meter(Arc<MeterCounts>);
 /// The numbers of a [`Meter`] at one moment. While reads are in flight they may disagree by those.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Reading {
+pub struct MeterReading {
     /// Requests to the tier, counting every attempt.
     pub requests: u64,
     /// Bytes that it answered.
@@ -56,9 +56,9 @@ impl Meter {
     }
 
     /// The current numbers.
-    pub fn read(&self) -> Reading {
+    pub fn read(&self) -> MeterReading {
         let numbers = &*self.0;
-        Reading {
+        MeterReading {
             requests: numbers.requests.load(Relaxed),
             bytes: numbers.bytes.load(Relaxed),
             errors: numbers.errors.load(Relaxed),
@@ -211,7 +211,8 @@ mod tests {
         let mut dropped = metered.read_all(batch(&origin, 5));
         assert!(futures::poll!(dropped.next()).is_pending());
         drop(dropped);
-        let expected = Reading { requests: 15, bytes: 900, errors: 1, cancelled: 5, ..Reading::default() };
+        let expected =
+            MeterReading { requests: 15, bytes: 900, errors: 1, cancelled: 5, ..MeterReading::default() };
         assert_eq!(meter.read(), expected);
 
         let mut seen = BTreeMap::new();

@@ -4,9 +4,9 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{AdaptivePolicy, Bandwidth, HedgePolicy, Limit, Reading, RetryPolicy, Stack};
+use foreread_layers::{AdaptivePolicy, Bandwidth, HedgePolicy, Limit, MeterReading, RetryPolicy, Stack};
 use foreread_tier::{ErrorKind, OriginTier, Tier};
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, ReadAll, Trainer, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, Trainer, TrainerReport, When};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ fn origin() -> Arc<FakeOrigin> {
 }
 
 /// Reads a faulty origin like a trainer that computes 5 ms per batch.
-async fn train(rules: &[(When, Fault)], compute: Duration) -> (Fared, Reading) {
+async fn train(rules: &[(When, Fault)], compute: Duration) -> (TrainerReport, MeterReading) {
     let origin = origin();
     let mut failing = FailingTier::new(Arc::clone(&origin)).with_seed(11);
     for (when, fault) in rules {
@@ -147,7 +147,7 @@ async fn stalled_connection_costs_one_hedge_and_no_timeout() {
             assert!(answers.len() == 50 && answers.iter().all(|answer| answer.result.is_ok()));
             slowest = slowest.max(began.elapsed());
         }
-        let Reading { requests, errors, retried, hedged, in_flight, .. } = stack.meter.read();
+        let MeterReading { requests, errors, retried, hedged, in_flight, .. } = stack.meter.read();
         println!("{fault:?}: {hedged} hedges, the slowest 50 reads took {slowest:?}");
         assert_eq!((hedged, requests, errors, retried, in_flight), (3, 1003, 0, 0, 0), "{fault:?}");
         // Three times the 95th percentile, and the time of a read; a timeout is 30 s.
@@ -179,7 +179,7 @@ async fn refusal_mended_by_a_hedge_lowers_the_rate() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let answers: Vec<_> = tier.read_all(reads(1000..1012)).collect().await;
     assert!(answers.len() == 12 && answers.iter().all(|answer| answer.result.is_ok()), "{answers:?}");
-    let Reading { hedged, retried, errors, .. } = stack.meter.read();
+    let MeterReading { hedged, retried, errors, .. } = stack.meter.read();
     assert_eq!((hedged, retried, errors), (12, 0, 12), "second reads have mended them");
     let rate = stack.limit.and_then(|limit| limit.decisions().rate);
     assert!(rate.is_some_and(|rate| rate < 1000), "{rate:?}");

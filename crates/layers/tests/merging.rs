@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use foreread_layers::{MergePolicy, Stack};
 use foreread_tier::{
-    Block, Buffer, Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
-    TierError, TierProfile,
+    Buffer, Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadBlock, ReadFuture, ReadRequest, Span,
+    Tier, TierError, TierProfile,
 };
 use foreread_tier_testing::{Answered, CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, When};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
@@ -253,7 +253,7 @@ async fn range_dropped_within_its_burst_is_not_read() {
 /// A read of 5,000 bytes out of a block of every 20,000th, that many reads long.
 fn in_block(origin: &FakeOrigin, shard: u64, at: u64, reads: usize) -> Arc<ReadRequest> {
     let request = range(origin, (shard * 100 + at) as u32, shard, at * 20_000, 5000);
-    Arc::new(ReadRequest { block: Some(Arc::new(Block { bytes: 0..SHARD, reads })), ..request })
+    Arc::new(ReadRequest { block: Some(Arc::new(ReadBlock { bytes: 0..SHARD, reads })), ..request })
 }
 
 /// Two concurrent callers: one ends its burst while the block of the other is half requested.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{Reading, Stack};
+use foreread_layers::{MeterReading, Stack};
 use foreread_tier::{ErrorKind, OriginTier};
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, ReadAll, Trainer, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, Trainer, TrainerReport, When};
 use foreread_types::{SampleId, Tick};
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -142,7 +142,12 @@ async fn changing_ceiling_is_followed() {
 }
 
 /// Reads an origin with 64 slots and 10 ms of latency, with random refusals at any rate.
-async fn by_chance(seed: u64, part: f64, compute: Duration, look_ahead: u64) -> (Fared, Reading) {
+async fn by_chance(
+    seed: u64,
+    part: f64,
+    compute: Duration,
+    look_ahead: u64,
+) -> (TrainerReport, MeterReading) {
     let origin = FakeOrigin::uniform(2 * SAMPLES, 100_000).with_zeroes();
     let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
     let failing = FailingTier::new(Arc::new(origin.clone())).with_seed(seed);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use foreread::Loader;
 use foreread::SampleId;
-use foreread::dataset::{IndexOptions, Progress};
+use foreread::dataset::{IndexOptions, IndexProgress};
 use pyo3::exceptions::{PyImportError, PyIndexError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyType};
@@ -233,7 +233,7 @@ pub(crate) fn index(
         .split_first()
         .ok_or_else(|| ExceptionClass::Config.with("target: expected the URL or path of a dataset"))?;
     let builder = more.iter().fold(Loader::builder(first), |builder, shard| builder.shard(shard));
-    let found = Arc::new(Mutex::new(None::<Progress>));
+    let found = Arc::new(Mutex::new(None::<IndexProgress>));
     let latest = Arc::clone(&found);
     let mut report = |py: Python<'_>| -> PyResult<()> {
         let update = found.lock().unwrap_or_else(PoisonError::into_inner).take();

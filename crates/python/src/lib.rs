@@ -65,7 +65,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("MOST_EPOCHS", foreread::Config::MAX_EPOCHS)?;
+        module.add("MAX_EPOCHS", foreread::Config::MAX_EPOCHS)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 

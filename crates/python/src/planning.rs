@@ -124,8 +124,8 @@ pub(crate) fn compare(
             parsed.map_err(|error| ExceptionClass::Config.with(format!("policies: {error}")))?
         }
     };
-    if policies.is_empty() || !(1..=Comparison::MOST_SEEDS).contains(&seeds) {
-        let most = Comparison::MOST_SEEDS;
+    if policies.is_empty() || !(1..=Comparison::MAX_SEEDS).contains(&seeds) {
+        let most = Comparison::MAX_SEEDS;
         return Err(
             ExceptionClass::Config.with(format!("expected at least one policy, and from 1 to {most} seeds"))
         );

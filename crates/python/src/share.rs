@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foreread::SampleId;
-use foreread::share::{Client, Held, Settings, ShareError, ShareErrorKind};
+use foreread::share::{Client, ServerSettings, ShareError, ShareErrorKind, SharedBytes};
 use foreread::size::ByteSize;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -25,7 +25,7 @@ pub(crate) fn start(
     slot: &SourceSlot,
     shared_memory: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<String> {
-    let mut settings = Settings::default();
+    let mut settings = ServerSettings::default();
     if let Some(given) = shared_memory {
         let size = settings::size("shared_memory", given)?;
         let ByteSize(bytes) =
@@ -129,7 +129,7 @@ impl ShareClient {
         let client = self.client(py)?;
         let wanted: Vec<_> = ids.iter().copied().map(SampleId).collect();
         let results = stoppable(py, |stop| client.get_with(&wanted, stop))?;
-        let sample = |(id, held): (u64, Result<Held, ShareError>)| match held {
+        let sample = |(id, held): (u64, Result<SharedBytes, ShareError>)| match held {
             Ok(held) => Ok(SharedSample { id, held: ProcessLocal::new(held) }),
             Err(error) => Err(match error.tier_error() {
                 Some(error) => errors::unreadable(id, error),
@@ -204,12 +204,12 @@ impl ShareClient {
 #[derive(Debug)]
 pub struct SharedSample {
     id: u64,
-    held: ProcessLocal<Held>,
+    held: ProcessLocal<SharedBytes>,
 }
 
 impl SharedSample {
     fn bytes(&self) -> PyResult<&[u8]> {
-        self.held.get("sample").map(Held::as_ref)
+        self.held.get("sample").map(SharedBytes::as_ref)
     }
 }
 
@@ -224,7 +224,7 @@ impl SharedSample {
     /// Whether it is in shared memory. Without room there, it is a copy in this process.
     #[getter]
     fn is_shared(&self) -> PyResult<bool> {
-        self.held.get("sample").map(Held::is_shared)
+        self.held.get("sample").map(SharedBytes::is_shared)
     }
 
     fn __len__(&self) -> PyResult<usize> {

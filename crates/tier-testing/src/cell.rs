@@ -9,7 +9,7 @@ const CEILING: f64 = 20_000.0;
 
 /// An origin whose throughput is the lesser of `parallelism / latency` and `bandwidth / size`, in samples per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cell {
+pub struct OriginModel {
     /// The time from a request to its answer, without a queue.
     pub latency: Duration,
     /// Requests that it processes at once; others queue.
@@ -18,7 +18,7 @@ pub struct Cell {
     pub bandwidth: Option<u64>,
 }
 
-impl Cell {
+impl OriginModel {
     /// Samples of an origin, all of [`Self::SIZE`].
     pub const SAMPLES: u64 = 1000;
     /// Bytes per sample.
@@ -84,11 +84,11 @@ mod tests {
 
     #[test]
     fn throughput_is_the_least_of_three_limits() {
-        assert_eq!(Cell::new(10, 4, Some(50)).possible(), 400.0);
-        assert_eq!(Cell::new(10, 64, Some(50)).possible(), 500.0);
-        assert_eq!(Cell::new(1, 1024, None).possible(), CEILING);
-        assert_eq!(Cell::new(10, 64, Some(50)).allowed(), 42.0);
-        assert_eq!(Cell::new(10, 4, Some(50)).allowed(), f64::INFINITY);
-        assert_eq!(Cell::of_latency(1).count(), 9);
+        assert_eq!(OriginModel::new(10, 4, Some(50)).possible(), 400.0);
+        assert_eq!(OriginModel::new(10, 64, Some(50)).possible(), 500.0);
+        assert_eq!(OriginModel::new(1, 1024, None).possible(), CEILING);
+        assert_eq!(OriginModel::new(10, 64, Some(50)).allowed(), 42.0);
+        assert_eq!(OriginModel::new(10, 4, Some(50)).allowed(), f64::INFINITY);
+        assert_eq!(OriginModel::of_latency(1).count(), 9);
     }
 }

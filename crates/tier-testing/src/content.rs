@@ -38,7 +38,7 @@ pub(crate) fn unit(value: u64) -> f64 {
 
 /// An object with its sample's key and its content.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct KnownSample {
     /// The sample.
     pub key: SampleKey,
     /// The object.
@@ -47,7 +47,7 @@ pub struct Known {
     pub content: Bytes,
 }
 
-impl Known {
+impl KnownSample {
     /// Objects of the given paths and sizes without versions, numbered in this order as samples of dataset 0, with the
     /// [`content`] of `seed`.
     pub fn generate<'a>(seed: u64, named: impl IntoIterator<Item = (&'a str, u64)>) -> Vec<Self> {

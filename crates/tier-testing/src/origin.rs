@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::ceiling::RateCeiling;
 use crate::content::{content_range, unit};
-use crate::{Counts, Known};
+use crate::{KnownSample, ReadCounter};
 
 /// A store of generated objects ([`content`](crate::content)) with a latency, a shared bandwidth and a parallelism.
 ///
@@ -50,7 +50,7 @@ struct FakeServer {
     zeroes: Option<Bytes>,
     pipe_free: Mutex<Option<Instant>>,
     objects: Mutex<BTreeMap<Arc<str>, (u64, u64)>>, // path -> (size, generation)
-    counts: Counts,
+    counts: ReadCounter,
 }
 
 impl FakeOrigin {
@@ -75,7 +75,7 @@ impl FakeOrigin {
                 zeroes: None,
                 pipe_free: Mutex::new(None),
                 objects: Mutex::new(objects.into_iter().map(|(path, size)| (path, (size, 0))).collect()),
-                counts: Counts::default(),
+                counts: ReadCounter::default(),
             }),
         }
     }
@@ -209,7 +209,7 @@ impl FakeOrigin {
     }
 
     /// The counts of its reads.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &ReadCounter {
         &self.server.counts
     }
 
@@ -251,10 +251,10 @@ impl FakeOrigin {
     }
 
     /// All samples with their contents, for the conformance suite.
-    pub fn known(&self) -> Vec<Known> {
+    pub fn known(&self) -> Vec<KnownSample> {
         (0..self.samples())
             .map(SampleId)
-            .map(|id| Known {
+            .map(|id| KnownSample {
                 key: SampleKey::new(DatasetId(0), id),
                 object: self.object(id),
                 content: self.expected(id),

@@ -15,7 +15,7 @@ use foreread_types::{Footprint, SampleKey};
 use futures::FutureExt;
 use tokio::time::sleep;
 
-use crate::Counts;
+use crate::ReadCounter;
 
 /// A cache whose lookup returns [`Lookup::Stored`] and which is then read, like a disk. A store copies, so the sample's own
 /// charge ends with the sample. A read takes time and returns a copy. The capacity is released when the sample is removed
@@ -31,7 +31,7 @@ pub struct StoredCache {
     budget: Budget,
     write_behind: Option<WriteBehind>,
     kept: Arc<Mutex<HashMap<SampleKey, Arc<CachedSample>>>>,
-    counts: Counts,
+    counts: ReadCounter,
 }
 
 /// The write-behind queue.
@@ -62,7 +62,7 @@ impl StoredCache {
             budget: Budget::new(capacity),
             write_behind: None,
             kept: Arc::default(),
-            counts: Counts::default(),
+            counts: ReadCounter::default(),
         }
     }
 
@@ -93,7 +93,7 @@ impl StoredCache {
     }
 
     /// The counts of its reads.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &ReadCounter {
         &self.counts
     }
 

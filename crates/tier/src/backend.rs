@@ -11,7 +11,7 @@ use crate::{Buffers, OriginTier, TierError};
 
 /// The resources of a backend, shared by all backends of a run.
 #[derive(Clone, Debug)]
-pub struct Context {
+pub struct OpenContext {
     /// Allocates memory for samples.
     pub buffers: Arc<dyn Buffers>,
     /// Runs tasks.
@@ -72,6 +72,6 @@ pub trait Backend: Debug + Send + Sync + 'static {
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError>;
 }

@@ -29,7 +29,7 @@ pub trait Buffers: Debug + Send + Sync + 'static {
 
     /// Allows buffers that are a little longer than their contents, where that makes recycling easier. Call it before the
     /// first read, and only where samples are dropped soon. The excess of all buffers together is bounded.
-    fn none_is_kept(&self) {}
+    fn allow_longer_buffers(&self) {}
 }
 
 /// Memory from the program's allocator.
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn buffers_of_any_length_begin_at_a_cache_line() {
         let (recycled, is_roomy) = (crate::RecycledBuffers::default(), crate::RecycledBuffers::default());
-        is_roomy.none_is_kept();
+        is_roomy.allow_longer_buffers();
         let buffers: [&dyn Buffers; 3] = [&HeapBuffers, &recycled, &is_roomy];
         for buffers in buffers {
             for _ in 0..2 {

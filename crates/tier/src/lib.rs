@@ -33,14 +33,14 @@ mod request;
 mod sample;
 mod tier;
 
-pub use backend::{Backend, Context, OpenOptions};
+pub use backend::{Backend, OpenContext, OpenOptions};
 pub use budget::{Budget, Charge};
 pub use buffers::{Buffer, Buffers, HeapBuffers};
 pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
 pub use path::check_path;
-pub use peers::{Asked, Peers, Serve, Served, Serving};
+pub use peers::{PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
 pub use recycled::RecycledBuffers;
-pub use request::{Block, Change, Object, ReadRequest, Span, Version, unix_nanoseconds};
+pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, Version, unix_nanoseconds};
 pub use sample::{Sample, SampleTag};
 pub use tier::{OriginTier, ReadFuture, Tier, TierProfile};

@@ -7,7 +7,7 @@
 //!
 //! * Memory is allocated exactly as long as requested, and reused where it is at most two sixty-fourths too long. That
 //!   excess is the price. With samples of many lengths, every third request finds no match.
-//! * After [`Buffers::none_is_kept`], memory is allocated up to an eighth longer, so that everything in a free list fits
+//! * After [`Buffers::allow_longer_buffers`], memory is allocated up to an eighth longer, so that everything in a free list fits
 //!   every request for it and a few lists suffice. The total excess is at most [`MAX_SPARE`]. Beyond that, only memory of the
 //!   exact length is handed out.
 //! * Free memory is bounded as well; above the bound it returns to the allocator. So does memory that was not reused while
@@ -102,7 +102,7 @@ impl Buffers for RecycledBuffers {
         Some(Buffer::recycled(memory, length, Arc::clone(free_lists)))
     }
 
-    fn none_is_kept(&self) {
+    fn allow_longer_buffers(&self) {
         self.is_roomy.store(true, Ordering::Relaxed);
     }
 }
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn rounded_lengths_share_free_lists() {
         let buffers = RecycledBuffers::default();
-        buffers.none_is_kept();
+        buffers.allow_longer_buffers();
         for length in (90_000..130_000).step_by(500) {
             let buffer = buffers.allocate(length, 1).unwrap();
             assert_eq!(buffer.capacity(), length);
@@ -287,7 +287,7 @@ mod tests {
     // semantics: CACHE-6
     fn spare_bytes_are_bounded_in_total() {
         let buffers = RecycledBuffers::default();
-        buffers.none_is_kept();
+        buffers.allow_longer_buffers();
         let spare = || buffers.plain.spare.load(Ordering::Relaxed);
         let mut held = Vec::new();
         for round in 0..3 {

@@ -18,7 +18,7 @@ pub enum Version {
         /// As in [`Modified`](Self::Modified).
         modified: i64,
         /// The record of the last change.
-        changed: Change,
+        changed: FileChange,
     },
     /// The store's own tag.
     ETag(Arc<str>),
@@ -26,7 +26,7 @@ pub enum Version {
 
 /// A file system's record of a file's last change. The numbers combine the file's inode and the time of the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Change {
+pub enum FileChange {
     /// The file system sets the time itself, at every write.
     Kept(u64),
     /// The file system passes on the time of an underlying one, which may be an image: equal numbers prove nothing.
@@ -85,13 +85,13 @@ pub struct ReadRequest {
     /// When the trainer needs it: a smaller tick is more urgent.
     pub due: Tick,
     /// The block that the read belongs to, if any.
-    pub block: Option<Arc<Block>>,
+    pub block: Option<Arc<ReadBlock>>,
 }
 
 /// A part of an object that the caller reads in one request, by several reads in one burst. A layer that joins reads always
 /// joins these. Other tiers ignore it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct ReadBlock {
     /// The bytes that contain its reads; they identify the block within the object.
     pub bytes: Range<u64>,
     /// The number of its reads.

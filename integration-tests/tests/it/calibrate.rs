@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foreread_tier_testing::store::{Fault, Kind, Store, When};
+use foreread_tier_testing::store::{Fault, HttpStore, Kind, When};
 use serde_json::Value;
 
 use crate::s3;
@@ -105,7 +105,7 @@ fn failed_calibration_is_one_line_with_the_name() {
     assert!(printed.contains("--seconds 0 (argument): must be at least 1"), "{printed}");
     let samples = Samples::awkward(20, 50_000);
     let data = samples.path().to_str().unwrap();
-    let store = Store::start();
+    let store = HttpStore::start();
     store.bucket("train");
     store.put("train", "a", "a sample");
     store.on(Kind::Get, When::Always, Fault::StallHeaders(Duration::from_secs(600)));

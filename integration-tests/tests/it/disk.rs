@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::support::{
-    Draw, Samples, assert_digests, cache_root, content, disk, foreread, four_thousand, load, number, run,
-    taken, times,
+    Samples, TestRandom, assert_digests, cache_root, content, disk, foreread, four_thousand, load, number,
+    run, taken, times,
 };
 
 #[test]
@@ -85,7 +85,7 @@ fn disk_contents_are_used_under_any_plan() {
 fn killed_run_leaves_only_whole_samples() {
     let samples = Samples::awkward(300, 30_000);
     let mut directory = tempfile::tempdir().unwrap();
-    let (mut draw, kills, mut unfinished) = (Draw::new(), times(10, 500), 0);
+    let (mut draw, kills, mut unfinished) = (TestRandom::new(), times(10, 500), 0);
     for kill in 0..kills {
         let afresh = kill % 4 != 3;
         if afresh {

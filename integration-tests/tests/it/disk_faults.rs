@@ -12,7 +12,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{
-    Draw, Samples, assert_digests, binary, cache_root, disk, foreread, load, number, run, taken, times, watch,
+    Samples, TestRandom, assert_digests, binary, cache_root, disk, foreread, load, number, run, taken, times,
+    watch,
 };
 
 const SAMPLES: u64 = 100;
@@ -161,7 +162,7 @@ fn lost_file_costs_its_samples() {
 // semantics: DISK-9
 fn garbled_index_costs_its_samples() {
     let cache = Cache::filled();
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     for _ in 0..times(3, 60) {
         // Everything after the middle of an entry is changed.
         let from = draw.below(64 + 32 * SAMPLES) as usize;
@@ -204,7 +205,7 @@ fn damaged_files_during_a_run_cost_reads_only() {
             }
         }),
     ];
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     for (what, damage) in damages {
         let rounds = times(1, 20);
         for round in 1..=rounds {

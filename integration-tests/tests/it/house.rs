@@ -3,6 +3,7 @@
 //! Decision: the arrows are a table that lists, for each package, all that it may have, instead of a few forbidden
 //! edges: what is not thought of is refused. The price is one line here for each new package.
 
+mod names;
 mod semantics;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-pub use foreread_tier_testing::Draw;
+pub use foreread_tier_testing::TestRandom;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use foreread::backend::{
-    Backend, Context, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
+    Backend, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
 };
 use foreread::dataset::IndexOptions;
 use foreread::order::sampler;
@@ -124,7 +125,7 @@ impl DirectReads {
     fn open(url: &str) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let buffers = Arc::new(foreread::backend::HeapBuffers);
-        let context = Context { buffers, runtime: runtime.handle().clone(), seed: SEED };
+        let context = OpenContext { buffers, runtime: runtime.handle().clone(), seed: SEED };
         let registry = registry();
         let origin = runtime.block_on(registry.find(url)?.open(url, &OpenOptions::default(), &context))?;
         let origin = Stack::bare().with_bandwidth(Some(Bandwidth::new(RATE))).wrap(origin);
@@ -267,7 +268,7 @@ impl Backend for SlowBackend {
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let path = url.strip_prefix("slow://").unwrap_or(url);
         let registry = Registry::with_defaults();

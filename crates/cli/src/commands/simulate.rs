@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use foreread::calibration::Calibration;
 use foreread::{Error, ErrorKind};
 use foreread_settings::Knobs;
-use foreread_simulator::{Comparison, Curve as Rates, Outcome, Policy, Scenario};
+use foreread_simulator::{Comparison, Curve as Rates, Policy, Scenario, SimulationOutcome};
 
 use crate::arguments::Simulate;
 use crate::progress::{ProgressMode, WorkProgress};
@@ -32,8 +32,8 @@ pub fn run(options: &Simulate) -> Result<()> {
     let (figures, show) = (figures(&knobs)?, ProgressMode::of(&knobs, 0)?);
     let policies = policies(&knobs)?;
     let seeds: u64 = knobs.parse("seeds")?.unwrap_or(1);
-    if !(1..=Comparison::MOST_SEEDS).contains(&seeds) {
-        return Err(knobs.refuse("seeds", format!("must be from 1 to {}", Comparison::MOST_SEEDS)).into());
+    if !(1..=Comparison::MAX_SEEDS).contains(&seeds) {
+        return Err(knobs.refuse("seeds", format!("must be from 1 to {}", Comparison::MAX_SEEDS)).into());
     }
     let plot = knobs.get("plot").map(|(path, _)| PathBuf::from(path));
     let mut scenario = read(&options.scenario)?;
@@ -62,7 +62,7 @@ pub fn run(options: &Simulate) -> Result<()> {
             writeln!(out)?;
         }
         ReportFormat::Csv => {
-            writeln!(out, "{}", Outcome::CSV_HEADER)?;
+            writeln!(out, "{}", SimulationOutcome::CSV_HEADER)?;
             for outcome in compared.outcomes() {
                 writeln!(out, "{}", outcome.csv())?;
             }

@@ -1,6 +1,6 @@
 //! Many shards as one dataset: order, formats, names.
 
-use foreread_dataset::{Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
+use foreread_dataset::{Catalog, DatasetErrorKind, Format, IndexOptions, IndexProgress};
 use foreread_types::SampleId;
 use proptest::prelude::*;
 
@@ -52,7 +52,7 @@ async fn samples_are_in_the_order_of_shards_and_of_places_in_them() {
         ("a-b.tar", shard(&["r.a", "r.b"])),
         ("none.tar", end()),
     ]);
-    let mut last = Progress::default();
+    let mut last = IndexProgress::default();
     let catalog = origin.index_with(&IndexOptions::default(), |progress| last = progress).await.unwrap();
     assert_eq!(keys(&catalog), ["a-b.tar/r", "a/c.tar/q", "b.tar/z", "b.tar/y"]);
     assert_eq!((last.objects, last.samples, last.skipped), (4, 4, 0));

@@ -1,7 +1,7 @@
 //! Datasets in a group: rank 0 opens and lists them, the other ranks open the result.
 
 use foreread_dataset::{Catalog, Format};
-use foreread_tier::Context;
+use foreread_tier::OpenContext;
 use foreread_types::DatasetIdentity;
 
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ pub(super) async fn open_known(
     identity: DatasetIdentity,
     storage: &StorageOptions,
     registry: &Registry,
-    context: &Context,
+    context: &OpenContext,
     shared: &OriginPolicy,
 ) -> Result<OpenDataset> {
     let backend = registry.find(catalog.base_url())?;
@@ -29,7 +29,7 @@ pub(super) async fn open_known(
 
 /// The name of `targets`, equal on ranks with equal targets: the name of `catalog` if they can mean
 /// it.
-pub(super) async fn names(targets: &TargetSpec, catalog: &Catalog, context: &Context) -> Result<String> {
+pub(super) async fn names(targets: &TargetSpec, catalog: &Catalog, context: &OpenContext) -> Result<String> {
     let known = format!("{} (catalog {})", catalog.base_url(), catalog.fingerprint());
     let targets = targets.clone();
     // Reads files and whole catalogs, while this rank's heartbeats continue.
@@ -61,7 +61,7 @@ pub(super) async fn seek(
     targets: &TargetSpec,
     catalog: &Catalog,
     registry: &Registry,
-    context: &Context,
+    context: &OpenContext,
     shared: &OriginPolicy,
 ) -> Result<()> {
     let is_catalog = |target: &String| Catalog::is_catalog_file(target) && Format::of_shard(target).is_none();

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use foreread_layers::{Breaker, BreakerPolicy};
-use foreread_peer::meet::Group;
-use foreread_tier::{Peers, Serve, Tier};
+use foreread_peer::meet::RunGroup;
+use foreread_tier::{PeerService, Peers, Tier};
 use foreread_types::{Rank, SampleKey, StoreId};
 
 /// A group with a circuit breaker per rank.
 #[derive(Debug)]
 pub(super) struct PeersWithBreakers {
-    group: Arc<Group>,
+    group: Arc<RunGroup>,
     seed: u64,
     /// One breaker per store, not per request, because a breaker has state.
     breakers: Mutex<BTreeMap<StoreId, Arc<Breaker<dyn Tier>>>>,
@@ -20,7 +20,7 @@ pub(super) struct PeersWithBreakers {
 
 impl PeersWithBreakers {
     /// `seed`: the seed of random waits.
-    pub(super) fn new(group: Arc<Group>, seed: u64) -> Self {
+    pub(super) fn new(group: Arc<RunGroup>, seed: u64) -> Self {
         Self { group, seed, breakers: Mutex::default() }
     }
 }
@@ -50,7 +50,7 @@ impl Peers for PeersWithBreakers {
         self.group.cancel(store, key);
     }
 
-    fn serve(&self, source: Weak<dyn Serve>) {
+    fn serve(&self, source: Weak<dyn PeerService>) {
         self.group.serve(source);
     }
 }

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_loader::Others;
-use foreread_peer::meet::{Group, Left};
+use foreread_loader::PeerGroup;
+use foreread_peer::meet::{RunEnd, RunGroup};
 use foreread_tier::Peers;
 use foreread_types::Rank;
 use futures::future::BoxFuture;
@@ -38,11 +38,11 @@ const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The interval between checks for new requests.
 const IDLE_POLL: Duration = Duration::from_secs(1);
 
-/// A run that shares its caches over a [`Group`].
+/// A run that shares its caches over a [`RunGroup`].
 #[derive(Debug)]
-pub(super) struct PeerGroup {
-    group: Arc<Group>,
-    others: Others,
+pub(super) struct JoinedGroup {
+    group: Arc<RunGroup>,
+    others: PeerGroup,
     steps: Mutex<StepTimes>,
 }
 
@@ -71,14 +71,14 @@ impl StepTimes {
     }
 }
 
-impl PeerGroup {
-    pub(super) fn new(group: Arc<Group>, others: Others) -> Self {
+impl JoinedGroup {
+    pub(super) fn new(group: Arc<RunGroup>, others: PeerGroup) -> Self {
         Self { group, others, steps: Mutex::default() }
     }
 }
 
-impl GroupMember for PeerGroup {
-    fn others(&self) -> Others {
+impl GroupMember for JoinedGroup {
+    fn others(&self) -> PeerGroup {
         self.others.clone()
     }
 
@@ -114,7 +114,7 @@ impl GroupMember for PeerGroup {
             let report = serde_json::to_vec(&own).unwrap_or_default();
             let heard = tokio::select! {
                 heard = group.report(report.into(), at_most.min(REPORT_TIMEOUT)) => heard,
-                () = group.lost_first(RANK0_LOST_AFTER) => false,
+                () = group.rank0_lost(RANK0_LOST_AFTER) => false,
             };
             if !heard {
                 tracing::warn!("rank 0 does not answer; this rank ends after a time without requests");
@@ -131,22 +131,21 @@ impl GroupMember for PeerGroup {
             let left = tokio::select! {
                 left = group.leave(until.saturating_duration_since(Instant::now())) => left,
                 // Rank 0 has the report but cannot announce the end.
-                () = abandoned(&group, silence) => Left::Unheard,
+                () = abandoned(&group, silence) => RunEnd::Unheard,
             };
             match left {
-                Left::Together => {}
-                Left::Without(ranks) => {
+                RunEnd::Together => {}
+                RunEnd::Without(ranks) => {
                     tracing::warn!(?ranks, "ends although some ranks have not finished");
                 }
-                Left::Unheard => tracing::warn!("ends without confirmation by rank 0"),
+                RunEnd::Unheard => tracing::warn!("ends without confirmation by rank 0"),
             }
             all
         };
         Box::pin(with_warning(ended, WARN_AFTER, async move {
             let reports = others.reports(Duration::ZERO).await;
             let ranks: Vec<usize> = (0..reports.len()).filter(|&rank| reports[rank].is_none()).collect();
-            let whom =
-                if ranks.is_empty() { "the other ranks".to_owned() } else { format!("ranks {ranks:?}") };
+            let whom = if ranks.is_empty() { "other ranks".to_owned() } else { format!("ranks {ranks:?}") };
             tracing::warn!(
                 "this rank's loader has ended and serves {whom} until they end, for {} s at most; every rank must close \
                  its loaders, in the same order, before ranks wait for each other elsewhere",
@@ -175,7 +174,7 @@ async fn with_warning<T>(
 
 /// Without rank 0 no rank announces the end. A rank serves others until no request has come for
 /// `silence`.
-async fn idle(group: &Group, silence: Duration) {
+async fn idle(group: &RunGroup, silence: Duration) {
     let served = || group.counters().read().served;
     let mut last = (served(), Instant::now());
     while last.1.elapsed() < silence {
@@ -188,8 +187,8 @@ async fn idle(group: &Group, silence: Duration) {
 }
 
 /// Waits until rank 0 is lost and no request has come for `silence`.
-async fn abandoned(group: &Group, silence: Duration) {
-    group.lost_first(RANK0_LOST_AFTER).await;
+async fn abandoned(group: &RunGroup, silence: Duration) {
+    group.rank0_lost(RANK0_LOST_AFTER).await;
     idle(group, silence).await;
 }
 

@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_launcher::{LaunchError, Rendezvous};
-use foreread_peer::meet::{Board, INTERFACE, Launched, MeetError, Surroundings, Waiting, given_token};
-use foreread_peer::{Network, System, Token, Wire};
+use foreread_peer::meet::{
+    INTERFACE, Launched, LauncherEnv, LoaderDirectory, MeetError, RendezvousProgress, given_token,
+};
+use foreread_peer::{SystemTransport, Token, Transport, WireProtection};
 use foreread_types::Rank;
 
 use super::wire;
@@ -40,14 +42,14 @@ pub struct Meeting {
     pub(super) launched: Launched,
     pub(super) number: u16,
     /// The rendezvous board, shared by all loaders of the process.
-    pub(super) board: Arc<Board>,
+    pub(super) board: Arc<LoaderDirectory>,
     pub(super) token: Option<Token>,
-    pub(super) network: Arc<dyn Network>,
-    pub(super) wire: Wire,
+    pub(super) network: Arc<dyn Transport>,
+    pub(super) wire: WireProtection,
     /// The network interfaces for connections to other nodes.
     pub(super) interface: Option<String>,
     pub(super) deadline: Duration,
-    pub(super) progress: Box<dyn FnMut(&Waiting) + Send + Sync>,
+    pub(super) progress: Box<dyn FnMut(&RendezvousProgress) + Send + Sync>,
 }
 
 impl std::fmt::Debug for Meeting {
@@ -80,7 +82,7 @@ impl Meeting {
         let completed = |name: &str| {
             environment(name).or_else(|| (name == "RANK" && of_all).then(|| config.rank.to_string()))
         };
-        let surroundings = Surroundings::of_this_process(&completed);
+        let surroundings = LauncherEnv::of_this_process(&completed);
         let launched = Launched::by(&surroundings)?
             .filter(|launched| (launched.rank, launched.world_size) == (rank, world_size));
         let launched = match launched {
@@ -91,9 +93,9 @@ impl Meeting {
             return Ok(None);
         }
         let token = given_token(&surroundings)?;
-        let (network, wire) = (Arc::new(System), wire::given(environment)?);
+        let (network, wire) = (Arc::new(SystemTransport), wire::given(environment)?);
         let interface = surroundings.get(INTERFACE);
-        let (number, board, progress) = (0, Arc::default(), Box::new(|_: &Waiting| ()));
+        let (number, board, progress) = (0, Arc::default(), Box::new(|_: &RendezvousProgress| ()));
         let deadline = DEADLINE;
         Ok(Some(Self { launched, number, board, token, network, wire, interface, deadline, progress }))
     }
@@ -118,13 +120,13 @@ impl Meeting {
 
     /// Replaces the machine's sockets by another network.
     #[must_use]
-    pub fn network(self, network: Arc<dyn Network>) -> Self {
+    pub fn network(self, network: Arc<dyn Transport>) -> Self {
         Self { network, ..self }
     }
 
     /// Sets a callback that gets the state of the wait about once a second.
     #[must_use]
-    pub fn progress(self, progress: impl FnMut(&Waiting) + Send + Sync + 'static) -> Self {
+    pub fn progress(self, progress: impl FnMut(&RendezvousProgress) + Send + Sync + 'static) -> Self {
         Self { progress: Box::new(progress), ..self }
     }
 }
@@ -138,7 +140,7 @@ pub struct Meetings(Mutex<BTreeMap<(u32, String), MeetingCount>>);
 #[derive(Debug, Default)]
 struct MeetingCount {
     made: u16,
-    board: Arc<Board>,
+    board: Arc<LoaderDirectory>,
 }
 
 impl Meetings {

@@ -33,20 +33,20 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_dataset::{Catalog, Progress};
-use foreread_loader::{BlockTable, LocalDeal, Others};
+use foreread_dataset::{Catalog, IndexProgress};
+use foreread_loader::{BlockTable, LocalityDeal, PeerGroup};
 use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
-use foreread_peer::meet::{Joining, Settings};
-use foreread_peer::{Settings as Bounds, Wire};
+use foreread_peer::meet::{RendezvousSteps, Settings};
+use foreread_peer::{Settings as Bounds, WireProtection};
 use foreread_planner::{Cluster, LocalPlan, PLANNER_VERSION};
-use foreread_tier::{Context, Peers};
+use foreread_tier::{OpenContext, Peers};
 use foreread_types::{Fingerprint, Sizes, StoreId};
 use futures::future::BoxFuture;
 
 use self::datasets::{names, open_known, seek};
 use self::guarded::PeersWithBreakers;
-use self::joint::PeerGroup;
+use self::joint::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
 use self::offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
 use self::told::{RunDescription, on_request, unreadable};
@@ -73,9 +73,9 @@ impl GroupPreparation for Meeting {
         targets: &'a TargetSpec,
         config: Config,
         registry: &'a Registry,
-        context: &'a Context,
+        context: &'a OpenContext,
         resume: Option<State>,
-        progress: Box<dyn FnMut(Progress) + Send + 'a>,
+        progress: Box<dyn FnMut(IndexProgress) + Send + 'a>,
     ) -> BoxFuture<'a, Result<Prepared>> {
         Box::pin(prepare(targets, config, registry, context, resume, *self, progress))
     }
@@ -85,10 +85,10 @@ async fn prepare(
     targets: &TargetSpec,
     config: Config,
     registry: &Registry,
-    context: &Context,
+    context: &OpenContext,
     resume: Option<State>,
     meeting: Meeting,
-    progress: impl FnMut(Progress) + Send,
+    progress: impl FnMut(IndexProgress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
     let Meeting { launched, number, board, token, network, wire, interface, deadline, progress: show } =
@@ -104,7 +104,7 @@ async fn prepare(
         interface,
         ..Settings::new(launched, env!("CARGO_PKG_VERSION"))
     };
-    let mut joining = Joining::join(settings).await?;
+    let mut joining = RendezvousSteps::join(settings).await?;
     let run = GroupRun { targets, config, registry, context, wire };
     match run.prepare(&mut joining, resume, progress).await {
         Ok((prepared, words)) => start(prepared, words, joining, context).await,
@@ -120,7 +120,7 @@ async fn prepare(
 const PROGRESS_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 /// Runs `work` and sends progress to the other ranks if it takes long. Short work costs no message.
-async fn working<T>(joining: &mut Joining, on: &str, work: impl Future<Output = T>) -> T {
+async fn working<T>(joining: &mut RendezvousSteps, on: &str, work: impl Future<Output = T>) -> T {
     let (mut work, mut wait) = (std::pin::pin!(work), PROGRESS_INTERVALS.0);
     loop {
         tokio::select! {
@@ -140,8 +140,8 @@ struct GroupRun<'a> {
     targets: &'a TargetSpec,
     config: Config,
     registry: &'a Registry,
-    context: &'a Context,
-    wire: Wire,
+    context: &'a OpenContext,
+    wire: WireProtection,
 }
 
 /// The number of elements of `nodes` that equal `node`.
@@ -152,9 +152,9 @@ fn count(nodes: &[u32], node: u32) -> u32 {
 impl GroupRun<'_> {
     async fn prepare(
         self,
-        joining: &mut Joining,
+        joining: &mut RendezvousSteps,
         resume: Option<State>,
-        progress: impl FnMut(Progress) + Send,
+        progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<(Prepared, Words)> {
         let (config, context) = (&self.config, self.context);
         let shared = OriginPolicy::new(config, context);
@@ -205,7 +205,7 @@ impl GroupRun<'_> {
             Planned::joint(planning_config, &sizes, &place, (whole, memory), start)
         });
         let planned = working(joining, "plans", planning).await.map_err(ended)??;
-        if let LocalPlan::Together { plan, .. } = planned.plan() {
+        if let LocalPlan::Cluster { plan, .. } = planned.plan() {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
@@ -216,10 +216,10 @@ impl GroupRun<'_> {
     /// The datasets. Rank 0 lists them for all.
     async fn datasets(
         &self,
-        joining: &mut Joining,
+        joining: &mut RendezvousSteps,
         shared: &OriginPolicy,
         resume: Option<State>,
-        mut progress: impl FnMut(Progress) + Send,
+        mut progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<(RunDescription, Vec<OpenDataset>)> {
         let Self { targets, config, registry, context, .. } = self;
         let validation = config.validation();
@@ -253,7 +253,7 @@ impl GroupRun<'_> {
 
     /// Rank 0's catalogs on another rank: from its program, from their files, or as bytes that rank
     /// 0 sent to this node.
-    async fn catalogs(&self, joining: &mut Joining, told: &RunDescription) -> Result<Vec<Catalog>> {
+    async fn catalogs(&self, joining: &mut RendezvousSteps, told: &RunDescription) -> Result<Vec<Catalog>> {
         let (catalogs, at_hand) = (told.catalogs.clone(), self.targets.catalog.clone());
         let opening = self
             .context
@@ -285,7 +285,7 @@ impl GroupRun<'_> {
             ("deal", if config.locality { "locality".to_owned() } else { config.deal.to_string() }),
             ("look-ahead", config.look_ahead.to_string()),
             ("on-error", format!("{:?}", config.on_error).to_lowercase()),
-            (Wire::VARIABLE, self.wire.to_string()),
+            (WireProtection::VARIABLE, self.wire.to_string()),
         ];
         if let Some(state) = &told.state {
             words.push(("state", format!("epoch {}, {} samples", state.epoch(), state.consumed())));
@@ -324,31 +324,36 @@ fn inputs(whole: &Cluster, schedule: &Schedule) -> Words {
 fn bound(prepared: &Prepared) -> Vec<Fingerprint> {
     let datasets = prepared.opened.iter().map(|dataset| Fingerprint(dataset.identity.0));
     let plan = match prepared.planned.plan() {
-        LocalPlan::Together { plan, .. } => Some(plan.fingerprint()),
-        LocalPlan::Alone(_) => None,
+        LocalPlan::Cluster { plan, .. } => Some(plan.fingerprint()),
+        LocalPlan::Private(_) => None,
     };
     datasets.chain(plan).collect()
 }
 
 /// Starts after all ranks have confirmed that their runs are equal.
-async fn start(prepared: Prepared, words: Words, joining: Joining, context: &Context) -> Result<Prepared> {
+async fn start(
+    prepared: Prepared,
+    words: Words,
+    joining: RendezvousSteps,
+    context: &OpenContext,
+) -> Result<Prepared> {
     let whole = &prepared.planned.cluster;
     let stores: Vec<StoreId> = whole.stores.iter().map(|store| store.id).collect();
     let group = Arc::new(joining.start(words, &bound(&prepared), &stores, context).await?);
     let locality = match prepared.planned.plan() {
-        LocalPlan::Together { plan, .. } if prepared.planned.config.locality => {
-            Some(Arc::new(LocalDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
+        LocalPlan::Cluster { plan, .. } if prepared.planned.config.locality => {
+            Some(Arc::new(LocalityDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
         }
         _ => None,
     };
     let peers: Arc<dyn Peers> = Arc::new(PeersWithBreakers::new(Arc::clone(&group), context.seed));
-    let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
-    Ok(Prepared { joint: Some(Box::new(PeerGroup::new(group, others))), ..prepared })
+    let others = PeerGroup { peers, stores: stores.into(), locality, budget: SERVING };
+    Ok(Prepared { joint: Some(Box::new(JoinedGroup::new(group, others))), ..prepared })
 }
 
 #[cfg(test)]
 mod tests {
-    use foreread_planner::{Curve, Level, Store};
+    use foreread_planner::{CacheStore, Curve, Level};
     use foreread_types::Footprint;
 
     use super::*;
@@ -365,7 +370,7 @@ mod tests {
     // semantics: RANK-5
     fn inputs_of_a_plan_differ_by_their_names() {
         let level = |footprint| Level::new("disk", 1000, footprint);
-        let cluster = |level| Cluster::single(Store::new(StoreId(0), vec![level]));
+        let cluster = |level| Cluster::single(CacheStore::new(StoreId(0), vec![level]));
         let usual = cluster(level(Footprint::EXACT));
         assert!(differing(&usual, &usual).is_empty());
         let footprint = cluster(level(Footprint::new(16, 4096)));

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use foreread_planner::{Cluster, Curve, Held, Level, LevelIndex, Ranks, Store};
+use foreread_planner::{CacheContents, CacheStore, Cluster, Curve, Level, LevelIndex, Ranks};
 use foreread_types::{DatasetId, SampleId, SampleKey, StoreId};
 use serde::{Deserialize, Serialize};
 
@@ -115,7 +115,7 @@ pub(crate) fn cluster(
     persistent: &str,
 ) -> Cluster {
     let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
-    let (mut stores, mut held) = (Vec::new(), Held::default());
+    let (mut stores, mut held) = (Vec::new(), CacheContents::default());
     for (rank, offer) in (0..).zip(offers) {
         let next = nodes.len() as u32;
         let node = *nodes.entry(&offer.node).or_insert(next);
@@ -134,7 +134,7 @@ pub(crate) fn cluster(
                 }
             }
         }
-        stores.push(Store { id: StoreId(rank), node, levels });
+        stores.push(CacheStore { id: StoreId(rank), node, levels });
     }
     Cluster { stores, ranks: Ranks::PerStore(1), held, ..figures }
 }
@@ -211,7 +211,7 @@ mod tests {
         let other = CapacityOffer { node: "b".to_owned(), ..offer(&[3]) };
         let cluster = cluster(Cluster::default(), &kinds, &[offer(&[2, 3]), other, offer(&[])], "disk");
         assert_eq!(cluster.stores.iter().map(|store| store.node).collect::<Vec<_>>(), [0, 1, 0]);
-        let mut held = Held::default();
+        let mut held = CacheContents::default();
         held.add(SampleKey::new(DatasetId(1), SampleId(2)), 0, LevelIndex(1));
         held.add(SampleKey::new(DatasetId(1), SampleId(3)), 0, LevelIndex(1));
         assert_eq!(cluster.held, held);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
-use foreread_peer::meet::Bulk;
+use foreread_peer::meet::SharedCatalog;
 use foreread_types::DatasetIdentity;
 use serde::{Deserialize, Serialize};
 
@@ -112,13 +112,14 @@ impl RunDescription {
         &self,
         catalogs: impl Iterator<Item = &'a Catalog>,
         at_hand: bool,
-    ) -> Result<Vec<Bulk>> {
-        let bulk = |(number, (told, catalog)): (usize, (&DescribedCatalog, &Catalog))| -> Result<Bulk> {
-            if told.file.is_some() || number == 0 && at_hand {
-                return Ok(on_request(catalog));
-            }
-            Ok(Bulk::needed(catalog.to_bytes()?))
-        };
+    ) -> Result<Vec<SharedCatalog>> {
+        let bulk =
+            |(number, (told, catalog)): (usize, (&DescribedCatalog, &Catalog))| -> Result<SharedCatalog> {
+                if told.file.is_some() || number == 0 && at_hand {
+                    return Ok(on_request(catalog));
+                }
+                Ok(SharedCatalog::needed(catalog.to_bytes()?))
+            };
         self.catalogs.iter().zip(catalogs).enumerate().map(bulk).collect()
     }
 
@@ -152,9 +153,9 @@ impl RunDescription {
 }
 
 /// The bytes of a catalog for ranks that request them.
-pub(super) fn on_request(catalog: &Catalog) -> Bulk {
+pub(super) fn on_request(catalog: &Catalog) -> SharedCatalog {
     let catalog = catalog.clone();
-    Bulk::on_request(catalog.encoded_len(), move || catalog.to_bytes().map_err(io::Error::other))
+    SharedCatalog::on_request(catalog.encoded_len(), move || catalog.to_bytes().map_err(io::Error::other))
 }
 
 pub(super) fn unreadable(why: &dyn std::fmt::Display) -> Error {
@@ -210,7 +211,7 @@ mod tests {
         head.catalogs = vec![told(&listed, None), told(&saved, Some("c.arrow".into()))];
         let pushed = |at_hand| {
             let bulks = head.bulks([&listed, &saved].into_iter(), at_hand).unwrap();
-            bulks.iter().map(Bulk::is_pushed).collect::<Vec<_>>()
+            bulks.iter().map(SharedCatalog::is_pushed).collect::<Vec<_>>()
         };
         assert_eq!(pushed(false), [true, false]);
         assert_eq!(pushed(true), [false, false]);

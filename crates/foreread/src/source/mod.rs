@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter};
-use foreread_loader::{Direct, LoadErrorKind, OnError, RunReport, Source as SampleOrigin};
+use foreread_loader::{DirectReader, LoadErrorKind, OnError, ReadSource, RunReport};
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
 use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
 use foreread_tier::{Budget, CacheTier};
@@ -49,7 +49,7 @@ const MAX_BATCH_SAMPLES: u64 = 64;
 /// The ready buffer has this part of the look-ahead. The rest is for reads.
 const READY_PART: u64 = 2;
 
-/// Direct reads of this process have at most this part of the look-ahead, and those of its workers as much.
+/// DirectReader reads of this process have at most this part of the look-ahead, and those of its workers as much.
 const DIRECT_PART: u64 = 2;
 
 /// A sample that this many announcements in a row leave out is removed from memory.
@@ -109,7 +109,7 @@ struct SourceInner {
     cluster: Cluster,
     look_ahead: u64,
     kernel_cached: bool,
-    direct: Direct,
+    direct: DirectReader,
     /// The memory tiers, from which unused samples are removed.
     memory: Vec<Arc<dyn CacheTier>>,
     origin: Meter,
@@ -181,10 +181,8 @@ impl Ready {
         let catalog = opened[0].catalog.clone();
         let look_ahead = config.look_ahead;
         let kernel_cached = opened[0].origin.profile().kernel_cached;
-        let memory = caches
-            .iter()
-            .filter(|(from, _)| *from == SampleOrigin::Memory)
-            .map(|(_, cache)| Arc::clone(cache));
+        let memory =
+            caches.iter().filter(|(from, _)| *from == ReadSource::Memory).map(|(_, cache)| Arc::clone(cache));
         let memory = memory.collect();
         // An unreadable sample is an error of its own request.
         let blocks = foreread_loader::BlockTable::default();
@@ -271,7 +269,7 @@ impl Source {
                 let sizes = [self.inner.catalog.sizes()];
                 let all: Vec<Vec<u64>> = orders.iter().cloned().chain(goes_on.then_some(last)).collect();
                 let planned = plan_to_keep(&self.run(all)?, &sizes, &self.inner.cluster)?;
-                let plan = LocalPlan::Alone(Arc::new(planned));
+                let plan = LocalPlan::Private(Arc::new(planned));
                 Some((self.run(orders)?, plan, self.inner.workers.handle()))
             }
         };
@@ -316,7 +314,7 @@ impl Source {
         self.inner.kernel_cached
     }
 
-    /// The samples delivered and read so far. Direct reads are in `direct` and in no epoch. The time of all requests, and
+    /// The samples delivered and read so far. DirectReader reads are in `direct` and in no epoch. The time of all requests, and
     /// the waiting time in it, are in `asked`.
     pub fn report(&self) -> Report {
         let state = self.inner.lock();

@@ -1,6 +1,6 @@
 //! A source for other processes of this machine: this process's workers send requests over a socket.
 //!
-//! Ready samples are answered on the server's thread. Samples that the engine delivers soon wait on one thread, which
+//! Ready samples are answered on the server's thread. SampleProvider that the engine delivers soon wait on one thread, which
 //! drives the engine like any other caller. The others are read directly, at once, within
 //! [a part of the look-ahead](super::DIRECT_PART). The price is one more thread while a source is shared.
 
@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_share::{Ask, Call, Samples, Server, Settings};
+use foreread_share::{SampleProvider, SampleRequest, Server, ServerSettings, WorkerCall};
 use foreread_tier::{ErrorKind as TierErrorKind, TierError};
 use foreread_types::SampleId;
 use tokio::sync::Semaphore;
@@ -32,7 +32,7 @@ impl Source {
     ///
     /// # Errors
     /// If the system has no memory, descriptors or threads left.
-    pub fn share(&self, settings: Settings) -> Result<Server> {
+    pub fn share(&self, settings: ServerSettings) -> Result<Server> {
         let room = (self.inner.look_ahead / super::DIRECT_PART).div_ceil(KIB).clamp(1, MAX_KIB);
         let queue = Arc::new(RequestQueue {
             source: self.clone(),
@@ -72,20 +72,20 @@ struct RequestQueue {
 
 #[derive(Debug, Default)]
 struct PendingAsks {
-    asks: Vec<Ask>,
+    asks: Vec<SampleRequest>,
     closed: bool,
 }
 
 /// Requests by how their samples can be had.
 #[derive(Debug, Default)]
 struct SortedAsks {
-    ready: Vec<(Ask, Bytes)>,
-    soon: Vec<Ask>,
-    unannounced: Vec<Ask>,
+    ready: Vec<(SampleRequest, Bytes)>,
+    soon: Vec<SampleRequest>,
+    unannounced: Vec<SampleRequest>,
 }
 
-impl Samples for SharedSource {
-    fn get(&self, mut asks: Vec<Ask>) {
+impl SampleProvider for SharedSource {
+    fn get(&self, mut asks: Vec<SampleRequest>) {
         let samples = self.queue.source.inner.catalog.len();
         for ask in asks.extract_if(.., |ask| ask.id().0 >= samples) {
             let error = TierError::new(TierErrorKind::Invalid, "source")
@@ -101,7 +101,7 @@ impl Samples for SharedSource {
         }
     }
 
-    fn call(&self, call: Call) {
+    fn call(&self, call: WorkerCall) {
         match call.name() {
             "report" => {
                 let report = serde_json::to_vec(&self.queue.source.report()).map(Bytes::from);
@@ -137,7 +137,7 @@ impl RequestQueue {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sort(&self, state: &mut SourceState, asks: Vec<Ask>) -> SortedAsks {
+    fn sort(&self, state: &mut SourceState, asks: Vec<SampleRequest>) -> SortedAsks {
         let mean = self.source.inner.mean();
         let mut sorted = SortedAsks::default();
         for ask in asks {
@@ -151,7 +151,7 @@ impl RequestQueue {
     }
 
     /// Answers ready samples, reads those the engine will not deliver, and returns the requests that must wait.
-    fn answer(&self, sorted: SortedAsks) -> Vec<Ask> {
+    fn answer(&self, sorted: SortedAsks) -> Vec<SampleRequest> {
         if !sorted.ready.is_empty() {
             drop(self.source.inner.wait_time.begin());
         }
@@ -177,7 +177,7 @@ impl RequestQueue {
 
     /// Drives the engine while requests wait for it.
     fn work(&self) {
-        let mut waiting: Vec<Ask> = Vec::new();
+        let mut waiting: Vec<SampleRequest> = Vec::new();
         let mut since = None;
         loop {
             let mut pending = self.lock();
@@ -193,7 +193,7 @@ impl RequestQueue {
             waiting.append(&mut pending.asks);
             drop(pending);
             since.get_or_insert_with(|| self.source.inner.wait_time.begin());
-            waiting.retain(Ask::is_wanted);
+            waiting.retain(SampleRequest::is_wanted);
             let mut state = self.source.inner.lock();
             let sorted = self.sort(&mut state, waiting);
             if sorted.ready.is_empty() && sorted.unannounced.is_empty() {

@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use foreread::dataset::IndexOptions;
 use foreread::{Batch, Builder, Error, ErrorKind, LoadErrorKind, Loader, Memory, Registry, Source};
 use foreread_tier::{
-    Backend, Context, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
+    Backend, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
 };
 use foreread_tier_testing::FakeOrigin;
 use futures::future::BoxFuture;
@@ -296,7 +297,12 @@ impl Backend for Broken {
         &["broken"]
     }
 
-    async fn open(&self, url: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+    async fn open(
+        &self,
+        url: &str,
+        _: &OpenOptions,
+        _: &OpenContext,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
         let at = url.trim_start_matches("broken://").to_owned();
         let store = BrokenStore { inner: FakeOrigin::uniform(SAMPLES, 500), at };
         store.at("open");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use foreread::{Jump, Loader, Memory};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 
 use crate::rig::Fakes;
 
@@ -35,7 +35,7 @@ fn order(epoch: u64) -> Vec<u64> {
 // semantics: ID-4
 fn jump_continues_in_the_order() {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{id:04}"), 100 + id % 50)));
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let mut loader = start(&origin);
     let (mut saved, mut taken) = (Vec::new(), 0);
     let mut at = (0u64, 0usize);

@@ -110,19 +110,19 @@ fn unknown_storage_options_are_errors() {
 mod accounts {
     use foreread::{Builder, Loader, Memory};
     use foreread_tier::ErrorKind as TierErrorKind;
-    use foreread_tier_testing::store::{Numbered, Store};
+    use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 
     const SAMPLES: u64 = 40;
 
     /// A store with one bucket that admits one account.
-    fn store(account: &str, bytes: u64) -> (Store, Numbered) {
-        let (store, objects) = (Store::start(), Numbered::new(SAMPLES, bytes));
+    fn store(account: &str, bytes: u64) -> (HttpStore, NumberedObjects) {
+        let (store, objects) = (HttpStore::start(), NumberedObjects::new(SAMPLES, bytes));
         store.numbered("train", objects.clone());
         store.allow(account);
         (store, objects)
     }
 
-    fn builder(store: &Store, account: &str) -> Builder {
+    fn builder(store: &HttpStore, account: &str) -> Builder {
         Loader::builder("s3://train")
             .storage_option("endpoint", store.endpoint())
             .storage_option("access_key_id", account)
@@ -134,7 +134,7 @@ mod accounts {
 
     /// Reads all samples of a run. Compares their bytes with those of their store, by dataset and
     /// id.
-    fn read(loader: Loader, stores: &[&Numbered]) -> u64 {
+    fn read(loader: Loader, stores: &[&NumberedObjects]) -> u64 {
         let mut count = 0;
         for batch in &loader {
             let batch = batch.unwrap();

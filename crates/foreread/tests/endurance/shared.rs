@@ -3,15 +3,15 @@
 //! processes on each other.
 
 use foreread::{Memory, Source};
-use foreread_share::{Client, Server, Settings, ShareErrorKind};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_share::{Client, Server, ServerSettings, ShareErrorKind};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::SampleId;
 
 use crate::executors::{broken, ends};
 use crate::small::{builder, origin, shuffled};
 
 fn share(source: &Source) -> Server {
-    source.share(Settings::default().with_shared_bytes(1 << 20)).unwrap()
+    source.share(ServerSettings::default().with_shared_bytes(1 << 20)).unwrap()
 }
 
 fn connect(server: &Server) -> Client {
@@ -33,7 +33,7 @@ fn get(client: &Client, origin: &FakeOrigin, ids: &[u64]) {
 // semantics: WORKER-1
 fn concurrent_workers_get_announced_samples_read_once() {
     let origin = origin(600);
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     for look_ahead in [0, 50_000, 1 << 20] {
         let source = builder(&origin).memory(Memory::Bytes(100_000)).look_ahead(look_ahead).source().unwrap();
         let server = share(&source);
@@ -77,7 +77,7 @@ fn new_announcement_delays_no_worker() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
     let server = share(&source);
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     std::thread::scope(|scope| {
         for worker in 0..3u64 {
             let (client, origin) = (connect(&server), &origin);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use foreread::{Memory, Source};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::SampleId;
 
 use crate::small::{builder, origin, shuffled};
@@ -37,7 +37,7 @@ fn direct(source: &Source) -> u64 {
 fn announced_samples_are_read_once_and_not_directly() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(10 << 20)).source().unwrap();
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let orders: Vec<Vec<u64>> = (0..3).map(|_| shuffled(&mut draw, 300)).collect();
     source.announce(orders.clone(), true).unwrap();
     for order in &orders {
@@ -83,7 +83,7 @@ fn next_order_finds_samples_that_are_still_in_memory() {
     // Capacity for half of them. The order of each epoch is known only when it begins.
     let half = origin_bytes(&origin) / 2 + 200 * 320 / 2;
     let source = builder(&origin).memory(Memory::Bytes(half)).look_ahead(20_000).source().unwrap();
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let mut read = Vec::new();
     for _ in 0..4 {
         let order = shuffled(&mut draw, 200);
@@ -108,7 +108,7 @@ fn origin_bytes(origin: &FakeOrigin) -> u64 {
 // semantics: ID-2
 fn eight_concurrent_callers_get_their_samples() {
     let origin = origin(600);
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     for look_ahead in [0, 50_000, 1 << 20] {
         let source = builder(&origin).memory(Memory::Bytes(100_000)).look_ahead(look_ahead).source().unwrap();
         let order = shuffled(&mut draw, 600);
@@ -137,7 +137,7 @@ fn eight_concurrent_callers_get_their_samples() {
 fn new_announcement_delays_no_caller() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     std::thread::scope(|scope| {
         for worker in 0..3u64 {
             let (source, origin) = (source.clone(), &origin);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use foreread::{Config, ErrorKind, Loader};
-use foreread_peer_testing::Simulated;
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::{Instant, sleep};
@@ -18,7 +18,7 @@ fn job(ranks: u32) -> Job {
     (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (ranks, 5, 3, 5_000);
     let memory = vec![SAMPLES * 1000; ranks as usize];
     let origin = FakeOrigin::uniform(SAMPLES, 100).with_latency(Duration::from_millis(2));
-    Job { network: Simulated::new(1), origin, config, memory }
+    Job { network: SimulatedNetwork::new(1), origin, config, memory }
 }
 
 /// Takes all remaining batches, one per `pace`.

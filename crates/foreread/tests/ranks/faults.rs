@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use foreread::{Config, Deal, Error, Loader, SamplerKind};
 use foreread_planner::{LocalPlan, Owners};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::{DatasetId, SampleId, SampleKey};
 use futures::StreamExt;
 use tokio::task::JoinHandle;
@@ -61,7 +61,7 @@ struct Case {
 
 impl Case {
     fn new(number: u64) -> Self {
-        let draw = &mut Draw::of(number);
+        let draw = &mut TestRandom::of(number);
         let ranks = 3 + draw.below(3) as u32;
         let (most, samples) = match draw.below(16) {
             0 => (HUGE, 20 + draw.below(20)),
@@ -99,13 +99,13 @@ impl Case {
             faults.splice(0..0, others.map(|other| (Duration::ZERO, Fault::Delay(slow, other, delay))));
         }
         let origin = FakeOrigin::new(objects).with_seed(number).with_latency(latency);
-        let network = foreread_peer_testing::Simulated::new(number);
+        let network = foreread_peer_testing::SimulatedNetwork::new(number);
         Self { job: Job { network, origin, config, memory }, pace, faults }
     }
 }
 
 /// The faults of a run that takes about `whole`. One run in six has none.
-fn faults(draw: &mut Draw, ranks: u32, whole: Duration) -> Vec<(Duration, Fault)> {
+fn faults(draw: &mut TestRandom, ranks: u32, whole: Duration) -> Vec<(Duration, Fault)> {
     let mut all = Vec::new();
     let mut first_lives = true;
     for _ in 0..draw.below(6) {
@@ -177,7 +177,7 @@ async fn live(
 ) -> Result<Life, Error> {
     let mut loader = job.builder(rank).start_async().await?;
     seen.started.set(Instant::now()).unwrap();
-    if let LocalPlan::Together { plan, .. } = loader.plan() {
+    if let LocalPlan::Cluster { plan, .. } = loader.plan() {
         owners.get_or_init(|| plan.owners().clone());
     }
     let expected = job.expected(rank);
@@ -490,7 +490,7 @@ fn run(number: u64) -> bool {
 #[test]
 // semantics: RANK-16
 fn surviving_ranks_get_their_samples_under_any_fault() {
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let cases: Vec<u64> = match std::env::var("FOREREAD_CASE") {
         Ok(case) => vec![case.parse().unwrap()],
         Err(_) if std::env::var_os("FOREREAD_SOAK").is_some() => (0..CASES).collect(),

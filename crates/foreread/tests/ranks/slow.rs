@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use foreread::{Config, Loader};
-use foreread_peer_testing::Simulated;
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ fn job(ranks: u32, batch_size: u64, samples: u64, bytes: u64, latency: Duration)
     config.look_ahead = 4 * batch_size * bytes;
     let memory = vec![2 * samples * bytes; ranks as usize];
     let origin = FakeOrigin::uniform(samples, bytes).with_latency(latency);
-    Job { network: Simulated::new(1), origin, config, memory }
+    Job { network: SimulatedNetwork::new(1), origin, config, memory }
 }
 
 /// Takes all remaining batches. Returns the longest wait for a batch.
@@ -66,7 +66,7 @@ fn owners_waiting_for_the_origin_do_not_time_out() {
         // The origin answers few requests at a time, so that most reads are queued for longer than
         // that.
         let origin = FakeOrigin::uniform(60, 1000).with_latency(Duration::from_secs(1)).with_parallelism(4);
-        let job = Job { network: Simulated::new(2), origin, ..job };
+        let job = Job { network: SimulatedNetwork::new(2), origin, ..job };
         let fared = run(&job).await;
         assert!(
             fared.iter().all(|(waited, late)| *waited >= Duration::from_secs(3) && *late == 0),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use foreread::{Config, Loader};
-use foreread_peer_testing::Simulated;
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::sleep;
@@ -15,7 +15,7 @@ const SAMPLES: u64 = 240;
 
 /// Two ranks, each with memory for little more than half of the samples of `seed`. Both send each
 /// other requests in every epoch.
-fn job(network: &Simulated, seed: u64, epochs: u64) -> Job {
+fn job(network: &SimulatedNetwork, seed: u64, epochs: u64) -> Job {
     let mut config = Config::default();
     (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, 4, epochs, 4_000);
     let origin = FakeOrigin::uniform(SAMPLES, 1000).with_seed(seed).with_latency(Duration::from_millis(2));
@@ -41,7 +41,7 @@ async fn train(job: &Job, loader: &mut Loader, batches: usize) -> Vec<Delivered>
 // semantics: RANK-7
 fn leftover_rank_and_later_run_get_their_own_bytes() {
     runtime().block_on(async {
-        let network = Simulated::new(1);
+        let network = SimulatedNetwork::new(1);
         let (old, new) = (job(&network, 1, 12), job(&network, 2, 20));
         let mut loaders = old.start(None).await.into_iter();
         let (mut first, mut left_over) = (loaders.next().unwrap(), loaders.next().unwrap());

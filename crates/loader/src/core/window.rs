@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use foreread_types::{KeyMap, SampleKey, Tick};
 
-use crate::report::Source;
+use crate::report::ReadSource;
 
 /// The state of one use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum UseState {
     /// Waiting for an earlier use of the same sample.
     Following,
     /// Settled with a sample from this source.
-    Ready(Source),
+    Ready(ReadSource),
     /// Settled without a sample, which cannot be read.
     Failed,
 }

@@ -5,7 +5,7 @@
 /// A listing that starts after an existing key continues at its position. A start after any other name skips keys by
 /// comparison; see each order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum ListingOrder {
     /// By bytes, as S3 does.
     #[default]
     Bytes,
@@ -18,7 +18,7 @@ pub enum Order {
     Ascending(usize),
 }
 
-impl Order {
+impl ListingOrder {
     /// Sorts keys that are in byte order.
     pub(super) fn sort<T>(self, keys: &mut [T], name: impl Fn(&T) -> &str) {
         match self {

@@ -193,7 +193,7 @@ impl TrainerSession {
         if !self.wanted.digest && !self.wanted.ids {
             return;
         }
-        if self.records.len() > Report::MOST_EPOCHS {
+        if self.records.len() > Report::MAX_EPOCHS {
             let report = self.loader.report();
             self.records.retain(|record| report.epochs.iter().any(|epoch| record.is_of(epoch)));
         }

@@ -81,17 +81,17 @@ const LONG: &[Long] = &[
     Long {
         name: "resuming at 20,000 random points",
         file: "crates/foreread/tests/endurance/resume.rs",
-        test: "a_thousand_random_points_go_on_as_the_uninterrupted_run",
+        test: "resume_at_random_points_equals_the_uninterrupted_run",
     },
     Long {
         name: "1,000 runs of ranks whose network and machines fail",
         file: "crates/foreread/tests/ranks/faults.rs",
-        test: "whatever_happens_to_ranks_the_others_get_what_is_theirs",
+        test: "surviving_ranks_get_their_samples_under_any_fault",
     },
     Long {
         name: "a thousand ranks in one process",
         file: "crates/foreread/tests/ranks/thousand.rs",
-        test: "a_thousand_ranks_meet_plan_and_step_in_two_gibibytes",
+        test: "thousand_ranks_meet_plan_and_step_in_two_gibibytes",
     },
     Long {
         name: "PyTorch's order, 3,000 cases",

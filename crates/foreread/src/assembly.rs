@@ -1,5 +1,5 @@
-//! What runs over the same data share: opened datasets, caches, limits. Made once; one run after
-//! another is started from it, and what one has left in the caches is there for the next.
+//! The parts that runs over the same data share: opened datasets, caches, limits. Created once.
+//! Runs start from it one after another, and each finds the caches of the previous one.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ pub(crate) struct Assembly {
     others: Option<PeerGroup>,
     look_ahead: u64,
     on_error: OnError,
-    /// What the first run reads in blocks.
+    /// The blocks that the first run reads.
     blocks: Option<BlockTable>,
-    /// Whether there has been a run.
+    /// Whether a run has started before.
     warm: bool,
 }
 
@@ -42,7 +42,7 @@ impl Assembly {
         Self { datasets, caches, others, look_ahead, on_error, blocks, warm: false }
     }
 
-    /// Starts a run. The one before it has ended, or its reads compete with this one's.
+    /// Starts a run. The previous run should have ended, or its reads compete with this run's.
     pub(crate) fn start(&mut self, run: Run, plan: LocalPlan, runtime: &Handle) -> foreread_loader::Loader {
         let mut datasets = self.datasets.clone();
         if let (Some(train), Some(blocks)) = (datasets.first_mut(), self.blocks.take()) {
@@ -62,7 +62,7 @@ impl Assembly {
         foreread_loader::Loader::start(parts, runtime)
     }
 
-    /// Reads outside of any run's order.
+    /// A reader outside of any run's order.
     pub(crate) fn direct(&self) -> DirectReader {
         DirectReader::new(self.datasets.clone(), self.caches.clone())
     }

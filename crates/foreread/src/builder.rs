@@ -1,8 +1,8 @@
-//! Settings for a run, one call each, and the ways to begin it.
+//! The builder of a run: one method per setting, and the methods that start a run.
 //!
 //! Decision: a [`Config`] is the builder's starting point ([`Loader::builder_with`]) and not a
-//! setter. As a setter it would replace all calls before it. The price is that a configuration has
-//! to be at hand when the builder is made.
+//! setter. As a setter it would replace all calls before it. The price: the configuration must
+//! exist when the builder is created.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -29,10 +29,10 @@ use crate::source::Source;
 use crate::state::State;
 use crate::target::TargetSpec;
 
-/// Settings for a run; made by [`Loader::builder`] or [`Loader::builder_with`].
+/// Settings for a run. Created by [`Loader::builder`] or [`Loader::builder_with`].
 ///
-/// What is not set is as [`Config::default`] has it. The number of [epochs](Self::epochs) has no
-/// default.
+/// Settings have the values of [`Config::default`] until set. The number of [epochs](Self::epochs)
+/// has no default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -75,24 +75,24 @@ impl Builder {
         }
     }
 
-    /// One more shard, beside the one that the builder was made with: both are of one dataset,
-    /// whose place is the directory that holds all that are named.
+    /// Adds a shard of the same dataset. The dataset's location is the directory that contains all
+    /// named shards.
     #[must_use]
     pub fn shard(mut self, shard: impl Into<String>) -> Self {
         self.targets.names.push(shard.into());
         self
     }
 
-    /// The dataset that this catalog is of, wherever the builder was told to look for one.
+    /// Reads the dataset of this catalog, in place of the target that the builder was created with.
     #[must_use]
     pub fn catalog(mut self, catalog: Catalog) -> Self {
         self.targets = TargetSpec { catalog: Some(catalog.clone()), ..TargetSpec::by(catalog.base_url()) };
         self
     }
 
-    /// One setting of the training data's storage backend, by name; it takes precedence over the
-    /// environment. A dataset has settings of its own, so one process can read two buckets with two
-    /// accounts:
+    /// Sets one option of the training data's storage backend, by name. It takes precedence over
+    /// the environment. Each dataset has its own options, so one process can read two buckets with
+    /// two accounts:
     ///
     /// ```no_run
     /// # #[cfg(feature = "s3")] {
@@ -118,78 +118,77 @@ impl Builder {
     /// | `opendal` | OpenDAL's own, such as `username`, `password`, `token` and `host` |
     /// | `local` | none |
     ///
-    /// A name that the backend does not know is an error that lists those that it knows, when the
-    /// dataset is opened.
+    /// An unknown name is an error when the dataset is opened. The error lists the known names.
     #[must_use]
     pub fn storage_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.storage_options.set(name, value);
         self
     }
 
-    /// The same for the [validation](Self::validate) data, which get none of the training data's:
-    /// they may lie elsewhere, where these would be unknown or, if they are secrets, must not be
-    /// sent.
+    /// Sets one option of the [validation](Self::validate) data's storage backend. The training
+    /// data's options do not apply to it. Its backend may not know them, and secrets must not go to
+    /// another place.
     #[must_use]
     pub fn validate_storage_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.validate_storage_options.set(name, value);
         self
     }
 
-    /// Samples a batch, on this rank.
+    /// Samples per batch, on this rank.
     #[must_use]
     pub fn batch_size(mut self, samples: u64) -> Self {
         self.config.batch_size = samples;
         self
     }
 
-    /// How often the dataset is read, 1 to 1,000,000. No default: a run that does not set it is
-    /// refused.
+    /// The number of passes over the dataset, 1 to 1,000,000. No default: a run without it is an
+    /// error.
     #[must_use]
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.config.epochs = epochs;
         self
     }
 
-    /// What the order is drawn from.
+    /// The seed of the order.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.config.seed = seed;
         self
     }
 
-    /// How the order is drawn.
+    /// The sampler of the order.
     #[must_use]
     pub fn sampler(mut self, sampler: SamplerKind) -> Self {
         self.config.sampler = sampler;
         self
     }
 
-    /// Drop what does not divide evenly, instead of padding.
+    /// Drops samples that do not divide evenly, instead of padding.
     #[must_use]
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.config.drop_last = drop_last;
         self
     }
 
-    /// This process among `world_size` of them, and how an epoch is dealt to them.
+    /// This process's rank among `world_size` ranks, and how they share an epoch.
     #[must_use]
     pub fn rank(mut self, rank: u32, world_size: u32, deal: Deal) -> Self {
         (self.config.rank, self.config.world_size, self.config.deal) = (rank, world_size, deal);
         self
     }
 
-    /// Whether the rank that computes a sample of a global batch is the one that keeps it, as far
-    /// as equal shares allow. Only ranks that work together use it. Default: false.
+    /// Whether each sample of a global batch goes to the rank that caches it, as far as equal
+    /// shares allow. Only groups of ranks use it. Default: false.
     #[must_use]
     pub fn locality(mut self, locality: bool) -> Self {
         self.config.locality = locality;
         self
     }
 
-    /// How many processes of this node share its memory, and which of them this is, from 0:
-    /// automatic memory is half of what is free for all of them, and each has a part of the disk
-    /// tier's directories. Unset: what the launcher says in the environment; a process without a
-    /// launcher has the node for itself.
+    /// The number of processes that share this node, and this process's rank among them, from 0.
+    /// Automatic memory is half of the free memory for all of them. Each has a part of the disk
+    /// tier's directories. Default: from the launcher's environment. A process without a launcher
+    /// has the node alone.
     #[must_use]
     pub fn on_node(mut self, rank: u32, ranks: u32) -> Self {
         (self.config.node_rank, self.config.node_ranks) = (Some(rank), Some(ranks));
@@ -203,21 +202,21 @@ impl Builder {
         self
     }
 
-    /// How samples lie in the datasets' objects, whatever these are called.
+    /// The format of the datasets' objects, regardless of their names.
     #[must_use]
     pub fn format(mut self, format: Format) -> Self {
         self.config.format = Some(format);
         self
     }
 
-    /// The memory tier.
+    /// The size of the memory tier.
     #[must_use]
     pub fn memory(mut self, memory: Memory) -> Self {
         self.config.memory = memory;
         self
     }
 
-    /// A directory of the disk tier, with the bytes that it may take there; may be called several
+    /// Adds a directory of the disk tier, with the most bytes of its cache. May be called several
     /// times.
     #[must_use]
     pub fn disk(mut self, directory: impl Into<PathBuf>, bytes: u64) -> Self {
@@ -225,36 +224,36 @@ impl Builder {
         self
     }
 
-    /// The same with one cache in it for all users. Owners and modes of files are not checked: all
-    /// who can write there are trusted.
+    /// Adds a directory with one cache for all users. Owners and modes of files are not checked:
+    /// everyone with write access is trusted.
     #[must_use]
     pub fn shared_disk(mut self, directory: impl Into<PathBuf>, bytes: u64) -> Self {
         self.config.disk.push(Disk { directory: directory.into(), bytes, shared: true });
         self
     }
 
-    /// How far reads may run ahead of the trainer, in bytes.
+    /// How many bytes are prefetched.
     #[must_use]
     pub fn look_ahead(mut self, bytes: u64) -> Self {
         self.config.look_ahead = bytes;
         self
     }
 
-    /// What to do about a sample that cannot be read. Default: [`OnError::Fail`].
+    /// What to do if a sample cannot be read. Default: [`OnError::Fail`].
     #[must_use]
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.config.on_error = on_error;
         self
     }
 
-    /// The most bytes per second that are read from the origin. Default: no limit.
+    /// The most bytes per second from the origin. Default: no limit.
     #[must_use]
     pub fn origin_limit(mut self, bytes_per_second: u64) -> Self {
         self.config.origin_limit = Some(bytes_per_second);
         self
     }
 
-    /// The most reads from the origin at once, hedges included. Default: found during the run.
+    /// The most parallel reads from the origin, hedges included. Default: adapted during the run.
     #[must_use]
     pub fn origin_parallelism(mut self, reads: usize) -> Self {
         self.config.origin_parallelism = Some(reads);
@@ -270,75 +269,75 @@ impl Builder {
     }
 
     /// How failed reads from the origin are retried. Default: at most 8 attempts within 120 s of
-    /// the first failure, with waits that grow from 100 ms to 10 s.
+    /// the first failure, with waits from 100 ms to 10 s.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.config.retry = policy;
         self
     }
 
-    /// Retries a failed read from the origin until this time after its first failure, however many
-    /// attempts that takes: longer than the longest outage that the run is to survive. Changes
-    /// [`retry`](Self::retry)'s patience and number of attempts and leaves its waits.
+    /// Retries a failed read from the origin until this time after its first failure, with any
+    /// number of attempts. Set it above the longest outage that the run must survive. Changes the
+    /// patience and the number of attempts of [`retry`](Self::retry), and keeps its waits.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.config.retry = self.config.retry.with_patience(patience).with_attempts(NonZeroU32::MAX);
         self
     }
 
-    /// When a read from the origin without an answer counts as failed, and is retried; `None`:
-    /// never. Default: after 30 s and eight times what its bytes take at the recent pace.
+    /// The timeout of reads from the origin, after which they are retried. `None`: none. Default:
+    /// 30 s plus eight times the transfer time of its bytes at the recent throughput.
     #[must_use]
     pub fn deadline(mut self, policy: impl Into<Option<DeadlinePolicy>>) -> Self {
         self.config.deadline = policy.into();
         self
     }
 
-    /// When a late read from the origin is sent a second time; `None`: never. Default: after three
-    /// times what 95 of 100 reads of its size take and at least 10 ms, for at most 3 reads of 100.
+    /// When a slow read from the origin is hedged. `None`: never. Default: after three times the
+    /// 95th percentile of reads of its size, and at least 10 ms. At most 3 of 100 reads are hedged.
     #[must_use]
     pub fn hedge(mut self, policy: impl Into<Option<HedgePolicy>>) -> Self {
         self.config.hedge = policy.into();
         self
     }
 
-    /// The backends that URLs are opened with.
+    /// The backends for URLs.
     #[must_use]
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
         self
     }
 
-    /// The tokio runtime to work on; without this, a run has an engine thread of its own. It needs
-    /// time and I/O enabled.
+    /// The tokio runtime of the run, with time and I/O enabled. Without this setting, a run has its
+    /// own engine thread.
     ///
-    /// Calls that block ([`prepare`](Self::prepare), [`Loader::batches`], [`Loader::close`] ...)
-    /// are refused on this runtime's own threads, `spawn_blocking`'s among them, and everywhere if
-    /// it is a current-thread one: there the call would block what it waits for. A trainer that
-    /// computes in this runtime's tasks holds up reads.
+    /// Blocking calls ([`prepare`](Self::prepare), [`Loader::batches`], [`Loader::close`] ...) are
+    /// refused on this runtime's threads, including those of `spawn_blocking`. With a
+    /// current-thread runtime they are refused everywhere. There the call would block the work that
+    /// it waits for. A trainer that computes in this runtime's tasks delays reads.
     #[must_use]
     pub fn runtime(mut self, handle: Handle) -> Self {
         self.runtime = Some(handle);
         self
     }
 
-    /// Where memory for samples comes from.
+    /// The allocator of memory for samples.
     #[must_use]
     pub fn buffers(mut self, buffers: Arc<dyn Buffers>) -> Self {
         self.buffers = buffers;
         self
     }
 
-    /// Goes on where a run was when it gave this state ([`Loader::state`]). Refused for another
-    /// order or other data; batch size, number of ranks and of epochs may be others.
+    /// Resumes a run from its state ([`Loader::state`]). Another order or other data are an error.
+    /// Batch size, number of ranks and number of epochs may differ.
     #[must_use]
     pub fn resume(mut self, state: State) -> Self {
         self.resume = Some(state);
         self
     }
 
-    /// Works together with the other ranks that come to this meeting: every sample is kept by one
-    /// of them for all. Preparing waits for them. Rank and world size are the settings' own.
+    /// Joins a group with the other ranks of this rendezvous: one of them caches each sample for
+    /// all. Preparing waits for them. Rank and world size come from the settings.
     #[cfg(feature = "peer")]
     #[must_use]
     pub fn together(mut self, meeting: crate::ranks::Meeting) -> Self {
@@ -346,11 +345,11 @@ impl Builder {
         self
     }
 
-    /// Opens the datasets, draws the order and plans, without reading any sample; `progress` is
-    /// told how far listing has come. Blocks the thread.
+    /// Opens the datasets, determines the order and plans, without reading any sample. `progress`
+    /// reports the listing. Blocks the thread.
     ///
     /// # Errors
-    /// If the settings make no sense, a dataset cannot be opened, the run cannot be planned,
+    /// If a setting is invalid, a dataset cannot be opened, or the run cannot be planned. Also if
     /// `progress` or a backend panics, or the thread belongs to the given [runtime](Self::runtime).
     pub fn prepare_with(self, progress: impl FnMut(IndexProgress) + Send + 'static) -> Result<Ready> {
         let workers = Workers::new(self.runtime.clone())?;
@@ -362,13 +361,13 @@ impl Builder {
     /// [`prepare_with`](Self::prepare_with) without progress.
     ///
     /// # Errors
-    /// As there.
+    /// As [`prepare_with`](Self::prepare_with).
     pub fn prepare(self) -> Result<Ready> {
         self.prepare_with(|_| ())
     }
 
-    /// Prepares and starts the run. Blocks the thread until reading has begun; async code
-    /// has [`start_async`](Self::start_async).
+    /// Prepares and starts the run. Blocks the thread until reading has begun. Async code uses
+    /// [`start_async`](Self::start_async).
     ///
     /// # Errors
     /// As [`prepare_with`](Self::prepare_with).
@@ -382,7 +381,7 @@ impl Builder {
     /// # Errors
     /// As [`prepare_with`](Self::prepare_with) and [`Ready::source`].
     pub fn source(self) -> Result<Source> {
-        // Two: samples of a single epoch would not be worth keeping.
+        // Two epochs, because a plan does not cache samples of a single epoch.
         self.epochs(2).prepare()?.source()
     }
 
@@ -400,7 +399,7 @@ impl Builder {
     /// [`source`](Self::source) for async code under any executor.
     ///
     /// # Errors
-    /// As there.
+    /// As [`source`](Self::source).
     ///
     /// # Cancel safety
     /// Dropping the future starts nothing.
@@ -435,9 +434,9 @@ impl Builder {
         OpenContext { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
     }
 
-    /// Opens the dataset without planning: its catalog, and its origin as it is, within the
-    /// settings' limits. No read is merged, hedged, or adapted to the store. For tools that measure
-    /// an origin.
+    /// Opens the dataset without planning: its catalog, and its origin within the settings' limits.
+    /// No read is merged or hedged, and nothing adapts to the store. For tools that measure an
+    /// origin.
     ///
     /// # Errors
     /// If the dataset cannot be opened.
@@ -453,12 +452,12 @@ impl Builder {
         Ok((opened.catalog, opened.origin))
     }
 
-    /// Lists the dataset into a catalog, without planning, and reading no more than shards' heads.
+    /// Lists the dataset into a catalog, without planning. Of shards it reads only the headers.
     /// Blocks the thread.
     ///
     /// # Errors
-    /// If it cannot be opened or listed, nothing in it is a sample, `progress` or a backend panics,
-    /// or the thread belongs to the given [runtime](Self::runtime).
+    /// If the dataset cannot be opened or listed, or contains no sample. Also if `progress` or a
+    /// backend panics, or the thread belongs to the given [runtime](Self::runtime).
     pub fn index(
         self,
         options: IndexOptions,

@@ -31,13 +31,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// What was measured.
+/// The measured figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
     /// The version of the file format: [`Calibration::VERSION`].
     pub version: u32,
-    /// When, in seconds since 1970.
+    /// The time of the measurement, in seconds since 1970.
     pub made: u64,
     /// The origin, if one was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,71 +50,71 @@ pub struct Calibration {
     pub disk: Vec<DiskSpeed>,
 }
 
-/// How fast an origin is read.
+/// The read speed of an origin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OriginSpeed {
-    /// Which origin: its URL or path.
+    /// The URL or path of the origin.
     pub url: String,
     /// The mean length of the samples that were read, in bytes.
     pub sample_bytes: u64,
-    /// Seconds that one read alone takes beside the time of its bytes.
+    /// The latency of a single read without the time for its bytes, in seconds.
     pub latency_seconds: f64,
-    /// Bytes a second of one read once it flows, as far as can be told from outside: the best that
-    /// all together got.
+    /// Bytes per second of one read after its first byte. It cannot be measured directly, so this
+    /// is the highest total throughput.
     pub stream_bytes_per_second: u64,
-    /// Throughput over the number of reads under way, the fewest first.
+    /// Throughput by number of parallel reads, in ascending order.
     pub read: Vec<Point>,
-    /// How fast it is read by large reads; where the dataset is in shards.
+    /// The speed of large reads, if the dataset is in shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub large: Option<LargeReads>,
 }
 
-/// How fast an origin is read by reads of many samples at once.
+/// The speed of reads of many samples at once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LargeReads {
-    /// The length of each, in bytes.
+    /// The length of each read, in bytes.
     pub bytes: u64,
-    /// Throughput over the number of reads under way, the fewest first.
+    /// Throughput by number of parallel reads, in ascending order.
     pub read: Vec<Point>,
 }
 
-/// Throughput with a number of reads under way.
+/// Throughput with a number of parallel reads.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Reads under way at once.
+    /// The number of parallel reads.
     pub parallelism: u32,
-    /// Bytes a second of all of them together.
+    /// The total bytes per second.
     pub bytes_per_second: u64,
-    /// Half of what lay between the slowest and the quickest part of the measurement, as a share of
-    /// the figure: 0.05 is "give or take 5 %". 1 where it was too short to tell.
+    /// Half of the difference between the slowest and the fastest part of the measurement, relative
+    /// to the figure: 0.05 means plus or minus 5 %. 1 if the measurement was too short.
     pub spread: f64,
-    /// Samples that were read for it.
+    /// The number of samples read.
     pub samples: u64,
 }
 
-/// How fast memory is copied.
+/// The copy speed of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemorySpeed {
-    /// Bytes a second that one thread copies.
+    /// Bytes per second of one thread.
     pub bytes_per_second: u64,
     /// As in [`Point::spread`].
     pub spread: f64,
 }
 
-/// How fast a disk tier in a directory is.
+/// The speed of a disk tier in a directory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskSpeed {
     /// The directory.
     pub directory: String,
-    /// Bytes a second that are written behind the first use.
+    /// Bytes per second of writes after the first use.
     pub write_bytes_per_second: u64,
-    /// Throughput over the number of reads under way, the fewest first; every sample checked, past
-    /// the page cache.
+    /// Throughput by number of parallel reads, in ascending order. Each read bypasses the page
+    /// cache and checks its sample.
     pub read: Vec<Point>,
 }
 
@@ -122,8 +122,8 @@ impl Calibration {
     /// The version of the file format.
     pub const VERSION: u32 = 1;
 
-    /// The origin's figures, if they are of `url`: of the same place, or of one that holds it or
-    /// lies in it.
+    /// The origin's figures, if they apply to `url`: the same location, or one that contains it or
+    /// is in it.
     pub fn of_origin(&self, url: &str) -> Option<&OriginSpeed> {
         let origin = self.origin.as_ref()?;
         let (here, there) = (plain(url), plain(&origin.url));
@@ -141,8 +141,7 @@ impl Calibration {
 }
 
 impl OriginSpeed {
-    /// The number of reads under way from which more gain less than a twentieth, and what they give
-    /// together.
+    /// The fewest parallel reads with at least 95 % of the highest throughput, and their throughput.
     pub fn best(&self) -> Option<Point> {
         best(&self.read)
     }
@@ -167,7 +166,7 @@ fn best(points: &[Point]) -> Option<Point> {
     points.iter().copied().find(|point| point.bytes_per_second as f64 >= 0.95 * most as f64)
 }
 
-/// A path without what says that it is one, and without a last stroke.
+/// A path without its scheme and without a trailing slash.
 fn plain(url: &str) -> &str {
     url.strip_prefix("file://").unwrap_or(url).trim_end_matches('/')
 }

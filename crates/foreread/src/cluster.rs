@@ -1,8 +1,7 @@
-//! The cluster that a plan is made for: what the settings say, with the speeds that a calibration
-//! measured.
+//! The cluster of a plan: the settings, with the speeds from a calibration.
 //!
-//! What nobody has measured does not limit: a plan places samples rightly all the same, and says
-//! nothing of times.
+//! Speeds that were not measured do not limit. A plan still places samples correctly, but predicts
+//! no times.
 
 use foreread_memory::MemoryTier;
 use foreread_planner::{CacheStore, Cluster, Curve, LargeReads, Level, Origin, Trainer};
@@ -13,7 +12,7 @@ use crate::calibration::{Calibration, DiskSpeed, OriginSpeed, Point};
 use crate::config::Config;
 use crate::planned::RunEnvironment;
 
-/// What the plan calls the disk tier.
+/// The name of the disk tier in a plan.
 pub(crate) const DISK: &str = "disk";
 
 /// This rank's caches, with `memory` bytes of memory, and the origin at `place`.
@@ -36,19 +35,20 @@ pub(crate) fn describe(
     }
 }
 
-/// The kinds of cache that a rank may have, without room, the fastest first.
+/// The kinds of cache that a rank may have, without capacity, the fastest first.
 pub(crate) fn kinds(config: &Config) -> Vec<Level> {
     let tier = MemoryTier::new(0);
     let memory = Level::new(tier.name(), 0, tier.footprint());
     vec![memory, of_disk(config)]
 }
 
-/// Whether enough is known of the origin to say how long reading from it takes.
+/// Whether the origin's speed is known, so that read times can be predicted.
 pub(crate) fn is_timed(config: &Config, place: &RunEnvironment) -> bool {
     config.origin_limit.is_some() || origin_speed(config, place).is_some()
 }
 
-/// The figures of the run's origin; where the dataset is only described, those of any.
+/// The figures of the run's origin. For a dataset that is only described, the figures of any
+/// origin.
 fn origin_speed<'a>(config: &'a Config, place: &RunEnvironment) -> Option<&'a OriginSpeed> {
     let calibration: &Calibration = config.calibration.as_deref()?;
     match &place.url {
@@ -63,7 +63,7 @@ fn of_origin(config: &Config, speed: Option<&OriginSpeed>) -> Origin {
     if let Some(speed) = speed {
         origin.latency_ns = (speed.latency_seconds * 1e9) as u64;
         origin.bytes_per_second = speed.stream_bytes_per_second;
-        // As many as it takes are under way: the limit finds them.
+        // Assumes the best number of parallel reads, because the limit adapts to it.
         if let Some(best) = speed.best() {
             origin.in_flight = best.parallelism;
             origin.client_bytes_per_second = best.bytes_per_second;
@@ -96,8 +96,7 @@ fn of_disk(config: &Config) -> Level {
     let level = Level::new(DISK, 0, foreread_local::DiskTier::FOOTPRINT);
     let calibration = config.calibration.as_deref();
     let speeds = config.disk.iter().map(|disk| calibration.and_then(|known| known.of_disk(&disk.directory)));
-    // Samples are spread over directories; where the speed of one is not known, neither is that of
-    // all.
+    // Samples are spread over directories. The total speed is unknown if that of one directory is.
     let Some(speeds) = speeds.collect::<Option<Vec<&DiskSpeed>>>().filter(|speeds| !speeds.is_empty()) else {
         return level;
     };
@@ -107,7 +106,7 @@ fn of_disk(config: &Config) -> Level {
     Level { read: Curve::flat(read), write: Curve::flat(write), ..level }
 }
 
-/// The trainer computes for so long on each batch.
+/// The trainer, from the computation time per batch.
 fn of_trainer(config: &Config, train: Option<&Sizes>) -> Trainer {
     let mut trainer = Trainer::default();
     let nanoseconds = config.compute.as_nanos();
@@ -119,7 +118,7 @@ fn of_trainer(config: &Config, train: Option<&Sizes>) -> Trainer {
     trainer
 }
 
-/// Throughput with a number of reads under way, between measured points.
+/// Throughput with this number of parallel reads, interpolated between measured points.
 fn at(points: &[Point], parallelism: u32) -> u64 {
     let points = points.iter().map(|point| (point.parallelism, point.bytes_per_second)).collect();
     // Points were checked when they were read.
@@ -190,7 +189,7 @@ mod tests {
 
     #[test]
     // semantics: TIME-2
-    fn the_users_limits_hold_whatever_was_measured() {
+    fn users_limits_override_measured_speeds() {
         let limited = Config { origin_limit: Some(7_000_000), ..calibrated() };
         let origin = described(&limited, "/data").origin;
         assert_eq!(origin.client_bytes_per_second, 7_000_000);
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disks_speed_is_known_if_that_of_each_directory_is() {
+    fn disk_speed_is_known_if_that_of_each_directory_is() {
         let disk =
             |directory: &str| crate::config::Disk { directory: directory.into(), bytes: 1000, shared: false };
         let known = Config { disk: vec![disk("/scratch")], ..calibrated() };
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn computing_is_counted_by_the_batch() {
+    fn compute_time_counts_per_batch() {
         let config = Config { compute: Duration::from_millis(100), batch_size: 10, ..Config::default() };
         assert_eq!(described(&config, "/data").trainer.compute, 10_000_000);
     }

@@ -1,8 +1,7 @@
-//! The forecast of a cluster whose ranks all have caches like this rank's, before machines are
+//! The forecast of a cluster in which all ranks have caches like this rank's, before machines are
 //! booked.
 //!
-//! A rank that works in a group has its group's plan instead, made from the caches that each rank
-//! really has.
+//! A rank in a group has its group's plan instead, made from the real caches of each rank.
 
 use foreread_oracle::Pass;
 use foreread_planner::{CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks, plan_cluster};
@@ -12,30 +11,29 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::planned::Planned;
 
-/// What a run takes whose ranks share their caches.
+/// The forecast of a run whose ranks share their caches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClusterForecast {
     /// Bytes that all ranks together read from the origin over the run.
     pub origin_bytes: u64,
-    /// The fewest bytes that any policy can read.
+    /// The lower bound: the fewest bytes that any policy can read.
     pub floor_origin_bytes: u64,
     /// Uses of all samples by all ranks.
     pub uses: u64,
     /// The uses that the rank's own caches are expected to serve.
     pub local_uses: u64,
-    /// Whether samples are dealt to the ranks that keep them
+    /// Whether samples go to the ranks that cache them
     /// ([`Config::locality`](crate::Config::locality)).
     pub by_locality: bool,
     /// The bandwidth between nodes that the times assume. It is not measured.
     pub assumed_network_bytes_per_second: u64,
-    /// How long epochs take, where the origin's speed is known.
+    /// The time of each epoch, if the origin's speed is known.
     #[serde(skip)]
     pub epochs: Option<Vec<EpochForecast>>,
 }
 
 impl Planned {
-    /// Plans for all ranks together; `None` for a single rank. Takes seconds for tens of millions
-    /// of samples.
+    /// Plans for all ranks together. `None` for a single rank. Takes seconds for tens of millions of samples.
     ///
     /// # Errors
     /// If the run cannot be planned.
@@ -65,9 +63,9 @@ impl Planned {
         }))
     }
 
-    /// The uses that dealing by locality gives to the ranks that keep the samples. Those of the
-    /// last epoch count for each epoch, because all orders are alike. Uses that a second copy
-    /// serves are not counted.
+    /// The uses that dealing by locality gives to the ranks that cache the samples. The last epoch
+    /// counts for each epoch, because all orders are alike. Uses that a second copy serves are not
+    /// counted.
     fn dealt_by_locality(&self, plan: &ClusterPlan, cluster: &Cluster) -> Result<u64> {
         let passes: Vec<Pass> = self.counted.passes().collect();
         let last = passes.last().map(|pass| pass.epoch);
@@ -77,7 +75,7 @@ impl Planned {
             let mut locality = Locality::new(&self.counted, pass, cluster, plan.owners())?;
             for step in 0..locality.steps() {
                 for (rank, id) in locality.step(step) {
-                    // Each rank has a store of its own.
+                    // Each rank has its own store.
                     let owner = plan.owner(SampleKey::new(pass.dataset, id));
                     of_pass += u64::from(owner.is_some_and(|owner| owner.store == rank.0 as usize));
                 }

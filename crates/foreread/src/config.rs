@@ -82,7 +82,7 @@ impl fmt::Display for Memory {
     }
 }
 
-/// A directory of the disk tier and its size; as text `DIR=SIZE` or `DIR=SIZE,shared`.
+/// A directory of the disk tier and its size. As text `DIR=SIZE` or `DIR=SIZE,shared`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     /// The directory. It is created if its parent exists.
@@ -120,7 +120,7 @@ impl FromStr for Disk {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Samples per batch, on this rank; at least 1.
+    /// Samples per batch, on this rank. At least 1.
     pub batch_size: u64,
     /// Passes over the dataset, 1 to 1,000,000. No default: a run with 0, which means unset, is
     /// refused. [`Builder::source`](crate::Builder::source) needs none.
@@ -140,7 +140,7 @@ pub struct Config {
     pub memory: Memory,
     /// The disk tier: none, one or several directories.
     pub disk: Vec<Disk>,
-    /// How many bytes are prefetched; never more than an epoch.
+    /// How many bytes are prefetched. Never more than an epoch.
     pub look_ahead: u64,
     /// The rank of this process.
     pub rank: u32,
@@ -158,11 +158,9 @@ pub struct Config {
     pub origin_parallelism: Option<usize>,
     /// How failed reads from the origin are retried.
     pub retry: RetryPolicy,
-    /// The timeout of reads from the origin; `None`: none. Directories in the page cache have no
-    /// timeout.
+    /// The timeout of reads from the origin. `None`: none. Directories in the page cache have no timeout.
     pub deadline: Option<DeadlinePolicy>,
-    /// When a slow read from the origin is hedged; `None`: never. Directories in the page cache are
-    /// not hedged.
+    /// When a slow read from the origin is hedged. `None`: never. Directories in the page cache are not hedged.
     pub hedge: Option<HedgePolicy>,
     /// The storage backend's settings for the training data.
     pub storage_options: StorageOptions,
@@ -178,7 +176,7 @@ pub struct Config {
     pub on_error: OnError,
     /// A second dataset, read in order after every epoch.
     pub validate: Option<String>,
-    /// The format of the datasets' objects; `None`: detected from names, or known from a catalog.
+    /// The format of the datasets' objects. `None`: detected from names, or known from a catalog.
     pub format: Option<Format>,
     /// The node.
     pub(crate) machine: Machine,
@@ -269,7 +267,7 @@ impl Config {
         self.validate.as_ref().map(|target| TargetSpec { storage, ..TargetSpec::by(target) })
     }
 
-    /// The number of ranks on this node, as set or from the launcher; at least 1.
+    /// The number of ranks on this node, as set or from the launcher. At least 1.
     pub fn ranks_on_node(&self) -> u32 {
         self.on_node().ranks
     }

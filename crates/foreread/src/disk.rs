@@ -1,10 +1,10 @@
 //! The disk tier of a run: opened for its datasets, closed with it.
 //!
-//! A directory is a node's, and a node may have several ranks. Each keeps its own part of this
-//! user's cache in it, so that no two write to the same files: the cache itself is the first rank's
-//! part, `rank-1` in it the second's, and so on. What `--disk` allows is divided among the parts. A
-//! run with fewer ranks than one before it takes over the parts that nobody has otherwise, so that
-//! what lies there is used; the price is that a part stays small when the ranks get fewer.
+//! A directory belongs to a node, and a node may have several ranks. Each rank keeps its own part
+//! of this user's cache, so no two ranks write to the same files. The cache itself is the first
+//! rank's part, `rank-1` in it is the second's, and so on. The size of `--disk` is divided among
+//! the parts. A run with fewer ranks than its predecessor takes over the unowned parts, so that
+//! their samples are used. The price: a part stays small when the number of ranks falls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,22 +25,22 @@ use crate::origin::OpenDataset;
 use crate::report::DiskReport;
 use crate::runtime::ended;
 
-/// How long the end of a run waits for what is on its way to the disk.
+/// The timeout of the flush at the end of a run.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What every read from the disk may take, beside the time for its bytes. A read waits there for
-/// those before it.
+/// The timeout of each read from the disk, plus the time for its bytes. It covers the reads queued
+/// before it.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A disk tier, and what it offers to the plan.
+/// A disk tier, and its offer to the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     pub(crate) tier: Arc<DiskTier>,
-    /// Room, in bytes of footprints.
+    /// Capacity, in bytes of footprints.
     pub(crate) capacity: u64,
-    /// What it holds of the run's datasets already, in bytes.
+    /// Bytes of the run's datasets that it already contains.
     pub(crate) warm: u64,
-    /// How many datasets the run has.
+    /// The number of the run's datasets.
     datasets: u32,
 }
 
@@ -50,7 +50,7 @@ impl Disk {
         guarded(Arc::clone(&self.tier))
     }
 
-    /// What there is to say of it now.
+    /// The tier's current counters.
     pub(crate) fn report(&self) -> DiskReport {
         let counts = self.tier.counts();
         DiskReport {
@@ -64,29 +64,29 @@ impl Disk {
         }
     }
 
-    /// What it holds, by dataset.
+    /// The ids of its samples, per dataset.
     #[cfg(feature = "peer")]
     pub(crate) fn ids(&self) -> Vec<Vec<SampleId>> {
         (0..self.datasets).map(|dataset| self.tier.samples(DatasetId(dataset))).collect()
     }
 
-    /// Waits until what is on its way to the disk is there, for [`FLUSH_TIMEOUT`] at most.
+    /// Waits for queued writes, for [`FLUSH_TIMEOUT`] at most.
     pub(crate) async fn flush(&self) {
         if tokio::time::timeout(FLUSH_TIMEOUT, self.tier.flush()).await.is_err() {
-            tracing::warn!("the disk does not take what is on its way to it; not waiting any longer");
+            tracing::warn!("the disk tier does not finish its queued writes; they are abandoned");
         }
     }
 }
 
-/// `tier` as runs read it: a device that stops answering costs each read a bound, then nothing is
-/// asked of it for a while, and the origin is read instead.
+/// `tier` with a timeout and a circuit breaker. A device that stops responding costs each read a
+/// timeout. Then it gets no requests for a while, and the origin is read instead.
 fn guarded(tier: Arc<impl CacheTier + 'static>) -> Arc<dyn CacheTier> {
     let policy = BreakerPolicy::default().with_waits(Duration::from_millis(500), Duration::from_secs(60));
     let deadline = DeadlinePolicy::default().with_floor(READ_TIMEOUT);
     Arc::new(Breaker::new(tier, policy, "the disk", 0).with_deadline(deadline))
 }
 
-/// What is kept of a run's datasets, in bytes of footprints.
+/// The footprints of the run's datasets in the tier, in bytes.
 fn held(tier: &DiskTier, datasets: u32) -> u64 {
     (0..datasets).map(|dataset| tier.stored(DatasetId(dataset)).bytes).sum()
 }
@@ -105,7 +105,7 @@ impl NodeRank {
     }
 }
 
-/// Opens this rank's parts of the directories that `config` names; `None` if it names none.
+/// Opens this rank's parts of the directories in `config`. `None` if there are none.
 pub(crate) async fn open(
     config: &Config,
     on_node: NodeRank,
@@ -124,7 +124,7 @@ pub(crate) async fn open(
         })
         .collect();
     let buffers = Arc::clone(&context.buffers);
-    // Reads the indexes, and may have to remove old caches.
+    // Reads the indexes, and may remove old caches.
     let asked = config.disk.clone();
     let opening = context.runtime.spawn_blocking(move || {
         let directories =
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// The fault that this guards: a device that stopped answering hung the run, although the
+    /// Guards against this fault: a device that stopped responding hung the run, although the
     /// origin had the sample.
     #[tokio::test(start_paused = true)]
     // semantics: DISK-1
@@ -160,11 +160,11 @@ mod tests {
         for id in 0..100 {
             let began = tokio::time::Instant::now();
             let error = cache.read(Arc::new(origin.request(SampleId(id), Tick(id)))).await.unwrap_err();
-            // The record stays: the device may come back.
+            // The record stays, because the device may recover.
             assert!(!error.kind().is_loss(), "{error}");
             waited += began.elapsed();
         }
-        // Three reads show that it does not answer; the others do not wait.
+        // Three reads open the breaker. The others do not wait.
         assert!(waited < 5 * READ_TIMEOUT, "{waited:?}");
     }
 
@@ -185,7 +185,7 @@ mod tests {
                 std::fs::write(own.join("rank-77"), "no directory").unwrap();
                 std::fs::create_dir_all(own.join("rank-007")).unwrap();
             }
-            // Not in this user's cache: a stranger cannot make the parts small.
+            // Outside of this user's cache: another user cannot make the parts small.
             std::fs::create_dir_all(made.path().join("rank-99")).unwrap();
             let parts = (0..ranks).flat_map(|rank| NodeRank { rank, ranks }.parts(&directory));
             let mut parts: Vec<_> = parts.collect();

@@ -1,4 +1,4 @@
-//! One error type for everything the facade does.
+//! The error type of the facade.
 
 use std::fmt;
 
@@ -8,31 +8,31 @@ use foreread_oracle::OracleError;
 use foreread_planner::PlanError;
 use foreread_tier::{ErrorKind as TierErrorKind, TierError};
 
-/// What went wrong, roughly: enough to choose what to do about it.
+/// The category of an error, to choose a reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A setting is missing, contradicts another or makes no sense. Nothing was started.
+    /// A setting is missing, contradicts another or is invalid. Nothing was started.
     Usage,
     /// The dataset cannot be opened or listed, or its catalog is unusable.
     Dataset,
     /// The run cannot be planned.
     Plan,
-    /// A saved state cannot be read or written, or is of another run.
+    /// A saved state cannot be read or written, or belongs to another run.
     State,
-    /// The run has ended early: a sample cannot be read.
+    /// The run has ended early because a sample cannot be read.
     Load,
-    /// Ranks did not find each other, or are not about to do the same. Nothing was started.
+    /// The rendezvous of ranks failed, or their runs differ. Nothing was started.
     Ranks,
     /// A directory of the disk tier cannot be used.
     Disk,
     /// Code that the run calls has panicked: a callback, a backend, or the library itself.
     Panic,
-    /// The machine refused something (threads, memory).
+    /// The operating system refused a resource (threads, memory).
     System,
 }
 
-/// Any failure of the facade. Opaque; one line says the thing, the cause and the remedy.
+/// Any failure of the facade. Opaque. One line names the object, the cause and the remedy.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -46,7 +46,7 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of `kind`; `message` is one line that says the thing, the cause and the remedy.
+    /// An error of `kind`. `message` is one line that names the object, the cause and the remedy.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), tier: None, dataset: None, source: None }
     }
@@ -55,7 +55,7 @@ impl Error {
         Self::new(ErrorKind::Usage, message)
     }
 
-    /// An error about a dataset, of this kind.
+    /// An error of a dataset, of this kind.
     pub(crate) fn dataset(kind: DatasetErrorKind, message: impl Into<String>) -> Self {
         Self { dataset: Some(kind), ..Self::new(ErrorKind::Dataset, message) }
     }
@@ -65,36 +65,36 @@ impl Error {
         Self { kind, message, tier: None, dataset: None, source: Some(Box::new(source)) }
     }
 
-    /// A directory of the disk tier cannot be used.
+    /// The error of an unusable directory of the disk tier.
     pub(crate) fn disk(error: TierError) -> Self {
         Self { kind: ErrorKind::Disk, ..Self::from(error) }
     }
 
-    /// A task has panicked.
+    /// The error of a task that has panicked.
     pub(crate) fn panicked(error: tokio::task::JoinError) -> Self {
         let message = format!("code that the run calls has panicked (a callback or a backend): {error}");
         Self { message, ..Self::caused(ErrorKind::Panic, error) }
     }
 
-    /// What kind of failure it is.
+    /// The category of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Why a tier could not do what was asked, where that is the cause: a directory that is not
-    /// there, a bucket that may not be read, a store that does not answer.
+    /// The kind of the tier's error, if a tier is the cause. Examples: a missing directory, a
+    /// bucket without read permission, or a store that does not answer.
     pub fn tier_kind(&self) -> Option<TierErrorKind> {
         self.tier
     }
 
-    /// What is wrong with a dataset or its catalog, where that is the cause.
+    /// The kind of the dataset's error, if a dataset or its catalog is the cause.
     pub fn dataset_kind(&self) -> Option<DatasetErrorKind> {
         self.dataset
     }
 }
 
-/// The kind of the first error in a chain of causes that is a tier's, or of a file that is not
-/// there or may not be read.
+/// The kind of the first tier error in a chain of causes, or of a file that is missing or not
+/// readable.
 fn tier_kind(error: &(dyn std::error::Error + 'static)) -> Option<TierErrorKind> {
     let of_file = |error: &std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => Some(TierErrorKind::NotFound),
@@ -115,7 +115,7 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {
-    /// What is behind the cause; the cause's own text is this error's already.
+    /// The source of the cause. The cause's own text is already this error's text.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_ref().and_then(|source| source.source())
     }

@@ -1,5 +1,5 @@
-//! A run that works together with others, as the rest of the library sees it. The feature `peer`
-//! has what is behind it.
+//! The interface of a group of ranks within this library. The feature `peer` contains its
+//! implementation.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::report::PeersReport;
 use crate::state::State;
 use crate::target::TargetSpec;
 
-/// How long a rank that is done keeps answering others that are not.
+/// The longest time that a finished rank serves the others.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
 
-/// Where the ranks of a run find each other.
+/// The rendezvous of a run's ranks.
 pub(crate) trait GroupPreparation: Debug + Send {
     /// Meets the other ranks, and opens and plans the run with them.
     fn prepare<'a>(
@@ -35,19 +35,19 @@ pub(crate) trait GroupPreparation: Debug + Send {
     ) -> BoxFuture<'a, Result<Prepared>>;
 }
 
-/// A run under way with others, beyond what a run alone has.
+/// A started run of a group, beyond a run on a single rank.
 pub(crate) trait GroupMember: Debug + Send + Sync {
     /// The other ranks.
     fn others(&self) -> PeerGroup;
 
-    /// Says how many steps this rank has completed, and returns how many all have, as far as it
-    /// knows: rank 0 knows of all, others of themselves.
+    /// Reports this rank's completed steps. Returns the steps that all ranks have completed, as far
+    /// as known: rank 0 knows all ranks, others only themselves.
     fn progress(&self, steps: u64) -> u64;
 
-    /// What this rank and others have given each other.
+    /// The samples exchanged between this rank and others.
     fn exchanged(&self) -> PeersReport;
 
-    /// Says that this rank is done, and answers the others until they are; on rank 0, returns all
-    /// reports as one.
+    /// Reports that this rank has finished, and serves the others until they finish. On rank 0,
+    /// returns all reports as one.
     fn leave(&self, own: Merged, at_most: Duration) -> BoxFuture<'static, Option<Merged>>;
 }

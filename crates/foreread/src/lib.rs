@@ -15,7 +15,7 @@
 //!
 //! # Features
 //!
-//! Directories (plain paths and `file://`) are always there. There are no default features.
+//! Directories (plain paths and `file://`) are always supported. There are no default features.
 //!
 //! | feature | what it adds |
 //! |---|---|

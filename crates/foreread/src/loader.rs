@@ -59,7 +59,7 @@ impl Ready {
         let Prepared { planned, opened, caches, disk, shared, blocks, joint } = prepared;
         let Planned { config, run, plan, floor, memory, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        // That of the training data. The validation data have the same, or the same store.
+        // The limit of the training data. The validation data have the same, or the same store.
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
         for (level, (_, cache)) in plan.levels().iter().zip(&caches) {
             tracing::info!(
@@ -112,9 +112,8 @@ pub enum Jump {
 
 /// A running loader: prefetched batches in the seed's order.
 ///
-/// Plain threads iterate over it (`for batch in &loader`); async code uses the loader as a
-/// [`Stream`]. Dropping it ends the run at once; [`close`](Self::close) waits for the disk tier
-/// first.
+/// Plain threads iterate over it (`for batch in &loader`). Async code uses the loader as a [`Stream`]. Dropping it ends
+/// the run at once. [`close`](Self::close) waits for the disk tier first.
 ///
 /// ```
 /// use foreread::{Loader, Memory};
@@ -160,8 +159,8 @@ impl Loader {
     /// The default time for which a finished rank serves the others.
     pub const FAREWELL: Duration = FAREWELL;
 
-    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard;
-    /// braces name several shards ([`expand`](foreread_dataset::expand)).
+    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard. Braces name several
+    /// shards ([`expand`](foreread_dataset::expand)).
     pub fn builder(target: impl Into<String>) -> Builder {
         Builder::new(target.into(), Config::default())
     }
@@ -178,13 +177,13 @@ impl Loader {
         Batches { loader: self, refused: false }
     }
 
-    /// Waits at most `timeout` for the next batch; `None` when the run is over. Threads that wait
-    /// at the same time get different batches.
+    /// Waits at most `timeout` for the next batch. `None` when the run is over. Threads that wait at the same time get
+    /// different batches.
     ///
     /// # Errors
-    /// [`LoadErrorKind::Timeout`] when the time is up, and [`LoadErrorKind::Blocking`] at once on a
-    /// thread of the given [runtime](Builder::runtime): the run goes on. Any other says why it has
-    /// ended early, once.
+    /// [`LoadErrorKind::Timeout`] after the timeout, and [`LoadErrorKind::Blocking`] at once on a
+    /// thread of the given [runtime](Builder::runtime). The run continues after both. Any other
+    /// error ends the run and is returned once.
     pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Batch>, LoadError> {
         self.workers.may_block().map_err(|_| LoadError::blocking())?;
         self.inner.next_timeout(timeout)
@@ -233,8 +232,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Ends the run: waits at most five seconds for the disk tier's writes, and returns the final
-    /// report. Blocks the thread; async code has [`close_async`](Self::close_async).
+    /// Ends the run: waits at most five seconds for the disk tier's writes, and returns the final report. Blocks the thread. Async code has
+    /// [`close_async`](Self::close_async).
     ///
     /// In a group, this rank serves the others until they are done, for at most ten minutes, unless
     /// it has [left](Self::leave) before.
@@ -410,8 +409,8 @@ impl Loader {
 
 /// A run's batches for plain threads. See [`Loader::batches`].
 ///
-/// Ends after the error that refuses a thread of the given [runtime](Builder::runtime); the run
-/// goes on.
+/// Ends after the error that refuses a thread of the given [runtime](Builder::runtime). The run
+/// continues.
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
     loader: &'a Loader,

@@ -1,5 +1,5 @@
-//! The node that a process runs on, as far as a run depends on it: free memory, the launcher's
-//! environment, and what this process's loaders have taken already.
+//! The node of a process: free memory, the launcher's environment, and the grants to this process's
+//! loaders.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use crate::memory::{self, Grant, MemoryAccount, MemoryNeed};
 use crate::on_node::NodeRank;
 
-/// All loaders of a process share one account. A forked child has a copy of its parent's, whose
-/// lock another thread may have held and whose grants never return there, so each process has an
-/// account of its own.
+/// All loaders of a process share one account. A forked child has a copy of its parent's account.
+/// Another thread may have held the lock of that copy, and its grants are never returned. So each
+/// process has its own account.
 #[derive(Debug)]
 struct ProcessAccount {
     process: u32,
     account: MemoryAccount,
-    /// That of the child that was forked from this process and in which this is a copy.
+    /// The account of a child that was forked from this process and contains this copy.
     child: OnceLock<Box<ProcessAccount>>,
 }
 
@@ -37,14 +37,14 @@ fn account() -> MemoryAccount {
     of.account.clone()
 }
 
-/// Where a run takes place. [`Default`] is this process on this machine; tests have others.
+/// The machine of a run. [`Default`] is this process on this machine. Tests have other machines.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     /// Stands for `/`.
     root: PathBuf,
-    /// The environment; none: the process's own, as it is when it is asked for.
+    /// The environment. `None`: the process's own at the time of the call.
     variables: Option<Arc<BTreeMap<String, String>>>,
-    /// What its process has granted; none: looked up when a loader asks for memory, because
+    /// The account of its process. `None`: determined when a loader requests memory, because
     /// settings may be made in one process and used in its children.
     account: Option<MemoryAccount>,
 }
@@ -56,7 +56,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// What the launcher says of this process.
+    /// The rank on the node, from the launcher.
     pub(crate) fn on_node(&self) -> NodeRank {
         NodeRank::launched(&|name| match &self.variables {
             Some(variables) => variables.get(name).cloned(),
@@ -64,7 +64,7 @@ impl Machine {
         })
     }
 
-    /// Grants a loader its memory, on one of so many `ranks`.
+    /// Grants memory to a loader of one of `ranks` ranks.
     pub(crate) fn grant(&self, ranks: u32, need: MemoryNeed) -> Grant {
         let account = self.account.clone().unwrap_or_else(account);
         account.grant(memory::free(&self.root).unwrap_or(0), ranks, need)
@@ -87,8 +87,7 @@ mod tests {
     const LOOK_AHEAD: u64 = 16 << 10;
 
     impl Machine {
-        /// A machine with so much free memory, whose launcher has set these variables; its process
-        /// has granted nothing.
+        /// A machine with this free memory and these launcher variables. Its process has no grants.
         pub(super) fn imagined(root: &Path, free: u64, variables: &[(&str, String)]) -> Self {
             std::fs::create_dir_all(root.join("proc")).unwrap();
             std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {} kB\n", free / 1024)).unwrap();
@@ -116,13 +115,13 @@ mod tests {
             look_ahead: LOOK_AHEAD,
             batch_size: 8,
             epochs: 1,
-            // Or the kernel's cache would be enough.
+            // Otherwise the kernel's page cache would be enough.
             origin_limit: Some(u64::MAX),
             ..Config::default()
         }
     }
 
-    /// What a loader's memory tier may hold.
+    /// The capacity of a loader's memory tier.
     pub(super) fn memory(loader: &crate::Ready) -> u64 {
         let levels = loader.prepared().cluster().stores[0].levels.iter();
         levels.filter(|level| level.name == "memory").map(|level| level.capacity).sum()
@@ -135,7 +134,7 @@ mod tests {
         let machine = Machine::imagined(root.path(), FREE, &[]);
         let (train, small) = (dataset(&root.path().join("a"), 300), dataset(&root.path().join("b"), 3));
         let prepare = |url: &str| Loader::builder_with(url, config(&machine)).prepare().unwrap();
-        // What is only planned holds nothing.
+        // A plan alone holds no memory.
         let first = prepare(&train);
         let most = memory(&first);
         drop(first);
@@ -159,7 +158,7 @@ mod tests {
         assert!((3 * (16 << 10)..4 * (16 << 10)).contains(&little), "{little}");
     }
 
-    /// Of eight ranks that nobody but the launcher has told that they share a node.
+    /// Only the launcher knows that these eight ranks share a node.
     #[test]
     // semantics: CACHE-9
     fn eight_ranks_of_a_node_share_memory_and_disk() {
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn places_on_a_node_that_make_no_sense_are_refused() {
+    fn invalid_ranks_on_a_node_are_refused() {
         let builder = || Loader::builder("/nowhere").epochs(1).memory(Memory::Bytes(0));
         for (rank, ranks) in [(0, 0), (8, 8)] {
             let error = builder().on_node(rank, ranks).prepare().unwrap_err();

@@ -1,31 +1,30 @@
-//! How much memory a run takes without a setting: `--memory auto`.
+//! The memory of a run without a setting: `--memory auto`.
 //!
-//! All loaders of all ranks of a node take at most half of what is free within the machine and the
-//! control group (a container's or a job's limit). Half, because the trainer's own growth is
-//! unknown and being killed costs more than a smaller cache. The rest of the free memory still
-//! serves as page cache.
+//! All loaders of all ranks of a node take at most half of the free memory. The machine and the
+//! control group (a container's or a job's limit) determine how much is free. Half, because the
+//! trainer's own growth is unknown. A killed process costs more than a smaller cache. The rest of
+//! the free memory still serves as page cache.
 //!
 //! * A rank's *share* is that half, divided by the node's ranks. It is measured when the rank's
-//!   first automatic loader starts, and holds as long as one of its automatic loaders lives: what
-//!   other ranks have filled since is theirs.
-//! * A *grant* covers a loader's memory tier and its look-ahead. It is counted for the whole
-//!   process, never more than the loader's datasets can fill, and returned when the loader is
-//!   dropped. The look-ahead is the user's setting and never cut: a loader whose part is smaller
-//!   gets no memory tier.
+//!   first automatic loader starts, and holds while any of its automatic loaders lives. Memory that
+//!   other ranks have filled since belongs to them.
+//! * A *grant* covers a loader's memory tier and its look-ahead. It counts for the whole process,
+//!   never exceeds the loader's datasets, and is returned when the loader is dropped. The
+//!   look-ahead is the user's setting and never reduced. A loader with a smaller grant gets no
+//!   memory tier.
 //! * A loader leaves an eighth of the share to later ones, as long as it gets an eighth itself. So
-//!   the first of two loaders with large datasets gets seven eighths, the second one eighth, and
-//!   together they use the whole share.
-//! * No loader gets more than half of what is free now and not promised to a loader that has yet to
-//!   fill it. A trainer that has grown since the first loader started is not pushed out.
-//! * Processes that no launcher has started together see of each other's memory only what is
-//!   filled.
-//! * A child that was forked from a process with live grants gets none: it cannot see what its
-//!   parent and siblings take.
+//!   the first of two loaders with large datasets gets seven eighths. The second gets one eighth,
+//!   and together they use the whole share.
+//! * A loader gets at most half of the memory that is free now and not granted to an unfilled
+//!   loader. A trainer that has grown since the first loader started keeps its memory.
+//! * Processes without a common launcher see of each other's memory only the filled part.
+//! * A child that was forked from a process with live grants gets none: it cannot see the memory of
+//!   its parent and siblings.
 //!
-//! The decision against shrinking earlier grants: a plan is made for its capacity, and its floor
-//! would no longer hold. The price is an eighth of the share that a process with a single loader
-//! does not use, and that a third loader may find nothing where two have large datasets. `--memory
-//! SIZE` gives it what it needs.
+//! Decision: earlier grants do not shrink. A plan is made for its capacity, and its lower bound
+//! would no longer hold. The price: a process with a single loader leaves an eighth of the share
+//! unused. After two loaders with large datasets, a third may get nothing. `--memory SIZE` gives it
+//! a fixed size.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,39 +34,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread_tier::Budget;
 
-/// A loader leaves this part of the share to later ones.
+/// A loader leaves this fraction (1/8) of the share to later ones.
 const RESERVED_PART: u64 = 8;
 
-/// What a loader asks for.
+/// The memory that a loader requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryNeed {
-    /// The memory tier's bytes, where the user has set them.
+    /// The memory tier's bytes, if the user has set them.
     pub(crate) fixed: Option<u64>,
     /// The most bytes that the memory tier can fill.
     pub(crate) data: u64,
-    /// Bytes that are read ahead.
+    /// The bytes of the look-ahead.
     pub(crate) look_ahead: u64,
 }
 
-/// What the loaders of a process were granted. Clones are the same account.
+/// The grants to the loaders of a process. Clones are the same account.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryAccount(Arc<AccountState>);
 
 #[derive(Debug, Default)]
 struct AccountState {
     grants: Mutex<Grants>,
-    /// How many grants are live: what a forked child may look at, for which the lock may be held
-    /// for ever.
+    /// The number of live grants. A forked child reads it without the lock, which may be held
+    /// forever.
     live: AtomicUsize,
-    /// Whether this process was forked from one that had grants.
+    /// Whether this process was forked from one with live grants.
     forked: bool,
 }
 
 #[derive(Debug, Default)]
 struct Grants {
-    /// This rank's share, as long as an automatic loader lives.
+    /// This rank's share, while an automatic loader lives.
     share: u64,
-    /// The ranks of the node that the share was computed for.
+    /// The number of the node's ranks that the share was computed for.
     ranks: u32,
     live: BTreeMap<u64, GrantEntry>,
     next: u64,
@@ -77,11 +76,11 @@ struct Grants {
 struct GrantEntry {
     bytes: u64,
     automatic: bool,
-    /// What its memory tier charges, from when there is one.
+    /// The budget of its memory tier, once the tier exists.
     tier: Option<Budget>,
 }
 
-/// A loader's part of the memory, returned when this is dropped.
+/// A loader's part of the memory, returned on drop.
 #[derive(Debug)]
 pub(crate) struct Grant {
     account: MemoryAccount,
@@ -90,23 +89,22 @@ pub(crate) struct Grant {
 }
 
 impl MemoryAccount {
-    /// The account of a child that was forked from this account's process. It grants nothing by
-    /// itself if anything was granted here when the child was forked.
+    /// The account of a child that was forked from this account's process. It grants no automatic
+    /// memory if this account had live grants at the fork.
     pub(crate) fn of_a_forked_child(&self) -> Self {
         let forked = self.0.forked || self.0.live.load(Ordering::Acquire) > 0;
         Self(Arc::new(AccountState { forked, ..AccountState::default() }))
     }
 
-    /// Grants a loader what `free` bytes of the node allow, on one of so many `ranks`.
+    /// Grants memory to a loader of one of `ranks` ranks, if the node has `free` bytes.
     pub(crate) fn grant(&self, free: u64, ranks: u32, need: MemoryNeed) -> Grant {
         let mut grants = self.lock();
         let (tier, automatic) = match need.fixed {
             Some(bytes) => (bytes, false),
             None if self.0.forked => {
                 tracing::warn!(
-                    "this process was forked from one that has loaders, and cannot see what they take: \
-                     automatic memory is \
-                     none; give the memory tier a size, or start processes by `spawn`"
+                    "this process was forked from one with loaders, and cannot see their memory: the automatic memory tier \
+                     is off; set the size of the memory tier, or start processes by `spawn`"
                 );
                 (0, true)
             }
@@ -115,7 +113,7 @@ impl MemoryAccount {
                 (most.saturating_sub(need.look_ahead).min(need.data), true)
             }
         };
-        // A loader without a memory tier has its look-ahead alone, which the user has set.
+        // A loader without a memory tier has only its look-ahead, which the user has set.
         let bytes = if tier > 0 { tier.saturating_add(need.look_ahead) } else { 0 };
         let number = grants.next;
         grants.next += 1;
@@ -125,14 +123,14 @@ impl MemoryAccount {
         Grant { account: self.clone(), number, tier }
     }
 
-    /// Each change is a few assignments, so no panic leaves one half done.
+    /// Each change is a few assignments, so no panic leaves a change incomplete.
     fn lock(&self) -> MutexGuard<'_, Grants> {
         self.0.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Grants {
-    /// The most bytes that one more automatic loader may take.
+    /// The most bytes for one more automatic loader.
     fn allowed(&mut self, free: u64, ranks: u32) -> u64 {
         let unfilled = self.live.values().map(GrantEntry::unfilled).fold(0, u64::saturating_add);
         let half = (free / u64::from(ranks)).saturating_sub(unfilled) / 2;
@@ -140,7 +138,7 @@ impl Grants {
             (self.share, self.ranks) = (half, ranks);
         }
         if ranks > self.ranks {
-            // The ranks of the node have become known only now.
+            // The number of the node's ranks is known only now.
             self.share = self.share / u64::from(ranks) * u64::from(self.ranks);
             self.ranks = ranks;
         }
@@ -153,7 +151,7 @@ impl Grants {
 }
 
 impl GrantEntry {
-    /// Bytes that are still free on the machine and will not stay so.
+    /// Granted bytes that are still free on the machine.
     fn unfilled(&self) -> u64 {
         self.bytes.saturating_sub(self.tier.as_ref().map_or(0, Budget::used))
     }
@@ -165,7 +163,7 @@ impl Grant {
         self.tier
     }
 
-    /// Counts what `tier` charges as filled.
+    /// Counts the bytes that `tier` charges as filled.
     pub(crate) fn fills(&self, tier: &Budget) {
         if let Some(granted) = self.account.lock().live.get_mut(&self.number) {
             granted.tier = Some(tier.clone());
@@ -179,13 +177,12 @@ impl Drop for Grant {
         let granted = grants.live.remove(&self.number);
         self.account.0.live.store(grants.live.len(), Ordering::Release);
         drop(grants);
-        // Outside of the lock: it may be the last handle on a tier's budget.
+        // Outside of the lock: it may be the last handle of a tier's budget.
         drop(granted);
     }
 }
 
-/// Bytes that are free within the machine and every control group that this process is in. `root`
-/// stands for `/`.
+/// The free bytes within the machine and each control group of this process. `root` stands for `/`.
 pub(crate) fn free(root: &Path) -> Option<u64> {
     let machine = available(&fs::read_to_string(root.join("proc/meminfo")).ok()?)?;
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -210,13 +207,13 @@ fn available(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// What is left in the group at `path` and in all above it; a limit may sit at any level.
+/// The free bytes in the group at `path` and in all groups above it. Each level may have a limit.
 fn group(base: &Path, path: &str, limit: &str, usage: &str) -> Option<u64> {
     let mut at: PathBuf = base.join(path.trim_start_matches('/'));
     let mut least: Option<u64> = None;
     while at.starts_with(base) {
         let number = |name: &str| fs::read_to_string(at.join(name)).ok()?.trim().parse::<u64>().ok();
-        // `max`, which is no number, means no limit here.
+        // `max`, which is not a number, means no limit at this level.
         if let Some(limit) = number(limit) {
             let left = limit.saturating_sub(number(usage).unwrap_or(0));
             least = Some(least.map_or(left, |least| least.min(left)));
@@ -246,7 +243,7 @@ mod tests {
 
     #[test]
     // semantics: CACHE-10
-    fn forked_child_gets_what_is_set_and_nothing_else() {
+    fn forked_child_gets_fixed_memory_only() {
         let parents = MemoryAccount::default();
         let need = |fixed| MemoryNeed { fixed, data: 1 << 40, look_ahead: 1 << 10 };
         let live = parents.grant(1 << 40, 1, need(None));
@@ -257,8 +254,7 @@ mod tests {
         assert_eq!(account.grant(1 << 40, 1, need(Some(5000))).tier(), 5000);
     }
 
-    /// The fault that this guards: a plan in the parent took automatic memory from all its
-    /// children.
+    /// Guards against this fault: a plan in the parent took automatic memory from all its children.
     #[test]
     // semantics: CACHE-10
     fn child_of_a_process_that_only_planned_gets_automatic_memory() {
@@ -268,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_above_the_own_group_counts() {
+    fn limit_of_a_parent_group_counts() {
         let root = tree(&[
             MEMINFO,
             ("proc/self/cgroup", "0::/job/step\n"),
@@ -280,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn version_one_and_none_at_all() {
+    fn limits_are_read_without_control_groups_and_in_version_1() {
         let root = tree(&[
             MEMINFO,
             ("proc/self/cgroup", "9:cpu,memory:/j\n3:pids:/\n"),
@@ -292,28 +288,28 @@ mod tests {
         assert_eq!(free(tree(&[]).path()), None);
     }
 
-    /// A loader whose datasets are larger than any memory.
+    /// A loader with datasets larger than any memory.
     const LARGE: MemoryNeed = MemoryNeed { fixed: None, data: u64::MAX, look_ahead: 100 };
 
     fn small(data: u64) -> MemoryNeed {
         MemoryNeed { data, ..LARGE }
     }
 
-    /// With its look-ahead.
+    /// Granted bytes including the look-ahead.
     fn taken(grants: &[&Grant]) -> u64 {
         grants.iter().map(|grant| grant.tier() + 100).sum()
     }
 
     #[test]
     // semantics: CACHE-9
-    fn second_loader_gets_what_the_first_left() {
+    fn second_loader_gets_the_rest_of_the_share() {
         let account = MemoryAccount::default();
         let first = account.grant(160_000, 1, LARGE);
         assert_eq!(taken(&[&first]), 70_000, "seven eighths of half");
         let second = account.grant(160_000, 1, LARGE);
         assert_eq!(taken(&[&second]), 10_000, "an eighth of half");
         assert_eq!(account.grant(160_000, 1, LARGE).tier(), 0);
-        // The first one has filled its tier meanwhile, which is free no longer.
+        // The first loader has filled its tier meanwhile, which is no longer free.
         let budget = Budget::new(first.tier());
         first.fills(&budget);
         let _filled = budget.charge(first.tier());
@@ -338,8 +334,8 @@ mod tests {
     // semantics: CACHE-9
     fn eight_ranks_take_half_together_not_each() {
         for first in [true, false] {
-            // A process each. What one has filled is free no longer when the next starts its second
-            // loader.
+            // One process per account. Filled memory is no longer free when the next process starts
+            // its second loader.
             let ranks: Vec<MemoryAccount> = (0..8).map(|_| MemoryAccount::default()).collect();
             let (mut free, mut grants, mut held) = (1_600_000, Vec::new(), Vec::new());
             for account in &ranks {
@@ -408,7 +404,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         // semantics: CACHE-9
-        fn any_loaders_of_any_ranks_stay_within_half(
+        fn loaders_of_any_ranks_stay_within_half(
             ranks in 1_u32..5,
             steps in proptest::collection::vec((0_usize..4, 0_u64..200_000, proptest::bool::ANY), 1..60),
         ) {

@@ -1,4 +1,4 @@
-//! All ranks' reports as one: what the job as a whole has read, from where, and how long it took.
+//! The merged report of all ranks: the job's bytes, their sources, and its time.
 
 use std::collections::BTreeMap;
 
@@ -6,35 +6,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Report, is_one};
 
-/// The part of a rank's report that is sent to rank 0, and all ranks' sums.
+/// The part of a rank's report that is sent to rank 0, and the merged report of all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Merged {
-    /// How many ranks are counted here; those that were lost are not.
+    /// The number of ranks counted in this report, without lost ranks.
     pub ranks: u32,
-    /// Bytes that they have read from the origin. `floor_origin_bytes` of the report is for the
-    /// same.
+    /// Bytes that they have read from the origin. `floor_origin_bytes` of the report is the lower
+    /// bound of the same bytes.
     pub origin_bytes: u64,
-    /// Requests that they have sent to it.
+    /// Requests that they have sent to the origin.
     pub origin_requests: u64,
-    /// Uses that were left out because their sample could not be read.
+    /// Uses that were skipped because their sample could not be read.
     pub skipped: u64,
     /// Uses that got a neighbour's sample instead of their own.
     pub substituted: u64,
-    /// Requests that were repeated.
+    /// Requests that were retried.
     pub retried: u64,
-    /// Requests that were sent a second time because the answer was late.
+    /// Requests that were hedged because the answer was late.
     pub hedged: u64,
-    /// One entry a pass, in order; of a long run's middle, sums as in [`Report::epochs`]. Where one
-    /// rank has summed up passes that another has not, its sum is an entry of its own, at the end.
+    /// One entry per pass, in order. The middle of a long run is summed up as in
+    /// [`Report::epochs`]. If only some ranks have summed up a pass, their sum is a separate entry
+    /// at the end.
     pub epochs: Vec<MergedEpoch>,
 }
 
 /// One pass on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MergedEpoch {
-    /// The epoch, from 0; of several, the first one.
+    /// The epoch, from 0. For several passes, the first one.
     pub epoch: u64,
-    /// How many passes are summed up here; left out where it is one.
+    /// The number of passes in this entry. Left out if it is one.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub passes: u64,
     /// `train` or `validation`.
@@ -45,9 +46,9 @@ pub struct MergedEpoch {
     pub bytes: u64,
     /// The slowest rank's time.
     pub seconds: f64,
-    /// The longest that a rank waited, in all.
+    /// The longest total wait of a rank.
     pub stall_seconds: f64,
-    /// Delivered samples, by where they came from.
+    /// Delivered samples, by source.
     pub reads: BTreeMap<String, u64>,
 }
 
@@ -99,7 +100,7 @@ impl Merged {
         self.retried = self.retried.saturating_add(other.retried);
         self.hedged = self.hedged.saturating_add(other.hedged);
         for theirs in &other.epochs {
-            // A sum of passes is no pass: ranks that ended at different ones may have both.
+            // A sum of passes is not a pass. Ranks that ended at different passes may have both.
             let same = |mine: &&mut MergedEpoch| {
                 (mine.epoch, mine.passes, &mine.phase) == (theirs.epoch, theirs.passes, &theirs.phase)
             };
@@ -146,7 +147,7 @@ mod tests {
         }
     }
 
-    /// One rank's sum of passes was added to another rank's single pass.
+    /// Guards against this fault: one rank's sum of passes was added to another rank's single pass.
     #[test]
     fn sum_of_passes_is_not_added_to_a_pass() {
         let mut all = rank(3, 1.0, 4);
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_added_and_the_slowest_says_how_long_it_took() {
+    fn counts_are_added_and_the_slowest_rank_gives_the_time() {
         let mut all = rank(3, 1.0, 1);
         all.add(&rank(4, 3.0, 2));
         all.add(&rank(0, 2.0, 1));

@@ -1,4 +1,4 @@
-//! Opening a dataset: its catalog and its origin with the layers around it.
+//! Opens a dataset: its catalog, and its origin with the layers around it.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -16,29 +16,30 @@ use crate::runtime::ended;
 use crate::storage::StorageOptions;
 use crate::target::{Target, TargetSpec, is_named_as_shard};
 
-/// What the origins of one run share: the user's limits are on all of them together.
+/// The limits and policies that all origins of a run share.
 #[derive(Clone, Debug)]
 pub(crate) struct OriginPolicy {
     pub(crate) meter: Meter,
     stack: Stack,
-    /// The most reads under way at once, where the user has set a number.
+    /// The most parallel reads, if the user has set a number.
     parallelism: Option<usize>,
-    /// That number, for directories.
+    /// The user's number, for directories.
     fixed: Option<Limit>,
 }
 
 impl OriginPolicy {
     pub(crate) fn new(config: &Config, context: &OpenContext) -> Self {
-        // The first guess is a batch: what the trainer waits for first is asked for at once.
+        // The first limit is a batch: the samples of the trainer's first batch are requested at
+        // once.
         let first = NonZeroUsize::new(config.batch_size.min(256) as usize).unwrap_or(NonZeroUsize::MIN);
-        // A better one is what turned out best when it was measured.
+        // A measured number is better: the one with the highest throughput.
         let measured = config.calibration.as_ref().and_then(|known| known.origin.as_ref()?.best());
         let measured = measured.and_then(|best| NonZeroUsize::new(best.parallelism as usize));
         let first = measured.unwrap_or(first);
         let most = config.origin_parallelism.and_then(NonZeroUsize::new);
         let policy = most.map_or_else(AdaptivePolicy::default, AdaptivePolicy::up_to).beginning_at(first);
         let meter = Meter::new();
-        // Ranks that fail together must not try again together.
+        // Ranks that fail at the same time must not retry at the same time.
         let seed = config.seed ^ (u64::from(config.rank) << 32);
         let stack = Stack::new(seed)
             .with_bandwidth(config.origin_limit.and_then(NonZeroU64::new).map(Bandwidth::new))
@@ -53,15 +54,15 @@ impl OriginPolicy {
         Self { meter, stack, parallelism: config.origin_parallelism, fixed }
     }
 
-    /// The same without what adapts or repeats: for measuring an origin as it is, within the user's
-    /// limits.
+    /// A policy without adaptation and retries, within the user's limits. For measurements of an
+    /// origin.
     pub(crate) fn raw(config: &Config, context: &OpenContext) -> Self {
         let raw = Self::new(config, context);
         let stack = raw.stack.with_limit(None).with_merge(None).with_hedge(None).with_deadline(None);
         Self { stack, ..raw }
     }
 
-    /// What a backend opens a dataset with.
+    /// The options that a backend opens a dataset with.
     pub(crate) fn options(&self, storage: &StorageOptions) -> OpenOptions {
         let mut options = OpenOptions::default();
         options.parallelism = self.parallelism;
@@ -69,10 +70,10 @@ impl OriginPolicy {
         options
     }
 
-    /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory
-    /// whose pages this machine's kernel keeps finds its own parallelism (its threads say when they
-    /// wait), does not answer late, and is read at memory's speed: it gets only what the user asked
-    /// for. Beside it the limit on what is under way.
+    /// Wraps `origin` in its layers. `foreread_layers` documents their order and the reasons. A
+    /// directory in the page cache gets only the layers that the user has set. It finds its own
+    /// parallelism, because its threads report waits. It does not answer late, and is read at
+    /// memory's speed. Also returns the limit on parallel reads.
     pub(crate) fn wrap(&self, origin: Arc<dyn OriginTier>) -> (Arc<dyn OriginTier>, Option<Limit>) {
         if !origin.profile().kernel_cached {
             return (self.stack.wrap(origin), self.stack.limit.clone());
@@ -81,8 +82,8 @@ impl OriginPolicy {
         (stack.wrap(origin), self.fixed.clone())
     }
 
-    /// `origin` for reading the heads of what is in shards: patient with a store that falters,
-    /// within the user's limit on its bandwidth, and not counted as the run's.
+    /// Wraps `origin` for reading the headers in shards. It tolerates failures of the store and
+    /// obeys the user's bandwidth limit. Its reads do not count as the run's.
     fn for_index(&self, origin: &Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
         let stack = self.stack.clone().with_meter(Meter::new()).with_limit(None);
         let cached = origin.profile().kernel_cached;
@@ -95,39 +96,37 @@ impl OriginPolicy {
 #[derive(Clone, Debug)]
 pub(crate) struct OpenDataset {
     pub(crate) catalog: Catalog,
-    /// What caches, and other ranks, know its bytes by.
+    /// The identity of its bytes, for caches and other ranks.
     pub(crate) identity: DatasetIdentity,
-    /// Whether it was listed just now, and not found as a catalog.
+    /// Whether it was just listed, in contrast to a catalog that was found.
     pub(crate) listed: bool,
-    /// The catalog's file, where it was opened from one.
+    /// The catalog's file, if it was opened from one.
     #[cfg_attr(not(feature = "peer"), expect(dead_code, reason = "other ranks open it, too"))]
     pub(crate) file: Option<PathBuf>,
     pub(crate) origin: Arc<dyn OriginTier>,
-    /// How many reads may be under way, where that is limited.
+    /// The limit on parallel reads, if any.
     pub(crate) limit: Option<Limit>,
 }
 
 impl OpenDataset {
-    /// Warns where caches on disks will not be found again, because nothing tells this listing from
-    /// others.
+    /// Warns about caches on disks that later runs will not find, because this listing has no
+    /// stable identity.
     pub(crate) fn warn_of_lost_caches(&self, config: &Config) {
         if config.disk.is_empty() || !self.listed || self.catalog.keeps_identity() {
             return;
         }
         let url = self.catalog.base_url();
         tracing::warn!(
-            "{url}: nothing proves that its files are the same the next time (they have no versions, one \
-             time for most of \
-             them, one before 1980, or lie on several file systems): what the disk keeps of them is not used \
-             by the next \
-             run; save a catalog with `foreread index {url} -o FILE` and load that, and it is"
+            "{url}: its files cannot be identified in later runs (they have no versions, the same time for most of them, \
+             a time before 1980, or are on several file systems). The next run will not use the disk's copies. To use \
+             them, save a catalog with `foreread index {url} -o FILE` and load that"
         );
     }
 }
 
-/// Opens what `targets` name: a catalog file, whose origin is the one that it was made from, or the
-/// URL or path of an origin, which has a catalog in it or is listed, or shards of one; or a catalog
-/// that is at hand. `format` is how samples lie there, where that was said.
+/// Opens the dataset that `targets` name: a catalog, the URL or path of an origin, or shards of an
+/// origin. The origin of a catalog is the one that it was made from. Otherwise the origin contains
+/// a catalog or is listed. `format` is the format of samples, if set.
 pub(crate) async fn open(
     targets: &TargetSpec,
     format: Option<Format>,
@@ -155,7 +154,7 @@ pub(crate) async fn open(
     let target = match &catalog {
         Some(catalog) => Target { url: catalog.base_url().to_owned(), objects: Vec::new() },
         None => {
-            // Looks at files, which takes long where their server does.
+            // Reads files, which takes long on a slow file server.
             let names = targets.names.clone();
             context.runtime.spawn_blocking(move || Target::of(&names)).await.map_err(ended)??
         }
@@ -169,8 +168,7 @@ pub(crate) async fn open(
     if let Some(format) = format.filter(|format| *format != catalog.format()) {
         let (base, is, said) = (catalog.base_url(), catalog.format().name(), format.name());
         return Err(Error::usage(format!(
-            "the catalog of {base} is of {is}, and --format says {said}; leave it out, or index the data \
-             again"
+            "the catalog of {base} has the format {is}, but --format is {said}; leave it out, or index the data again"
         )));
     }
     let identity = catalog.identity(store.place());
@@ -178,8 +176,8 @@ pub(crate) async fn open(
     Ok(OpenDataset { catalog, identity, listed, file, origin, limit })
 }
 
-/// The catalog that lies in an origin, or what listing it makes, and which of the two it is; of
-/// named shards, always the latter.
+/// The catalog in an origin, or a listing of it, and which of the two it is. Named shards are
+/// always listed.
 async fn found(
     target: Target,
     format: Option<Format>,
@@ -191,7 +189,7 @@ async fn found(
         && let Some(catalog) = Catalog::stored(origin, &url).await?
     {
         let samples = catalog.len();
-        tracing::info!(url, samples, "uses the {CATALOG_NAME} that lies there; nothing is listed");
+        tracing::info!(url, samples, "uses the dataset's {CATALOG_NAME}, without listing");
         return Ok((catalog, false));
     }
     let mut options = IndexOptions::default().naming(objects);
@@ -199,7 +197,8 @@ async fn found(
     Ok((Catalog::index(origin, &url, &options, progress).await?, true))
 }
 
-/// Whether a file is a shard and not a catalog. A file that is neither is said to be no catalog.
+/// Whether a file is a shard and not a catalog. The error for any other file is that of an invalid
+/// catalog.
 fn is_shard(file: &Path, format: Option<Format>) -> bool {
     let named = is_named_as_shard(&file.to_string_lossy());
     named || format.is_some_and(Format::is_packed) && !Catalog::is_catalog_file(file)
@@ -220,8 +219,8 @@ async fn open_catalog(path: &Path, context: &OpenContext) -> Result<Catalog> {
     })
 }
 
-/// A relative path made absolute, so that a catalog means the same wherever it is used; anything
-/// else as it is. The backend of `file` understands `file:/directory` too.
+/// Makes a relative path absolute, so that a catalog is valid in every directory. Returns anything
+/// else unchanged. The backend of `file` understands `file:/directory`, too.
 pub(crate) fn absolute(target: &str) -> String {
     let file = target.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("file:/"));
     if file || target.contains("://") {
@@ -233,10 +232,10 @@ pub(crate) fn absolute(target: &str) -> String {
     }
 }
 
-/// Lists what `targets` name into a catalog.
+/// Lists the dataset of `targets` into a catalog.
 ///
 /// # Errors
-/// If it cannot be opened or listed, or nothing in it is a sample.
+/// If it cannot be opened or listed, or contains no sample.
 pub(crate) async fn index(
     targets: &TargetSpec,
     options: IndexOptions,

@@ -46,7 +46,7 @@ pub(crate) struct RunEnvironment {
     pub(crate) disk: u64,
     /// The bytes on the disk tier at the start, which lower the bound of bytes from the origin.
     pub(crate) warm: u64,
-    /// The URL of the training data; `None` if they are given by sizes only.
+    /// The URL of the training data. `None` if they are given by sizes only.
     pub(crate) url: Option<String>,
     /// Whether they are in shards.
     pub(crate) packed: bool,
@@ -62,25 +62,24 @@ pub struct Planned {
     /// By dataset.
     pub(crate) sizes: Vec<Sizes>,
     pub(crate) cluster: Cluster,
-    /// The memory granted to the run; `None` for a plan without a run.
+    /// The memory granted to the run. `None` for a plan without a run.
     pub(crate) memory: Option<Grant>,
     /// Whether the origin's speed is known.
     pub(crate) is_timed: bool,
     pub(crate) plan: LocalPlan,
     pub(crate) floor: u64,
-    /// The length of blocks that the first epoch reads from shards; `None` if it reads samples one
-    /// by one.
+    /// The length of blocks that the first epoch reads from shards. `None` if it reads samples one by one.
     pub(crate) block_bytes: Option<u64>,
 }
 
 impl Planned {
-    /// Plans a run over datasets of these sizes: training first, then validation where there is a
+    /// Plans a run over datasets of these sizes: training first, then validation if there is a
     /// second. The disk tier counts as cold.
     ///
-    /// Takes a fraction of a second for a million samples; not for a runtime's thread.
+    /// Takes a fraction of a second for a million samples. Not for a runtime's thread.
     ///
     /// # Errors
-    /// If the settings make no sense or contradict each other.
+    /// If the settings are invalid or contradict each other.
     pub fn new(config: Config, sizes: &[Sizes]) -> Result<Self> {
         let room = config.disk.iter().fold(0u64, |sum, disk| sum.saturating_add(disk.bytes));
         let place = RunEnvironment { kernel_cached: false, disk: room, warm: 0, url: None, packed: false };
@@ -183,7 +182,7 @@ impl Planned {
         }))
     }
 
-    /// What `more` bytes in each kind of cache would save, memory first, then disk, even if the run
+    /// The savings of `more` bytes in each kind of cache, memory first, then disk, even if the run
     /// has no such cache. Empty in a group of ranks. Plans once per kind.
     ///
     /// # Errors
@@ -231,17 +230,17 @@ impl Planned {
     }
 }
 
-/// What more room in one kind of cache would save over the rest of the run.
+/// The savings of more capacity in one kind of cache over the rest of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worth {
-    /// Which: `memory` or `disk`.
+    /// The kind: `memory` or `disk`.
     pub level: String,
-    /// How much more, in bytes.
+    /// The additional bytes.
     #[serde(skip)]
     pub more: u64,
     /// Bytes that need not be read from the origin.
     pub origin_bytes: u64,
-    /// Seconds; `None` if the origin's speed is unknown.
+    /// Seconds. `None` if the origin's speed is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
 }
@@ -300,7 +299,7 @@ pub(crate) fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
             dataset: DatasetId(dataset as u32),
             sampler: sampler(order, sizes.len(), config.seed)?,
             batch_size: Some(config.batch_size),
-            // Every validation sample counts, whatever training drops.
+            // Every validation sample counts, regardless of `drop_last` for training.
             drop_last: kind == PhaseKind::Train && config.drop_last,
         });
     }
@@ -320,7 +319,8 @@ fn floor(run: &Run, sizes: &[Sizes], cluster: &Cluster, plan: &Plan) -> Result<u
 mod tests {
     use super::*;
 
-    /// Planning for a million epochs took seconds before the first batch.
+    /// Guards against this fault: planning for a million epochs took seconds before the first
+    /// batch.
     #[test]
     fn endless_run_is_planned_as_its_next_epochs() {
         for world_size in [1, 3] {

@@ -1,5 +1,5 @@
-//! A run that is ready to start: datasets opened, order and plan computed. What `foreread plan`
-//! looks at and what [`Loader`](crate::Loader) starts.
+//! A run that is ready to start: datasets opened, order and plan computed. `foreread plan` prints
+//! it and [`Loader`](crate::Loader) starts it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -32,14 +32,14 @@ pub struct Prepared {
     pub(crate) caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
     pub(crate) disk: Option<Disk>,
     pub(crate) shared: OriginPolicy,
-    /// What the first epoch reads of the training data together.
+    /// The blocks of training data that the first epoch reads.
     pub(crate) blocks: BlockTable,
-    /// The other ranks, where they work together.
+    /// The group, if ranks share their caches.
     pub(crate) joint: Option<Box<dyn GroupMember>>,
 }
 
 impl Prepared {
-    /// Opens the datasets, draws the order and plans.
+    /// Opens the datasets, determines the order and plans.
     pub(crate) async fn new(
         targets: &TargetSpec,
         config: Config,
@@ -67,8 +67,8 @@ impl Prepared {
             url: Some(opened[0].catalog.base_url().to_owned()),
             packed: opened[0].catalog.format() != Format::Files,
         };
-        // A plan for many millions of samples takes a while, and the runtime's threads have reads
-        // to drive.
+        // A plan for many millions of samples takes long, and the runtime's threads have reads to
+        // drive.
         let planning = context.runtime.spawn_blocking({
             move || {
                 let of_run = config.clone();
@@ -84,12 +84,12 @@ impl Prepared {
         Ok(Self { blocks, caches, disk, planned, opened, shared, joint: None })
     }
 
-    /// What the first epoch reads of the training data's shards in blocks, where it does.
+    /// The blocks of the training data's shards that the first epoch reads, if any.
     pub fn blocks(&self) -> Option<&BlockTable> {
         (!self.blocks.is_empty()).then_some(&self.blocks)
     }
 
-    /// The datasets' catalogs: training first, then validation where there is one.
+    /// The datasets' catalogs: training first, then validation if set.
     pub fn catalogs(&self) -> impl ExactSizeIterator<Item = &Catalog> {
         self.opened.iter().map(|dataset| &dataset.catalog)
     }
@@ -103,24 +103,24 @@ impl Deref for Prepared {
     }
 }
 
-/// What of the training data is read together, if the plan says that anything is.
+/// The blocks of training data that the plan reads, if any.
 async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &OpenContext) -> Result<BlockTable> {
     let (Some(bytes), Some(train)) = (planned.block_bytes, opened.first()) else {
         return Ok(BlockTable::default());
     };
     let LocalPlan::Private(plan) = &planned.plan else { return Ok(BlockTable::default()) };
     let (catalog, plan) = (train.catalog.clone(), Arc::clone(plan));
-    // Looks at every entry.
+    // Visits every catalog entry.
     let making = context.runtime.spawn_blocking(move || BlockTable::of(&catalog, DatasetId(0), &plan, bytes));
     Ok(making.await.map_err(ended)??)
 }
 
-/// The caches that the plan's levels stand for, in the same order. `buffers` are told where none
-/// keeps samples in memory.
+/// The caches of the plan's levels, in the same order. `buffers` are informed if no cache keeps
+/// samples in memory.
 ///
-/// A rank that was started again has the levels that its predecessor offered: memory beyond what
-/// this process was granted, and a disk that it does not have, are caches without room, so that
-/// what they would keep is read from the origin.
+/// A restarted rank has the levels that its predecessor offered. Its memory grant may be smaller
+/// and its disk missing. Such levels become caches without capacity, so their samples are read from
+/// the origin.
 pub(crate) fn caches(
     planned: &Planned,
     disk: Option<&Disk>,
@@ -146,8 +146,8 @@ pub(crate) fn caches(
             }
         }
     }
-    // A disk that another process owns has no room, and so no level; what it holds can be read all
-    // the same.
+    // A disk that another process owns has no capacity, and so no level. Its samples can still be
+    // read.
     let is_there = caches.iter().any(|(source, _)| *source == ReadSource::Disk);
     if let Some((tier, 0)) = disk.filter(|_| !is_there) {
         caches.push((ReadSource::Disk, tier));

@@ -1,4 +1,4 @@
-//! Which backend opens which URL.
+//! The registry of backends by URL scheme.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The backends that a program can open origins with, by URL scheme.
 ///
-/// The built-in ones come with the crate's features; a program's own is registered at run time and
-/// needs none:
+/// Built-in backends come with the crate's features. A program registers custom backends at run
+/// time, without a feature:
 ///
 /// ```
 /// use foreread::Registry;
@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Registry(Vec<Arc<dyn Backend>>);
 
 impl Registry {
-    /// No backends at all.
+    /// A registry without backends.
     pub fn empty() -> Self {
         Self::default()
     }
@@ -29,7 +29,7 @@ impl Registry {
     /// The backends of the enabled features.
     pub fn with_defaults() -> Self {
         let registry = Self::empty();
-        // First, so that it takes no scheme from a backend that is made for one.
+        // First, so that it does not take a scheme from a dedicated backend.
         #[cfg(feature = "opendal")]
         let registry = registry.register(foreread_opendal::OpendalBackend::new());
         let registry = registry.register(foreread_local::LocalBackend::new());
@@ -38,14 +38,14 @@ impl Registry {
         registry
     }
 
-    /// The same with `backend`, which takes its schemes over from any registered before.
+    /// Adds `backend`, which takes over its schemes from earlier backends.
     #[must_use]
     pub fn register(mut self, backend: impl Backend) -> Self {
         self.0.push(Arc::new(backend));
         self
     }
 
-    /// All schemes that can be opened, sorted.
+    /// All supported schemes, sorted.
     pub fn schemes(&self) -> Vec<&str> {
         let mut schemes: Vec<&str> = self.0.iter().flat_map(|backend| backend.schemes()).copied().collect();
         schemes.sort_unstable();
@@ -53,10 +53,10 @@ impl Registry {
         schemes
     }
 
-    /// The backend for `url`; a path without a scheme belongs to `file`.
+    /// The backend for `url`. A path without a scheme belongs to `file`.
     ///
     /// # Errors
-    /// If no backend knows the scheme; the message lists those that are known.
+    /// If no backend supports the scheme. The message lists the supported schemes.
     pub fn find(&self, url: &str) -> Result<&Arc<dyn Backend>> {
         let scheme = scheme(url).unwrap_or("file").to_ascii_lowercase();
         let knows = |backend: &&Arc<dyn Backend>| backend.schemes().contains(&scheme.as_str());
@@ -72,7 +72,7 @@ impl Registry {
     }
 }
 
-/// Which feature brings a scheme that is not known.
+/// The feature that provides an unknown scheme.
 fn hint(scheme: &str) -> &'static str {
     match scheme {
         "s3" | "s3a" => " without the feature `s3`",
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_scheme() {
+    fn schemes_are_parsed_from_urls() {
         assert_eq!(scheme("s3://bucket/x"), Some("s3"));
         assert_eq!(scheme("/odd/path://x"), None);
         assert_eq!(scheme("data/train"), None);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_scheme_is_refused_with_the_known_ones() {
+    fn unknown_scheme_is_refused_with_the_known_ones() {
         let error = Registry::with_defaults().find("s4://bucket").unwrap_err();
         assert!(error.to_string().starts_with("s4://bucket: no backend opens 's4' URLs; known schemes: "));
     }

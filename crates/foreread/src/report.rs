@@ -1,4 +1,4 @@
-//! The report of a run, which `foreread load --report json` prints. Other tools read it, so fields
+//! The report of a run, as printed by `foreread load --report json`. Other tools read it, so fields
 //! are added and never renamed.
 //!
 //! ```
@@ -27,61 +27,59 @@ pub use crate::merged::{Merged, MergedEpoch};
 pub struct Report {
     /// This rank.
     pub rank: u32,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub world_size: u32,
     /// Samples in the training catalog.
     pub samples: u64,
     /// Their bytes.
     pub dataset_bytes: u64,
-    /// The fewest origin bytes any policy can read for this run, over all ranks.
+    /// The lower bound: the fewest origin bytes that any policy can read for this run, over all
+    /// ranks.
     pub floor_origin_bytes: u64,
-    /// What the plan reads from the origin: this rank's, or that of all ranks where they work
-    /// together.
+    /// The bytes that the plan reads from the origin: for this rank, or in a group for all ranks.
     pub planned_origin_bytes: u64,
     /// Bytes that this rank has read from the origin.
     pub origin_bytes: u64,
     /// Requests that this rank has sent to the origin.
     pub origin_requests: u64,
-    /// Uses that were left out because their sample could not be read.
+    /// Uses that were skipped because their sample could not be read.
     pub skipped: u64,
     /// Uses that got a neighbour's sample instead of their own.
     pub substituted: u64,
-    /// Requests that were repeated.
+    /// Requests that were retried.
     pub retried: u64,
-    /// Requests that were sent a second time because the answer was late, and reads of the origin
-    /// for samples that another rank was asked for and did not deliver in time.
+    /// Requests that were hedged because the answer was late. Includes reads of the origin for
+    /// samples that another rank did not deliver in time.
     pub hedged: u64,
-    /// What the run has found out and set by itself.
+    /// Values that the run has adapted automatically.
     pub adapted: Adapted,
-    /// The disk tier; where there is one.
+    /// The disk tier, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskReport>,
-    /// What this rank and others have given each other; where ranks work together.
+    /// The samples exchanged with other ranks, if in a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersReport>,
-    /// Samples that were read by their ids outside of any announced order; where samples are asked
-    /// for by id.
+    /// Samples that were read by id outside of any announced order, if samples are requested by id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct: Option<ReadsReport>,
-    /// How long samples were waited for; where samples are asked for by id.
+    /// The wait time for samples, if samples are requested by id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<AskedReport>,
-    /// The passes that have begun, in order: 1,024 entries at most. Each pass has its own, until
-    /// there are more. Then the first 256 passes keep theirs, and the last 256 at least; those
-    /// between are summed up in one entry per phase, which has the key `passes`.
+    /// The passes that have begun, in order: 1,024 entries at most. Up to that number, each pass
+    /// has its own entry. In longer runs, the first 256 passes and at least the last 256 keep
+    /// theirs. The passes between are summed up in one entry per phase, which has the key `passes`.
     pub epochs: Vec<EpochReport>,
-    /// All ranks together; on rank 0, where ranks worked together and have come to their end.
+    /// The merged report of all ranks, on rank 0 of a group after all ranks have finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_ranks: Option<Merged>,
 }
 
-/// How long whoever asks for samples by their ids was at it.
+/// The time of requests for samples by id.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AskedReport {
-    /// From the first time that somebody asked to the last that somebody had what was asked for,
-    /// without the time before each announcement.
+    /// From the first request to the last answer, without the time before each announcement.
     pub seconds: f64,
-    /// The part of it in which somebody waited.
+    /// The part of it in which a caller waited.
     pub stall_seconds: f64,
 }
 
@@ -91,42 +89,42 @@ impl AskedReport {
     }
 }
 
-/// What a run has found out and set by itself, within what the user allows.
+/// Values that a run has adapted automatically, within the user's limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Adapted {
-    /// Requests that may be under way at the origin; left out where nothing limits them.
+    /// The limit of parallel requests to the origin. Left out if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin_parallelism: Option<ParallelismReport>,
     /// How far reads run ahead of the trainer.
     pub look_ahead: LookAheadReport,
 }
 
-/// How many requests may be under way at once, and how that came.
+/// The limit of parallel requests, and its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ParallelismReport {
-    /// Now.
+    /// The current limit.
     pub now: u64,
-    /// The least that it was.
+    /// The lowest limit.
     pub lowest: u64,
-    /// The most that it was.
+    /// The highest limit.
     pub highest: u64,
-    /// How often it was changed.
+    /// The number of changes.
     pub changes: u64,
-    /// Why it is what it is: `fixed` (the user said so, or nothing has called for a change),
-    /// `starting`, `growing`, `latency`, `draining`, `demand` or `throttled`.
+    /// The reason of the current value: `fixed` (set by the user, or never changed), `starting`,
+    /// `growing`, `latency`, `draining`, `demand` or `throttled`.
     pub why: &'static str,
-    /// The most requests that really were under way.
+    /// The most requests that were in flight.
     pub peak: u64,
 }
 
 /// How far reads run ahead, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LookAheadReport {
-    /// What the user allows, an epoch at most.
+    /// The user's limit, an epoch at most.
     pub allowed_bytes: u64,
-    /// What is used of it now.
+    /// The part of it in use now.
     pub now_bytes: u64,
-    /// The least that was used.
+    /// The lowest part in use.
     pub lowest_bytes: u64,
 }
 
@@ -150,54 +148,54 @@ impl Adapted {
     }
 }
 
-/// What a run's disk tier holds and has done. Bytes are footprints: with what a sample takes beside
-/// its own.
+/// The content and counters of a run's disk tier. Bytes are footprints: they include the overhead
+/// of each sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DiskReport {
-    /// What it may hold; 0 where another process owns the directories.
+    /// Its capacity. 0 if another process owns the directories.
     pub capacity_bytes: u64,
-    /// What it holds of the run's datasets.
+    /// Its bytes of the run's datasets.
     pub held_bytes: u64,
     /// Samples written in this run.
     pub written: u64,
-    /// Samples that were not stored because too much was on its way to the disk.
+    /// Samples that were not stored because too many writes were queued.
     pub skipped: u64,
     /// Samples that were not stored because the disk failed or was full.
     pub failed: u64,
-    /// Samples that were dropped because what was read was not what had been written.
+    /// Samples that were dropped because their checksum did not match.
     pub corrupt: u64,
-    /// What carries the reads out: `io_uring` or `threads`.
+    /// The implementation of reads: `io_uring` or `threads`.
     pub reader: &'static str,
 }
 
-/// What a rank and the others have given each other.
+/// The samples exchanged between a rank and the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PeersReport {
-    /// Samples that others got from this rank.
+    /// Samples that this rank served to others.
     pub served: u64,
     /// Their bytes.
     pub served_bytes: u64,
-    /// Samples that others were asked for.
+    /// Samples that this rank requested from others.
     pub asked: u64,
-    /// Samples that came.
+    /// Samples that this rank received.
     pub received: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Samples that were read from the origin because nothing was said of them in time.
+    /// Samples that were read from the origin because no answer came in time.
     pub late: u64,
-    /// Samples that were read from the origin because their rank fell silent or its connection
+    /// Samples that were read from the origin because their rank was silent or its connection
     /// ended.
     pub lost: u64,
-    /// Connections of somebody who did not prove to be of this job.
+    /// Connections that failed to authenticate as part of this job.
     pub strangers: u64,
 }
 
-/// One pass of an epoch: training or validation; or the sum of [several](Report::epochs).
+/// One pass of an epoch, training or validation, or the sum of [several](Report::epochs).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EpochReport {
-    /// The epoch, from 0; of several, the first one.
+    /// The epoch, from 0. For several passes, the first one.
     pub epoch: u64,
-    /// How many passes are summed up here; left out where it is one.
+    /// The number of passes in this entry. Left out if it is one.
     #[serde(skip_serializing_if = "is_one")]
     pub passes: u64,
     /// `train` or `validation`.
@@ -208,19 +206,19 @@ pub struct EpochReport {
     pub batches: u64,
     /// Bytes delivered.
     pub bytes: u64,
-    /// From the moment the first batch was asked for to the delivery of the last.
+    /// From the request for the first batch to the delivery of the last.
     pub seconds: f64,
     /// The part of it in which the trainer waited.
     pub stall_seconds: f64,
-    /// How long the first batch was waited for.
+    /// The wait time for the first batch.
     pub first_batch_seconds: f64,
-    /// Where the delivered samples came from.
+    /// The sources of the delivered samples.
     pub reads: ReadsReport,
-    /// SHA-256 over each sample's id (u64, little endian) and bytes, in delivery order; where it
-    /// was asked for.
+    /// SHA-256 over each sample's id (u64, little endian) and bytes, in delivery order, if
+    /// requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// The delivered ids, in order; where they were asked for.
+    /// The delivered ids, in order, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<u64>>,
 }
@@ -229,20 +227,20 @@ pub(crate) fn is_one(passes: &u64) -> bool {
     *passes == 1
 }
 
-/// Delivered samples by where they came from.
+/// Delivered samples by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadsReport {
     /// Read from the origin.
     pub origin: CountReport,
     /// From the memory tier, or from memory that the look-ahead still held.
     pub memory: CountReport,
-    /// From the disk tier; empty where there is none.
+    /// From the disk tier. Empty if there is none.
     pub disk: CountReport,
-    /// From other ranks; empty where there are none.
+    /// From other ranks. Empty if there are none.
     pub peer: CountReport,
 }
 
-/// A number of samples and of bytes; an empty object where the tier does not exist.
+/// A number of samples and of bytes. An empty object if the tier does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CountReport {
     /// Samples.
@@ -258,14 +256,14 @@ impl CountReport {
         Self { samples: Some(count.samples), bytes: Some(count.bytes) }
     }
 
-    /// Nothing is said where there is nothing.
+    /// Leaves out the numbers of a zero count.
     fn some(count: SampleCount) -> Self {
         if count == SampleCount::default() { Self::default() } else { Self::of(count) }
     }
 }
 
 impl ReadsReport {
-    /// Counts a sample of so many bytes.
+    /// Counts a sample of `bytes` bytes.
     pub(crate) fn add(&mut self, from: ReadSource, bytes: u64) {
         let count = match from {
             ReadSource::Origin => &mut self.origin,
@@ -303,7 +301,7 @@ impl EpochReport {
     }
 }
 
-/// What a report says of the run as a whole.
+/// The values of a report for the run as a whole.
 pub(crate) struct RunTotals {
     pub(crate) rank: u32,
     pub(crate) world_size: u32,
@@ -314,7 +312,7 @@ pub(crate) struct RunTotals {
 }
 
 impl Report {
-    /// The number of entries in [`epochs`](Self::epochs), at most.
+    /// The most entries in [`epochs`](Self::epochs).
     pub const MAX_EPOCHS: usize = RunReport::MAX_PASSES;
 
     pub(crate) fn new(whole: &RunTotals, origin: &MeterReading, adapted: Adapted, run: &RunReport) -> Self {

@@ -1,15 +1,15 @@
-//! The runtime that a run works on: threads of its own, or the one that the caller has given.
+//! The runtime of a run: its own threads, or the runtime that the caller has given.
 //!
-//! The own runtime is the default for every caller, async ones too. A trainer that computes in a
-//! task then never starves the reads, and any executor may drive the loader's futures. One task
-//! decides, so one thread's worth of deciding is enough; connections (TLS, HTTP), checksums and
-//! copies of what origins send are tasks of their own, on [I/O threads](io_threads). The price is
-//! two to five threads per loader, and a hop between threads for each call that waits. The runtime
-//! is made when a run is prepared, and shut down without waiting when the run ends: its tasks own
-//! what they use, and a read that hangs in the kernel must not hang the program's exit.
+//! A runtime of its own is the default for every caller, including async ones. A trainer that
+//! computes in a task then never starves the reads, and any executor may drive the loader's
+//! futures. One task makes all decisions, so one thread is enough for it. Connections (TLS, HTTP),
+//! checksums and copies of origins' data are separate tasks, on [I/O threads](io_threads). The
+//! price is two to five threads per loader, and a thread switch for each call that waits. The
+//! runtime is created when a run is prepared, and shut down without waiting when the run ends. Its
+//! tasks own their data, and a read that hangs in the kernel must not hang the program's exit.
 //!
-//! A given runtime may run on the very thread that calls. Blocking that thread would keep it from
-//! the work that the call waits for, so such calls are refused at once ([`Workers::may_block`]).
+//! A given runtime may run on the calling thread. Blocking that thread would block the work that
+//! the call waits for, so such calls are refused at once ([`Workers::may_block`]).
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -27,7 +27,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// `given`, or else a runtime of the run's own.
+    /// `given`, or a new runtime for this run.
     pub(crate) fn new(given: Option<Handle>) -> Result<Self> {
         if let Some(handle) = given {
             return Ok(Self { handle, own: None });
@@ -38,7 +38,7 @@ impl Workers {
             .thread_name("foreread")
             .enable_all()
             .build()
-            .map_err(|error| Error::new(ErrorKind::System, format!("no threads to run on: {error}")))?;
+            .map_err(|error| Error::new(ErrorKind::System, format!("cannot start threads: {error}")))?;
         Ok(Self { handle: runtime.handle().clone(), own: Some(runtime) })
     }
 
@@ -46,13 +46,13 @@ impl Workers {
         &self.handle
     }
 
-    /// Whether the calling thread may block until the runtime has done something.
+    /// Whether the calling thread may block until the runtime has finished some work.
     ///
     /// # Errors
-    /// If the thread belongs to the runtime, or the runtime has no thread but its callers'.
+    /// If the thread belongs to the runtime, or the runtime has only its callers' threads.
     pub(crate) fn may_block(&self) -> Result<()> {
-        // A multi-thread runtime has other threads, but not for a task that was woken from this
-        // one: none may steal it.
+        // A multi-thread runtime has other threads, but they cannot steal a task that was woken
+        // from this one.
         let is_here = Handle::try_current().is_ok_and(|here| here.id() == self.handle.id());
         let is_callers = self.own.is_none() && self.handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if is_here || is_callers {
@@ -65,8 +65,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Runs `work` on the runtime and blocks until it is done. It waits on a channel and not by
-    /// `block_on`, which would panic inside of another runtime.
+    /// Runs `work` on the runtime and blocks until it is done. It waits on a channel, because
+    /// `block_on` would panic inside of another runtime.
     ///
     /// # Errors
     /// As `work`, and if this thread may not block, `work` panics, or the runtime is shut down.
@@ -78,13 +78,13 @@ impl Workers {
         let (sender, receiver) = mpsc::sync_channel(1);
         let work = self.handle.spawn(work);
         self.handle.spawn(async move {
-            // The receiver waits for as long as this task lives.
+            // The receiver waits as long as this task lives.
             let _ = sender.send(work.await);
         });
         receiver.recv().map_err(|_| shut_down())?.map_err(ended)?
     }
 
-    /// Runs `work` on the runtime, whatever executor drives the caller.
+    /// Runs `work` on the runtime, under any executor of the caller.
     ///
     /// # Errors
     /// As `work`, and if `work` panics or the runtime is shut down.
@@ -109,8 +109,8 @@ impl Drop for Workers {
     }
 }
 
-/// How many threads a loader has for I/O beside the one that decides: a quarter of the cores,
-/// because ranks share a machine, and four at most.
+/// The number of a loader's I/O threads, besides the thread that makes decisions. A quarter of the
+/// cores, because ranks share a machine, and at most four.
 fn io_threads(cores: usize) -> usize {
     (cores / 4).clamp(1, 4)
 }
@@ -119,7 +119,7 @@ fn shut_down() -> Error {
     Error::new(ErrorKind::System, "the runtime was shut down")
 }
 
-/// Why a task did not return.
+/// The error of a task that did not return.
 pub(crate) fn ended(error: JoinError) -> Error {
     if error.is_panic() { Error::panicked(error) } else { shut_down() }
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn own_runtime_may_be_waited_for_anywhere() {
+    fn own_runtime_may_be_awaited_on_any_thread() {
         let workers = Workers::new(None).unwrap();
         assert_eq!(workers.wait(seven()).unwrap(), 7);
         for runtime in [Builder::new_current_thread().build(), Builder::new_multi_thread().build()] {

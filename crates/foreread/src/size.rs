@@ -11,7 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes; parses and prints with units.
+/// A number of bytes. Parses and prints with units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
@@ -75,7 +75,7 @@ impl FromStr for ByteSize {
 }
 
 impl fmt::Display for ByteSize {
-    /// Binary units, one decimal: `256.0 MiB`; bytes below one KiB.
+    /// Binary units, one decimal: `256.0 MiB`. Bytes below one KiB.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, scale) = match self.0 {
             0..1024 => return write!(f, "{} B", self.0),

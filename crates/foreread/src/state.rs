@@ -1,11 +1,11 @@
-//! How far a run has come, as a file: what it takes to go on later, elsewhere, with another number
-//! of ranks.
+//! The position of a run, as a file. The run can resume later, elsewhere, with another number of
+//! ranks.
 //!
-//! The state says what the order was drawn from and over which data, in words as well as by
-//! fingerprint, so that a refusal can say *what* differs. World size, batch size, dealing and the
-//! number of epochs are not part of it: they may change. It is a few hundred bytes of JSON; writing
-//! it is atomic (a new file, flushed, renamed over the old one), so that a job that is killed while
-//! it writes leaves the state before.
+//! The state contains the inputs of the order and the identity of its data, as values and as
+//! fingerprints. So an error can name the difference. World size, batch size, dealing and the
+//! number of epochs may change and are not part of it. The file has a few hundred bytes of JSON.
+//! Writing is atomic (a new file, flushed, renamed over the old one). A job that is killed while it
+//! writes leaves the previous state.
 
 use std::fmt;
 use std::io::ErrorKind as IoErrorKind;
@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 const VERSION: u32 = 1;
 
-/// A saved run. Small, versioned, free of topology.
+/// A saved run. Small, versioned, independent of the topology.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
@@ -34,7 +34,7 @@ pub struct State {
     consumed: u64,
 }
 
-/// Which data the order is over.
+/// The data of the order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct DataIdentity {
     samples: u64,
@@ -62,12 +62,12 @@ impl State {
         }
     }
 
-    /// The epoch that the run goes on in, from 0.
+    /// The epoch in which the run resumes, from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Samples of that pass that all ranks together have consumed.
+    /// The samples of that pass that all ranks together have consumed.
     pub fn consumed(&self) -> u64 {
         self.consumed
     }
@@ -95,7 +95,7 @@ impl State {
         };
         same("sampler", &self.sampler, &config.sampler)?;
         same("seed", &self.seed, &config.seed)?;
-        let presence = |there: bool| if there { "there" } else { "absent" };
+        let presence = |there: bool| if there { "present" } else { "absent" };
         same("validation set", &presence(self.validation.is_some()), &presence(catalogs.len() > 1))?;
         for ((what, then), now) in
             [("dataset", Some(&self.train)), ("validation set", self.validation.as_ref())]
@@ -109,13 +109,13 @@ impl State {
         Ok(())
     }
 
-    /// Reads a state file; `None` if there is none.
+    /// Reads a state file. `None` if there is none.
     ///
     /// # Errors
-    /// If it cannot be read or is no state.
+    /// If it cannot be read or is not a valid state.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let wrong = |why: &dyn fmt::Display| {
-            Error::new(ErrorKind::State, format!("{} is no usable state: {why}", path.display()))
+            Error::new(ErrorKind::State, format!("{} is not a valid state: {why}", path.display()))
         };
         let text = match crate::text::read(path) {
             Ok(text) => text,
@@ -125,34 +125,34 @@ impl State {
         Self::parse(&text).map(Some).map_err(|why| wrong(&why))
     }
 
-    /// The state that [`to_json`](Self::to_json) gave.
+    /// Parses the text of [`to_json`](Self::to_json).
     ///
     /// # Errors
-    /// If it is no state.
+    /// If it is not a valid state.
     pub fn from_json(text: &str) -> Result<Self> {
-        let wrong = |why| Error::new(ErrorKind::State, format!("this is no usable state: {why}"));
+        let wrong = |why| Error::new(ErrorKind::State, format!("this is not a valid state: {why}"));
         Self::parse(text).map_err(wrong)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
         let state: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if state.version != VERSION {
-            return Err(format!("it has version {}, and this release reads {VERSION}", state.version));
+            return Err(format!("its version is {}, this release reads {VERSION}", state.version));
         }
         Ok(state)
     }
 
-    /// What [`write`](Self::write) writes, for whoever keeps it elsewhere: a line of JSON.
+    /// The content that [`write`](Self::write) writes, for other storage: a line of JSON.
     pub fn to_json(&self) -> String {
-        // Numbers and strings alone: it cannot fail.
+        // The value has only numbers and strings, so this cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Writes a state file: whole or not at all, and durable when this returns.
+    /// Writes a state file atomically. It is durable when this returns.
     ///
     /// # Errors
-    /// If it cannot be written; the file is then as it was, or, where only its directory cannot be
-    /// flushed, the new one, which a power failure may undo.
+    /// If it cannot be written. The file is then unchanged. If only its directory cannot be
+    /// flushed, the file is new, but a power failure may undo that.
     pub fn write(&self, path: &Path) -> Result<()> {
         self.replace(path).map_err(|error| {
             Error::new(
@@ -165,7 +165,7 @@ impl State {
     fn replace(&self, path: &Path) -> std::io::Result<()> {
         let mut text = serde_json::to_vec(self)?;
         text.push(b'\n');
-        // What a link leads to is replaced, not the link.
+        // Replaces the target of a link, not the link.
         let real = path.canonicalize();
         foreread_dataset::replace_file(real.as_deref().unwrap_or(path), &text)
     }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     // semantics: STATE-4
-    fn written_and_read() {
+    fn state_survives_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         assert_eq!(State::read(&path).unwrap(), None);
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     // semantics: STATE-6
-    fn what_differs_is_said() {
+    fn refused_state_names_the_difference() {
         let (config, data) = (Config::default(), [catalog(&["a", "b"])]);
         let saved = state(&config, &data);
         let refused =
@@ -227,18 +227,18 @@ mod tests {
         assert!(refused(&config, &[catalog(&["a"])]).contains("number of samples is 2, this run's is 1"));
         assert!(refused(&config, &[catalog(&["a", "c"])]).contains("catalog fingerprint is"));
         assert!(refused(&config, &[data[0].clone(), data[0].clone()]).contains("validation set is absent"));
-        // What may change between runs.
+        // These settings may change between runs.
         let other = Config { batch_size: 7, epochs: 99, world_size: 4, rank: 3, ..config };
         assert!(saved.compare(&other, &data).is_ok());
     }
 
     #[test]
-    fn a_damaged_or_foreign_file_is_refused() {
+    fn damaged_or_foreign_file_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         for text in ["", "{}", "[1,2", "hello"] {
             std::fs::write(&path, text).unwrap();
-            assert!(State::read(&path).unwrap_err().to_string().contains("is no usable state"), "{text}");
+            assert!(State::read(&path).unwrap_err().to_string().contains("is not a valid state"), "{text}");
         }
         let text = serde_json::to_string(&state(&Config::default(), &[catalog(&["a"])])).unwrap();
         std::fs::write(&path, text.replace("\"version\":1", "\"version\":9")).unwrap();

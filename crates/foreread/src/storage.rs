@@ -13,7 +13,7 @@ use std::fmt;
 pub struct StorageOptions(BTreeMap<String, String>);
 
 impl StorageOptions {
-    /// Sets one option; a later value replaces an earlier one.
+    /// Sets one option. A later value replaces an earlier one.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
         self.0.insert(name.into(), value.into());
     }

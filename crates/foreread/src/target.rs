@@ -1,9 +1,10 @@
-//! What a user names: one dataset, or shards one by one.
+//! The target that a user names: one dataset, or single shards.
 //!
-//! `DIR/shard-{000000..000146}.tar`, several names and the name of a single shard all come to the
-//! same thing: the directory that holds them, as the dataset's place, and the names below it. So a
-//! catalog has one base URL whatever was said. The shards' sizes and versions are asked for one by
-//! one, because what lies beside them may be a million others; the price is a request a shard.
+//! `DIR/shard-{000000..000146}.tar`, several names and the name of a single shard have the same
+//! result. It is the directory that contains them, as the dataset's location, and the names in it.
+//! So a catalog has one base URL, regardless of the spelling. The size and version of each shard
+//! take one request, because the directory may contain a million other objects. The price is one
+//! request per shard.
 
 use std::path::Path;
 
@@ -13,13 +14,13 @@ use crate::error::{Error, Result};
 use crate::origin::absolute;
 use crate::storage::StorageOptions;
 
-/// What a user names: by words, or a catalog that is at hand and says itself where its data are.
+/// The target of a run: names, or a catalog, which contains the location of its data.
 #[derive(Clone, Debug)]
 pub(crate) struct TargetSpec {
     /// The URL or path of a dataset, of a catalog or of a shard, or several shards.
     pub(crate) names: Vec<String>,
     pub(crate) catalog: Option<Catalog>,
-    /// The backend's settings.
+    /// The backend's options.
     pub(crate) storage: StorageOptions,
 }
 
@@ -29,20 +30,20 @@ impl TargetSpec {
     }
 }
 
-/// Where a dataset is.
+/// The location of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The URL or path of its origin.
     pub(crate) url: String,
-    /// The objects that were named, below it; all that is there if none was.
+    /// The named objects in it. Empty for all objects.
     pub(crate) objects: Vec<String>,
 }
 
 impl Target {
-    /// What `names` say together.
+    /// The location that `names` have in common.
     ///
     /// # Errors
-    /// If braces stand for too many names, several datasets were named, or shards of several
+    /// If braces expand to too many names, or the names are several datasets or shards of several
     /// stores.
     pub(crate) fn of(names: &[String]) -> Result<Self> {
         let mut urls = Vec::new();
@@ -59,7 +60,7 @@ impl Target {
     }
 }
 
-/// Whether a single name is that of an object: a file, or what ends as a shard does where files
+/// Whether a single name is that of an object: a file, or a name with a shard's suffix if files
 /// cannot be seen.
 fn is_shard(url: &str) -> bool {
     match Path::new(url).exists() {
@@ -68,16 +69,16 @@ fn is_shard(url: &str) -> bool {
     }
 }
 
-/// Whether a name is that of a shard, of whatever format; of a compressed one too, about which
-/// there is something to be said.
+/// Whether a name is that of a shard of any format. Includes compressed shards, which have an error
+/// of their own.
 pub(crate) fn is_named_as_shard(url: &str) -> bool {
     Format::of_shard(url).is_some() || Format::is_numbered_shard(url) || Format::is_compressed_shard(url)
 }
 
-/// The place that holds all of these.
+/// The directory that contains all of these.
 fn named(shards: &[String]) -> Result<Target> {
     if let Some(directory) = shards.iter().find(|shard| shard.ends_with('/') || Path::new(shard).is_dir()) {
-        let message = format!("{directory} is no shard; name one dataset, or the shards of one");
+        let message = format!("{directory} is not a shard; name one dataset, or the shards of one");
         return Err(Error::usage(message));
     }
     let directory = |url: &str| url.rfind('/').map_or(0, |slash| slash + 1);
@@ -91,7 +92,7 @@ fn named(shards: &[String]) -> Result<Target> {
     if base[root..].is_empty() {
         let first = shards.first().map_or("", String::as_str);
         return Err(Error::usage(format!(
-            "{first} and the others are not in one store; index each store by itself"
+            "{first} and the others are not in the same store; index each store separately"
         )));
     }
     let objects = shards.iter().map(|shard| shard[base.len()..].to_owned()).collect();
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_are_named_below_the_place_that_holds_them() {
+    fn shards_are_named_relative_to_their_directory() {
         for (names, url, objects) in [
             (&["s3://b/train"][..], "s3://b/train", &[][..]),
             (&["/nowhere/train"], "/nowhere/train", &[]),
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_braces_that_is_there_is_that_name() {
+    fn existing_name_with_braces_is_not_expanded() {
         let directory = tempfile::tempdir().unwrap();
         let odd = directory.path().join("a{1,2}");
         std::fs::create_dir(&odd).unwrap();

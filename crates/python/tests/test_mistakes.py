@@ -143,7 +143,7 @@ def test_a_state_of_another_run_is_refused(directory: Path) -> None:
     assert len(seen) + len(rest) == 20
     with pytest.raises(foreread.StateError, match="seed"):
         foreread.Loader(directory, seed=2, resume=state)
-    with pytest.raises(foreread.StateError, match="no usable state"):
+    with pytest.raises(foreread.StateError, match="not a valid state"):
         foreread.Loader(directory, resume="{}")
 
 

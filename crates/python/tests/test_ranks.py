@@ -64,7 +64,7 @@ def test_ranks_without_a_rendezvous_read_alone(directory: Path) -> None:
         # Each rank caches its samples, and half of its later samples are new to it.
         assert not together and len(seen) == 30 and 50 <= requests <= 100
         # Logged once, with the remedy.
-        assert err.count("ranks read for themselves") == 1 and "FOREREAD_MEET" in err
+        assert err.count("ranks do not share their caches") == 1 and "FOREREAD_MEET" in err
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -272,7 +272,7 @@ fn number_only_shards_are_detected_by_first_bytes_or_format() {
     let refused = run(&mut foreread(["load", path, "--format", "lmdb"])).fails(2);
     assert!(refused.contains("auto, files, tar, tfrecord or zip"), "{refused}");
     let refused = run(&mut at(&store, &["load", catalog, "--format", "tar"])).fails(2);
-    assert!(refused.contains("is of tfrecord, and --format says tar"), "{refused}");
+    assert!(refused.contains("has the format tfrecord, but --format is tar"), "{refused}");
     // Compressed shards are detected.
     store.put("train", "z/train-00000-of-00001", made("tensorflow-gzip.tfrecord"));
     let refused = run(&mut at(&store, &["load", "s3://train/z"])).fails(1);

@@ -133,7 +133,7 @@ fn state_of_another_run_is_refused_with_the_difference() {
     assert!(line.contains("number of samples is 20, this run's is 21"), "{line}");
     std::fs::write(&state, "not a state").unwrap();
     let line = run(&mut command(&samples, &validation, &state, &[])).fails(1);
-    assert!(line.contains("state.json") && line.contains("no usable state"), "{line}");
+    assert!(line.contains("state.json") && line.contains("not a valid state"), "{line}");
 }
 
 #[test]

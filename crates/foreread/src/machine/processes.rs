@@ -1,9 +1,8 @@
-//! Automatic memory of real processes: what the kernel says that they hold, against what they were
-//! granted.
+//! Automatic memory of real processes: the kernel's count against the grants.
 //!
-//! The machine's free memory is imagined, or the tests would have to fill half of it. Each test
-//! starts its own program again for each process and measures all of them at one time, because
-//! pages that processes share count as a part for each.
+//! The machine's free memory is simulated, or the tests would have to fill half of it. Each test
+//! runs its own program once per process. All processes are measured at the same time, because the
+//! kernel divides a shared page among them.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 
@@ -19,18 +18,18 @@ use super::Machine;
 use super::tests::memory;
 use crate::{Config, Deal, Loader, Registry, SamplerKind};
 
-/// What a process is to do: its rank, the number of ranks, and how many loaders it has.
+/// The job of a process: its rank, the number of ranks, and its number of loaders.
 const JOB: &str = "FOREREAD_TEST_PROCESS";
 
 const FREE: u64 = 384 << 20;
 const LOOK_AHEAD: u64 = 1 << 20;
 
-/// More than half of what is free, so that every memory tier is filled.
+/// More than half of the free memory, so that every memory tier is filled.
 const SAMPLES: u64 = 3_000;
 const LENGTH: u64 = 110_000;
 
-/// What a process takes beside its grants: threads, tables, batches, what the allocator keeps of
-/// freed memory, and the program's own pages, of which each of eight processes has an eighth.
+/// The memory of a process besides its grants: threads, tables, batches, freed memory in the
+/// allocator, and the program's own pages. Each of eight processes has an eighth of these pages.
 /// Measured: 8 MiB, and less than 1 MiB of eight.
 const BESIDE: u64 = 16 << 20;
 const BESIDE_OF_EIGHT: u64 = 3 << 20;
@@ -54,14 +53,14 @@ impl Backend for Fake {
     }
 }
 
-/// This process's part of the memory that it has mapped.
+/// This process's proportional share of its mapped memory.
 fn pss() -> u64 {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
     line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Waits for a word of the parent.
+/// Waits for a line from the parent.
 fn told() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
@@ -76,8 +75,7 @@ fn loader(machine: &Machine, rank: u32, ranks: u32) -> (u64, Loader) {
     (memory(&ready) + LOOK_AHEAD, ready.start())
 }
 
-/// Fills its loaders' memory, and says what was granted and how much more memory it has than
-/// before.
+/// Fills its loaders' memory. Prints the granted bytes and the growth of its memory.
 fn work(job: &str) {
     let [rank, ranks, loaders] = [0, 1, 2].map(|at| job.split(' ').nth(at).unwrap().parse::<u32>().unwrap());
     let root = tempfile::tempdir().unwrap();
@@ -90,7 +88,7 @@ fn work(job: &str) {
     for _ in 0..loaders {
         let (bytes, loader) = loader(&machine, rank, ranks);
         granted += bytes;
-        // To the end of the first epoch: what is kept is kept by then.
+        // To the end of the first epoch: by then all cached samples are in the cache.
         while loader.batches().next().unwrap().unwrap().epoch() == 0 {}
         live.push(loader);
     }
@@ -107,14 +105,14 @@ fn line(from: &mut impl BufRead, word: &str) -> String {
     lines.find_map(|line| line.strip_prefix(word).map(str::to_owned)).expect("the process has ended early")
 }
 
-/// Runs so many ranks with so many loaders each, as processes that run `test`, and returns the sums
-/// of what they were granted and of what they hold at one time.
+/// Runs `ranks` processes with `loaders` loaders each, which execute `test`. Returns the sum of
+/// granted bytes, and of the bytes held at the same time.
 fn hold(test: &str, ranks: u32, loaders: u32) -> (u64, u64) {
     let program = std::env::current_exe().unwrap();
     let start = |rank: u32| {
         let mut command = Command::new(&program);
         command.args(["--exact", &format!("machine::processes::{test}"), "--nocapture"]);
-        // As programs are told to that use the library with this allocator.
+        // The documentation recommends this for programs that use the library with this allocator.
         command.env(JOB, format!("{rank} {ranks} {loaders}")).env("MALLOC_ARENA_MAX", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     };
@@ -138,7 +136,7 @@ fn hold(test: &str, ranks: u32, loaders: u32) -> (u64, u64) {
     sums
 }
 
-/// Whether processes hold what they were granted, and not more.
+/// Checks that processes hold their granted memory and no more.
 fn check((granted, held): (u64, u64), beside: u64) {
     assert!(held <= granted + beside, "{held} bytes are held, {granted} were granted");
     assert!(held >= granted / 10 * 9, "{held} bytes are held of {granted}: the test fills no memory");
@@ -155,7 +153,7 @@ fn two_loaders_hold_45_to_50_percent_of_free_memory() {
     assert!((FREE / 100 * 45..=FREE / 2).contains(&sums.0), "{} of {FREE}", sums.0);
 }
 
-/// Two loaders each: a training and a validation loader, say.
+/// Two loaders each, for example for training and validation.
 #[test]
 // semantics: CACHE-9
 fn eight_ranks_hold_45_to_50_percent_of_free_memory() {

@@ -1,4 +1,4 @@
-//! Datasets on the ranks of a group: rank 0 opens them, the others open what rank 0 has found.
+//! Datasets in a group: rank 0 opens and lists them, the other ranks open the result.
 
 use foreread_dataset::{Catalog, Format};
 use foreread_tier::OpenContext;
@@ -11,8 +11,8 @@ use crate::runtime::ended;
 use crate::storage::StorageOptions;
 use crate::target::{Target, TargetSpec};
 
-/// Opens the origin of a catalog that rank 0 has made or found, and whose identity it has computed:
-/// where the data lie may look different from here.
+/// Opens the origin of a catalog that rank 0 has listed or found. Rank 0 has computed its identity,
+/// because the data's location may look different on this node.
 pub(super) async fn open_known(
     catalog: Catalog,
     identity: DatasetIdentity,
@@ -27,12 +27,12 @@ pub(super) async fn open_known(
     Ok(OpenDataset { catalog, identity, listed: false, file: None, origin, limit })
 }
 
-/// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where
-/// they can mean that one.
+/// The name of `targets`, equal on ranks with equal targets: the name of `catalog` if they can mean
+/// it.
 pub(super) async fn names(targets: &TargetSpec, catalog: &Catalog, context: &OpenContext) -> Result<String> {
     let known = format!("{} (catalog {})", catalog.base_url(), catalog.fingerprint());
     let targets = targets.clone();
-    // Looks at files, and reads catalogs whole, while this rank's heartbeats go on.
+    // Reads files and whole catalogs, while this rank's heartbeats continue.
     let looking = context.runtime.spawn_blocking(move || {
         let own = match (targets.catalog, &targets.names[..]) {
             (Some(own), _) => Some(own),
@@ -55,8 +55,8 @@ pub(super) async fn names(targets: &TargetSpec, catalog: &Catalog, context: &Ope
     })
 }
 
-/// Finds out whether what `targets` name is there, where they do not name `catalog`: what is not is
-/// another mistake than what differs.
+/// Checks that `targets` exist if they do not name `catalog`. A missing dataset is another error
+/// than a different one.
 pub(super) async fn seek(
     targets: &TargetSpec,
     catalog: &Catalog,
@@ -78,7 +78,7 @@ pub(super) async fn seek(
     Ok(())
 }
 
-/// Whether two URLs differ in nothing but slashes at their ends.
+/// Whether two URLs differ only in slashes at their ends.
 fn is_same_place(one: &str, other: &str) -> bool {
     one.trim_end_matches('/') == other.trim_end_matches('/')
 }

@@ -1,5 +1,5 @@
-//! The other ranks, each behind a breaker: one that does not answer is not asked for a while, so
-//! that the samples of its are read from the origin at once and not after a wait each.
+//! Circuit breakers for the other ranks. A rank that does not answer gets no requests for a while.
+//! Its samples are then read from the origin at once, without a timeout for each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,17 +9,17 @@ use foreread_peer::meet::RunGroup;
 use foreread_tier::{PeerService, Peers, Tier};
 use foreread_types::{Rank, SampleKey, StoreId};
 
-/// A group whose ranks are asked through breakers.
+/// A group with a circuit breaker per rank.
 #[derive(Debug)]
 pub(super) struct PeersWithBreakers {
     group: Arc<RunGroup>,
     seed: u64,
-    /// A breaker remembers, so there is one for each store and not one for each question.
+    /// One breaker per store, not per request, because a breaker has state.
     breakers: Mutex<BTreeMap<StoreId, Arc<Breaker<dyn Tier>>>>,
 }
 
 impl PeersWithBreakers {
-    /// `seed`: what waits are drawn from.
+    /// `seed`: the seed of random waits.
     pub(super) fn new(group: Arc<RunGroup>, seed: u64) -> Self {
         Self { group, seed, breakers: Mutex::default() }
     }

@@ -1,8 +1,8 @@
-//! A run under way with others, to its end.
+//! The run of a rank in a group, and its end.
 //!
-//! A rank that is done goes on answering those that are not. Rank 0 says when all are; without it
-//! each rank goes by whether it is still asked for anything. Ranks ask once a step, so the longest
-//! of the steps that this rank has made itself says how long silence may last.
+//! A finished rank serves the others until they finish, too. Rank 0 reports that all have finished.
+//! Without rank 0, each rank ends after a time without requests. Ranks send requests once per step,
+//! so this timeout is two of the longest steps of this rank.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,27 +19,26 @@ use crate::joint::GroupMember;
 use crate::merged::Merged;
 use crate::report::PeersReport;
 
-/// How long rank 0 may take to say that it has a report, before it counts as gone: longer than it
-/// may be silent.
+/// The timeout for rank 0 to confirm a report. Longer than its heartbeat timeout.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long the connection to rank 0 may be broken at a run's end, before it counts as gone.
+/// The longest broken connection to rank 0 at a run's end. After it, rank 0 counts as lost.
 const RANK0_LOST_AFTER: Duration = Duration::from_secs(3);
 
-/// Who has not been asked for anything for so long is not needed any more: at least, and at most.
+/// The least and the most time without requests after which a finished rank ends.
 const IDLE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
 
-/// How long a rank that is done waits for others without a word about it: who has closed where
-/// others have not should know.
+/// A finished rank waits this long for others before it logs a warning. The user should know that
+/// other ranks have not closed their loader.
 const WARN_AFTER: Duration = Duration::from_secs(10);
 
-/// No rank waits longer than this for others: a year.
+/// The longest wait for other ranks: a year.
 const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How often is looked whether anything was asked.
+/// The interval between checks for new requests.
 const IDLE_POLL: Duration = Duration::from_secs(1);
 
-/// A run that works together with others over a [`RunGroup`].
+/// A run that shares its caches over a [`RunGroup`].
 #[derive(Debug)]
 pub(super) struct JoinedGroup {
     group: Arc<RunGroup>,
@@ -47,10 +46,10 @@ pub(super) struct JoinedGroup {
     steps: Mutex<StepTimes>,
 }
 
-/// The steps that this rank has made.
+/// The steps that this rank has completed.
 #[derive(Debug, Default)]
 struct StepTimes {
-    /// How many, and when the last was done.
+    /// The number of steps, and the time of the last one.
     last: Option<(u64, Instant)>,
     longest: Duration,
 }
@@ -60,13 +59,13 @@ impl StepTimes {
         match self.last {
             Some((before, _)) if steps <= before => return,
             Some((_, then)) => self.longest = self.longest.max(now.duration_since(then)),
-            // The first one has waited for the caches to fill.
+            // The first step includes the time to fill the caches.
             None => {}
         }
         self.last = Some((steps, now));
     }
 
-    /// Who asks once in such a step has no more to ask after so much silence.
+    /// The timeout without requests, from the longest step.
     fn idle(&self) -> Duration {
         (2 * self.longest).clamp(IDLE_TIMEOUT.0, IDLE_TIMEOUT.1)
     }
@@ -104,24 +103,21 @@ impl GroupMember for JoinedGroup {
     }
 
     fn leave(&self, own: Merged, at_most: Duration) -> BoxFuture<'static, Option<Merged>> {
-        // A caller's `Duration::MAX` means no bound; no clock can be asked for a time beyond its
-        // end.
+        // A caller's `Duration::MAX` means no bound, but a clock cannot represent the sum.
         let at_most = at_most.min(MAX_WAIT);
         let group = Arc::clone(&self.group);
         let silence = self.steps.lock().unwrap_or_else(PoisonError::into_inner).idle();
         let others = Arc::clone(&self.group);
         let ended = async move {
             let until = Instant::now() + at_most;
-            // Numbers and strings alone: it cannot fail.
+            // The value has only numbers and strings, so this cannot fail.
             let report = serde_json::to_vec(&own).unwrap_or_default();
             let heard = tokio::select! {
                 heard = group.report(report.into(), at_most.min(REPORT_TIMEOUT)) => heard,
                 () = group.rank0_lost(RANK0_LOST_AFTER) => false,
             };
             if !heard {
-                tracing::warn!(
-                    "rank 0 does not answer; this rank ends when nobody asks it for samples any more"
-                );
+                tracing::warn!("rank 0 does not answer; this rank ends after a time without requests");
                 tokio::select! {
                     () = idle(&group, silence) => {}
                     () = tokio::time::sleep_until(until) => {}
@@ -134,33 +130,32 @@ impl GroupMember for JoinedGroup {
             };
             let left = tokio::select! {
                 left = group.leave(until.saturating_duration_since(Instant::now())) => left,
-                // It has the report and will not say that all is over.
+                // Rank 0 has the report but cannot announce the end.
                 () = abandoned(&group, silence) => RunEnd::Unheard,
             };
             match left {
                 RunEnd::Together => {}
                 RunEnd::Without(ranks) => {
-                    tracing::warn!(?ranks, "ends without ranks that have not come to their end");
+                    tracing::warn!(?ranks, "ends although some ranks have not finished");
                 }
-                RunEnd::Unheard => tracing::warn!("ends without a word of rank 0"),
+                RunEnd::Unheard => tracing::warn!("ends without confirmation by rank 0"),
             }
             all
         };
         Box::pin(with_warning(ended, WARN_AFTER, async move {
             let reports = others.reports(Duration::ZERO).await;
             let ranks: Vec<usize> = (0..reports.len()).filter(|&rank| reports[rank].is_none()).collect();
-            let whom = if ranks.is_empty() { "the others".to_owned() } else { format!("ranks {ranks:?}") };
+            let whom = if ranks.is_empty() { "other ranks".to_owned() } else { format!("ranks {ranks:?}") };
             tracing::warn!(
-                "this rank's loader has ended, and answers {whom} until theirs have, for {} s at most: every \
-                 rank ends each \
-                 of its loaders, all in the same order, and before they wait for each other elsewhere",
+                "this rank's loader has ended and serves {whom} until they end, for {} s at most; every rank must close \
+                 its loaders, in the same order, before ranks wait for each other elsewhere",
                 at_most.as_secs()
             );
         }))
     }
 }
 
-/// `work`, and beside it what is said if that takes longer than `untold`.
+/// Runs `work`, and logs a warning if it takes longer than `untold`.
 async fn with_warning<T>(
     work: impl Future<Output = T>,
     untold: Duration,
@@ -177,8 +172,8 @@ async fn with_warning<T>(
     }
 }
 
-/// Without rank 0 nobody says when all are done: a rank answers until it has not been asked for as
-/// long as `silence`.
+/// Without rank 0 no rank announces the end. A rank serves others until no request has come for
+/// `silence`.
 async fn idle(group: &RunGroup, silence: Duration) {
     let served = || group.counters().read().served;
     let mut last = (served(), Instant::now());
@@ -191,19 +186,19 @@ async fn idle(group: &RunGroup, silence: Duration) {
     }
 }
 
-/// Waits until rank 0 is gone and nobody asks this rank any more.
+/// Waits until rank 0 is lost and no request has come for `silence`.
 async fn abandoned(group: &RunGroup, silence: Duration) {
     group.rank0_lost(RANK0_LOST_AFTER).await;
     idle(group, silence).await;
 }
 
-/// All reports as one; ranks that sent none are not counted.
+/// Merges all reports. Ranks without a report are not counted.
 fn merged(reports: &[Option<Bytes>]) -> Merged {
     let mut all = Merged::default();
     for report in reports.iter().flatten() {
         match serde_json::from_slice::<Merged>(report) {
             Ok(report) => all.add(&report),
-            Err(error) => tracing::warn!(%error, "a rank's report cannot be read"),
+            Err(error) => tracing::warn!(%error, "a rank's report is invalid"),
         }
     }
     all
@@ -216,7 +211,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_long_for_the_others_says_so_once() {
+    async fn long_wait_for_other_ranks_is_logged_once() {
         for (seconds, times) in [(9, 0), (11, 1), (600, 1)] {
             let said = AtomicU32::new(0);
             let work = tokio::time::sleep(Duration::from_secs(seconds));
@@ -226,11 +221,11 @@ mod tests {
     }
 
     #[test]
-    fn silence_lasts_two_of_the_longest_steps_within_bounds() {
+    fn idle_timeout_is_two_of_the_longest_steps_within_bounds() {
         let (mut steps, start) = (StepTimes::default(), Instant::now());
         let second = Duration::from_secs(1);
         assert_eq!(steps.idle(), 5 * second);
-        // A hundred seconds until the caches are full.
+        // The caches take a hundred seconds to fill.
         for (number, at, idle) in [(1, 100, 5), (2, 102, 5), (2, 150, 5), (3, 151, 30), (4, 152, 30)] {
             steps.note(number, start + at * second);
             assert_eq!(steps.idle(), idle * second, "after step {number}");

@@ -1,11 +1,11 @@
-//! Where ranks meet: what their launcher says, and what a user says instead.
+//! The rendezvous of a run's ranks, from the launcher's environment or from the user.
 //!
-//! Nothing is connected here, so that what contradicts itself is said before anything is opened.
+//! Nothing connects here. Contradictory settings are therefore reported before anything is opened.
 //!
-//! A process that makes several loaders comes to several meetings at one place, some of them side
-//! by side. They are told apart by their loader's number: the n-th of one rank is the n-th of all,
-//! as it is with collectives of `torch.distributed`. The price is that all ranks make their loaders
-//! in the same order; where they do not, what they compare when they meet says so.
+//! A process with several loaders has several rendezvous at one address, some of them concurrent.
+//! The loader's number identifies each: the n-th loader of one rank meets the n-th of every other
+//! rank. Collectives of `torch.distributed` follow the same rule. The price: all ranks must create
+//! their loaders in the same order. The comparison at the rendezvous reports a violation.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,8 +22,7 @@ use super::wire;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long ranks wait for each other before they give up; what takes long and is seen to go on
-/// does not count.
+/// The timeout of the rendezvous. A long operation that reports progress does not count towards it.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 impl From<MeetError> for Error {
@@ -38,16 +37,16 @@ impl From<LaunchError> for Error {
     }
 }
 
-/// Where and how the ranks of a run find each other.
+/// The address and the terms of the rendezvous of a run's ranks.
 pub struct Meeting {
     pub(super) launched: Launched,
     pub(super) number: u16,
-    /// Where the process's loaders are met, which all of them share.
+    /// The rendezvous board, shared by all loaders of the process.
     pub(super) board: Arc<LoaderDirectory>,
     pub(super) token: Option<Token>,
     pub(super) network: Arc<dyn Transport>,
     pub(super) wire: WireProtection,
-    /// The network interfaces that other nodes use.
+    /// The network interfaces for connections to other nodes.
     pub(super) interface: Option<String>,
     pub(super) deadline: Duration,
     pub(super) progress: Box<dyn FnMut(&RendezvousProgress) + Send + Sync>,
@@ -60,27 +59,25 @@ impl std::fmt::Debug for Meeting {
 }
 
 impl Meeting {
-    /// What to say where there are several ranks, and nothing says where they could meet.
-    pub const ADVICE: &str = "ranks read for themselves: nothing says where they could meet; set \
-                              FOREREAD_MEET to rank 0's \
-                              host:port and FOREREAD_TOKEN to what `foreread token` prints, or FOREREAD_MEET \
-                              to a directory \
-                              that all ranks see";
+    /// The warning for several ranks without a rendezvous.
+    pub const ADVICE: &str = "ranks do not share their caches: no rendezvous is set; set FOREREAD_MEET to rank 0's host:port \
+                              and FOREREAD_TOKEN to the output of `foreread token`, or FOREREAD_MEET to a directory \
+                              that all ranks can access";
 
-    /// What the launcher says (torchrun, SLURM, Open MPI, MPICH, or `FOREREAD_MEET` with rank and
-    /// world size); none where there is only one rank, or nothing says where ranks could meet.
-    /// `environment` gives a variable's value.
+    /// The rendezvous from the launcher: torchrun, SLURM, Open MPI, MPICH, or `FOREREAD_MEET` with
+    /// rank and world size. `None` for a single rank, or without an address. `environment` returns
+    /// a variable's value.
     ///
     /// # Errors
-    /// If what is said contradicts itself, or the ranks' secret is missing where it cannot be made.
+    /// If the variables contradict each other, or the ranks' secret is missing and cannot be
+    /// generated.
     pub fn of(config: &Config, environment: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         if config.world_size < 2 {
             return Ok(None);
         }
         let (rank, world_size) = (Rank(config.rank), config.world_size);
-        // Lightning's own launcher says how many ranks there are, and of the rank only which it is
-        // on its node: whoever knows it (torch.distributed) has said it, and that completes the
-        // pair.
+        // Lightning's own launcher sets the world size, but of the rank only the local one. The
+        // program knows the rank from torch.distributed. Its rank completes the pair.
         let of_all = environment("WORLD_SIZE").is_some_and(|size| size.trim() == world_size.to_string());
         let completed = |name: &str| {
             environment(name).or_else(|| (name == "RANK" && of_all).then(|| config.rank.to_string()))
@@ -103,45 +100,43 @@ impl Meeting {
         Ok(Some(Self { launched, number, board, token, network, wire, interface, deadline, progress }))
     }
 
-    /// Whether ranks meet where no secret can be passed to the job's user alone, and none was
-    /// given.
+    /// Whether the rendezvous cannot pass a secret to the job's user alone, and no secret was set.
     pub fn needs_token(&self) -> bool {
         let open = matches!(self.launched.rendezvous, Some(Rendezvous::Host { .. } | Rendezvous::List(_)));
         open && self.token.is_none()
     }
 
-    /// The same with the job's secret, where the environment has none. What the environment has is
-    /// kept.
+    /// Sets the job's secret, unless the environment has one.
     #[must_use]
     pub fn token(self, token: Option<Token>) -> Self {
         Self { token: self.token.or(token), ..self }
     }
 
-    /// The same with another deadline for the ranks to come.
+    /// Sets the timeout of the rendezvous.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
 
-    /// The same over another network than the machine's sockets.
+    /// Replaces the machine's sockets by another network.
     #[must_use]
     pub fn network(self, network: Arc<dyn Transport>) -> Self {
         Self { network, ..self }
     }
 
-    /// The same, telling `progress` about once a second what is being waited for.
+    /// Sets a callback that gets the state of the wait about once a second.
     #[must_use]
     pub fn progress(self, progress: impl FnMut(&RendezvousProgress) + Send + Sync + 'static) -> Self {
         Self { progress: Box::new(progress), ..self }
     }
 }
 
-/// How many meetings this process has come to, as each rank and at each place. A program that makes
-/// loaders one after another keeps one of these for as long as it runs.
+/// The number of rendezvous of this process, per rank and address. A program that creates loaders
+/// one after another keeps one of these for its whole life.
 #[derive(Debug, Default)]
 pub struct Meetings(Mutex<BTreeMap<(u32, String), MeetingCount>>);
 
-/// The loaders of a rank at a place.
+/// The loaders of one rank at one address.
 #[derive(Debug, Default)]
 struct MeetingCount {
     made: u16,
@@ -149,12 +144,12 @@ struct MeetingCount {
 }
 
 impl Meetings {
-    /// None so far.
+    /// A counter without any rendezvous.
     pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    /// The meeting as the next one of its rank at its place.
+    /// Gives `meeting` the next number of its rank and address.
     #[must_use]
     pub fn numbered(&self, meeting: Meeting) -> Meeting {
         let launched = &meeting.launched;
@@ -162,7 +157,7 @@ impl Meetings {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let loaders = counts.entry((launched.rank.0, place)).or_default();
         let (number, board) = (loaders.made, Arc::clone(&loaders.board));
-        // Those of 65,536 loaders ago have ended.
+        // The number wraps around: a loader from 65,536 loaders ago has ended.
         loaders.made = number.wrapping_add(1);
         drop(counts);
         Meeting { number, board, ..meeting }
@@ -173,7 +168,7 @@ impl Meetings {
 mod tests {
     use super::*;
 
-    /// What is said of where rank 1 of 2 meets, in this environment.
+    /// The rendezvous of rank 1 of 2 in this environment.
     fn meeting(environment: &[(&str, &str)]) -> Result<Option<Meeting>> {
         let config = Config { rank: 1, world_size: 2, ..Config::default() };
         let get =
@@ -182,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_the_program_knows_completes_what_lightning_says() {
+    fn rank_of_the_program_completes_lightnings_variables() {
         let lightning = [
             ("WORLD_SIZE", "2"),
             ("LOCAL_RANK", "1"),
@@ -209,13 +204,13 @@ mod tests {
         let meetings = Meetings::new();
         let number = |rank, host| meetings.numbered(at(rank, host)).number;
         assert_eq!((number(0, "a"), number(0, "a"), number(0, "a")), (0, 1, 2));
-        // Threads may play ranks, and another place may be named for another loader.
+        // Threads may act as ranks, and another loader may have another address.
         assert_eq!((number(1, "a"), number(0, "b"), number(1, "a"), number(0, "a")), (0, 0, 1, 3));
     }
 
     #[test]
     // semantics: RANK-33
-    fn token_is_needed_at_a_host_and_that_of_the_environment_counts() {
+    fn token_is_needed_at_a_host_and_environment_takes_precedence() {
         const STRONG: &str = "b7e1c95a03f64d2893ab5c17e0d68f42";
         let ranks = [("RANK", "1"), ("WORLD_SIZE", "2")];
         let at = |more: &[(&str, &str)]| meeting(&[&ranks[..], more].concat()).unwrap().unwrap();
@@ -223,7 +218,7 @@ mod tests {
         assert!(at(&[host]).needs_token());
         assert!(at(&[("FOREREAD_MEET", "a:7000,b:7000")]).needs_token());
         assert!(!at(&[host, ("FOREREAD_TOKEN", STRONG)]).needs_token());
-        // There the secret is passed in a file.
+        // A directory passes the secret in a file.
         assert!(!at(&[("FOREREAD_MEET", "/tmp")]).needs_token());
         let other = || Some(Token::new("4c0d92f7ba8e4167a35e19d2c680fb73").unwrap());
         assert!(!at(&[host]).token(other()).needs_token());
@@ -232,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn another_world_size_than_the_programs_is_still_half_of_a_pair() {
+    fn world_size_without_a_rank_is_an_error() {
         let error = meeting(&[("WORLD_SIZE", "4"), ("MASTER_ADDR", "127.0.0.1")]).unwrap_err().to_string();
         assert!(error.contains("WORLD_SIZE is set and RANK is not"), "{error}");
     }

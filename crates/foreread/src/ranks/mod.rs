@@ -5,8 +5,8 @@
 //! all ranks compute the same plan. Before anything is read they compare the plan's inputs by name,
 //! and its fingerprint. A difference is one line on every rank.
 //!
-//! The price of one catalog for all: ranks wait for rank 0's listing, which they would otherwise
-//! all do at once. The price of few messages: ranks plan before they compare.
+//! The price of one catalog for all: ranks wait for rank 0's listing. Otherwise all would list at
+//! once. The price of few messages: ranks plan before they compare.
 //!
 //! ```no_run
 //! use foreread::Loader;
@@ -65,7 +65,7 @@ use crate::runtime::ended;
 use crate::state::State;
 use crate::target::TargetSpec;
 
-/// Bytes that are read from the origin for others at a time, and that wait to be sent to them.
+/// The most bytes that are read from the origin for other ranks or wait to be sent to them.
 const SERVING: u64 = 64 << 20;
 
 impl GroupPreparation for Meeting {
@@ -110,18 +110,17 @@ async fn prepare(
     match run.prepare(&mut joining, resume, progress).await {
         Ok((prepared, words)) => start(prepared, words, joining, context).await,
         Err(error) => {
-            // Or the others would wait for this rank until their deadline.
+            // Otherwise the other ranks would wait for this one until their timeout.
             joining.give_up(&error.to_string()).await;
             Err(error)
         }
     }
 }
 
-/// When others are first told that something goes on, and how often from then on.
+/// The time before the first progress message to other ranks, and the interval after it.
 const PROGRESS_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// Does what takes its time; meanwhile others know why they wait. What is done soon costs no
-/// message.
+/// Runs `work` and sends progress to the other ranks if it takes long. Short work costs no message.
 async fn working<T>(joining: &mut RendezvousSteps, on: &str, work: impl Future<Output = T>) -> T {
     let (mut work, mut wait) = (std::pin::pin!(work), PROGRESS_INTERVALS.0);
     loop {
@@ -135,7 +134,7 @@ async fn working<T>(joining: &mut RendezvousSteps, on: &str, work: impl Future<O
     }
 }
 
-/// Names and values that all ranks must have alike.
+/// Names and values that must be equal on all ranks.
 type Words = Vec<(String, String)>;
 
 struct GroupRun<'a> {
@@ -146,7 +145,7 @@ struct GroupRun<'a> {
     wire: WireProtection,
 }
 
-/// How many of `nodes` are this one.
+/// The number of elements of `nodes` that equal `node`.
 fn count(nodes: &[u32], node: u32) -> u32 {
     nodes.iter().map(|other| u32::from(*other == node)).sum()
 }
@@ -180,11 +179,11 @@ impl GroupRun<'_> {
             url: Some(catalogs[0].base_url().to_owned()),
             packed: false,
         };
-        // What each keeps, and then what all keep.
+        // First the capacity of each rank, then that of all.
         let sharing = config.on_node().ranks.max(on_node.ranks);
         let memory = memory_of(config, &sizes, &place, sharing);
         let described = cluster::describe(&figures, memory.tier(), &place, sizes.first());
-        // Of its own directories this rank's calibration knows more than rank 0's.
+        // This rank's calibration knows more about its own directories than rank 0's.
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let own_figures = Config { calibration, ..figures.clone() };
         let own_levels = cluster::describe(&own_figures, memory.tier(), &place, None).stores.remove(0).levels;
@@ -192,9 +191,9 @@ impl GroupRun<'_> {
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
         let offer = CapacityOffer::new(own.to_string(), levels.collect(), held).encode();
         let whole = {
-            // Gone before planning: of a thousand ranks they are megabytes, on each.
+            // Dropped before planning: the offers of a thousand ranks take megabytes on each rank.
             let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
-            let offers = unbundle(&offers).map_err(|_| unreadable(&"what ranks keep makes no sense"))?;
+            let offers = unbundle(&offers).map_err(|_| unreadable(&"the offers are invalid"))?;
             offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK)
         };
         let mut words = inputs(&whole, &schedule(config, &sizes)?);
@@ -215,7 +214,7 @@ impl GroupRun<'_> {
         Ok((Prepared { planned, opened, caches, disk, shared, blocks, joint: None }, words))
     }
 
-    /// The datasets, listed by rank 0 for all.
+    /// The datasets. Rank 0 lists them for all.
     async fn datasets(
         &self,
         joining: &mut RendezvousSteps,
@@ -253,8 +252,8 @@ impl GroupRun<'_> {
         Ok((told, opened))
     }
 
-    /// Rank 0's catalogs on another rank: as its program has them, from their files, or from what
-    /// rank 0 has sent to this node.
+    /// Rank 0's catalogs on another rank: from its program, from their files, or as bytes that rank
+    /// 0 sent to this node.
     async fn catalogs(&self, joining: &mut RendezvousSteps, told: &RunDescription) -> Result<Vec<Catalog>> {
         let (catalogs, at_hand) = (told.catalogs.clone(), self.targets.catalog.clone());
         let opening = self
@@ -262,13 +261,13 @@ impl GroupRun<'_> {
             .runtime
             .spawn_blocking(move || RunDescription::open_files(&catalogs, at_hand.as_ref()));
         let opened = working(joining, "opens its catalog", opening).await.map_err(ended)?;
-        // Other ranks of the node may get what this rank has from it.
+        // Other ranks of the node may get this rank's catalogs from it.
         let have = opened.iter().map(|catalog| catalog.as_ref().map(on_request)).collect();
         let all = opened.into_iter().zip(joining.bulks(have).await?).zip(&told.catalogs);
         all.map(|((own, bytes), told)| own.map_or_else(|| told.received(bytes), Ok)).collect()
     }
 
-    /// What has to be equal on all ranks, in the words in which users say it.
+    /// The values that must be equal on all ranks, named as users know them.
     async fn words(&self, told: &RunDescription, catalogs: &[Catalog]) -> Result<Words> {
         let (config, context) = (&self.config, self.context);
         let validation = match (&config.validate, catalogs.get(1)) {
@@ -296,8 +295,8 @@ impl GroupRun<'_> {
     }
 }
 
-/// What the plan is computed from, by the names of its inputs: a difference is told by its name.
-/// What disks hold is left out: it is in the table that all have got from rank 0.
+/// The inputs of the plan, by name, so that an error names the difference. Samples on disks are
+/// left out: they are in the table that all ranks got from rank 0.
 fn inputs(whole: &Cluster, schedule: &Schedule) -> Words {
     let mut words = vec![
         ("planner version".to_owned(), PLANNER_VERSION.to_string()),
@@ -322,7 +321,7 @@ fn inputs(whole: &Cluster, schedule: &Schedule) -> Words {
     words
 }
 
-/// What a run is bound to: what it reads, and how all of its ranks have planned it.
+/// The data and the common plan that a run is bound to.
 fn bound(prepared: &Prepared) -> Vec<Fingerprint> {
     let datasets = prepared.opened.iter().map(|dataset| Fingerprint(dataset.identity.0));
     let plan = match prepared.planned.plan() {
@@ -332,7 +331,7 @@ fn bound(prepared: &Prepared) -> Vec<Fingerprint> {
     datasets.chain(plan).collect()
 }
 
-/// Begins with the others, when all have said that their runs are the same.
+/// Starts after all ranks have confirmed that their runs are equal.
 async fn start(
     prepared: Prepared,
     words: Words,
@@ -360,7 +359,7 @@ mod tests {
 
     use super::*;
 
-    /// The names of what differs between two tables of inputs.
+    /// The names that differ between two tables of inputs.
     fn differing(one: &Cluster, other: &Cluster) -> Vec<String> {
         let schedule = schedule(&Config::default(), &[Sizes::uniform(10, 100)]).unwrap();
         let (one, other) = (inputs(one, &schedule), inputs(other, &schedule));

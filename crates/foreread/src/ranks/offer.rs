@@ -1,9 +1,9 @@
-//! What each rank brings into a cluster: where it is, how much it can keep, what it keeps already.
+//! The contribution of each rank to a cluster: its node, its capacity and its cached samples.
 //!
-//! Ranks say this when they meet, rank 0 puts it together, and from the same table all compute the
-//! same plan. The speeds of a rank's caches are in its offer: only the rank knows the names of its
-//! directories, so nobody else can look them up. What disks hold is told as ids, a byte or two
-//! each; nothing is told of caches that are empty.
+//! Each rank sends its offer at the rendezvous. Rank 0 combines them into one table, and every rank
+//! computes the same plan from it. The offer contains the speeds of the rank's caches, because only
+//! that rank knows the names of its directories. The ids of samples on disks take one or two bytes
+//! each. Empty caches take nothing.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct OfferedLevel {
     pub(crate) name: String,
     pub(crate) capacity: u64,
-    /// Bytes per second that are read from it, and written to it; `u64::MAX` where nobody has
-    /// measured.
+    /// Bytes per second of reads and of writes. `u64::MAX` if not measured.
     pub(crate) read: u64,
     pub(crate) write: u64,
 }
@@ -28,28 +27,28 @@ impl OfferedLevel {
         Self { name: level.name.clone(), capacity: level.capacity, read, write }
     }
 
-    /// The level that it is, of its kind.
+    /// The level with this capacity and speed, otherwise like `kind`.
     fn of_kind(&self, kind: &Level) -> Level {
         let (read, write) = (Curve::flat(self.read), Curve::flat(self.write));
         Level { capacity: self.capacity, read, write, ..kind.clone() }
     }
 }
 
-/// One rank's part.
+/// One rank's offer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CapacityOffer {
-    /// Ranks of equal nodes reach each other without the network.
+    /// Ranks with equal values communicate without the network.
     pub(crate) node: String,
-    /// The rank's caches, as the cluster's kinds of level are ordered.
+    /// The rank's caches, in the order of the cluster's kinds of level.
     pub(crate) levels: Vec<OfferedLevel>,
-    /// By dataset, what the disk holds.
+    /// The ids on disk, per dataset.
     #[serde(skip)]
     pub(crate) held: Vec<Vec<SampleId>>,
-    /// How long each list is when it is written down.
+    /// The length of each encoded list.
     lengths: Vec<u64>,
 }
 
-/// What cannot be read is another release's, or damaged on the way.
+/// An offer that is damaged or from another release.
 #[derive(Debug)]
 pub(crate) struct Unreadable;
 
@@ -58,13 +57,13 @@ impl CapacityOffer {
         Self { node, levels, held, lengths: Vec::new() }
     }
 
-    /// The offer as bytes: a line of JSON, then the lists of ids, as differences in seven bits a
+    /// Encodes the offer: a line of JSON, then the lists of ids, as differences with seven bits per
     /// byte.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let lists: Vec<Vec<u8>> = self.held.iter().map(|ids| differences(ids)).collect();
         let lengths = lists.iter().map(|list| list.len() as u64).collect();
         let head = Self { lengths, held: Vec::new(), ..self.clone() };
-        // Numbers and strings alone: it cannot fail.
+        // The value has only numbers and strings, so this cannot fail.
         let mut bytes = serde_json::to_vec(&head).unwrap_or_default();
         bytes.push(b'\n');
         lists.iter().for_each(|list| bytes.extend_from_slice(list));
@@ -85,7 +84,7 @@ impl CapacityOffer {
     }
 }
 
-/// All offers, by rank, in one piece.
+/// Concatenates all offers, by rank.
 pub(crate) fn bundle(offers: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut all = Vec::new();
     for offer in offers {
@@ -107,8 +106,8 @@ pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<CapacityOffer>, Unreadabl
     Ok(offers)
 }
 
-/// The cluster of all ranks. `figures` is what rank 0 knows of the origin and the trainer; `kinds`
-/// are the kinds of level that there may be, with their footprints.
+/// The cluster of all ranks. `figures` has rank 0's values for the origin and the trainer. `kinds`
+/// are the possible kinds of level, with their footprints.
 pub(crate) fn cluster(
     figures: Cluster,
     kinds: &[Level],
@@ -124,7 +123,7 @@ pub(crate) fn cluster(
             let kind = kinds.iter().find(|kind| kind.name == offered.name)?;
             Some(offered.of_kind(kind))
         };
-        // No room for more than there are: each rank has this table of all.
+        // Allocates the exact length: each rank has this table of all ranks.
         let mut levels = Vec::with_capacity(offer.levels.len());
         levels.extend(offer.levels.iter().filter_map(level));
         let lasting = levels.iter().position(|level| level.name == persistent);
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered_arrives() {
+    fn offer_survives_encoding() {
         let offers = [offer(&[]), offer(&[0, 1, 127, 128, 300_000, 1 << 40]), CapacityOffer::default()];
         let bundled = bundle(&offers.iter().map(CapacityOffer::encode).collect::<Vec<_>>());
         assert_eq!(unbundle(&bundled).unwrap(), offers);
@@ -200,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_make_no_sense_are_refused() {
+    fn invalid_lists_of_ids_are_errors() {
         assert!(sums(&[0x80]).is_none());
         assert!(sums(&[0xff; 12]).is_none());
         assert_eq!(sums(&[]), Some(Vec::new()));
     }
 
     #[test]
-    fn the_cluster_has_a_store_a_rank_and_knows_what_lies_there() {
+    fn cluster_has_one_store_per_rank_with_its_samples() {
         let kinds = [Level::new("memory", 0, Footprint::EXACT), Level::new("disk", 0, Footprint::EXACT)];
         let other = CapacityOffer { node: "b".to_owned(), ..offer(&[3]) };
         let cluster = cluster(Cluster::default(), &kinds, &[offer(&[2, 3]), other, offer(&[])], "disk");
@@ -219,10 +218,10 @@ mod tests {
         assert_eq!(cluster.stores[1].levels[1].capacity, 1 << 40);
     }
 
-    /// Ranks' directories have names of their own, so that no other rank finds them in a
-    /// calibration.
+    /// Each rank's directories have different names, so a calibration of another rank does not
+    /// contain them.
     #[test]
-    fn speed_of_a_disk_is_its_own_ranks_on_every_rank() {
+    fn disk_speed_is_its_own_ranks_on_every_rank() {
         let mut slow = offer(&[]);
         slow.levels[1].read = 9;
         let offers = unbundle(&bundle(&[offer(&[]).encode(), slow.encode()])).unwrap();

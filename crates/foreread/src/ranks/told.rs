@@ -1,9 +1,9 @@
-//! What rank 0 tells all: catalogs, where the run stands, and figures that a plan must have alike
-//! on all ranks.
+//! The description of a run that rank 0 sends to all ranks: catalogs, position, and figures that a
+//! plan needs equal on all ranks.
 //!
-//! Of catalogs it tells where they are. A rank opens a file itself where it finds the same catalog
-//! there. Otherwise it gets the bytes, which are megabytes: they travel once per node, and the
-//! catalog shares them.
+//! It contains the locations of catalogs. A rank opens the file itself if it finds the same catalog
+//! there. Otherwise it receives the catalog's bytes, which are megabytes. They travel once per
+//! node, and the catalog shares their memory.
 
 use std::io;
 use std::path::PathBuf;
@@ -42,16 +42,15 @@ impl DescribedCatalog {
         catalog.base_url() == self.base_url && catalog.fingerprint().to_string() == self.fingerprint
     }
 
-    /// The catalog that came as these bytes. It shares their memory.
+    /// The catalog from received bytes. It shares their memory.
     pub(super) fn received(&self, bytes: Option<Bytes>) -> Result<Catalog> {
-        let bytes = bytes.ok_or_else(|| unreadable(&"it has no catalog"))?;
+        let bytes = bytes.ok_or_else(|| unreadable(&"the catalog is missing"))?;
         let catalog = Catalog::from_bytes(bytes, "rank 0's catalog")?;
-        // Ports are used again: what listens there may be a rank of another run by now.
-        if self.is(&catalog) { Ok(catalog) } else { Err(unreadable(&"it is another catalog")) }
+        // Ports are reused: the listener may be a rank of another run by now.
+        if self.is(&catalog) { Ok(catalog) } else { Err(unreadable(&"the catalog differs")) }
     }
 
-    /// The catalog that is `at_hand`, or that of rank 0's file, where this process finds the same
-    /// there. Blocks.
+    /// The catalog `at_hand`, or the one in rank 0's file, if it is the same on this node. Blocks.
     fn open(&self, at_hand: Option<&Catalog>) -> Option<Catalog> {
         if let Some(catalog) = at_hand.filter(|catalog| self.is(catalog)) {
             return Some(catalog.clone());
@@ -60,23 +59,22 @@ impl DescribedCatalog {
         match Catalog::open(file) {
             Ok(catalog) if self.is(&catalog) => Some(catalog),
             Ok(_) => {
-                tracing::warn!(file = %file.display(), "this is another catalog than rank 0's, whose is \
-                    used");
+                tracing::warn!(file = %file.display(), "this catalog differs from rank 0's; rank 0's is used");
                 None
             }
             Err(error) => {
-                tracing::debug!(%error, "rank 0's catalog is not opened here; its bytes are requested");
+                tracing::debug!(%error, "cannot open rank 0's catalog file; its bytes are requested");
                 None
             }
         }
     }
 }
 
-/// What rank 0 tells all.
+/// The description that rank 0 sends to all ranks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RunDescription {
     pub(super) catalogs: Vec<DescribedCatalog>,
-    /// What the bytes of each dataset are known by, as text.
+    /// The identity of each dataset's bytes, as text.
     pub(super) identities: Vec<String>,
     pub(super) state: Option<State>,
     pub(super) calibration: Option<Calibration>,
@@ -86,7 +84,7 @@ pub(super) struct RunDescription {
 }
 
 impl RunDescription {
-    /// What rank 0 tells of `opened`, beside what `config` says.
+    /// The description of `opened`, with the figures of `config`.
     pub(super) fn new(opened: &[OpenDataset], state: Option<State>, config: &Config) -> Self {
         Self {
             catalogs: opened.iter().map(DescribedCatalog::new).collect(),
@@ -107,9 +105,9 @@ impl RunDescription {
         serde_json::from_slice(bytes).map_err(|error| unreadable(&error))
     }
 
-    /// The bytes of the `catalogs` for ranks that need them. All need one that is in no file,
-    /// unless it is the first and `at_hand`: given to rank 0 by its program, and so probably to the
-    /// others by theirs.
+    /// The bytes of the `catalogs` for ranks that need them. All ranks need a catalog without a
+    /// file. An exception is the first one if it is `at_hand`: rank 0's program provided it, so the
+    /// other programs probably do, too.
     pub(super) fn bulks<'a>(
         &self,
         catalogs: impl Iterator<Item = &'a Catalog>,
@@ -125,7 +123,7 @@ impl RunDescription {
         self.catalogs.iter().zip(catalogs).enumerate().map(bulk).collect()
     }
 
-    /// The catalogs that this process finds in their files, or that are `at_hand`. Blocks.
+    /// The catalogs that this process finds in their files or has `at_hand`. Blocks.
     pub(super) fn open_files(
         catalogs: &[DescribedCatalog],
         at_hand: Option<&Catalog>,
@@ -133,16 +131,16 @@ impl RunDescription {
         catalogs.iter().map(|catalog| catalog.open(at_hand)).collect()
     }
 
-    /// The identities of the datasets, as many as there are catalogs.
+    /// The identities of the datasets, one per catalog.
     pub(super) fn identities(&self) -> Result<Vec<DatasetIdentity>> {
         if self.identities.len() != self.catalogs.len() {
-            return Err(unreadable(&"its datasets have no identities"));
+            return Err(unreadable(&"the identities of datasets are missing"));
         }
         self.identities.iter().map(|text| text.parse().map_err(|error| unreadable(&error))).collect()
     }
 
-    /// The settings with rank 0's figures instead of this rank's: a plan of all has one set of
-    /// them.
+    /// The settings with rank 0's figures instead of this rank's: a common plan has one set of
+    /// figures.
     pub(super) fn figures(&self, config: &Config) -> Config {
         Config {
             calibration: self.calibration.clone().map(Arc::new),
@@ -163,7 +161,7 @@ pub(super) fn on_request(catalog: &Catalog) -> SharedCatalog {
 pub(super) fn unreadable(why: &dyn std::fmt::Display) -> Error {
     Error::new(
         ErrorKind::Ranks,
-        format!("what rank 0 sent cannot be read: {why}; do all ranks run the same release?"),
+        format!("rank 0's message is invalid: {why}; check that all ranks run the same release"),
     )
 }
 
@@ -195,12 +193,12 @@ mod tests {
         let opened = |catalog: &Catalog| {
             RunDescription::open_files(&[told(catalog, Some(path.clone()))], None)[0].is_some()
         };
-        assert!(!opened(&own), "there is none");
+        assert!(!opened(&own), "no file");
         own.save(&path).unwrap();
         assert!(opened(&own));
-        assert!(!opened(&catalog("s3://b/x", &["a", "c"])), "of other samples");
-        assert!(!opened(&catalog("s3://b/y", &["a", "b"])), "of another place");
-        // One that rank 0 has listed has no file.
+        assert!(!opened(&catalog("s3://b/x", &["a", "c"])), "other samples");
+        assert!(!opened(&catalog("s3://b/y", &["a", "b"])), "another location");
+        // A catalog that rank 0 has just listed has no file.
         let found = RunDescription::open_files(&[told(&own, Some(path)), told(&own, None)], None);
         assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
     }
@@ -221,7 +219,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-25
-    fn catalog_that_the_program_has_given_is_not_requested() {
+    fn catalog_from_the_program_is_not_requested() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
         let opened =
             |at_hand: &Catalog| RunDescription::open_files(&[told(&own, None)], Some(at_hand))[0].is_some();
@@ -230,22 +228,22 @@ mod tests {
 
     #[test]
     // semantics: RANK-25
-    fn received_catalogs_share_the_memory_in_which_they_came() {
+    fn received_catalogs_share_the_memory_of_their_bytes() {
         let own = catalog("s3://b/y", &["b", "c"]);
         let bytes = own.to_bytes().unwrap();
         let told = told(&own, None);
         let other = told.received(Some(bytes.clone())).unwrap();
         assert_eq!(other.fingerprint(), own.fingerprint());
         assert_eq!(other.to_bytes().unwrap().as_ptr(), bytes.as_ptr());
-        assert!(told.received(Some(bytes.slice(..bytes.len() - 1))).is_err(), "it is cut short");
+        assert!(told.received(Some(bytes.slice(..bytes.len() - 1))).is_err(), "truncated");
         assert!(told.received(None).is_err());
     }
 
     #[test]
     // semantics: RANK-25
-    fn catalog_of_another_run_is_not_taken() {
+    fn catalog_of_another_run_is_refused() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
         let error = told(&own, None).received(Some(other.to_bytes().unwrap())).unwrap_err().to_string();
-        assert!(error.contains("it is another catalog"), "{error}");
+        assert!(error.contains("the catalog differs"), "{error}");
     }
 }

@@ -1,10 +1,10 @@
-//! What protects samples between nodes: `FOREREAD_PEER_WIRE`, alike on all ranks.
+//! The protection of samples between nodes: `FOREREAD_PEER_WIRE`, which must be equal on all ranks.
 
 use foreread_peer::WireProtection;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What the environment says; authenticated where it says nothing.
+/// The value from the environment. Authenticated if not set.
 pub(super) fn given(environment: &dyn Fn(&str) -> Option<String>) -> Result<WireProtection> {
     let text = environment(WireProtection::VARIABLE).filter(|text| !text.trim().is_empty());
     let wire = text.map(|text| text.parse::<WireProtection>()).transpose();
@@ -17,7 +17,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-36
-    fn wire_is_authenticated_unless_the_environment_says_otherwise() {
+    fn wire_is_authenticated_unless_set_in_the_environment() {
         let set = |text: &str| given(&|name| (name == "FOREREAD_PEER_WIRE").then(|| text.to_owned()));
         assert_eq!(given(&|_| None).unwrap(), WireProtection::Authenticated);
         assert_eq!(set(" ").unwrap(), WireProtection::Authenticated);

@@ -118,7 +118,7 @@ struct SourceInner {
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
     wait_time: Arc<WaitTime>,
-    /// What direct reads of this process hold until their samples are taken, in bytes.
+    /// The bytes that direct reads of this process hold until their samples are taken.
     direct_budget: Budget,
     state: Mutex<SourceState>,
     /// Signals that samples have arrived, or that no caller waits for the engine.
@@ -140,7 +140,7 @@ struct SourceState {
     next: Tick,
     /// Announcements so far. The next one makes the engine's deliveries useless.
     announced: u64,
-    /// The last announcement that had a sample, by id; 0 for none.
+    /// The last announcement that had a sample, by id. 0 for none.
     used: Vec<u64>,
     /// The reports of earlier engines.
     earlier: RunReport,
@@ -156,7 +156,7 @@ enum EngineSlot {
     Lent,
 }
 
-/// How a sample can be had.
+/// The availability of a sample.
 enum Availability {
     Ready(bytes::Bytes),
     /// The engine delivers it soon.
@@ -226,14 +226,14 @@ impl Ready {
 impl Source {
     /// Announces the order of the following requests: epoch by epoch, each epoch's ids in order.
     /// Repeated and missing ids are allowed. It replaces the previous announcement. With `goes_on`,
-    /// more epochs like the last one follow, which the decision what to cache takes into account.
+    /// more epochs like the last one follow, which affects caching.
     ///
     /// Blocks the thread while planning (a fraction of a second for a million samples). Epochs of
     /// different lengths are prefetched as if they were one.
     ///
     /// # Errors
-    /// Ids that the dataset does not have; settings that cannot be planned; a thread of the given
-    /// [runtime](crate::Builder::runtime).
+    /// If the dataset does not have an id, the settings cannot be planned, or the thread belongs to
+    /// the given [runtime](crate::Builder::runtime).
     pub fn announce(&self, orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
         self.inner.workers.wait(self.clone().announced(orders, goes_on))
     }
@@ -241,7 +241,7 @@ impl Source {
     /// [`announce`](Self::announce) for async code. It may be used on the given runtime.
     ///
     /// # Errors
-    /// As there.
+    /// As [`announce`](Self::announce).
     ///
     /// # Cancel safety
     /// After dropping the future, either announcement may hold.
@@ -471,7 +471,7 @@ impl SourceState {
         }
     }
 
-    /// How a sample can be had now.
+    /// The current availability of a sample.
     fn availability(&mut self, id: u64, mean: u64) -> Availability {
         if let Some(bytes) = self.ready.take(id) {
             return Availability::Ready(bytes);

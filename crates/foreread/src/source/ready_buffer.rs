@@ -12,7 +12,7 @@ use bytes::Bytes;
 pub(super) struct ReadyBuffer {
     /// By arrival.
     samples: BTreeMap<u64, (u64, Bytes)>,
-    /// The arrival numbers of each id; several if it is announced several times.
+    /// The arrival numbers of each id. Several if it is announced several times.
     arrivals: HashMap<u64, VecDeque<u64>>,
     next: u64,
     bytes: u64,

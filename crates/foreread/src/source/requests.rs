@@ -3,7 +3,7 @@
 //! Samples outside of the announced order are read one by one. Their bytes count until the caller
 //! takes them, and all together are limited to [a part](super::DIRECT_PART) of the look-ahead. So a
 //! call with ten thousand ids does not hold as many samples in memory. One read is always allowed
-//! per call, so that a call nobody waits for delays no other.
+//! per call, so that an abandoned call delays no other.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -131,7 +131,7 @@ impl SampleRequests {
         }
     }
 
-    /// Takes what is ready, and finds what the engine will not deliver.
+    /// Takes ready samples, and finds those that the engine will not deliver.
     fn sort(&mut self, state: &mut SourceState) {
         let (ready, unannounced, mean) = (&mut self.ready, &mut self.unannounced, self.source.mean());
         self.announced.retain(|&(at, id)| match state.availability(id, mean) {
@@ -156,7 +156,7 @@ impl SampleRequests {
         answer
     }
 
-    /// Begins reads as the budget allows, and at least one.
+    /// Starts reads as the budget allows, and at least one.
     fn read(&mut self) {
         while let Some(&(at, id)) = self.unannounced.front() {
             let bytes = self.source.bytes(id);
@@ -214,7 +214,7 @@ impl Stream for SampleStream {
 }
 
 impl SourceInner {
-    /// A sample's length; 0 for an id that does not exist, which its read reports.
+    /// A sample's length. 0 for an id that does not exist, which its read reports.
     pub(super) fn bytes(&self, id: u64) -> u64 {
         if id < self.catalog.len() { self.catalog.sizes().bytes(SampleId(id)) } else { 0 }
     }

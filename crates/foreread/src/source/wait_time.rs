@@ -116,10 +116,9 @@ mod tests {
         spans.begin(at(2));
         assert_eq!(read(&spans, 4), (3, 3));
         spans.end(at(5));
-        assert_eq!(read(&spans, 6), (5, 5), "one of them wait_time still");
+        assert_eq!(read(&spans, 6), (5, 5), "one of them still waits");
         spans.end(at(7));
-        // What is computed between two wait_time is part of the time, and what comes after the last
-        // one is not.
+        // Time between two waits counts as time, but time after the last one does not.
         assert_eq!(read(&spans, 50), (6, 6));
         spans.begin(at(10));
         spans.end(at(11));
@@ -128,18 +127,18 @@ mod tests {
         assert_eq!(read(&spans, 50), (10, 7));
         spans.begin(at(100));
         assert_eq!(read(&spans, 102), (12, 9));
-        // Who wait_time is not cut off by it.
+        // A pause does not interrupt a waiter.
         spans.pause();
         spans.end(at(103));
         assert_eq!(read(&spans, 200), (13, 10));
-        // And when nobody wait_time any longer, it is the pause that was asked for.
+        // The pause begins after the last waiter.
         spans.begin(at(300));
         spans.end(at(301));
         assert_eq!(read(&spans, 400), (14, 11));
     }
 
     #[test]
-    fn who_has_what_was_asked_for_wait_time_no_longer() {
+    fn answered_caller_waits_no_longer() {
         let wait_time = Arc::new(WaitTime::default());
         let (one, other) = (wait_time.begin(), wait_time.begin());
         assert_eq!(wait_time.lock().waiting, 2);

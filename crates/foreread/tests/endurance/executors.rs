@@ -1,5 +1,5 @@
-//! The caller's executor: blocking calls and async ones end on every kind of thread, or are refused
-//! at once.
+//! The caller's executor: blocking and async calls end on every kind of thread, or are refused at
+//! once.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -18,19 +18,18 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use tokio::runtime::{Builder as Tokio, Handle, Runtime};
 
-/// Longer than anything here takes; a test that gets there hangs.
+/// The timeout of a test that hangs: longer than any call takes.
 const FOREVER: Duration = Duration::from_secs(120);
 
 const SAMPLES: u64 = 60;
 const BATCHES: usize = 10;
 
-/// Runs on a thread of its own, so that a call which never returns fails the test instead of
-/// stopping it.
+/// Runs `work` on a separate thread, so that a call that never returns fails the test.
 #[track_caller]
 pub fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        // Without a receiver the test has failed already.
+        // Without a receiver the test has already failed.
         let _ = sender.send(work());
     });
     match receiver.recv_timeout(FOREVER) {
@@ -40,13 +39,13 @@ pub fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     }
 }
 
-/// The kinds of tokio runtime; the first with as few threads as it may have.
+/// The kinds of tokio runtime. The first has the fewest possible threads.
 fn runtimes() -> [Runtime; 3] {
     let several = |threads| Tokio::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
     [several(1), several(4), Tokio::new_current_thread().enable_all().build().unwrap()]
 }
 
-/// A run over a store that needs tokio's clock for every answer.
+/// A run over a store that needs tokio's timer for every answer.
 fn builder() -> Builder {
     let origin = FakeOrigin::uniform(SAMPLES, 500).with_latency(Duration::from_micros(100));
     let fakes = crate::rig::Fakes::default().with("fake://train", Arc::new(origin));
@@ -54,7 +53,7 @@ fn builder() -> Builder {
     builder.batch_size(SAMPLES / BATCHES as u64).epochs(1).memory(Memory::Bytes(1 << 20))
 }
 
-/// The same with a disk tier below `directory`, which is flushed at the end.
+/// The same with a disk tier in `directory`, which is flushed at the end.
 fn cached(directory: &tempfile::TempDir) -> Builder {
     builder().memory(Memory::Bytes(0)).epochs(2).disk(directory.path().join("cache"), 1 << 20)
 }
@@ -122,8 +121,8 @@ fn source_on_a_runtimes_thread_ends() {
     }
 }
 
-/// Asks for the first samples and waits for them without a bound.
-/// Takes all of `ids` by the async calls.
+/// Requests the first samples and waits for them without a timeout. Takes all of `ids` by the async
+/// calls.
 async fn stream(source: &Source, ids: &[u64]) {
     source.announce_async(vec![(0..10).collect()], false).await.unwrap();
     let came: Vec<_> =
@@ -145,7 +144,7 @@ fn async_source_ends_on_every_executor_and_on_the_given_runtime() {
                 runtime.block_on(async {
                     let source = builder.source_async().await.unwrap();
                     stream(&source, &ids).await;
-                    // A stream that is dropped early leaves the others alone.
+                    // A stream that is dropped early does not affect the others.
                     assert!(source.request_async(&ids).next().await.is_some());
                     stream(&source, &ids).await;
                 });
@@ -209,7 +208,7 @@ fn refused<T>(result: Result<T, Error>) {
 
 #[test]
 // semantics: FAIL-18
-fn given_runtime_refuses_to_be_blocked_by_its_own_thread() {
+fn given_runtime_refuses_blocking_calls_on_its_threads() {
     for runtime in runtimes() {
         ends(move || {
             let work = runtime.spawn(async {
@@ -224,7 +223,7 @@ fn given_runtime_refuses_to_be_blocked_by_its_own_thread() {
                 let mut batches = loader.batches();
                 blocking(batches.next().unwrap().unwrap_err());
                 assert!(batches.next().is_none());
-                // The run goes on for those who do not block.
+                // The run continues for calls that do not block.
                 assert_eq!(train(&mut loader).await, BATCHES);
                 loader.close_async().await;
             });
@@ -275,11 +274,11 @@ fn given_runtime_refuses_a_source_that_waits() {
     });
 }
 
-/// A backend with a fault: what its URL names panics.
+/// A faulty backend: the URL names the call that panics.
 #[derive(Debug)]
 struct Broken;
 
-/// A store of which one call panics.
+/// A store with one call that panics.
 #[derive(Debug)]
 struct BrokenStore {
     inner: FakeOrigin,
@@ -349,7 +348,7 @@ impl OriginTier for BrokenStore {
     }
 }
 
-/// A run of a backend that panics at this.
+/// A run over a backend that panics in the call `at`.
 pub fn broken(at: &str) -> Builder {
     let registry = Registry::empty().register(Broken);
     Loader::builder(format!("broken://{at}")).epochs(1).batch_size(6).registry(registry)
@@ -357,7 +356,7 @@ pub fn broken(at: &str) -> Builder {
 
 #[test]
 // semantics: FAIL-19
-fn panic_of_the_callers_code_is_reported_as_one() {
+fn panic_in_the_callers_code_is_reported() {
     let opened = smol::block_on(broken("open").start_async()).unwrap_err();
     let progress = builder().prepare_with(|_| panic!("no place to show it")).unwrap_err();
     let mut errors = vec![(opened, "open was not thought of"), (progress, "no place to show it")];
@@ -372,10 +371,10 @@ fn panic_of_the_callers_code_is_reported_as_one() {
     }
 }
 
-/// Whoever had asked a source for a sample by its id waited for ever.
+/// Guards against this fault: a request for a sample by its id never ended.
 #[test]
 // semantics: FAIL-19
-fn read_that_panics_is_an_answer_that_says_so() {
+fn panicking_read_is_reported_as_a_panic() {
     for at in ["read", "answer"] {
         let words = format!("the tier panicked: {at} was not thought of");
         let error = ends(move || broken(at).start().unwrap().batches().next().unwrap().unwrap_err());
@@ -390,7 +389,7 @@ fn read_that_panics_is_an_answer_that_says_so() {
 }
 
 #[test]
-fn disk_directory_that_cannot_be_used_is_not_the_datasets_fault() {
+fn unusable_disk_directory_is_not_a_dataset_error() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     std::fs::write(&file, "no directory").unwrap();

@@ -1,5 +1,5 @@
-//! Failing origins under a whole run, on a simulated clock: everything is delivered intact, or one
-//! clear error names what was not, after all batches before it.
+//! Failing origins under a whole run, on a simulated clock. Either everything is delivered intact,
+//! or one error names the missing sample after all earlier batches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const BATCH: u64 = 50;
 const STALL: Fault = Fault::Stall(Duration::from_secs(5));
 const TRANSIENT: Fault = Fault::Error(ErrorKind::Transient);
 
-/// How a run went.
+/// The result of a run.
 struct Fared {
     ids: Vec<SampleId>,
     error: Option<LoadError>,
@@ -31,14 +31,13 @@ struct Fared {
 fn config(on_error: OnError) -> Config {
     let mut config = Config::default();
     (config.epochs, config.batch_size, config.seed, config.on_error) = (1, BATCH, 5, on_error);
-    // As many samples ahead as the default look-ahead has of 100 KB each, a small part of them
-    // kept.
+    // As many samples ahead as the default look-ahead has of 100 KB each. Memory caches a small
+    // part of them.
     (config.look_ahead, config.memory) = (4_000_000, Memory::Bytes(2_000_000));
     config
 }
 
-/// Reads a faulty origin to the end as a trainer does that computes for `compute` on each batch;
-/// what is delivered is compared byte by byte.
+/// Reads a faulty origin to the end, with `compute` per batch. Compares the delivered bytes.
 async fn train(rules: &[(When, Fault)], compute: Duration, on_error: OnError) -> Fared {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{:03}/{id:05}", id / 100), 700 + id % 600)));
     let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
@@ -49,7 +48,7 @@ async fn train(rules: &[(When, Fault)], compute: Duration, on_error: OnError) ->
     let failing = Arc::new(failing);
     let registry = Fakes::default().with("fake://train", Arc::clone(&failing) as Arc<_>).registry();
     let builder = Loader::builder_with("fake://train", config(on_error)).registry(registry);
-    // The clock is this runtime's.
+    // The simulated clock belongs to this runtime.
     let builder = builder.runtime(Handle::current());
     let mut loader = builder.start_async().await.unwrap();
     let (began, mut ids, mut error) = (Instant::now(), Vec::new(), None);
@@ -75,7 +74,7 @@ fn order() -> Vec<SampleId> {
     (0..SAMPLES).map(|at| order.at(at)).collect()
 }
 
-/// Every sample comes, in order and intact; how long it took.
+/// Checks that every sample arrives, in order and intact. Returns the time.
 async fn delivered(rules: &[(When, Fault)], compute: Duration) -> Duration {
     let fared = train(rules, compute, OnError::Fail).await;
     assert!(fared.error.is_none(), "{rules:?}: {:?}", fared.error);
@@ -88,7 +87,7 @@ async fn delivered(rules: &[(When, Fault)], compute: Duration) -> Duration {
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-15
 async fn one_bad_read_in_100_costs_less_than_a_tenth_of_the_time() {
-    // With the trainer the bottleneck, and with the origin.
+    // First the trainer is the bottleneck, then the origin.
     for compute in [Duration::from_millis(10), Duration::ZERO] {
         let usual = delivered(&[], compute).await.as_secs_f64();
         for fault in [TRANSIENT, Fault::Short, STALL] {
@@ -133,7 +132,7 @@ async fn persistent_failure_is_one_error_after_earlier_batches() {
         (Fault::Error(ErrorKind::Denied), ["permission denied", "permission to read it"]),
     ] {
         let fared = train(&[(When::Key(key), fault.clone())], Duration::ZERO, OnError::Fail).await;
-        let error = fared.error.unwrap_or_else(|| panic!("{fault:?} was not said"));
+        let error = fared.error.unwrap_or_else(|| panic!("{fault:?} was not reported"));
         assert_eq!(error.key(), Some(key));
         let text = error.to_string();
         for part in [&*path, parts[0], parts[1]] {
@@ -144,11 +143,11 @@ async fn persistent_failure_is_one_error_after_earlier_batches() {
     }
 }
 
-/// Wrong lengths that no second try mends: with `skip` all others are delivered, and the count is
-/// right.
+/// Wrong lengths that no retry repairs: with `skip` all other samples are delivered, and the count
+/// is right.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-15
-async fn wrong_lengths_are_skipped_where_that_is_chosen_and_counted() {
+async fn wrong_lengths_are_skipped_and_counted_if_so_set() {
     let fared = train(&[(When::Chance(0.01), Fault::Long)], Duration::ZERO, OnError::Skip).await;
     assert!(fared.error.is_none() && fared.skipped > 20);
     assert_eq!(fared.skipped, fared.faults);

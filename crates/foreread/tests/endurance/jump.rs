@@ -1,5 +1,5 @@
-//! Jumps: a trainer that leaves an epoch before its end, or goes back, goes on in the right order
-//! with warm caches.
+//! Jumps: a trainer that leaves an epoch early, or goes back, gets the right order with warm
+//! caches.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn order(epoch: u64) -> Vec<u64> {
 
 #[test]
 // semantics: ID-4
-fn after_any_jump_comes_what_the_order_says() {
+fn jump_continues_in_the_order() {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{id:04}"), 100 + id % 50)));
     let mut draw = TestRandom::new();
     let mut loader = start(&origin);
@@ -64,13 +64,13 @@ fn after_any_jump_comes_what_the_order_says() {
     }
     let report = loader.report();
     assert_eq!(report.epochs.iter().map(|epoch| epoch.samples).sum::<u64>(), taken);
-    // Memory holds everything, and a jump forgets nothing of it but what was on its way.
+    // Memory holds everything. A jump discards only the requests in flight.
     assert!(report.origin_requests <= SAMPLES + 40 * 60, "{}", report.origin_requests);
 }
 
 #[test]
 // semantics: ID-4
-fn what_memory_holds_is_not_read_again_after_a_jump() {
+fn cached_samples_are_not_read_again_after_a_jump() {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{id:04}"), 100 + id % 50)));
     let mut loader = start(&origin);
     while next(&mut loader, &origin).0 == 0 {}
@@ -83,7 +83,7 @@ fn what_memory_holds_is_not_read_again_after_a_jump() {
 }
 
 #[test]
-fn a_state_of_another_run_is_refused_and_the_run_goes_on() {
+fn state_of_another_run_is_refused_and_the_run_continues() {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{id:04}"), 100 + id % 50)));
     let fakes = Fakes::default().with("fake://train", Arc::new(origin.clone()));
     let other =

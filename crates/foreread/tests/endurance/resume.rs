@@ -1,4 +1,4 @@
-//! Resuming: what comes after any state is what would have come without the interruption.
+//! Resuming: after any state the run delivers the same samples as without the interruption.
 
 use std::sync::Arc;
 
@@ -11,10 +11,11 @@ use crate::rig::Fakes;
 /// Resumes of each run.
 const RESUMES: u64 = 25;
 
-/// A delivered sample: pass, counted from the very beginning, and id. Its bytes have been compared.
+/// A delivered sample: its pass, counted from the first start, and its id. Its bytes have been
+/// compared.
 type Delivered = (u64, u64);
 
-/// A run that is drawn.
+/// A random run.
 #[derive(Debug)]
 struct Case {
     config: Config,
@@ -67,8 +68,8 @@ impl Case {
         builder.registry(self.registry()).runtime(runtime.handle().clone())
     }
 
-    /// All that a loader delivers, a batch an entry, each with the state after it; the bytes are
-    /// compared here.
+    /// All samples of a loader, one entry per batch, each with the state after it. Compares the
+    /// bytes.
     fn deliver(&self, loader: Loader) -> Vec<(Vec<Delivered>, State)> {
         let mut all = Vec::new();
         for batch in &loader {
@@ -86,7 +87,8 @@ impl Case {
         all
     }
 
-    /// What the run must deliver from `consumed` samples of pass `first` on, said the plainest way.
+    /// The samples that the run must deliver from `consumed` samples of pass `first` on, in the
+    /// simplest way.
     fn expected(&self, first: u64, consumed: usize) -> Vec<Delivered> {
         let mut all = Vec::new();
         for pass in first..self.config.epochs * self.phases() {
@@ -112,13 +114,13 @@ impl Case {
     }
 }
 
-/// Where a run stands after some batches: the pass, and what of it is consumed.
+/// The position of a run after some batches: the pass, and the number of its consumed samples.
 fn position(case: &Case, taken: &[(Vec<Delivered>, State)], batches: usize) -> (u64, usize) {
     let Some(last) = batches.checked_sub(1) else { return (0, 0) };
     let (pass, _) = taken[last].0[0];
     let of_pass = |batch: &&(Vec<Delivered>, State)| batch.0[0].0 == pass;
     match taken.get(batches).filter(of_pass) {
-        // The pass's last batch: what `drop_last` leaves of it is left out.
+        // The pass's last batch: samples that `drop_last` drops do not count.
         None => (pass + 1, 0),
         Some(_) => {
             let before = taken[..batches].iter().filter(of_pass).count();
@@ -129,7 +131,7 @@ fn position(case: &Case, taken: &[(Vec<Delivered>, State)], batches: usize) -> (
 
 #[test]
 // semantics: STATE-2
-fn a_thousand_random_points_go_on_as_the_uninterrupted_run() {
+fn resume_at_random_points_equals_the_uninterrupted_run() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mut draw = TestRandom::new();
     let points = if std::env::var_os("FOREREAD_SOAK").is_some() { 20_000 } else { 1000 };
@@ -147,13 +149,13 @@ fn a_thousand_random_points_go_on_as_the_uninterrupted_run() {
         for _ in 0..RESUMES {
             let mut batches = draw.below(taken.len() as u64 + 1) as usize;
             if draw.below(4) == 0 && !ends.is_empty() {
-                // Around the last batch of a pass.
+                // Near the last batch of a pass.
                 batches = (ends[draw.below(ends.len() as u64) as usize] + draw.below(2) as usize)
                     .saturating_sub(draw.below(2) as usize)
                     .min(taken.len());
             }
             let state = batches.checked_sub(1).map_or(&start, |last| &taken[last].1);
-            // As a file would hold it.
+            // As in a file.
             let state: State = serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap();
             let after = if draw.below(2) == 0 {
                 case.with_other_settings(&mut draw)

@@ -1,4 +1,4 @@
-//! A backend for `fake://` URLs, and the numbers that tests draw.
+//! A backend for `fake://` URLs, and the tests' random numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use foreread::Registry;
 use foreread_tier::{Backend, ErrorKind, OpenContext, OpenOptions, OriginTier, TierError};
 
-/// Opens the stores that a test made, by URL.
+/// Opens the stores of a test, by URL.
 #[derive(Debug, Default)]
 pub struct Fakes(BTreeMap<String, Arc<dyn OriginTier>>);
 
 impl Fakes {
-    /// The same with one store more.
+    /// Adds a store.
     pub fn with(mut self, url: &str, origin: Arc<dyn OriginTier>) -> Self {
         self.0.insert(url.to_owned(), origin);
         self

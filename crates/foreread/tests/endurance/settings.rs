@@ -1,4 +1,4 @@
-//! Settings of a Rust program: policies against outages, settings of storage backends,
+//! Settings of a Rust program: retry policies against outages, options of storage backends,
 //! configurations with setters.
 
 use std::sync::Arc;
@@ -20,15 +20,15 @@ const SAMPLES: u64 = 200;
 /// Longer than the default patience of two minutes.
 const OUTAGE: Duration = Duration::from_secs(600);
 
-/// Reads an origin that does not answer at first, with policies that `set` chooses: the number of
-/// samples that arrived, the error that ended the run, and the simulated time that it took.
+/// Reads an origin that does not answer at first, with the policies of `set`. Returns the number of
+/// samples, the error that ended the run, and the simulated time.
 async fn outage(fault: Fault, set: impl FnOnce(Builder) -> Builder) -> (u64, Option<LoadError>, Duration) {
     let origin = FakeOrigin::uniform(SAMPLES, 500).with_latency(Duration::from_millis(10));
     let began = Instant::now();
     let failing = FailingTier::new(Arc::new(origin)).on(When::Before(began + OUTAGE), fault);
     let fakes = Fakes::default().with("fake://train", Arc::new(failing));
     let builder = Loader::builder("fake://train").registry(fakes.registry()).epochs(1).batch_size(10);
-    // The clock is this runtime's.
+    // The simulated clock belongs to this runtime.
     let builder = builder.memory(Memory::Bytes(0)).runtime(Handle::current());
     let mut loader = set(builder).start_async().await.unwrap();
     let (mut samples, mut error) = (0, None);
@@ -43,7 +43,7 @@ async fn outage(fault: Fault, set: impl FnOnce(Builder) -> Builder) -> (u64, Opt
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-29
-async fn longer_outage_than_the_default_is_survived_by_patience() {
+async fn patience_survives_a_longer_outage_than_the_default() {
     let down = || Fault::Error(TierErrorKind::Transient);
     let (samples, error, _) = outage(down(), |builder| builder).await;
     assert_eq!(samples, 0);
@@ -61,8 +61,7 @@ async fn short_patience_and_deadline_end_a_run_early() {
     let (_, error, took) =
         outage(Fault::Error(TierErrorKind::Transient), |builder| builder.retry(retry)).await;
     assert!(error.is_some() && took < 2 * second, "{took:?}");
-    // A store that never answers: 30 s pass before the default deadline, and no hedge answers
-    // either.
+    // A store that never answers: the default timeout is 30 s, and no hedge is answered either.
     let deadline = DeadlinePolicy::default().with_floor(second / 10);
     let set = |builder: Builder| builder.retry(retry).deadline(deadline).hedge(None);
     let (_, error, took) = outage(Fault::Never, set).await;
@@ -74,7 +73,7 @@ async fn short_patience_and_deadline_end_a_run_early() {
 
 #[test]
 // semantics: FAIL-30
-fn setters_change_a_configuration_and_drop_nothing() {
+fn setters_change_a_configuration_and_keep_the_rest() {
     let mut config = Config::default();
     (config.epochs, config.seed, config.batch_size) = (3, 7, 5);
     let fakes = Fakes::default().with("fake://train", Arc::new(origin(20)));
@@ -91,7 +90,7 @@ fn epochs_without_a_number_are_an_error_that_names_them() {
     let error = builder(&origin(3)).prepare().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(error.to_string().starts_with("epochs: "), "{error}");
-    // A source has no epochs of its own.
+    // A source needs no number of epochs.
     builder(&origin(3)).source().unwrap();
 }
 
@@ -115,7 +114,7 @@ mod accounts {
 
     const SAMPLES: u64 = 40;
 
-    /// A store with one bucket, which lets one account in.
+    /// A store with one bucket that admits one account.
     fn store(account: &str, bytes: u64) -> (HttpStore, NumberedObjects) {
         let (store, objects) = (HttpStore::start(), NumberedObjects::new(SAMPLES, bytes));
         store.numbered("train", objects.clone());
@@ -133,7 +132,8 @@ mod accounts {
             .batch_size(10)
     }
 
-    /// All samples of a run, by dataset and id, with whether they are those of its store.
+    /// Reads all samples of a run. Compares their bytes with those of their store, by dataset and
+    /// id.
     fn read(loader: Loader, stores: &[&NumberedObjects]) -> u64 {
         let mut count = 0;
         for batch in &loader {
@@ -160,7 +160,7 @@ mod accounts {
 
     #[test]
     // semantics: FAIL-28
-    fn validation_data_have_an_account_of_their_own() {
+    fn validation_data_have_a_separate_account() {
         let ((one, ones), (two, twos)) = (store("one", 700), store("two", 900));
         let both = || builder(&one, "one").validate("s3://train");
         let validated = both()

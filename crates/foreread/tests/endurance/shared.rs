@@ -1,6 +1,6 @@
-//! A source that other processes ask: they get what askers in this process get. (What processes do
-//! to each other is tested in `crates/share`; here workers are threads with connections of their
-//! own.)
+//! A source that serves other processes: they get the same samples as callers in this process.
+//! Workers are threads with their own connections. The tests of `crates/share` cover the effects of
+//! processes on each other.
 
 use foreread::{Memory, Source};
 use foreread_share::{Client, Server, ServerSettings, ShareErrorKind};
@@ -27,11 +27,11 @@ fn get(client: &Client, origin: &FakeOrigin, ids: &[u64]) {
     }
 }
 
-/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or
+/// Like the workers of a data loader: each has every eighth batch, and requests it as a whole or
 /// sample by sample.
 #[test]
 // semantics: WORKER-1
-fn workers_side_by_side_get_what_was_announced_and_read_once() {
+fn concurrent_workers_get_announced_samples_read_once() {
     let origin = origin(600);
     let mut draw = TestRandom::new();
     for look_ahead in [0, 50_000, 1 << 20] {
@@ -63,7 +63,7 @@ fn workers_side_by_side_get_what_was_announced_and_read_once() {
 
 #[test]
 // semantics: FAIL-19
-fn read_that_panics_is_a_workers_error() {
+fn panicking_read_is_a_workers_error() {
     let error = ends(|| {
         let source = broken("read").source().unwrap();
         let server = share(&source);
@@ -73,7 +73,7 @@ fn read_that_panics_is_a_workers_error() {
 }
 
 #[test]
-fn announcing_anew_holds_no_worker_up() {
+fn new_announcement_delays_no_worker() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
     let server = share(&source);
@@ -120,7 +120,7 @@ fn worker_gets_missing_ids_as_errors_and_the_report() {
 }
 
 #[test]
-fn the_end_of_sharing_is_the_workers_end_and_not_the_sources() {
+fn end_of_sharing_ends_workers_but_not_the_source() {
     let origin = origin(50);
     let source = builder(&origin).source().unwrap();
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Samples by id: whatever was announced and whoever asks, what comes is right, and comes.
+//! Samples by id: any request after any announcement gets the right samples.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use foreread_types::SampleId;
 
 use crate::small::{builder, origin, shuffled};
 
-/// Longer than anything here takes; a test that gets there hangs.
+/// The timeout of a test that hangs: longer than any call takes.
 const FOREVER: Duration = Duration::from_secs(60);
 
-/// Asks for samples and checks that each comes, once, with its bytes.
+/// Requests samples and checks that each arrives once, with its bytes.
 #[track_caller]
 fn get(source: &Source, origin: &FakeOrigin, ids: &[u64]) {
     let (mut asked, mut missing) = (source.request(ids), (0..ids.len()).collect::<HashSet<_>>());
@@ -80,7 +80,7 @@ fn requests_out_of_the_announced_order_get_their_samples() {
 // semantics: ID-3
 fn next_order_finds_samples_that_are_still_in_memory() {
     let origin = origin(200);
-    // Half of them, and each epoch's order is known when it begins, no sooner.
+    // Capacity for half of them. The order of each epoch is known only when it begins.
     let half = origin_bytes(&origin) / 2 + 200 * 320 / 2;
     let source = builder(&origin).memory(Memory::Bytes(half)).look_ahead(20_000).source().unwrap();
     let mut draw = TestRandom::new();
@@ -102,11 +102,11 @@ fn origin_bytes(origin: &FakeOrigin) -> u64 {
     (0..origin.samples()).map(|id| origin.expected(SampleId(id)).len() as u64).sum()
 }
 
-/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or
+/// Like the workers of a data loader: each has every eighth batch, and requests it as a whole or
 /// sample by sample.
 #[test]
 // semantics: ID-2
-fn eight_askers_side_by_side_each_get_theirs() {
+fn eight_concurrent_callers_get_their_samples() {
     let origin = origin(600);
     let mut draw = TestRandom::new();
     for look_ahead in [0, 50_000, 1 << 20] {
@@ -134,7 +134,7 @@ fn eight_askers_side_by_side_each_get_theirs() {
 
 #[test]
 // semantics: ID-2
-fn announcing_anew_holds_nobody_up() {
+fn new_announcement_delays_no_caller() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
     let mut draw = TestRandom::new();
@@ -174,7 +174,7 @@ fn missing_id_is_an_error_and_other_samples_arrive() {
 }
 
 #[test]
-fn giving_up_what_was_asked_for_leaves_nothing_behind() {
+fn cancelled_request_leaves_nothing_in_memory() {
     let origin = origin(50);
     let source = builder(&origin).source().unwrap();
     source.announce(vec![(0..50).collect()], false).unwrap();
@@ -188,7 +188,7 @@ fn giving_up_what_was_asked_for_leaves_nothing_behind() {
 // semantics: ID-3
 fn announced_samples_are_cached_until_they_are_unused() {
     let origin = origin(100);
-    // Room for the longer half, with what is kept beside each.
+    // Capacity for the longer half, with the overhead of each sample.
     let room = origin_bytes(&origin) / 2 + 50 * 432;
     let source = builder(&origin).memory(Memory::Bytes(room)).look_ahead(1 << 20).source().unwrap();
     let half = |first: u64| (first..100).step_by(2).collect::<Vec<_>>();
@@ -199,29 +199,29 @@ fn announced_samples_are_cached_until_they_are_unused() {
         source.report().origin_requests - before
     };
     assert_eq!((epoch(half(0)), epoch(half(0))), (50, 0));
-    // Another half, and back: what was there first is still there.
+    // Another half, then the first again: its samples are still cached.
     assert!(epoch(half(1)) >= 40);
     assert_eq!(epoch(half(0)), 0);
-    // For good: in the end it has the memory.
+    // Permanently: after some epochs its samples fill the memory.
     let read: Vec<u64> = (0..12).map(|_| epoch(half(1))).collect();
     assert_eq!(*read.last().unwrap(), 0, "{read:?}");
 }
 
-/// The fault that this guards: 10,000 unforeseen ids of one call were as many samples in memory,
-/// beside all limits.
+/// Guards against this fault: 10,000 unannounced ids of one call were as many samples in memory,
+/// outside of all limits.
 #[test]
 // semantics: ID-5
-fn unforeseen_samples_hold_no_more_than_the_look_ahead() {
+fn unannounced_samples_hold_at_most_the_look_ahead() {
     const LENGTH: u64 = 1000;
     let origin = FakeOrigin::new((0..600).map(|id| (format!("{id:04}"), LENGTH)));
     let look_ahead = 40 * LENGTH;
     let source = builder(&origin).memory(Memory::Bytes(0)).look_ahead(look_ahead).source().unwrap();
     let ids: Vec<u64> = (0..600).collect();
-    // Those that nobody waits for hold the budget, and each other one still gets its samples.
+    // Two requests without a waiter hold the budget. Every other request still gets its samples.
     let idle = [source.request(&ids), source.request(&ids)];
     get(&source, &origin, &[7, 8, 9]);
     let begun = origin.counts().tally().requests;
-    assert!(begun < 200, "{begun} reads of samples that nobody takes");
+    assert!(begun < 200, "{begun} reads of samples without a waiter");
     for mut asked in idle {
         let mut missing: HashSet<usize> = (0..ids.len()).collect();
         while let Some((at, came)) = asked.wait(FOREVER) {

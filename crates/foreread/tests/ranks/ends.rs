@@ -1,4 +1,4 @@
-//! How ranks end: those that are done answer the others, and nobody is waited for in vain.
+//! The end of ranks: finished ranks serve the others, and no rank waits for a lost one.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::rig::{Job, runtime};
 
 const SAMPLES: u64 = 300;
 
-/// Ranks that keep all samples together, in three epochs.
+/// Ranks whose group caches all samples, in three epochs.
 fn job(ranks: u32) -> Job {
     let mut config = Config::default();
     (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (ranks, 5, 3, 5_000);
@@ -21,7 +21,7 @@ fn job(ranks: u32) -> Job {
     Job { network: SimulatedNetwork::new(1), origin, config, memory }
 }
 
-/// Takes all that is left, a batch in every `pace`.
+/// Takes all remaining batches, one per `pace`.
 async fn train(loader: &mut Loader, pace: Duration) {
     while let Some(batch) = loader.next().await {
         batch.unwrap();
@@ -70,7 +70,7 @@ fn leave_without_a_bound_ends_when_all_are_done() {
     runtime().block_on(async {
         let mut leaving = Vec::new();
         for loader in job(3).start(None).await {
-            // The clock is this thread's, so it may not be blocked.
+            // The clock belongs to this thread, so it must not block.
             let refused = loader.leave(Duration::MAX).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Usage, "{refused}");
             let refused = loader.leave_unless(Duration::MAX, Duration::MAX, || false).unwrap_err();

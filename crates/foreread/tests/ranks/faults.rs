@@ -1,7 +1,6 @@
-//! A run under everything that happens to ranks: cables that break, are cut and mended, or grow
-//! slow; ranks that die, with a word or without one, and come back. Whatever it is, who lives gets
-//! its samples in its order, nobody waits long, and the origin is read again only for what an owner
-//! could not give.
+//! A run under all faults of ranks: links that break, are cut and repaired, or become slow, and
+//! ranks that end, crash or restart. The surviving ranks get their samples in order without long
+//! waits. The origin is read again only for samples that an owner could not deliver.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -21,33 +20,33 @@ use crate::rig::{Delivered, Job, host, runtime};
 /// Cases of the long run.
 const CASES: u64 = 1000;
 
-/// The longest that a trainer may wait for a batch.
+/// The longest wait of a trainer for a batch.
 const STALL: Duration = Duration::from_secs(2);
 
-/// Samples up to this size are larger than what may be under way on a connection ...
+/// Samples of about this size exceed the most bytes in flight on a connection.
 const LARGE: u64 = 200_000;
 
-/// ... and of such there are few: on a slow link each takes seconds.
+/// Runs with samples up to this size have few of them: on a slow link each takes seconds.
 const HUGE: u64 = 2_000_000;
 
-/// How long it may take, after all have what they want, until all have left.
+/// The longest time from the last delivery until all ranks have ended.
 const FAREWELL: Duration = Duration::from_secs(60);
 
-/// No run takes as long as this.
+/// The timeout of a run that hangs.
 const HANGS: Duration = Duration::from_secs(7200);
 
-/// What happens, and when.
+/// A fault, and its time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     Cut(u32, u32),
     Mend(u32, u32),
     Sever(u32, u32),
     Delay(u32, u32, Duration),
-    /// Every write breaks its connection with this chance.
+    /// Each write breaks its connection with this probability.
     Breaking(f64),
-    /// A process ends, and its connections with it.
+    /// A process ends, and closes its connections.
     Die(u32),
-    /// A machine ends, and says nothing any more.
+    /// A machine crashes, without closing its connections.
     Vanish(u32),
     Return(u32),
 }
@@ -55,7 +54,7 @@ enum Fault {
 #[derive(Debug)]
 struct Case {
     job: Job,
-    /// What each rank's trainer spends on a batch.
+    /// The time per batch of each rank's trainer.
     pace: Vec<Duration>,
     faults: Vec<(Duration, Fault)>,
 }
@@ -84,16 +83,15 @@ impl Case {
         config.drop_last = draw.below(3) == 0;
         config.locality = draw.below(5) == 0;
         config.look_ahead = [1, 10, 1000][draw.below(3) as usize] * most;
-        // From a third of what would hold all to three times that.
+        // Memory for a third of all samples to three times all samples.
         let memory = (0..ranks).map(|_| bytes * (10 + draw.below(90)) / (30 * u64::from(ranks))).collect();
         let steps = config.epochs * samples / (config.batch_size * u64::from(ranks)) + 1;
-        // Some seconds to some minutes in all.
+        // Some seconds to some minutes in total.
         let whole = Duration::from_millis(2_000 + draw.below(60_000));
         let pace = whole / steps as u32;
         let pace = (0..ranks).map(|_| pace.mul_f64(0.5 + draw.below(100) as f64 / 100.0)).collect();
         let mut faults = faults(draw, ranks, whole);
-        // Where samples are large, a link that is slow all the time and moves is worse than one
-        // that is cut.
+        // With large samples, a link that stays slow is worse than one that is cut.
         if most >= LARGE && draw.below(2) == 0 {
             let slow = draw.below(u64::from(ranks)) as u32;
             let delay = Duration::from_millis(20 + draw.below(400));
@@ -106,7 +104,7 @@ impl Case {
     }
 }
 
-/// What goes wrong in a run that takes about `whole`; in one of six, nothing.
+/// The faults of a run that takes about `whole`. One run in six has none.
 fn faults(draw: &mut TestRandom, ranks: u32, whole: Duration) -> Vec<(Duration, Fault)> {
     let mut all = Vec::new();
     let mut first_lives = true;
@@ -149,19 +147,19 @@ fn faults(draw: &mut TestRandom, ranks: u32, whole: Duration) -> Vec<(Duration, 
     all
 }
 
-/// What the test sees of a rank while it runs.
+/// The test's observations of a running rank.
 #[derive(Debug, Default)]
 struct Seen {
     started: OnceLock<Instant>,
-    /// Samples that it has got.
+    /// The number of received samples.
     delivered: AtomicUsize,
-    /// By step, and when.
+    /// Per step, with the time.
     batches: Mutex<Vec<(Instant, Vec<Delivered>)>>,
     done: OnceLock<Instant>,
     left: OnceLock<Instant>,
 }
 
-/// How a rank fared.
+/// The result of a rank.
 #[derive(Debug)]
 struct Life {
     waited: Duration,
@@ -169,7 +167,7 @@ struct Life {
     merged: Option<foreread::report::Merged>,
 }
 
-/// A rank from its start to its end; what it gets is compared as it comes.
+/// Runs a rank from its start to its end. Compares each received sample.
 async fn live(
     job: Job,
     rank: u32,
@@ -208,7 +206,7 @@ async fn train(
         let mut step = Vec::new();
         for (index, (id, bytes)) in batch.iter().enumerate() {
             step.push((batch.epoch(), id));
-            // Dealt by locality, it is another rank's expectation.
+            // With locality, another rank may expect it.
             if !job.config.locality {
                 assert_eq!(expected.get(from + index), step.last(), "sample {}", from + index);
             }
@@ -224,22 +222,22 @@ async fn train(
     waited
 }
 
-/// A rank as the test holds it.
+/// A started rank.
 struct Running {
     seen: Arc<Seen>,
     task: JoinHandle<Result<Life, Error>>,
 }
 
-/// All that is known when a case is over.
+/// The results of a case.
 struct Ran<'a> {
     case: &'a Case,
     owners: Owners,
-    /// By rank, what it had got when something first happened to it.
+    /// Per rank, the number of samples each rank had received before its first fault.
     marred: BTreeMap<u32, Vec<usize>>,
-    /// Ranks that ended, and those that came back.
+    /// Dead ranks, and restarted ranks.
     dead: BTreeSet<u32>,
     returned: Vec<u32>,
-    /// By rank, how its last process fared, where it lived to its end.
+    /// Per rank, the result of its last process, if it lived to its end.
     lives: Vec<Option<Result<Life, Error>>>,
     seen: Vec<Arc<Seen>>,
     took: Duration,
@@ -289,7 +287,7 @@ impl Case {
                 }
                 Fault::Die(rank) | Fault::Vanish(rank) => {
                     let process = &running[rank as usize];
-                    // Who is done has left, or is about to.
+                    // A finished rank has left, or is about to.
                     if process.seen.done.get().is_some() || !dead.insert(rank) {
                         continue;
                     }
@@ -342,7 +340,7 @@ impl Ran<'_> {
                     assert_eq!(life.report.skipped, 0);
                     last = last.max(seen.done.get().copied());
                 }
-                // Who comes back to where nobody is any more.
+                // A restarted rank finds no other rank.
                 Some(Err(error)) => {
                     assert!(self.returned.contains(&rank), "rank {rank}: {error}");
                     let over = self.dead.contains(&0) || self.seen[0].done.get().is_some();
@@ -372,21 +370,21 @@ impl Ran<'_> {
         self.check_reads(&uses);
     }
 
-    /// What the last process of a rank has got, and when it asked for it.
+    /// The samples of the last process of a rank, with the time of each request.
     fn dealt(&self, rank: u32) -> impl Iterator<Item = (Instant, Delivered)> + use<> {
         let batches = self.seen[rank as usize].batches.lock().unwrap().clone();
         batches.into_iter().flat_map(|(asked, batch)| batch.into_iter().map(move |sample| (asked, sample)))
     }
 
-    /// Dealt by locality, the ranks' shares of each step are together what they are without it; of
-    /// ranks that died, some may be missing.
+    /// With locality, the ranks' shares of each step have the same union as without. The samples of
+    /// dead ranks may be missing.
     fn check_steps(&self, expected: &[Vec<Delivered>]) {
         let shares: Vec<Vec<_>> = self.seen.iter().map(|seen| seen.batches.lock().unwrap().clone()).collect();
         let steps = shares.iter().map(Vec::len).max().unwrap_or(0);
         let mut at = 0;
         for step in 0..steps {
             let of_step = || shares.iter().filter_map(|share| share.get(step).map(|(_, share)| share));
-            // All ranks' batches of a step are of one length.
+            // All ranks' batches of a step have the same length.
             let length = of_step().next().map_or(0, Vec::len);
             let mut all: Vec<_> = expected.iter().flat_map(|of_rank| &of_rank[at..at + length]).collect();
             for sample in of_step().flatten() {
@@ -398,7 +396,7 @@ impl Ran<'_> {
         }
     }
 
-    /// How often the origin may have been asked for each sample, if each rank has the uses `uses`.
+    /// Checks the number of origin reads per sample, if each rank has the uses `uses`.
     fn check_reads(&self, uses: &[Vec<Delivered>]) {
         let job = &self.case.job;
         let owner =
@@ -412,7 +410,7 @@ impl Ran<'_> {
         }
         for (rank, uses) in (0..).zip(uses) {
             let back = self.returned.iter().filter(|returned| **returned == rank).count() as u64;
-            // Of the last process, and until it died.
+            // Only of the last process, and until it died.
             let got: Vec<Instant> = self.dealt(rank).map(|(asked, _)| asked).collect();
             for (at, (_, id)) in uses.iter().enumerate() {
                 let Some(owner) = owner(*id) else {
@@ -422,13 +420,14 @@ impl Ran<'_> {
                 if owner == rank {
                     continue;
                 }
-                // Who is done waits for the others as long as rank 0 hears of them, and then ends.
+                // A finished rank waits for the others as long as rank 0 gets their heartbeats, and
+                // then ends.
                 let left = self.seen[owner as usize].left.get();
                 let asked = got.get(at).filter(|_| back == 0);
                 let is_left = left.is_some_and(|left| asked.is_none_or(|asked| *asked + STALL >= *left));
                 let is_marred = match self.marred.get(&owner) {
                     None => is_left,
-                    // Before something happened to its owner, nobody else has read it.
+                    // Before a fault of its owner, no other rank has read it.
                     Some(had) => is_left || at >= had[rank as usize],
                 };
                 let again = is_left || self.marred.contains_key(&owner);
@@ -470,7 +469,7 @@ impl std::fmt::Display for Ran<'_> {
     }
 }
 
-/// Runs a case; says whether all was well.
+/// Runs a case. Returns whether it passed.
 fn run(number: u64) -> bool {
     let case = Case::new(number);
     let ran = std::panic::catch_unwind(|| {
@@ -491,7 +490,7 @@ fn run(number: u64) -> bool {
 
 #[test]
 // semantics: RANK-16
-fn whatever_happens_to_ranks_the_others_get_what_is_theirs() {
+fn surviving_ranks_get_their_samples_under_any_fault() {
     let mut draw = TestRandom::new();
     let cases: Vec<u64> = match std::env::var("FOREREAD_CASE") {
         Ok(case) => vec![case.parse().unwrap()],

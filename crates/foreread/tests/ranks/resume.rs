@@ -1,5 +1,5 @@
-//! Stopped at any step, with each rank at another one, and gone on with more ranks or fewer: none
-//! repeated, none missing.
+//! Ranks stop at any step, each at another one, and resume with more or fewer ranks. No sample is
+//! repeated or missing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tokio::time::sleep;
 
 use crate::rig::{Delivered, Job, runtime};
 
-/// Runs that are stopped once and resumed once.
+/// Runs that stop once and resume once.
 const RESUMES: u64 = 50;
 
-/// Takes up to `steps` batches; what came, by batch.
+/// Takes up to `steps` batches. Returns the samples by batch.
 async fn take(loader: &mut Loader, origin: &FakeOrigin, steps: usize, pace: Duration) -> Vec<Vec<Delivered>> {
     let mut taken = Vec::new();
     while taken.len() < steps
@@ -33,8 +33,8 @@ async fn take(loader: &mut Loader, origin: &FakeOrigin, steps: usize, pace: Dura
     taken
 }
 
-/// Runs all ranks until each has taken its `steps`, and parts; what each took, and what rank 0
-/// saves then.
+/// Runs all ranks until each has taken its `steps`, and ends them. Returns each rank's samples and
+/// rank 0's state.
 async fn run(
     job: &Job,
     state: Option<&State>,
@@ -81,7 +81,7 @@ fn job(draw: &mut TestRandom, ranks: u32) -> Job {
     }
 }
 
-/// Stops `before` ranks somewhere, and goes on with `after`.
+/// Stops `before` ranks at a random step, and resumes with `after` ranks.
 async fn resume(draw: &mut TestRandom, before: u32, after: u32) {
     let job = job(draw, before);
     let all = job.expected(0).len().div_ceil(job.config.batch_size as usize) as u64;
@@ -91,7 +91,7 @@ async fn resume(draw: &mut TestRandom, before: u32, after: u32) {
     let (mut taken, state) = run(&job, None, &steps, draw).await;
     let said = format!("{before} ranks after {steps:?} steps, then {after}: {:?}", job.config);
 
-    // What all have completed is what counts.
+    // Only steps that all ranks have completed count.
     let mut counts: BTreeMap<u64, BTreeMap<SampleId, u64>> = BTreeMap::new();
     let mut count = |(epoch, id): Delivered| *counts.entry(epoch).or_default().entry(id).or_default() += 1;
     for batches in &mut taken {
@@ -99,7 +99,7 @@ async fn resume(draw: &mut TestRandom, before: u32, after: u32) {
         batches.iter().flatten().copied().for_each(&mut count);
     }
     let last = taken[0].last().map(|batch| batch[0].0);
-    // As a file would hold it.
+    // As in a file.
     let state: State = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
     let of_last: usize = taken.iter().flatten().flatten().filter(|(epoch, _)| Some(*epoch) == last).count();
     let samples = job.origin.samples();

@@ -1,4 +1,4 @@
-//! A job: what all ranks have in common, and how one of them starts.
+//! A job: the common settings of all ranks, and the start of one of them.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use tokio::runtime::{Handle, Runtime};
 
 use crate::fakes::Fakes;
 
-/// Where the dataset is.
+/// The URL of the dataset.
 const URL: &str = "fake://train";
 
-/// A delivered sample, with the epoch that it was delivered in.
+/// A delivered sample, with its epoch.
 pub type Delivered = (u64, SampleId);
 
-/// Ranks as values: each is on a host of its own, `n0`, `n1` ...
+/// The ranks of a job: each has its own host, `n0`, `n1` ...
 #[derive(Clone, Debug)]
 pub struct Job {
     pub network: SimulatedNetwork,
     pub origin: FakeOrigin,
-    /// Rank 0's; others differ in the rank, and in `memory`.
+    /// Rank 0's settings. Other ranks differ in the rank and in `memory`.
     pub config: Config,
-    /// By rank, in bytes.
+    /// Per rank, in bytes.
     pub memory: Vec<u64>,
 }
 
@@ -45,12 +45,12 @@ impl Job {
         config
     }
 
-    /// One rank, as its launcher would start it.
+    /// One rank, as started by its launcher.
     pub fn builder(&self, rank: u32) -> Builder {
         self.builder_in(&Meetings::new(), rank)
     }
 
-    /// The same for the next of the loaders that its process has made.
+    /// The next loader of a rank's process.
     pub fn builder_in(&self, meetings: &Meetings, rank: u32) -> Builder {
         let (config, ranks) = (self.of_rank(rank), self.ranks());
         let environment = |name: &str| match name {
@@ -69,17 +69,17 @@ impl Job {
                 let meeting = meetings.numbered(meeting);
                 builder.together(meeting.network(self.network.host(host(rank))))
             }
-            // A rank alone meets nobody.
+            // A single rank needs no rendezvous.
             None => builder,
         }
     }
 
-    /// All ranks, from where `state` says.
+    /// Starts all ranks from `state`.
     pub async fn start(&self, state: Option<&State>) -> Vec<Loader> {
         self.start_in(&Meetings::new(), state).await
     }
 
-    /// The same for the next of the loaders that the processes have made.
+    /// Starts the next loader of each process.
     pub async fn start_in(&self, meetings: &Meetings, state: Option<&State>) -> Vec<Loader> {
         let starting: Vec<_> = (0..self.ranks())
             .map(|rank| {
@@ -97,7 +97,7 @@ impl Job {
         loaders
     }
 
-    /// What a rank must deliver, by the arithmetic alone.
+    /// The samples that a rank must deliver, from the arithmetic alone.
     pub fn expected(&self, rank: u32) -> Vec<Delivered> {
         let Config { sampler, seed, epochs, deal, .. } = self.config;
         let phase = Phase {
@@ -117,12 +117,12 @@ impl Job {
     }
 }
 
-/// One thread and a clock that stands still while anything can be done.
+/// One thread, and a clock that stops while any task can run.
 pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
-        // A thousand ranks plan, and two do so at a time.
+        // A thousand ranks plan, two at a time.
         .max_blocking_threads(2)
         .build()
         .unwrap()

@@ -1,4 +1,4 @@
-//! Processes with several loaders: one for training and one for validation, and one that is made
+//! Processes with several loaders: one for training and one for validation, and one that is created
 //! again.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::rig::{Delivered, Job, runtime};
 
 const SAMPLES: u64 = 120;
 
-/// Two ranks that keep all samples together, in two epochs.
+/// Two ranks whose group caches all samples, in two epochs.
 fn job(network: &SimulatedNetwork, batch_size: u64) -> Job {
     let mut config = Config::default();
     (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, batch_size, 2, 5_000);
@@ -27,7 +27,7 @@ async fn take(loader: &mut Loader) -> Option<Vec<Delivered>> {
     Some(batch.iter().map(|(id, _)| (batch.epoch(), id)).collect())
 }
 
-/// Takes all that is left, each rank's loaders in turn.
+/// Takes all remaining batches, from each rank's loaders in turn.
 async fn take_all(loaders: &mut [Loader]) -> Vec<Vec<Delivered>> {
     let mut taken = vec![Vec::new(); loaders.len()];
     let mut live: Vec<usize> = (0..loaders.len()).collect();
@@ -70,7 +70,7 @@ fn training_and_validation_loaders_coexist_on_every_rank() {
 }
 
 #[test]
-fn a_loader_is_made_again_while_the_old_one_lives() {
+fn loader_is_created_again_while_the_old_one_lives() {
     runtime().block_on(async {
         let (job, meetings) = (job(&SimulatedNetwork::new(1), 5), Meetings::new());
         let mut old = job.start_in(&meetings, None).await;
@@ -81,7 +81,7 @@ fn a_loader_is_made_again_while_the_old_one_lives() {
         let taken = take_all(&mut new).await;
         assert_eq!(taken, [job.expected(0), job.expected(1)]);
         close(old).await;
-        // After the first has given its place free, with the second alive.
+        // The first loader has freed its number, while the second is alive.
         let mut last = job.start_in(&meetings, None).await;
         assert_eq!(take_all(&mut last).await, taken);
         close(new).await;

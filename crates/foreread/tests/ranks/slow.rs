@@ -1,4 +1,4 @@
-//! What is slow and works: an origin, a link, and ranks that wait for them.
+//! Slow but working parts: an origin, a link, and ranks that wait for them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::rig::{Job, host, runtime};
 
-/// Ranks that keep all samples together.
+/// Ranks whose group caches all samples.
 fn job(ranks: u32, batch_size: u64, samples: u64, bytes: u64, latency: Duration) -> Job {
     let mut config = Config::default();
     (config.world_size, config.batch_size, config.epochs) = (ranks, batch_size, 3);
@@ -20,7 +20,7 @@ fn job(ranks: u32, batch_size: u64, samples: u64, bytes: u64, latency: Duration)
     Job { network: SimulatedNetwork::new(1), origin, config, memory }
 }
 
-/// Takes all that is left; the longest wait for a batch.
+/// Takes all remaining batches. Returns the longest wait for a batch.
 async fn train(job: &Job, loader: &mut Loader) -> Duration {
     let mut waited = Duration::ZERO;
     loop {
@@ -33,8 +33,8 @@ async fn train(job: &Job, loader: &mut Loader) -> Duration {
     }
 }
 
-/// All ranks to their ends: the longest wait of each, and how many samples it gave up that others
-/// were asked for.
+/// Runs all ranks to their ends. Returns the longest wait of each, and its number of late samples
+/// from other ranks.
 async fn run(job: &Job) -> Vec<(Duration, u64)> {
     let ranks = job.start(None).await.into_iter().map(|mut loader| {
         let job = job.clone();
@@ -55,7 +55,7 @@ async fn run(job: &Job) -> Vec<(Duration, u64)> {
 
 #[test]
 // semantics: RANK-18
-fn owners_that_wait_for_the_origin_are_waited_for() {
+fn owners_waiting_for_the_origin_do_not_time_out() {
     runtime().block_on(async {
         let job = job(3, 4, 60, 1000, Duration::from_secs(5));
         let fared = run(&job).await;
@@ -63,7 +63,7 @@ fn owners_that_wait_for_the_origin_are_waited_for() {
             fared.iter().all(|(waited, late)| *waited >= Duration::from_secs(5) && *late == 0),
             "{fared:?}"
         );
-        // And where it answers few at a time, so that most reads wait in queues for longer than
+        // The origin answers few requests at a time, so that most reads are queued for longer than
         // that.
         let origin = FakeOrigin::uniform(60, 1000).with_latency(Duration::from_secs(1)).with_parallelism(4);
         let job = Job { network: SimulatedNetwork::new(2), origin, ..job };
@@ -75,14 +75,14 @@ fn owners_that_wait_for_the_origin_are_waited_for() {
     });
 }
 
-/// Every batch takes over a second at the full speed of the links, which is as they are.
+/// Every batch takes over a second at the full speed of the links.
 #[test]
 // semantics: RANK-18
-fn batches_that_take_long_at_full_speed_come_from_ranks() {
+fn slow_batches_at_full_link_speed_come_from_ranks() {
     runtime().block_on(async {
         let job = job(2, 60, 240, 200_000, Duration::from_millis(1));
         job.network.delay(&host(0), &host(1), Duration::from_millis(11));
-        // 6 MB of 12 MB come from the other, at 6 MB/s.
+        // 6 MB of 12 MB come from the other rank, at 6 MB/s.
         let fared = run(&job).await;
         let expected =
             |(waited, late): &(Duration, u64)| (1000..1700).contains(&waited.as_millis()) && *late == 0;
@@ -91,29 +91,29 @@ fn batches_that_take_long_at_full_speed_come_from_ranks() {
     });
 }
 
-/// Every batch takes 2.7 s at the full speed of the links, and the origin is slower than they are.
+/// Every batch takes 2.7 s at the full speed of the links, and the origin is slower.
 #[test]
 // semantics: RANK-18
-fn batches_larger_than_the_origin_delivers_are_not_read_from_it() {
+fn batches_that_exceed_the_origins_rate_come_from_ranks() {
     runtime().block_on(async {
         let job = job(2, 60, 240, 200_000, Duration::from_millis(1));
         job.network.delay(&host(0), &host(1), Duration::from_millis(28));
-        // 6 MB of 12 MB come from the other, at 2.3 MB/s.
+        // 6 MB of 12 MB come from the other rank, at 2.3 MB/s.
         let origin = FakeOrigin::uniform(240, 200_000).with_bandwidth(2_000_000);
         let job = Job { network: job.network, origin, config: job.config, memory: job.memory };
         let fared = run(&job).await;
         assert!(fared.iter().all(|(waited, late)| waited.as_secs() >= 2 && *late == 0), "{fared:?}");
-        // Each sample once, but for the second reads of what was late in the origin's queue: 16 at
-        // most.
+        // Each sample once, except for second reads of late samples in the origin's queue: at most
+        // 16.
         let requests = job.origin.counts().tally().requests;
         assert!(requests <= 240 + 16, "{requests} requests");
     });
 }
 
-/// 1.3 MB/s, for samples of 2 MB.
+/// A link of 1.3 MB/s, for samples of 2 MB.
 #[test]
 // semantics: RANK-18
-fn a_link_that_grows_slow_holds_up_nobody_for_two_seconds() {
+fn slowing_link_delays_no_rank_for_two_seconds() {
     runtime().block_on(async {
         let job = job(3, 4, 60, 2_000_000, Duration::from_millis(5));
         job.network.delay(&host(0), &host(1), Duration::from_millis(50));

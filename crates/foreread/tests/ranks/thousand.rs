@@ -1,4 +1,4 @@
-//! A thousand ranks in one process: what each of them takes beside its samples must be little.
+//! A thousand ranks in one process: the memory of each besides its samples must be small.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const EPOCHS: u64 = 5;
 const BATCH: u64 = 4;
 const BYTES: u64 = 1000;
 
-/// The most memory that this process has had, in bytes.
+/// The peak memory of this process, in bytes.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -65,7 +65,7 @@ async fn run(ranks: u32) {
 
 #[test]
 // semantics: RANK-29
-fn a_thousand_ranks_meet_plan_and_step_in_two_gibibytes() {
+fn thousand_ranks_meet_plan_and_step_in_two_gibibytes() {
     let ranks = if std::env::var_os("FOREREAD_SOAK").is_some() { 1000 } else { 100 };
     runtime().block_on(run(ranks));
 }

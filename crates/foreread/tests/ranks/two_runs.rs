@@ -1,5 +1,5 @@
-//! A rank that a run left over, and a later run over other data at the place where rank 0 was: the
-//! same token, the same ids, the same lengths.
+//! A leftover rank of one run, and a later run over other data at rank 0's old address. Both have
+//! the same token, ids and lengths.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::rig::{Delivered, Job, runtime};
 
 const SAMPLES: u64 = 240;
 
-/// Two ranks, each with room for little more than half of the samples of `seed`: both ask each
-/// other in every epoch.
+/// Two ranks, each with memory for little more than half of the samples of `seed`. Both send each
+/// other requests in every epoch.
 fn job(network: &SimulatedNetwork, seed: u64, epochs: u64) -> Job {
     let mut config = Config::default();
     (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, 4, epochs, 4_000);
@@ -22,7 +22,7 @@ fn job(network: &SimulatedNetwork, seed: u64, epochs: u64) -> Job {
     Job { network: network.clone(), origin, config, memory: vec![180_000; 2] }
 }
 
-/// Takes so many batches, every byte of which is the origin's.
+/// Takes this many batches, and compares every byte with the origin.
 async fn train(job: &Job, loader: &mut Loader, batches: usize) -> Vec<Delivered> {
     let mut taken = Vec::new();
     for _ in 0..batches {
@@ -39,7 +39,7 @@ async fn train(job: &Job, loader: &mut Loader, batches: usize) -> Vec<Delivered>
 
 #[test]
 // semantics: RANK-7
-fn left_over_rank_and_later_run_get_each_its_own_bytes() {
+fn leftover_rank_and_later_run_get_their_own_bytes() {
     runtime().block_on(async {
         let network = SimulatedNetwork::new(1);
         let (old, new) = (job(&network, 1, 12), job(&network, 2, 20));
@@ -68,7 +68,7 @@ fn left_over_rank_and_later_run_get_each_its_own_bytes() {
         let closing = tokio::spawn(first.close_async());
         second.close_async().await;
         closing.await.unwrap();
-        // The later run is as if nobody had knocked: its ranks have read each sample once.
+        // The later run is not affected: its ranks have read each sample once.
         assert_eq!(new.origin.counts().tally().requests, SAMPLES);
         assert_eq!(report.skipped, 0);
     });

@@ -108,7 +108,7 @@ fn climbing_member_names_read_only_the_shard() {
 }
 
 #[test]
-fn extra_headers_without_end_are_refused() {
+fn excessive_or_damaged_headers_are_refused() {
     fails([pax(b'x', b"10 path=a\n").repeat(40), end()].concat(), 32 * 1024, "no member");
     fails([header("pax", 2 << 20, b'x'), vec![0; 2 << 20], end()].concat(), 0, "a header of 2097152 bytes");
     fails([pax(b'x', b"10 path=a\n"), end()].concat(), 1024, "between a header and its member");

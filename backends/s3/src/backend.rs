@@ -95,7 +95,8 @@ impl Backend for S3Backend {
     }
 }
 
-/// The parts that read files or block, which must not occupy a thread of the runtime.
+/// The parts of a bucket whose creation reads files or blocks. It must not occupy a thread of the
+/// runtime.
 struct PreparedBucket {
     config: S3Config,
     client: SharedClient,

@@ -78,7 +78,7 @@ impl BucketPrefix {
         Self::below(bucket, prefix, url)
     }
 
-    /// A prefix of `bucket`, after a check of the bucket's name.
+    /// A prefix of `bucket`, after a check of the prefix.
     pub(crate) fn below(bucket: &str, prefix: &str, url: &str) -> Result<Self, TierError> {
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         if !prefix.is_empty() {

@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(key(&credentials).await, "key0");
         tokio::time::sleep(Duration::from_millis(600)).await;
         source.life.store(3600, Ordering::SeqCst);
-        // The life of the first credentials, unless the machine was suspended.
+        // The old key, unless the machine was suspended until the first credentials expired.
         let meanwhile = key(&credentials).await;
         tokio::task::yield_now().await;
         source.gate.add_permits(1);

@@ -18,11 +18,16 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-//! let context = Context { buffers: Arc::new(HeapBuffers), runtime: runtime.handle().clone(), seed: 0 };
+//! let handle = runtime.handle().clone();
+//! let context = Context { buffers: Arc::new(HeapBuffers), runtime: handle, seed: 0 };
 //! // The default is the process's environment.
-//! let environment = Environment::new([("AWS_SKIP_SIGNATURE", "true"), ("AWS_ENDPOINT_URL", "http://localhost:9000")]);
+//! let environment = Environment::new([
+//!     ("AWS_SKIP_SIGNATURE", "true"),
+//!     ("AWS_ENDPOINT_URL", "http://localhost:9000"),
+//! ]);
 //! let backend = S3Backend::new().with_environment(environment);
-//! let origin = runtime.block_on(backend.open("s3://bucket/images", &OpenOptions::default(), &context))?;
+//! let options = OpenOptions::default();
+//! let origin = runtime.block_on(backend.open("s3://bucket/images", &options, &context))?;
 //! assert_eq!(origin.name(), "s3");
 //! # Ok(())
 //! # }
@@ -43,7 +48,8 @@
 //! # runtime.block_on(async {
 //! let store = InMemory::new();
 //! store.put(&"class/a.jpg".into(), vec![1, 2, 3].into()).await?;
-//! let context = Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 };
+//! let runtime = tokio::runtime::Handle::current();
+//! let context = Context { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
 //! let origin = ObjectStoreOrigin::new(Arc::new(store), "memory example", &context);
 //! let object = origin.list("", None).next().await.ok_or("nothing")??;
 //! assert_eq!((&*object.path, object.size), ("class/a.jpg", 3));

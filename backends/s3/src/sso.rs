@@ -194,8 +194,9 @@ impl SsoTokens {
         }
     }
 
-    /// The token of another process. That process may have used up the refresh token and be about
-    /// to write the new one. Otherwise the old token, which is valid until it expires.
+    /// Waits until the token is valid, because another process may have refreshed it. That process
+    /// may have used up the refresh token and be about to write the new one. The old token is
+    /// returned while it is valid. `None` at the timeout.
     async fn of_another(&self, portal: &SsoProfile, path: &Path, patience: Duration) -> Option<SsoToken> {
         let end = Instant::now() + patience;
         loop {

@@ -283,8 +283,8 @@ fn is_metadata_service(uri: &http::Uri) -> bool {
     uri.host().is_some_and(|host| host.starts_with("169.254.") || host.starts_with("[fd00:ec2:"))
 }
 
-/// Whether a credential service may succeed on the same request later. Then the client returns an
-/// error, because the providers go by the status, and throttling often has 400.
+/// Whether a credential service may answer the same request otherwise later. The client then
+/// returns an error, because the providers go by the status, and throttling often has status 400.
 fn is_busy(refused: &ResponseError) -> bool {
     let code = refused.code.as_deref().unwrap_or_default();
     is_throttling(code)

@@ -270,7 +270,7 @@ impl NameTable {
 #[derive(Debug, Default)]
 pub(crate) struct Dictionaries {
     pub(crate) labels: Vec<Arc<str>>,
-    /// The objects of the shards. Empty if each row has an object of its own.
+    /// The objects of the shards. Empty if each row has its own object.
     pub(crate) objects: Vec<Arc<str>>,
     pub(crate) etags: Vec<Arc<str>>,
 }

@@ -20,9 +20,9 @@ pub(crate) fn refuse(path: &str) -> Option<&'static str> {
 /// A path split into the parts that samples are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SplitName {
-    /// Length of the first directory; 0 for a file at the top.
+    /// Length of the first directory. 0 for a file at the top.
     first: u32,
-    /// Length of the containing directory; 0 for a file at the top.
+    /// Length of the containing directory. 0 for a file at the top.
     directory: u32,
 }
 

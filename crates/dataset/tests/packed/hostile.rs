@@ -347,7 +347,10 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_parsed_or_refused(name in 0..3usize, bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+    fn arbitrary_bytes_are_parsed_or_refused(
+        name in 0..3usize,
+        bytes in prop::collection::vec(any::<u8>(), 0..3000),
+    ) {
         let _ = answers(NAMES[name], bytes);
     }
 }

@@ -1,20 +1,20 @@
-//! Instructions, counted by valgrind: what no neighbour's load can change.
+//! Instruction counts from valgrind, which do not depend on the machine's load.
 //!
-//! Needs valgrind and `cargo install gungraun-runner --version 0.20.0 --locked`, so it has a feature of its own:
-//! `cargo xtask bench --features instructions --bench instructions`. The counts are of the whole function: of 4,096
-//! positions, of 8,000 uses (two epochs of 4,000 samples), of 1,000 lookups.
+//! Needs valgrind and `cargo install gungraun-runner --version 0.20.0 --locked`, and therefore a
+//! feature: `cargo xtask bench --features instructions --bench instructions`. Each count is of the
+//! whole function: 4,096 positions, 8,000 uses (two epochs of 4,000 samples), 1,000 lookups.
 
 #![allow(
     missing_docs,
     unused_qualifications,
     clippy::unwrap_used,
-    reason = "the macros write functions, and a count that cannot go on may panic"
+    reason = "the macros generate functions, and a benchmark may panic on an error"
 )]
 
 use std::hint::black_box;
 
 use bytes::Bytes;
-use foreread_benches::engine::Rehearsal;
+use foreread_benches::engine::CoreReplay;
 use foreread_loader::core::Core;
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Feistel, Order, Sampler, Shuffle, Torch};
@@ -38,17 +38,17 @@ fn fill((order, mut ids): (Order, Vec<SampleId>)) -> Vec<SampleId> {
     ids
 }
 
-fn rehearsal(in_memory: bool) -> (Rehearsal, Core) {
-    let rehearsal = Rehearsal::new(4000, in_memory).unwrap();
-    let core = rehearsal.core();
-    (rehearsal, core)
+fn replay(in_memory: bool) -> (CoreReplay, Core) {
+    let replay = CoreReplay::new(4000, in_memory).unwrap();
+    let core = replay.core();
+    (replay, core)
 }
 
 #[library_benchmark]
-#[bench::from_the_origin(rehearsal(false))]
-#[bench::from_memory(rehearsal(true))]
-fn core((rehearsal, mut core): (Rehearsal, Core)) -> (u64, Rehearsal, Core) {
-    (rehearsal.play(&mut core), rehearsal, core)
+#[bench::from_the_origin(replay(false))]
+#[bench::from_memory(replay(true))]
+fn core((replay, mut core): (CoreReplay, Core)) -> (u64, CoreReplay, Core) {
+    (replay.run(&mut core), replay, core)
 }
 
 fn key(id: u64) -> SampleKey {
@@ -68,8 +68,8 @@ fn memory() -> MemoryTier {
 #[library_benchmark]
 #[bench::among_1000(memory())]
 fn lookup(memory: MemoryTier) -> (usize, MemoryTier) {
-    let found = (0..1000).filter(|id| matches!(memory.lookup(black_box(key(*id))), Lookup::Ready(_))).count();
-    (found, memory)
+    let hits = (0..1000).filter(|id| matches!(memory.lookup(black_box(key(*id))), Lookup::Ready(_))).count();
+    (hits, memory)
 }
 
 library_benchmark_group!(name = counts, benchmarks = [fill, core, lookup]);

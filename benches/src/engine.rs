@@ -1,30 +1,30 @@
-//! The engine's core with nothing behind it: every action is answered at once, in order.
+//! The engine's core without tiers: every action completes immediately, in order.
 
 use anyhow::{Result, ensure};
 use foreread::plan::Planned;
 use foreread::{Config, Memory};
-use foreread_loader::core::{Action, CacheLevel, Core, Event};
-use foreread_loader::{OnError, Source};
+use foreread_loader::core::{CacheLevel, Core, CoreAction, CoreEvent};
+use foreread_loader::{OnError, ReadSource};
 use foreread_planner::LocalPlan;
 use foreread_types::{Footprint, Sizes};
 
 const BYTES: u64 = 100_000;
 const LOOK_AHEAD: u64 = 256 << 20;
 
-/// A run that can be played again and again.
+/// A planned run that can be replayed many times.
 #[derive(Debug)]
-pub struct Rehearsal {
+pub struct CoreReplay {
     planned: Planned,
     plan: LocalPlan,
     sizes: Vec<Sizes>,
     in_memory: bool,
 }
 
-impl Rehearsal {
-    /// Two epochs over `samples` samples of 100 KB, which all come from the origin or all from memory.
+impl CoreReplay {
+    /// Two epochs over `samples` samples of 100 KB, all from the origin or all from memory.
     ///
     /// # Errors
-    /// If the run cannot be planned, or does not come to its end.
+    /// If the run cannot be planned, or does not complete.
     pub fn new(samples: u64, in_memory: bool) -> Result<Self> {
         let sizes = vec![Sizes::uniform(samples, BYTES)];
         let mut config = Config::default();
@@ -32,21 +32,21 @@ impl Rehearsal {
         config.memory = Memory::Bytes(if in_memory { 2 * samples * BYTES } else { 0 });
         let planned = Planned::new(config, &sizes)?;
         let plan = planned.plan().clone();
-        let rehearsal = Self { planned, plan, sizes, in_memory };
-        let played = rehearsal.play(&mut rehearsal.core());
-        let all = rehearsal.planned.run().passes().map(|pass| pass.batches).sum::<u64>();
-        ensure!(played == all, "{played} batches of {all} came");
-        Ok(rehearsal)
+        let replay = Self { planned, plan, sizes, in_memory };
+        let batches = replay.run(&mut replay.core());
+        let all = replay.planned.run().passes().map(|pass| pass.batches).sum::<u64>();
+        ensure!(batches == all, "{batches} batches delivered of {all}");
+        Ok(replay)
     }
 
-    /// Uses of samples in one play.
+    /// Uses of samples in one replay.
     pub fn uses(&self) -> u64 {
         self.planned.run().samples()
     }
 
-    /// A core that has done nothing yet.
+    /// A core in its initial state.
     pub fn core(&self) -> Core {
-        let memory = CacheLevel { source: Source::Memory, read: Footprint::EXACT };
+        let memory = CacheLevel { source: ReadSource::Memory, read: Footprint::EXACT };
         let levels = if self.in_memory { vec![memory] } else { Vec::new() };
         let config = foreread_loader::core::Config {
             look_ahead: LOOK_AHEAD,
@@ -57,12 +57,13 @@ impl Rehearsal {
         Core::new(config, self.planned.run().clone(), self.plan.clone(), self.sizes.clone())
     }
 
-    /// Plays the run for a trainer that takes each batch as it comes. Returns the number of batches.
-    pub fn play(&self, core: &mut Core) -> u64 {
+    /// Replays the run for a trainer that takes each batch immediately. Returns the number of
+    /// batches.
+    pub fn run(&self, core: &mut Core) -> u64 {
         let run = self.planned.run();
         let (mut events, mut actions, mut batches) = (Vec::new(), Vec::new(), 0);
         loop {
-            for event in events.drain(..).chain([Event::Proceed]) {
+            for event in events.drain(..).chain([CoreEvent::Proceed]) {
                 core.on(event, &mut actions);
             }
             if actions.is_empty() {
@@ -70,23 +71,23 @@ impl Rehearsal {
             }
             for action in actions.drain(..) {
                 match action {
-                    Action::Deal { pass } => {
+                    CoreAction::Deal { pass } => {
                         let stream = run.pass(pass).and_then(|of| run.stream(&of).ok());
-                        events.extend(stream.map(|stream| Event::Dealt { pass, stream }));
+                        events.extend(stream.map(|stream| CoreEvent::Dealt { pass, stream }));
                     }
-                    Action::Find { tick, .. } if self.in_memory => events.push(Event::Found(tick)),
-                    Action::Find { tick, .. } => events.push(Event::Absent(tick)),
-                    Action::Read { tick, .. } | Action::Fetch { tick, .. } => {
-                        events.push(Event::Arrived(tick))
+                    CoreAction::Find { tick, .. } if self.in_memory => events.push(CoreEvent::Found(tick)),
+                    CoreAction::Find { tick, .. } => events.push(CoreEvent::Absent(tick)),
+                    CoreAction::Read { tick, .. } | CoreAction::Fetch { tick, .. } => {
+                        events.push(CoreEvent::Arrived(tick))
                     }
-                    Action::Hand { ticks, .. } => {
+                    CoreAction::Hand { ticks, .. } => {
                         batches += 1;
                         if !self.in_memory {
-                            events.push(Event::Released { bytes: ticks * BYTES });
+                            events.push(CoreEvent::Released { bytes: ticks * BYTES });
                         }
-                        events.push(Event::Taken);
+                        events.push(CoreEvent::Taken);
                     }
-                    Action::End => return batches,
+                    CoreAction::End => return batches,
                     _ => {}
                 }
             }

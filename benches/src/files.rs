@@ -1,4 +1,4 @@
-//! A directory of samples like pictures, made for one run of the benchmarks.
+//! Synthetic datasets: a directory of samples with the sizes of images, and objects for catalogs.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,16 +10,16 @@ use bytes::Bytes;
 use foreread_tier::{Object, Version};
 use foreread_types::SplitMix64;
 
-/// Samples of random lengths in twenty classes, without memory of their own: each is a part of one noise.
+/// Samples of random lengths in twenty classes. Each is a slice of one shared noise buffer.
 #[derive(Clone, Debug)]
-pub struct Samples {
+pub struct SyntheticSamples {
     noise: Bytes,
     extents: Vec<Range<usize>>,
 }
 
-impl Samples {
-    /// `count` samples of `least..=most` bytes, which begin within the first `spread` bytes of the noise: a small one
-    /// stays in a processor's cache.
+impl SyntheticSamples {
+    /// `count` samples of `least..=most` bytes, which begin within the first `spread` bytes of the
+    /// noise. A small spread stays in a processor's cache.
     pub fn new(count: usize, least: u64, most: u64, spread: usize) -> Self {
         let mut random = SplitMix64(1);
         let mut noise = Vec::new();
@@ -34,18 +34,18 @@ impl Samples {
         Self { noise: noise.into(), extents: extents.take(count).collect() }
     }
 
-    /// Their bytes, summed.
+    /// The total bytes of all samples.
     pub fn bytes(&self) -> u64 {
         self.extents.iter().map(|extent| extent.len() as u64).sum()
     }
 
-    /// Their names and bytes.
+    /// The names and bytes of all samples.
     pub fn iter(&self) -> impl Iterator<Item = (String, Bytes)> {
         let name = |number| format!("class{:02}/image{number:06}.jpg", number % 20);
         self.extents.iter().enumerate().map(move |(number, at)| (name(number), self.noise.slice(at.clone())))
     }
 
-    /// Writes them as files below `root`. They stay in the page cache, where there is room.
+    /// Writes the samples as files below `root`. They stay in the page cache if it has room.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -56,24 +56,24 @@ impl Samples {
         for (name, sample) in self.iter() {
             File::create(root.join(name))?.write_all(&sample)?;
         }
-        // Or the kernel's writing back would run beside what is measured.
+        // Otherwise the kernel's writeback would overlap the measurement.
         rustix::fs::syncfs(File::open(root)?)?;
         Ok(())
     }
 }
 
-/// Writes `count` files of `least..=most` bytes below `root`; returns their bytes, summed.
+/// Writes `count` files of `least..=most` bytes below `root`. Returns their total bytes.
 ///
 /// # Errors
 /// If a file cannot be written.
-pub fn make(root: &Path, count: usize, least: u64, most: u64) -> Result<u64> {
-    let samples = Samples::new(count, least, most, 4096);
+pub fn write_samples(root: &Path, count: usize, least: u64, most: u64) -> Result<u64> {
+    let samples = SyntheticSamples::new(count, least, most, 4096);
     samples.write(root)?;
     Ok(samples.bytes())
 }
 
-/// Objects like those of ImageNet's training set, for catalogs that are never read from.
-pub fn imagenet(count: u64) -> impl Iterator<Item = Object> {
+/// Objects like those of ImageNet's training set, for catalogs whose samples are not read.
+pub fn imagenet_objects(count: u64) -> impl Iterator<Item = Object> {
     (0..count).map(|number| Object {
         path: format!("n{:08}/n{:08}_{number}.JPEG", number % 1000, number % 1000).into(),
         size: 60_000 + number * 7919 % 100_000,

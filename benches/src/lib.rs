@@ -1,22 +1,23 @@
-//! What the benchmarks share: data to read, what a process has used, and how figures are said.
+//! Shared code of the benchmarks: datasets, resource usage of a process, and tables of figures.
 //!
-//! There are two kinds. `benches/parts` measures one thing at a time with criterion, to find out what a change did.
-//! `benches/figures` measures whole processes and sets each figure beside the one that was asked for.
+//! There are two kinds of benchmarks. `benches/parts` has microbenchmarks with criterion, which
+//! show the effect of a change. `benches/figures` measures whole processes and compares each figure
+//! with its target.
 //!
-//! Decision: everything that is compared runs in a process of its own, in turns, because what one contender leaves in
-//! the allocator (thresholds, arenas, free lists) changes what the next one pays. The price is a process a round, and
-//! results that travel as a line of JSON.
+//! Decision: compared contenders run in turns, each in a separate process. The allocator state that
+//! one contender leaves (thresholds, arenas, free lists) changes the cost of the next one. The
+//! price is a process per round, and results that are transferred as a line of JSON.
 
 pub mod engine;
 pub mod files;
-pub mod share;
+pub mod subprocess;
 pub mod table;
 pub mod usage;
 
 /// Samples in ImageNet's training set.
 pub const IMAGENET: u64 = 1_281_167;
 
-/// The middle of some figures; of two middles the mean. Not a number if there is none.
+/// The median, or the mean of the two middle figures. NaN if there are no figures.
 pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.into_iter().collect();
     figures.sort_by(f64::total_cmp);

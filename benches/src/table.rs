@@ -1,56 +1,56 @@
-//! Figures beside those that were asked for.
+//! Measured figures compared with their targets.
 
 use std::fmt;
 
-/// What was asked for.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug)]
-pub enum Asked {
-    /// Nothing: the figure is there to compare with.
-    Nothing,
-    /// At most this.
+pub enum Goal {
+    /// No target: the figure is for comparison.
+    None,
+    /// At most this value.
     AtMost(f64),
-    /// At least this.
+    /// At least this value.
     AtLeast(f64),
 }
 
 /// One line of the table.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What was measured.
-    pub what: String,
-    /// What was asked for.
-    pub asked: Asked,
-    /// What was found.
-    pub found: f64,
-    /// Of what the two are numbers.
+    /// The name of the figure.
+    pub name: String,
+    /// The target.
+    pub target: Goal,
+    /// The measured value.
+    pub measured: f64,
+    /// The unit of the target and of the value.
     pub unit: &'static str,
-    /// What else there is to say.
+    /// Further information.
     pub note: String,
 }
 
 impl Figure {
     /// A figure without a note.
-    pub fn new(what: impl Into<String>, asked: Asked, found: f64, unit: &'static str) -> Self {
-        Self { what: what.into(), asked, found, unit, note: String::new() }
+    pub fn new(name: impl Into<String>, target: Goal, measured: f64, unit: &'static str) -> Self {
+        Self { name: name.into(), target, measured, unit, note: String::new() }
     }
 
-    /// The same with a note.
+    /// Adds a note.
     #[must_use]
     pub fn note(self, note: impl Into<String>) -> Self {
         Self { note: note.into(), ..self }
     }
 
-    /// Whether it is as good as asked; `None` where nothing was.
+    /// Whether the target is met. `None` without a target.
     pub fn is_met(&self) -> Option<bool> {
-        match self.asked {
-            Asked::Nothing => None,
-            Asked::AtMost(most) => Some(self.found <= most),
-            Asked::AtLeast(least) => Some(self.found >= least),
+        match self.target {
+            Goal::None => None,
+            Goal::AtMost(most) => Some(self.measured <= most),
+            Goal::AtLeast(least) => Some(self.measured >= least),
         }
     }
 }
 
-/// A number with as many digits as it is worth.
+/// A number with three significant digits, or with all digits of its integer part.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 1000.0 => {
@@ -73,28 +73,28 @@ fn number(value: f64) -> String {
 
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = match self.asked {
-            Asked::Nothing => String::new(),
-            Asked::AtMost(most) => format!("<= {}", number(most)),
-            Asked::AtLeast(least) => format!(">= {}", number(least)),
+        let target = match self.target {
+            Goal::None => String::new(),
+            Goal::AtMost(most) => format!("<= {}", number(most)),
+            Goal::AtLeast(least) => format!(">= {}", number(least)),
         };
-        let verdict = match self.is_met() {
+        let status = match self.is_met() {
             None => "",
             Some(true) => "met",
             Some(false) => "MISSED",
         };
-        let found = number(self.found);
+        let measured = number(self.measured);
         write!(
             f,
-            "| {:<80} | {asked:>10} | {found:>9} | {:<9} | {verdict:<6} | {} |",
-            self.what, self.unit, self.note
+            "| {:<80} | {target:>10} | {measured:>9} | {:<9} | {status:<6} | {} |",
+            self.name, self.unit, self.note
         )
     }
 }
 
-/// The lines as a table that Markdown understands.
+/// Prints the figures as a table in Markdown.
 pub fn print(figures: &[Figure]) {
-    println!("| {:<80} | {:>10} | {:>9} | {:<9} | {:<6} | |", "", "asked", "measured", "unit", "");
+    println!("| {:<80} | {:>10} | {:>9} | {:<9} | {:<6} | |", "", "target", "measured", "unit", "");
     println!("|---|--:|--:|---|---|---|");
     for figure in figures {
         println!("{figure}");

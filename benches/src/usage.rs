@@ -1,4 +1,4 @@
-//! What this process has used so far.
+//! Resource usage of this process, and pages of a file in the page cache.
 
 use std::fs::File;
 use std::ops::Sub;
@@ -8,25 +8,26 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// Time, CPU time of all threads and page faults since the process began; or the difference of two of those.
+/// Time, CPU time of all threads and page faults since the process started, or a difference of two
+/// such values.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Seconds of the clock.
+    /// Seconds of wall-clock time.
     pub seconds: f64,
-    /// Seconds of CPU, in the program and in the kernel on its behalf, all threads.
+    /// CPU seconds of all threads, in user mode and in the kernel.
     pub cpu: f64,
-    /// The kernel's part of them.
+    /// CPU seconds in the kernel.
     pub system: f64,
-    /// Page faults that needed no device.
+    /// Minor page faults, which need no device access.
     pub faults: f64,
 }
 
 impl Usage {
-    /// Now; the clock counts from `start`.
+    /// The usage so far. The wall-clock time is measured from `start`.
     pub fn since(start: Instant) -> Self {
-        // SAFETY: all bits zero are a valid `rusage`, which is plain numbers.
+        // SAFETY: all bits zero are a valid `rusage`, which contains only numbers.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to a `rusage` that is ours to write.
+        // SAFETY: the pointer is to a local `rusage` with exclusive access.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
         let seconds = |time: libc::timeval| {
             (Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64))
@@ -55,50 +56,52 @@ impl Sub for Usage {
     }
 }
 
-/// How many of a file's pages the page cache holds, and of how many.
+/// The number of a file's pages in the page cache, and the number of all its pages.
 ///
 /// # Errors
-/// If the kernel does not say, or the file is empty.
-pub fn cached(file: &File) -> Result<(u64, u64)> {
+/// If the system call fails, or the file is empty.
+pub fn cached_pages(file: &File) -> Result<(u64, u64)> {
     let length = usize::try_from(file.metadata()?.len())?;
     let mut held = vec![0u8; length.div_ceil(4096)];
-    // SAFETY: a new mapping of an open file, through which nobody touches it; `mincore` writes one byte for each of its
-    // pages, which is what `held` has; it is unmapped here, and nothing refers to it afterwards.
-    let asked = unsafe {
+    // SAFETY: a new mapping of an open file, whose memory is never accessed. `mincore` writes one
+    // byte per page, and `held` has that length. The mapping is removed here, and no reference to
+    // it remains.
+    let result = unsafe {
         let (none, shared) = (libc::PROT_NONE, libc::MAP_SHARED);
         let start = libc::mmap(std::ptr::null_mut(), length, none, shared, file.as_raw_fd(), 0);
         if start == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error().into());
         }
-        let asked = libc::mincore(start, length, held.as_mut_ptr());
+        let result = libc::mincore(start, length, held.as_mut_ptr());
         libc::munmap(start, length);
-        asked
+        result
     };
-    if asked != 0 {
+    if result != 0 {
         return Err(std::io::Error::last_os_error().into());
     }
     Ok((held.iter().filter(|&&page| page & 1 == 1).count() as u64, held.len() as u64))
 }
 
-/// The most resident memory that this process has had so far, in bytes.
+/// The peak resident memory of this process in bytes.
 ///
 /// # Errors
-/// If the kernel does not say.
-pub fn peak() -> Result<u64> {
-    status("VmHWM:")
+/// If `/proc/self/status` does not have the value.
+pub fn peak_memory() -> Result<u64> {
+    status_field("VmHWM:")
 }
 
-/// Resident memory of this process now, in bytes: its own pages and the mapped files' that it has touched.
+/// The current resident memory of this process in bytes: its own pages and the touched pages of
+/// mapped files.
 ///
 /// # Errors
-/// If the kernel does not say.
-pub fn resident() -> Result<u64> {
-    status("VmRSS:")
+/// If `/proc/self/status` does not have the value.
+pub fn resident_memory() -> Result<u64> {
+    status_field("VmRSS:")
 }
 
-fn status(field: &str) -> Result<u64> {
+fn status_field(field: &str) -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let said = status.lines().find_map(|line| line.strip_prefix(field));
-    let kib = said.with_context(|| format!("no {field}"))?.trim().strip_suffix("kB");
+    let value = status.lines().find_map(|line| line.strip_prefix(field));
+    let kib = value.with_context(|| format!("no {field}"))?.trim().strip_suffix("kB");
     Ok(kib.with_context(|| format!("{field} is not in kB"))?.trim().parse::<u64>()? * 1024)
 }

@@ -1,12 +1,13 @@
-//! The `foreread` command under test. Cargo builds a package's own binaries before its tests, and no other
-//! package's. With `FOREREAD_TEST_MIRROR` it has a custom storage backend: `mirror://DIR` is the directory.
+//! The `foreread` command under test. Cargo builds a package's own binaries before its tests, and
+//! no other package's. With `FOREREAD_TEST_MIRROR` it has a custom storage backend: `mirror://DIR`
+//! is the directory.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use foreread::Registry;
-use foreread::backend::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
+use foreread::backend::{Backend, ErrorKind, OpenContext, OpenOptions, OriginTier, TierError};
 
 #[derive(Debug)]
 struct Mirror;
@@ -21,7 +22,7 @@ impl Backend for Mirror {
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let path = url.strip_prefix("mirror://").unwrap_or(url);
         let registry = Registry::with_defaults();

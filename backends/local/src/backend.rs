@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use foreread_tier::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, ErrorKind, OpenContext, OpenOptions, OriginTier, TierError};
 
 use crate::error::NAME;
 use crate::{LocalConfig, LocalOrigin, directory_of};
@@ -26,7 +26,8 @@ impl Backend for LocalBackend {
         &["file"]
     }
 
-    /// See [`directory_of`] for what `url` may be and [`LocalConfig::from_options`] for the options.
+    /// See [`directory_of`] for what `url` may be and [`LocalConfig::from_options`] for the
+    /// options.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind once the directory has been opened or refused.
@@ -34,7 +35,7 @@ impl Backend for LocalBackend {
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let directory = directory_of(url)?;
         let config = LocalConfig::from_options(options)?;

@@ -23,7 +23,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use foreread_tier::{Change, Version, unix_nanoseconds};
+use foreread_tier::{FileChange, Version, unix_nanoseconds};
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 
 /// The limit for images on file systems that are images themselves.
@@ -90,9 +90,9 @@ impl ChangeTimes {
         // Two files that swap names keep their times, so the inode is included.
         let number = (changed as u64).rotate_left(32) ^ inode.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let changed = match self.trust {
-            _ if device != self.device => Change::Elsewhere,
-            CtimeTrust::Kept => Change::Kept(number),
-            CtimeTrust::Claimed => Change::Claimed(number),
+            _ if device != self.device => FileChange::Elsewhere,
+            CtimeTrust::Kept => FileChange::Kept(number),
+            CtimeTrust::Claimed => FileChange::Claimed(number),
             CtimeTrust::None => return Version::Modified(modified),
         };
         Version::Written { modified, changed }

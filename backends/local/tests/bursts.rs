@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskReader, DiskTier};
 use foreread_local::{LocalConfig, LocalOrigin};
 use foreread_tier::{Buffer, Buffers, CacheTier, HeapBuffers, Object, ReadRequest, Sample, Span, Tier};
-use foreread_tier_testing::{Draw, Known, content};
+use foreread_tier_testing::{KnownSample, TestRandom, content};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use tempfile::TempDir;
 
@@ -26,17 +26,17 @@ impl Buffers for Counted {
     }
 }
 
-fn known(count: u64, size: u64) -> Vec<Known> {
+fn known(count: u64, size: u64) -> Vec<KnownSample> {
     let one = |id: u64| {
         let path = format!("{id:05}");
         let content = content(9, &path, size + id % 13);
         let object = Object { path: path.into(), size: size + id % 13, version: None };
-        Known { key: SampleKey::new(DatasetId(0), SampleId(id)), object, content }
+        KnownSample { key: SampleKey::new(DatasetId(0), SampleId(id)), object, content }
     };
     (0..count).map(one).collect()
 }
 
-fn request(known: &Known) -> Arc<ReadRequest> {
+fn request(known: &KnownSample) -> Arc<ReadRequest> {
     let object = known.object.clone();
     Arc::new(ReadRequest::new(known.key, object, Span::Whole, Tick(0)))
 }
@@ -45,7 +45,7 @@ fn request(known: &Known) -> Arc<ReadRequest> {
 type Named = (&'static str, Arc<dyn Tier>, Arc<Counted>, TempDir);
 
 /// The directory origin, and the disk tier with threads and with a ring, each with its buffers.
-fn tiers(known: &[Known]) -> Vec<Named> {
+fn tiers(known: &[KnownSample]) -> Vec<Named> {
     let mut tiers: Vec<Named> = Vec::new();
     let directory = tempfile::tempdir().unwrap();
     for known in known {
@@ -159,7 +159,7 @@ fn reads_of_many_tasks_on_many_threads_are_answered() {
             .map(|task| {
                 let (tier, known) = (Arc::clone(&tier), Arc::clone(&known));
                 runtime.spawn(async move {
-                    let mut draw = Draw::of(task);
+                    let mut draw = TestRandom::of(task);
                     let mut next = move |below: u64| draw.below(below);
                     for _ in 0..400 {
                         let count = 1 + next(60);

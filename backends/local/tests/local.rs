@@ -15,8 +15,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use foreread_local::{LocalBackend, LocalConfig, LocalOrigin};
 use foreread_tier::{
-    Backend, Buffer, Buffers, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadRequest,
-    Span, TierError, Version,
+    Backend, Buffer, Buffers, ErrorKind, HeapBuffers, Object, OpenContext, OpenOptions, OriginTier,
+    ReadRequest, Span, TierError, Version,
 };
 use foreread_tier_testing::{ReadAll, conformance};
 use foreread_types::{SampleId, SampleKey, Tick};
@@ -111,7 +111,7 @@ async fn directory_is_opened_by_path_or_url() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "a b/file", "x");
     let runtime = tokio::runtime::Handle::current();
-    let context = Context { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
+    let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
     let root = directory.path().to_str().unwrap();
     for url in [format!("{root}/a b"), format!("file://{root}/a%20b")] {
         let origin = LocalBackend::new().open(&url, &OpenOptions::default(), &context).await.unwrap();

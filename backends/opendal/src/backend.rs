@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
 
 use crate::config::StoreTarget;
 use crate::error::from_opendal;
@@ -37,13 +37,13 @@ impl Backend for OpendalBackend {
         &self.schemes
     }
 
-    /// Creates the client without a request to the store. A missing store is detected by the first listing
-    /// or read.
+    /// Creates the client without a request to the store. A missing store is detected by the first
+    /// listing or read.
     async fn open(
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let target = StoreTarget::new(url, &options.settings, |name| std::env::var(name).ok())?;
         let (name, place) = (target.service.name, target.canonical_place());

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_peer::meet::{Joining, Launched, Left, Settings, Surroundings, given_token};
-use foreread_tier::{Context, HeapBuffers};
+use foreread_peer::meet::{Launched, LauncherEnv, RendezvousSteps, RunEnd, Settings, given_token};
+use foreread_tier::{HeapBuffers, OpenContext};
 use foreread_types::StoreId;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let variable = |name: &str| std::env::var(name).ok();
-    let surroundings = Surroundings::of_this_process(&variable);
+    let surroundings = LauncherEnv::of_this_process(&variable);
     let Some(launched) = Launched::by(&surroundings)? else {
         println!("no launcher started this process");
         return Ok(());
@@ -28,18 +28,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         progress: Box::new(|waiting| eprintln!("{waiting}")),
         ..Settings::new(launched, env!("CARGO_PKG_VERSION"))
     };
-    let mut joining = Joining::join(settings).await?;
+    let mut joining = RendezvousSteps::join(settings).await?;
     let greeting = (rank.0 == 0).then(|| Bytes::from(format!("{launcher}, at {place}")));
     let greeting = joining.share(greeting).await?;
     let nodes = joining.nodes().to_vec();
     let stores: Vec<_> = nodes.iter().copied().map(StoreId).collect();
     let runtime = tokio::runtime::Handle::current();
-    let context = Context { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
+    let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
     let words = vec![("greeting".to_owned(), String::from_utf8_lossy(&greeting).into_owned())];
     let group = joining.start(words, &[], &stores, &context).await?;
     println!("rank {rank} of {}: {}; nodes {nodes:?}", nodes.len(), String::from_utf8_lossy(&greeting));
     match group.leave(Duration::from_secs(20)).await {
-        Left::Together => Ok(()),
+        RunEnd::Together => Ok(()),
         left => Err(format!("{left:?}").into()),
     }
 }

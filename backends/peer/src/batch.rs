@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::WireError;
 use crate::client::NAME;
-use crate::frame::Ask;
+use crate::frame::SampleRequest;
 use crate::peer_client::error_of;
 
 /// A requested sample. Its caller is gone if the other end of `answer` was dropped.
@@ -82,8 +82,12 @@ impl RequestBatch {
     }
 
     /// The samples as they are encoded on the wire.
-    pub(crate) fn asks(&self) -> impl Iterator<Item = Ask> {
-        let ask = |request: &ReadRequest| Ask { key: request.key, due: request.due, length: request.len() };
+    pub(crate) fn asks(&self) -> impl Iterator<Item = SampleRequest> {
+        let ask = |request: &ReadRequest| SampleRequest {
+            key: request.key,
+            due: request.due,
+            length: request.len(),
+        };
         self.samples.iter().map(move |sample| ask(&sample.request))
     }
 }

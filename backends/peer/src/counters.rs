@@ -1,4 +1,4 @@
-//! Counters of samples that this process served to other ranks and received from them.
+//! PeerCounters of samples that this process served to other ranks and received from them.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -6,7 +6,7 @@ use crate::lock;
 
 /// Running counters of one process.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct PeerCounters {
     tally: Mutex<PeerCounts>,
     /// The last process that named this job with another token or version, as text.
     mistaken: Mutex<Option<String>>,
@@ -40,7 +40,7 @@ pub struct PeerCounts {
     pub bulks: u64,
 }
 
-impl Counters {
+impl PeerCounters {
     /// A snapshot.
     pub fn read(&self) -> PeerCounts {
         *self.now()

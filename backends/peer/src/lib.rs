@@ -5,7 +5,8 @@
 //! own requests. Frames have a header of fixed length ([`frame`]). Samples are sent from the memory
 //! where they are cached, and received into memory of their exact length. Each connection begins
 //! with a handshake: both ends prove that they know the job's token ([`handshake`]) and are in the
-//! same run ([`RunId`]). All that follows is authenticated ([`Wire`]), except on one node.
+//! same run ([`RunId`]). All that follows is authenticated ([`WireProtection`]), except on one
+//! node.
 //!
 //! # Timeouts, heartbeats and retries
 //!
@@ -47,17 +48,18 @@ mod timer;
 #[cfg(feature = "testing")]
 pub use foreread_connection::RawFrames;
 pub use foreread_connection::{
-    Address, Channel, Connection, Duplex, Greeting, Identity, Listener, Message, Network, Nonce, Offer,
-    ParseAddressError, ParseWireError, Purpose, Receiver, RunId, Sender, Stream, System, Token,
-    WeakTokenError, Wire, WireError, WireErrorKind, frame, handshake,
+    Address, AuthenticatedStream, BoxedStream, ControlConnection, ControlMessage, Duplex, Identity,
+    MessageReceiver, MessageSender, Nonce, ParseAddressError, ParseWireError, PeerIdentity, Purpose, RunId,
+    SampleOffer, SystemTransport, Token, Transport, TransportListener, WeakTokenError, WireError,
+    WireErrorKind, WireProtection, frame, handshake,
 };
 use foreread_connection::{channel, connection, input, output, system, tags, token};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use counters::{Counters, PeerCounts};
-pub use peer_client::{Asker, PeerClient};
-pub use server::{Server, Settings};
+pub use counters::{PeerCounters, PeerCounts};
+pub use peer_client::{PeerClient, PeerClientFactory};
+pub use server::{PeerServer, Settings};
 
 /// Locks a mutex. A panic of another holder is not passed on.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

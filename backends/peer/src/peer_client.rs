@@ -22,18 +22,18 @@ use std::task::{Context as Task, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, Context, ErrorKind, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
+use foreread_tier::{Buffers, ErrorKind, OpenContext, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use foreread_types::{Rank, SampleKey, mix};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::batch::{PendingSample, RequestBatch};
-use crate::channel::Channel;
+use crate::channel::AuthenticatedStream;
 use crate::client::{ClientCommand, ClientTask, NAME, OpenRequests, RECONNECT_JITTER};
-use crate::frame::MOST_ASKED;
+use crate::frame::MAX_SAMPLES_PER_REQUEST;
 use crate::handshake::{self, Identity, Purpose};
-use crate::{Address, Counters, Network, RunId, Wire, WireError, WireErrorKind, lock};
+use crate::{Address, PeerCounters, RunId, Transport, WireError, WireErrorKind, WireProtection, lock};
 
 /// Timeout of connect and handshake together.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,34 +43,43 @@ pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::
 
 /// What all peer clients of a process share.
 #[derive(Clone, Debug)]
-pub struct Asker {
+pub struct PeerClientFactory {
     pub(crate) identity: Identity,
     pub(crate) run: RunId,
-    pub(crate) wire: Wire,
-    pub(crate) network: Arc<dyn Network>,
+    pub(crate) wire: WireProtection,
+    pub(crate) network: Arc<dyn Transport>,
     pub(crate) buffers: Arc<dyn Buffers>,
     pub(crate) runtime: Handle,
     pub(crate) seed: u64,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<PeerCounters>,
 }
 
-impl Asker {
+impl PeerClientFactory {
     /// Requests samples of `run` as `identity` over `network`, with the memory, the runtime and the
     /// seed of `context`. Samples between nodes are authenticated.
     pub fn new(
         identity: Identity,
         run: RunId,
-        network: Arc<dyn Network>,
-        context: &Context,
-        counters: Arc<Counters>,
+        network: Arc<dyn Transport>,
+        context: &OpenContext,
+        counters: Arc<PeerCounters>,
     ) -> Self {
         let (buffers, runtime) = (Arc::clone(&context.buffers), context.runtime.clone());
-        Self { identity, run, wire: Wire::default(), network, buffers, runtime, seed: context.seed, counters }
+        Self {
+            identity,
+            run,
+            wire: WireProtection::default(),
+            network,
+            buffers,
+            runtime,
+            seed: context.seed,
+            counters,
+        }
     }
 
     /// Sets how samples between nodes are protected.
     #[must_use]
-    pub fn with_wire(self, wire: Wire) -> Self {
+    pub fn with_wire(self, wire: WireProtection) -> Self {
         Self { wire, ..self }
     }
 
@@ -110,7 +119,7 @@ impl std::ops::Deref for ClientHandle {
 
 /// State that the connection's task shares.
 pub(crate) struct ClientShared {
-    pub(crate) asker: Asker,
+    pub(crate) asker: PeerClientFactory,
     pub(crate) rank: Rank,
     /// The number of requests so far, from which they are numbered.
     requests: AtomicU64,
@@ -222,7 +231,7 @@ impl ClientShared {
         let mut burst = std::mem::take(&mut *lock(&self.burst));
         burst.retain(|slot| !slot.is_dropped());
         while !burst.is_empty() {
-            let rest = burst.split_off(burst.len().min(MOST_ASKED));
+            let rest = burst.split_off(burst.len().min(MAX_SAMPLES_PER_REQUEST));
             let number = self.requests.fetch_add(1, Relaxed);
             self.send(number, RequestBatch::new(self.rank, std::mem::replace(&mut burst, rest)));
         }
@@ -308,7 +317,7 @@ impl ClientShared {
             let useful = asking.was_useful();
             was_useful = Some(useful || was_useful == Some(true));
             // Only a connection that delivered bytes is followed by a second one.
-            if !useful || error.kind() != WireErrorKind::Late {
+            if !useful || error.kind() != WireErrorKind::Timeout {
                 return (error, was_useful);
             }
             tracing::debug!(rank = %self.rank, %error, "reconnects once");
@@ -322,20 +331,20 @@ impl ClientShared {
         (drawn >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Connects within `connect_timeout`. A rank that accepts the connection is alive but may be busy: it
-    /// gets until `until` for the handshake.
+    /// Connects within `connect_timeout`. A rank that accepts the connection is alive but may be
+    /// busy: it gets until `until` for the handshake.
     async fn open_at(
         &self,
         address: &Address,
         connect_timeout: Duration,
         until: Instant,
-    ) -> Result<Channel, WireError> {
+    ) -> Result<AuthenticatedStream, WireError> {
         let began = Instant::now();
         let late = |_| {
             let detail = format!("no answer in {:.1} s", began.elapsed().as_secs_f64());
-            WireError::new(WireErrorKind::Late, detail)
+            WireError::new(WireErrorKind::Timeout, detail)
         };
-        let Asker { identity, run, wire, network, .. } = &self.asker;
+        let PeerClientFactory { identity, run, wire, network, .. } = &self.asker;
         let connected = timeout(connect_timeout, network.connect(address)).await.map_err(late)?;
         let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
         let ask =
@@ -351,7 +360,7 @@ impl ClientShared {
         bound.mul_f64(0.5 + 0.5 * self.draw(u64::from(failures)))
     }
 
-    async fn open(&self) -> Result<Channel, WireError> {
+    async fn open(&self) -> Result<AuthenticatedStream, WireError> {
         let addresses = lock(&self.state).addresses.clone();
         let until = Instant::now() + CONNECT_TIMEOUT;
         let mut last: Option<WireError> = None;
@@ -369,7 +378,7 @@ impl ClientShared {
                 Err(error) => last = Some(error.with(address)),
             }
         }
-        Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Gone, "it has no known address")))
+        Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Disconnected, "it has no known address")))
     }
 }
 

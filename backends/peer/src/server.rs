@@ -10,18 +10,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use foreread_tier::Serve;
+use foreread_tier::PeerService;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::handshake::{self, Identity, Offer, PATIENCE, Purpose};
+use crate::handshake::{self, Identity, PATIENCE, Purpose, SampleOffer};
 use crate::lock;
 use crate::pending_auth::{AuthSlot, LOG_EVERY, PendingAuth, RefusalLog};
 use crate::serving::PeerConnection;
 use crate::{
-    Address, Connection, Counters, Greeting, Listener, RunId, Stream, Wire, WireError, WireErrorKind,
+    Address, BoxedStream, ControlConnection, PeerCounters, PeerIdentity, RunId, TransportListener, WireError,
+    WireErrorKind, WireProtection,
 };
 
 /// Unauthenticated connections of one listener at a time.
@@ -46,13 +47,13 @@ pub struct Settings {
     /// always allowed.
     pub share: u64,
     /// How samples between nodes are protected. Equal on all ranks.
-    pub wire: Wire,
+    pub wire: WireProtection,
 }
 
 impl Default for Settings {
     /// 32 MiB, of which one connection gets 4 MiB. Authenticated.
     fn default() -> Self {
-        Self { budget: 32 << 20, share: 4 << 20, wire: Wire::default() }
+        Self { budget: 32 << 20, share: 4 << 20, wire: WireProtection::default() }
     }
 }
 
@@ -72,27 +73,27 @@ impl Settings {
 pub(crate) struct ServerShared {
     pub(crate) identity: Identity,
     pub(crate) settings: Settings,
-    offer: Offer,
-    pub(crate) counters: Arc<Counters>,
+    offer: SampleOffer,
+    pub(crate) counters: Arc<PeerCounters>,
     /// The budget.
     pub(crate) room: Arc<Semaphore>,
     /// The run whose samples are served, once known.
     run: OnceLock<RunId>,
-    source: RwLock<Option<Weak<dyn Serve>>>,
-    meetings: mpsc::Sender<(Greeting, Connection)>,
+    source: RwLock<Option<Weak<dyn PeerService>>>,
+    meetings: mpsc::Sender<(PeerIdentity, ControlConnection)>,
     unauthenticated: RefusalLog,
     other_runs: RefusalLog,
     misconfigured: RefusalLog,
 }
 
 impl ServerShared {
-    /// Whether [`serve`](Server::serve) was called. Until then, requests wait.
+    /// Whether [`serve`](PeerServer::serve) was called. Until then, requests wait.
     pub(crate) fn has_source(&self) -> bool {
         self.source.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// The source of samples, unless it was dropped.
-    pub(crate) fn source(&self) -> Option<Arc<dyn Serve>> {
+    pub(crate) fn source(&self) -> Option<Arc<dyn PeerService>> {
         self.source.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
     }
 
@@ -105,28 +106,28 @@ impl ServerShared {
 
 /// Serves samples to other ranks until it is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct PeerServer {
     shared: Arc<ServerShared>,
     addresses: Vec<Address>,
-    meetings: Mutex<Option<mpsc::Receiver<(Greeting, Connection)>>>,
+    meetings: Mutex<Option<mpsc::Receiver<(PeerIdentity, ControlConnection)>>>,
     tasks: JoinSet<()>,
 }
 
-impl Server {
+impl PeerServer {
     /// Serves on all `listeners`, with tasks of `runtime`. Samples are refused until
     /// [`enter`](Self::enter) names the run. Requests of its ranks wait until
     /// [`serve`](Self::serve) names the source.
     pub fn start(
         runtime: &Handle,
         identity: Identity,
-        listeners: Vec<Box<dyn Listener>>,
+        listeners: Vec<Box<dyn TransportListener>>,
         settings: Settings,
-        counters: Arc<Counters>,
+        counters: Arc<PeerCounters>,
     ) -> Self {
         let (sender, meetings) = mpsc::channel(MEETING_QUEUE_LENGTH);
         let shared = Arc::new(ServerShared {
             identity,
-            offer: Offer::new(settings.wire),
+            offer: SampleOffer::new(settings.wire),
             settings,
             counters,
             room: Arc::new(Semaphore::new(settings.permits() as usize)),
@@ -139,8 +140,11 @@ impl Server {
         });
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let between_nodes = listeners.iter().any(|listener| matches!(listener.address(), Address::Tcp(..)));
-        if between_nodes && settings.wire == Wire::Checksummed {
-            tracing::warn!("samples between nodes are not authenticated ({}=checksummed)", Wire::VARIABLE);
+        if between_nodes && settings.wire == WireProtection::Checksummed {
+            tracing::warn!(
+                "samples between nodes are not authenticated ({}=checksummed)",
+                WireProtection::VARIABLE
+            );
         }
         let mut tasks = JoinSet::new();
         for listener in listeners {
@@ -150,7 +154,7 @@ impl Server {
     }
 
     /// How samples between nodes are protected.
-    pub fn wire(&self) -> Wire {
+    pub fn wire(&self) -> WireProtection {
         self.shared.settings.wire
     }
 
@@ -166,13 +170,13 @@ impl Server {
     }
 
     /// Sets the source of the samples.
-    pub fn serve(&self, source: Weak<dyn Serve>) {
+    pub fn serve(&self, source: Weak<dyn PeerService>) {
         *self.shared.source.write().unwrap_or_else(PoisonError::into_inner) = Some(source);
     }
 
     /// The rendezvous connections of other ranks, for the first caller. They wait until it takes
     /// them. Once the receiver is dropped, such connections are refused.
-    pub fn meetings(&self) -> Option<mpsc::Receiver<(Greeting, Connection)>> {
+    pub fn meetings(&self) -> Option<mpsc::Receiver<(PeerIdentity, ControlConnection)>> {
         lock(&self.meetings).take()
     }
 
@@ -185,7 +189,7 @@ impl Server {
     }
 
     /// The counters.
-    pub fn counters(&self) -> &Arc<Counters> {
+    pub fn counters(&self) -> &Arc<PeerCounters> {
         &self.shared.counters
     }
 
@@ -197,7 +201,7 @@ impl Server {
 }
 
 /// Accepts connections of one listener. Their tasks end with it.
-async fn take(mut listener: Box<dyn Listener>, shared: Arc<ServerShared>) {
+async fn take(mut listener: Box<dyn TransportListener>, shared: Arc<ServerShared>) {
     let mut connections = JoinSet::new();
     let offer = Arc::new(shared.offer.over(listener.address()));
     // One per listener: a flood of a port does not displace ranks at the node's own socket.
@@ -234,15 +238,15 @@ async fn pause(shared: &ServerShared, address: &Address, error: io::Error) {
 
 /// Most likely a rank with a wrong configuration. Its own end reports it as well.
 fn is_misconfigured(kind: WireErrorKind) -> bool {
-    matches!(kind, WireErrorKind::OtherJob | WireErrorKind::Unwanted | WireErrorKind::OtherWire)
+    matches!(kind, WireErrorKind::OtherJob | WireErrorKind::Refused | WireErrorKind::OtherWire)
 }
 
 /// One connection, from its first byte to its last.
 async fn serve_connection(
-    stream: Stream,
+    stream: BoxedStream,
     from: String,
     mut slot: AuthSlot,
-    offer: Arc<Offer>,
+    offer: Arc<SampleOffer>,
     shared: Arc<ServerShared>,
 ) {
     let wanted = |purpose| match purpose {
@@ -253,10 +257,10 @@ async fn serve_connection(
     let answered = tokio::select! {
         answered = timeout(PATIENCE, answer) => answered.unwrap_or_else(|_| {
             let detail = format!("no handshake within {} s", PATIENCE.as_secs());
-            Err(WireError::new(WireErrorKind::Late, detail))
+            Err(WireError::new(WireErrorKind::Timeout, detail))
         }),
         _ = &mut slot.evicted => {
-            Err(WireError::new(WireErrorKind::Late, "it sent nothing and was evicted"))
+            Err(WireError::new(WireErrorKind::Timeout, "it sent nothing and was evicted"))
         }
     };
     let named_job = slot.named_job.load(Relaxed);
@@ -275,7 +279,9 @@ async fn serve_connection(
         }
         // Most likely a rank that died or was cut off. An interrupted handshake is not worth a
         // warning.
-        Err(error) if named_job && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
+        Err(error)
+            if named_job && matches!(error.kind(), WireErrorKind::Disconnected | WireErrorKind::Timeout) =>
+        {
             tracing::debug!(from, %error, "a handshake was not finished");
             return;
         }
@@ -294,7 +300,7 @@ async fn serve_connection(
             }
         }
         Purpose::Meeting => {
-            let connection = Connection::new(channel, shared.identity.job);
+            let connection = ControlConnection::new(channel, shared.identity.job);
             // If the receiver is gone, the connection closes, which its other end detects.
             let _ = shared.meetings.send((greeting, connection)).await;
         }

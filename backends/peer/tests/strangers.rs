@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Network, Nonce, RunId, Server, Settings, System, Token, handshake,
+    Address, Identity, Nonce, PeerClientFactory, PeerCounters, PeerServer, RunId, Settings, SystemTransport,
+    Token, Transport, handshake,
 };
-use foreread_tier::{Context, RecycledBuffers, Serve};
-use foreread_tier_testing::{Known, ReadAll};
+use foreread_tier::{OpenContext, PeerService, RecycledBuffers};
+use foreread_tier_testing::{KnownSample, ReadAll};
 use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::runtime::Handle;
@@ -24,27 +25,33 @@ fn identity(rank: u32) -> Identity {
 }
 
 struct Rig {
-    server: Server,
-    asker: Asker,
-    known: Known,
-    _source: Arc<dyn Serve>,
+    server: PeerServer,
+    asker: PeerClientFactory,
+    known: KnownSample,
+    _source: Arc<dyn PeerService>,
     port: u16,
 }
 
 impl Rig {
     async fn new() -> Self {
         let (known, source) = FixedSample::bytes(110_000);
-        let listener = System.listen(&Address::tcp("127.0.0.1", 0)).await.unwrap();
+        let listener = SystemTransport.listen(&Address::tcp("127.0.0.1", 0)).await.unwrap();
         let Address::Tcp(_, port) = *listener.address() else { panic!("a port") };
         let runtime = Handle::current();
         let server =
-            Server::start(&runtime, identity(0), vec![listener], Settings::default(), Arc::default());
+            PeerServer::start(&runtime, identity(0), vec![listener], Settings::default(), Arc::default());
         let run = RunId::new(Nonce::default(), &[]);
         server.enter(run);
         server.serve(Arc::downgrade(&source));
         let buffers = Arc::new(RecycledBuffers::default());
-        let context = Context { buffers, runtime, seed: 1 };
-        let asker = Asker::new(identity(1), run, Arc::new(System), &context, Arc::new(Counters::default()));
+        let context = OpenContext { buffers, runtime, seed: 1 };
+        let asker = PeerClientFactory::new(
+            identity(1),
+            run,
+            Arc::new(SystemTransport),
+            &context,
+            Arc::new(PeerCounters::default()),
+        );
         Self { server, asker, known, _source: source, port }
     }
 

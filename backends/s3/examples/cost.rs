@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_s3::{Environment, S3Backend};
-use foreread_tier::{Backend, Context, Object, OpenOptions, ReadRequest, RecycledBuffers, Span};
+use foreread_tier::{Backend, Object, OpenContext, OpenOptions, ReadRequest, RecycledBuffers, Span};
 use foreread_tier_testing::ReadAll;
-use foreread_tier_testing::store::{Numbered, Store};
+use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 use foreread_types::{SampleId, SampleKey, Tick};
 use futures::{StreamExt, stream};
 use object_store::aws::AmazonS3Builder;
@@ -29,8 +29,8 @@ fn cpu() -> Duration {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let store = Store::start();
-    store.numbered("bench", Numbered::new(SAMPLES, SIZE));
+    let store = HttpStore::start();
+    store.numbered("bench", NumberedObjects::new(SAMPLES, SIZE));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let environment = Environment::new([
         ("AWS_ENDPOINT_URL", store.endpoint().as_str()),
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("AWS_SECRET_ACCESS_KEY", "secret"),
     ]);
     let buffers = Arc::new(RecycledBuffers::default());
-    let context = Context { buffers, runtime: runtime.handle().clone(), seed: 0 };
+    let context = OpenContext { buffers, runtime: runtime.handle().clone(), seed: 0 };
     let mut options = OpenOptions::default();
     options.parallelism = Some(PARALLELISM);
     let backend = S3Backend::new().with_environment(environment);

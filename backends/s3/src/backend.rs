@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use foreread_tier::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, ErrorKind, OpenContext, OpenOptions, OriginTier, TierError};
 use object_store::RetryConfig;
 use object_store::aws::AmazonS3Builder;
 
@@ -74,7 +74,7 @@ impl Backend for S3Backend {
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         #[cfg(any(feature = "gcs", feature = "azure"))]
         if let Some(opened) = crate::gcs_azure::open(url, options, context) {
@@ -115,7 +115,11 @@ impl PreparedBucket {
         Ok(Self { config, client: SharedClient(client), client_of_credentials })
     }
 
-    async fn open(self, environment: Environment, context: &Context) -> Result<ObjectStoreOrigin, TierError> {
+    async fn open(
+        self,
+        environment: Environment,
+        context: &OpenContext,
+    ) -> Result<ObjectStoreOrigin, TierError> {
         let Self { config, client, client_of_credentials } = self;
         let place = BucketContext {
             tier: "s3",

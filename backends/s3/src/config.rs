@@ -64,7 +64,8 @@ impl BucketPrefix {
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.contains(['@', ':']) {
             // The text before the `@` may be a secret.
-            let why = "write `s3://bucket/prefix`; the address of a store goes into AWS_ENDPOINT_URL and credentials into \
+            let why = "write `s3://bucket/prefix`; the address of a store goes into AWS_ENDPOINT_URL and \
+                       credentials into \
                        the environment or a profile";
             return Err(invalid("the URL", why));
         }

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use foreread_tier::{
-    Context, ErrorKind, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    ErrorKind, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
     TierProfile,
 };
 use futures::future::BoxFuture;
@@ -55,7 +55,7 @@ impl ObjectStoreOrigin {
     /// detected by the ETag, and by the size alone for an object that was listed without an ETag.
     /// Failures without a specific kind in `object_store` are permanent, because the store has
     /// retried them.
-    pub fn new(store: Arc<dyn ObjectStore>, place: impl Into<String>, context: &Context) -> Self {
+    pub fn new(store: Arc<dyn ObjectStore>, place: impl Into<String>, context: &OpenContext) -> Self {
         let place = place.into();
         let shown = BucketContext {
             tier: "object_store",

@@ -180,7 +180,8 @@ impl BucketContext {
             "NoSuchKey" => return (ErrorKind::NotFound, Some("there is no such object (any more)".into())),
             "InvalidAccessKeyId" => {
                 let why = format!(
-                    "InvalidAccessKeyId: the access key is not known{}; check AWS_ACCESS_KEY_ID or AWS_PROFILE, and \
+                    "InvalidAccessKeyId: the access key is not known{}; check AWS_ACCESS_KEY_ID or \
+                     AWS_PROFILE, and \
                      AWS_ENDPOINT_URL",
                     self.at()
                 );
@@ -208,7 +209,8 @@ impl BucketContext {
             }
             "InvalidObjectState" | "BlobArchived" | "BlobBeingRehydrated" => {
                 let why = format!(
-                    "{code}: the object is archived; restore it first (`aws s3api restore-object`, or `az storage blob \
+                    "{code}: the object is archived; restore it first (`aws s3api restore-object`, or `az \
+                     storage blob \
                      set-tier --tier Hot`)"
                 );
                 return (ErrorKind::Other, Some(why));
@@ -272,7 +274,8 @@ impl BucketContext {
         }
         let needs = match (self.tier, action) {
             ("azure", _) => {
-                "a right key (AZURE_STORAGE_ACCOUNT_KEY), or an identity with the role Storage Blob Data Reader"
+                "a right key (AZURE_STORAGE_ACCOUNT_KEY), or an identity with the role Storage Blob Data \
+                 Reader"
             }
             ("gcs", StoreOperation::List) => "storage.objects.list on the bucket",
             ("gcs", StoreOperation::Read) => "storage.objects.get",

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use foreread_tier::{Context, OpenOptions, OriginTier, TierError};
+use foreread_tier::{OpenContext, OpenOptions, OriginTier, TierError};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::{ObjectStore, RetryConfig};
 
@@ -23,7 +23,7 @@ use crate::transport::{StoreConnector, root};
 type Opened = Result<Arc<dyn OriginTier>, TierError>;
 
 /// Opens `url` if it is a URL of Google's or Azure's.
-pub(crate) fn open(url: &str, options: &OpenOptions, context: &Context) -> Option<Opened> {
+pub(crate) fn open(url: &str, options: &OpenOptions, context: &OpenContext) -> Option<Opened> {
     let scheme = url.split_once("://")?.0.to_ascii_lowercase();
     match scheme.as_str() {
         #[cfg(feature = "gcs")]
@@ -71,7 +71,7 @@ fn no_retries() -> RetryConfig {
 }
 
 #[cfg(feature = "gcs")]
-fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
+fn google(url: &str, options: &OpenOptions, context: &OpenContext) -> Opened {
     use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
     let location = BucketPrefix::of(url)?;
     let mut builder = GoogleCloudStorageBuilder::from_env()
@@ -88,7 +88,7 @@ fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
 }
 
 #[cfg(feature = "azure")]
-fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
+fn azure(url: &str, options: &OpenOptions, context: &OpenContext) -> Opened {
     use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
     let (location, account) = crate::azure_url::location(url)?;
     let mut builder = MicrosoftAzureBuilder::from_env();
@@ -119,7 +119,7 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     begins_anywhere: bool,
     location: BucketPrefix,
     options: &OpenOptions,
-    context: &Context,
+    context: &OpenContext,
 ) -> Arc<dyn OriginTier> {
     // The proxy is the same for every host.
     let proxy = crate::proxy::of("https://storage");

@@ -14,17 +14,15 @@
 //! ```
 //! use std::sync::Arc;
 //! use foreread_s3::{Environment, S3Backend};
-//! use foreread_tier::{Backend, Context, HeapBuffers, OpenOptions, Tier};
+//! use foreread_tier::{Backend, OpenContext, HeapBuffers, OpenOptions, Tier};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-//! let handle = runtime.handle().clone();
-//! let context = Context { buffers: Arc::new(HeapBuffers), runtime: handle, seed: 0 };
+//! let (buffers, runtime_handle) = (Arc::new(HeapBuffers), runtime.handle().clone());
+//! let context = OpenContext { buffers, runtime: runtime_handle, seed: 0 };
 //! // The default is the process's environment.
-//! let environment = Environment::new([
-//!     ("AWS_SKIP_SIGNATURE", "true"),
-//!     ("AWS_ENDPOINT_URL", "http://localhost:9000"),
-//! ]);
+//! let variables = [("AWS_SKIP_SIGNATURE", "true"), ("AWS_ENDPOINT_URL", "http://localhost:9000")];
+//! let environment = Environment::new(variables);
 //! let backend = S3Backend::new().with_environment(environment);
 //! let options = OpenOptions::default();
 //! let origin = runtime.block_on(backend.open("s3://bucket/images", &options, &context))?;
@@ -40,7 +38,7 @@
 //! use std::sync::Arc;
 //! use foreread_s3::ObjectStoreOrigin;
 //! use foreread_s3::object_store::{ObjectStoreExt, memory::InMemory};
-//! use foreread_tier::{Context, HeapBuffers, OriginTier};
+//! use foreread_tier::{OpenContext, HeapBuffers, OriginTier};
 //! use futures::StreamExt;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,7 +47,7 @@
 //! let store = InMemory::new();
 //! store.put(&"class/a.jpg".into(), vec![1, 2, 3].into()).await?;
 //! let runtime = tokio::runtime::Handle::current();
-//! let context = Context { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
+//! let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
 //! let origin = ObjectStoreOrigin::new(Arc::new(store), "memory example", &context);
 //! let object = origin.list("", None).next().await.ok_or("nothing")??;
 //! assert_eq!((&*object.path, object.size), ("class/a.jpg", 3));

@@ -106,7 +106,8 @@ impl BucketListing {
         let page = self.page(&PageRequest::first(prefix)).await.ok()?;
         page.entries.iter().find(|entry| entry.key == *prefix && entry.size > 0)?;
         let why = format!(
-            "{prefix} is an object and no prefix: name what it lies in; one shard alone is known by its name (.tar, \
+            "{prefix} is an object and no prefix: name what it lies in; one shard alone is known by its name \
+             (.tar, \
              .tfrecord, .zip)"
         );
         Some(self.place.error(ErrorKind::Invalid, None, why))

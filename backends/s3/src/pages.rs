@@ -237,16 +237,20 @@ mod tests {
 
     #[test]
     fn valid_page_is_parsed_and_invalid_one_refused() {
-        let page = "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+        let page = "<?xml version=\"1.0\"?><ListBucketResult \
+            xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
             <Name>b</Name><KeyCount>2</KeyCount><IsTruncated>true</IsTruncated>\
-            <Contents><Owner><Key>nobody</Key></Owner><Key>a &amp; b</Key><LastModified/><ETag>&quot;1&quot;</ETag><Size>3</Size></Contents>\
-            <Contents><Key>c</Key><Size>4</Size></Contents><NextContinuationToken>next</NextContinuationToken>\
+            <Contents><Owner><Key>nobody</Key></Owner><Key>a &amp; \
+            b</Key><LastModified/><ETag>&quot;1&quot;</ETag><Size>3</Size></Contents>\
+            <Contents><Key>c</Key><Size>4</Size></Contents>\
+            <NextContinuationToken>next</NextContinuationToken>\
             </ListBucketResult>";
         let parsed = parse(page.as_bytes()).unwrap();
         assert_eq!(parsed.token.as_deref(), Some("next"));
         assert_eq!(parsed.entries[0], ListedKey { key: "a & b".into(), size: 3, tag: Some("\"1\"".into()) });
         assert_eq!(parsed.entries[1], ListedKey { key: "c".into(), size: 4, tag: None });
-        let odd = "<ListBucketResult><Contents><Key> a\u{e9} &#x7;&lt; </Key><Size>0</Size></Contents></ListBucketResult>";
+        let odd = "<ListBucketResult><Contents><Key> a\u{e9} &#x7;&lt; \
+            </Key><Size>0</Size></Contents></ListBucketResult>";
         assert_eq!(parse(odd.as_bytes()).unwrap().entries[0].key, " a\u{e9} \u{7}< ");
         let empty = parse(b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>").unwrap();
         assert_eq!(empty, ListPage::default());
@@ -256,7 +260,8 @@ mod tests {
             b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
             b"<ListBucketResult><Contents><Key>a</Key><Size>-1</Size></Contents></ListBucketResult>",
             b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
-            b"<ListBucketResult><Contents><Key>&unheard-of;</Key><Size>1</Size></Contents></ListBucketResult>",
+            b"<ListBucketResult><Contents><Key>&unheard-of;</Key><Size>1</Size></Contents>\
+              </ListBucketResult>",
             b"<Error><Code>SlowDown</Code></Error>",
             &page.as_bytes()[..200],
             &page.as_bytes()[..page.len() - 3],
@@ -325,7 +330,7 @@ mod tests {
     #[tokio::test]
     // semantics: BUCKET-11
     async fn page_that_waits_for_new_credentials_may_be_requested_again() {
-        let store = foreread_tier_testing::store::Store::start();
+        let store = foreread_tier_testing::store::HttpStore::start();
         store.bucket("train");
         store.allow("AKIDOLD");
         let credentials = Credentials::new(Once::default(), tokio::runtime::Handle::current());

@@ -83,7 +83,8 @@ mod tests {
         let environment = Environment::default().with_home(home.path());
         assert!(!Profiles::read(&environment).unwrap().has("default"));
         std::fs::create_dir(home.path().join(".aws")).unwrap();
-        let config = "[default]\nregion = eu-west-1\n\n[profile two]\nregion=us-west-2\naws_access_key_id=config\n\
+        let config = "[default]\nregion = eu-west-1\n\n[profile \
+                      two]\nregion=us-west-2\naws_access_key_id=config\n\
                       s3 =\n  addressing_style = path\n\
                       [profile quoting]\ncredential_process = \"/opt/a b/x\" 'c d'\n";
         std::fs::write(home.path().join(".aws/config"), config).unwrap();

@@ -245,7 +245,8 @@ impl SsoTokens {
             Err(error) => error.to_string(),
         };
         let path_shown = path.display();
-        tracing::warn!(%error, path = %path_shown, "a refreshed token of single sign-on cannot be written; it is \
+        tracing::warn!(%error, path = %path_shown, "a refreshed token of single sign-on cannot be written; \
+                       it is \
                        kept in memory, and `aws sso login` may be needed after this process ends");
         self.lock().insert(path.to_owned(), token.clone());
     }
@@ -374,7 +375,8 @@ mod tests {
                 return status(401, "UnauthorizedException");
             }
             let answer = json!({"roleCredentials": {
-                "accessKeyId": "ROLE", "secretAccessKey": "s", "sessionToken": "t", "expiration": 4_102_444_800_000_u64,
+                "accessKeyId": "ROLE", "secretAccessKey": "s", "sessionToken": "t",
+                "expiration": 4_102_444_800_000_u64,
             }});
             Ok(Response::new(Bytes::from(answer.to_string())))
         }

@@ -431,7 +431,7 @@ mod tests {
 
     #[tokio::test]
     async fn clear_text_is_used_only_where_allowed() {
-        let store = foreread_tier_testing::store::Store::start();
+        let store = foreread_tier_testing::store::HttpStore::start();
         let ask = async |asked: &ClientOptions| {
             let client = StoreConnector::default().connect(asked).unwrap();
             let request = http::Request::get(store.endpoint()).body(HttpRequestBody::empty()).unwrap();

@@ -14,10 +14,10 @@ use foreread_s3::object_store::path::Path;
 use foreread_s3::object_store::{ObjectStore, ObjectStoreExt};
 use foreread_s3::{Environment, ObjectStoreOrigin, S3Backend};
 use foreread_tier::{
-    Backend, Buffer, Buffers, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadRequest,
-    Span, TierError, Version,
+    Backend, Buffer, Buffers, ErrorKind, HeapBuffers, Object, OpenContext, OpenOptions, OriginTier,
+    ReadRequest, Span, TierError, Version,
 };
-use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
+use foreread_tier_testing::store::{Fault, HttpStore, Kind, NumberedObjects, When};
 use foreread_tier_testing::{Answered, ReadAll, conformance};
 use foreread_types::{SampleId, SampleKey, Tick};
 use futures::StreamExt;
@@ -26,12 +26,12 @@ use tokio::runtime::Handle;
 /// The timeout of every operation in these tests.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn context() -> Context {
-    Context { buffers: Arc::new(HeapBuffers), runtime: Handle::current(), seed: 1 }
+fn context() -> OpenContext {
+    OpenContext { buffers: Arc::new(HeapBuffers), runtime: Handle::current(), seed: 1 }
 }
 
 /// The environment of a user with keys for this store.
-fn signed(store: &Store) -> Environment {
+fn signed(store: &HttpStore) -> Environment {
     Environment::new([
         ("AWS_ENDPOINT_URL", store.endpoint().as_str()),
         ("AWS_ACCESS_KEY_ID", "AKIDTEST"),
@@ -39,14 +39,14 @@ fn signed(store: &Store) -> Environment {
     ])
 }
 
-fn unsigned(store: &Store) -> Environment {
+fn unsigned(store: &HttpStore) -> Environment {
     Environment::new([("AWS_ENDPOINT_URL", store.endpoint().as_str()), ("AWS_SKIP_SIGNATURE", "true")])
 }
 
 async fn open_in(
     environment: Environment,
     url: &str,
-    context: &Context,
+    context: &OpenContext,
 ) -> Result<Arc<dyn OriginTier>, TierError> {
     let backend = S3Backend::new().with_environment(environment);
     tokio::time::timeout(PATIENCE, backend.open(url, &OpenOptions::default(), context)).await.unwrap()
@@ -89,8 +89,8 @@ async fn objects(origin: &dyn OriginTier) -> Vec<Object> {
 }
 
 /// A store with one object in the bucket `train`, indexed below `images`.
-async fn one(content: &str) -> (Store, Arc<dyn OriginTier>, Object) {
-    let store = Store::start();
+async fn one(content: &str) -> (HttpStore, Arc<dyn OriginTier>, Object) {
+    let store = HttpStore::start();
     store.bucket("train");
     store.put("train", "images/a.jpg", content.to_owned());
     let origin = open(signed(&store), "s3://train/images").await;
@@ -103,7 +103,7 @@ async fn one(content: &str) -> (Store, Arc<dyn OriginTier>, Object) {
 // semantics: SAMPLE-6
 async fn origin_conformance_of_prefix_and_bucket() {
     for (url, below) in [("s3://train/a prefix/x", "a prefix/x/"), ("s3a://train", "")] {
-        let store = Store::start();
+        let store = HttpStore::start();
         store.bucket("train");
         let known = conformance::samples(5);
         for sample in &known {
@@ -221,7 +221,7 @@ impl Buffers for Seen {
 async fn read_allocates_once_and_exactly() {
     let (store, _, object) = one("0123456789").await;
     let seen = Arc::new(Seen::default());
-    let context = Context { buffers: Arc::clone(&seen) as _, ..context() };
+    let context = OpenContext { buffers: Arc::clone(&seen) as _, ..context() };
     let origin = open_in(signed(&store), "s3://train/images", &context).await.unwrap();
     read(&*origin, &object).await.unwrap();
     let huge = Object { size: 1 << 50, version: None, ..object.clone() };
@@ -387,7 +387,7 @@ fn reads_may_be_polled_from_a_plain_thread() {
 
 #[tokio::test]
 async fn denied_read_or_listing_names_the_remedy() {
-    let store = Store::start();
+    let store = HttpStore::start();
     store.bucket("train");
     store.put("train", "images/a.jpg", "x");
     store.allow("AKIDTEST");
@@ -455,7 +455,7 @@ async fn object_is_found_where_only_reading_is_allowed() {
 
 #[tokio::test]
 async fn open_without_credentials_fails() {
-    let store = Store::start();
+    let store = HttpStore::start();
     let environment = Environment::new([
         ("AWS_ENDPOINT_URL", store.endpoint().as_str()),
         ("AWS_EC2_METADATA_DISABLED", "true"),
@@ -480,8 +480,8 @@ fn profile(home: &tempfile::TempDir, key: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: BUCKET-8
 async fn expired_credentials_are_fetched_once_and_reads_continue() {
-    let store = Store::start();
-    store.numbered("train", Numbered::new(200, 1000));
+    let store = HttpStore::start();
+    store.numbered("train", NumberedObjects::new(200, 1000));
     store.allow("AKIDOLD");
     store.allow("AKIDNEW");
     let home = tempfile::tempdir().unwrap();
@@ -495,7 +495,7 @@ async fn expired_credentials_are_fetched_once_and_reads_continue() {
     store.reset();
     let batch = (0..).zip(&objects).map(|(tag, object)| request(tag, object, Span::Whole)).collect();
     for (tag, answer) in read_all(&*origin, batch).await {
-        assert_eq!(answer.unwrap(), Numbered::new(200, 1000).bytes(u64::from(tag)));
+        assert_eq!(answer.unwrap(), NumberedObjects::new(200, 1000).bytes(u64::from(tag)));
     }
     let asked = store.requests().get;
     assert!((200..=400).contains(&asked), "{asked} requests: each is repeated once at most");
@@ -511,7 +511,7 @@ async fn expired_credentials_are_fetched_once_and_reads_continue() {
 // semantics: BUCKET-15
 async fn printed_values_hold_no_secret() {
     const SECRETS: [&str; 3] = ["AKIDTEST", "hush-hush", "token-token"];
-    let store = Store::start();
+    let store = HttpStore::start();
     store.bucket("train");
     store.put("train", "a", "x");
     let environment = Environment::new([
@@ -552,8 +552,8 @@ async fn printed_values_hold_no_secret() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: SAMPLE-8
 async fn listing_continues_through_faults_and_throttling() {
-    let store = Store::start_with(1, 7);
-    store.numbered("train", Numbered::new(50_000, 10));
+    let store = HttpStore::start_with(1, 7);
+    store.numbered("train", NumberedObjects::new(50_000, 10));
     store.set_latency(Duration::from_millis(2));
     store.on(Kind::List, When::Chance(0.2), Fault::SlowDown(None));
     store.on(Kind::List, When::Chance(0.1), Fault::CloseInBody);

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use foreread_s3::{Environment, S3Backend};
-use foreread_tier::{Backend, Context, ErrorKind, HeapBuffers, OpenOptions, OriginTier, TierError};
-use foreread_tier_testing::store::Store;
+use foreread_tier::{Backend, ErrorKind, HeapBuffers, OpenContext, OpenOptions, OriginTier, TierError};
+use foreread_tier_testing::store::HttpStore;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
@@ -55,19 +55,22 @@ fn read(stream: &mut TcpStream) -> String {
 fn log_in(home: &Path) -> std::path::PathBuf {
     let cache = home.join(".aws/sso/cache");
     std::fs::create_dir_all(&cache).unwrap();
-    let config = "[sso-session corp]\nsso_region = eu-central-1\nsso_start_url = https://corp.example.org/start\n\
-                  [profile train]\nsso_session = corp\nsso_account_id = 123456789012\nsso_role_name = Reader\n";
+    let config = "[sso-session corp]\nsso_region = eu-central-1\nsso_start_url = \
+                  https://corp.example.org/start\n\
+                  [profile train]\nsso_session = corp\nsso_account_id = 123456789012\nsso_role_name = \
+                  Reader\n";
     std::fs::write(home.join(".aws/config"), config).unwrap();
     // SHA-1 of `corp`.
     let file = cache.join("ee0bfd2552fbd840c02cc48b6e823320543c450f.json");
-    let token = "{\"accessToken\": \"hush-old\", \"expiresAt\": \"2020-01-01T00:00:00Z\", \"clientId\": \"id\", \
+    let token = "{\"accessToken\": \"hush-old\", \"expiresAt\": \"2020-01-01T00:00:00Z\", \"clientId\": \
+                 \"id\", \
                  \"clientSecret\": \"hush-secret\", \"registrationExpiresAt\": \"2100-01-01T00:00:00Z\", \
                  \"refreshToken\": \"hush-refresh\"}";
     std::fs::write(&file, token).unwrap();
     file
 }
 
-async fn open(store: &Store, amazon: &str, home: &Path) -> Result<Arc<dyn OriginTier>, TierError> {
+async fn open(store: &HttpStore, amazon: &str, home: &Path) -> Result<Arc<dyn OriginTier>, TierError> {
     let environment = Environment::new([
         ("AWS_ENDPOINT_URL_S3", store.endpoint().as_str()),
         ("AWS_PROFILE", "train"),
@@ -75,13 +78,13 @@ async fn open(store: &Store, amazon: &str, home: &Path) -> Result<Arc<dyn Origin
         ("AWS_ENDPOINT_URL_SSO_OIDC", amazon),
     ])
     .with_home(home);
-    let context = Context { buffers: Arc::new(HeapBuffers), runtime: Handle::current(), seed: 1 };
+    let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime: Handle::current(), seed: 1 };
     let backend = S3Backend::new().with_environment(environment);
     backend.open("s3://train", &OpenOptions::default(), &context).await
 }
 
-fn store() -> Store {
-    let store = Store::start();
+fn store() -> HttpStore {
+    let store = HttpStore::start();
     store.bucket("train");
     store.put("train", "a.jpg", "x");
     store.allow("SSOROLE");

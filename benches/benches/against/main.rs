@@ -1,14 +1,16 @@
-//! Two builds of the command against each other: `cargo xtask bench --against COMMIT`.
+//! Compares two builds of the command: `cargo xtask bench --against COMMIT`.
 //!
-//! Each scenario is run by both builds in turn, eleven times, and the figure is the ratio of their times pair by pair, new
-//! to old: a machine that gets slower or busier meanwhile is in both halves of a pair. Printed are the median of the ratios
-//! and the interval between the third and the ninth of eleven, which holds the true median in 93 of 100 cases whatever the
-//! distribution. A scenario passes if that interval begins at 1.03 or below. The price is a run of every scenario of some
-//! seconds, twenty-two times.
+//! Both builds run each scenario in turn, eleven times. The figure is the ratio of their times, new
+//! to old, per pair. A machine that gets slower or busier affects both runs of a pair. The table
+//! has the median of the ratios and the interval between the third and the ninth of eleven. The
+//! interval holds the true median in 93 of 100 cases for any distribution. A scenario passes if the
+//! interval begins at 1.03 or below. The price is twenty-two runs of some seconds for every
+//! scenario.
 //!
-//! Epochs after the first are measured, as the runs' own reports have them: what starting costs is not in it.
+//! The time is that of the epochs after the first, from the runs' own reports. It does not include
+//! startup.
 
-#![allow(clippy::print_stdout, reason = "a bench prints its table")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints its table")]
 
 mod pairs;
 mod scenario;
@@ -17,25 +19,25 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use foreread_benches::files;
-use foreread_tier_testing::store::{Numbered, Store};
+use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 
-use pairs::{Ratios, median};
-use scenario::{Scenario, scenarios};
+use pairs::{PairRatios, median};
+use scenario::{CommandScenario, scenarios};
 
-/// Pairs of each scenario; `pairs::Ratios::interval` is for this many.
+/// Pairs of each scenario. `pairs::PairRatios::interval` assumes this number.
 const PAIRS: usize = 11;
 
-/// The highest lower end of an interval that passes.
-const MOST: f64 = 1.03;
+/// The highest start of an interval that passes.
+const MAX_RATIO: f64 = 1.03;
 
 const FILES: usize = 4000;
 const BYTES: u64 = 100_000;
 
-/// A build of the command.
+/// The path of a build of the command.
 fn build(variable: &str) -> Result<PathBuf> {
     let path = std::env::var_os(variable);
     Ok(path
-        .with_context(|| format!("{variable} names no build; run `cargo xtask bench --against COMMIT`"))?
+        .with_context(|| format!("{variable} is not set: run `cargo xtask bench --against COMMIT`"))?
         .into())
 }
 
@@ -44,9 +46,9 @@ fn main() -> Result<()> {
     let made = tempfile::tempdir()?;
     let data = made.path().join("data");
     std::fs::create_dir(&data)?;
-    let bytes = files::make(&data, FILES, BYTES * 9 / 10, BYTES * 11 / 10)?;
-    let store = Store::start();
-    store.numbered("bench", Numbered::new(FILES as u64, BYTES));
+    let bytes = files::write_samples(&data, FILES, BYTES * 9 / 10, BYTES * 11 / 10)?;
+    let store = HttpStore::start();
+    store.numbered("bench", NumberedObjects::new(FILES as u64, BYTES));
     println!("{FILES} samples of {} MB in all; {PAIRS} pairs, new / old", bytes / 1_000_000);
     println!("{:<22} {:>8} {:>16} {:>10} {:>10}", "", "median", "93 % interval", "new, s", "old, s");
     let mut slower = Vec::new();
@@ -62,7 +64,7 @@ fn main() -> Result<()> {
             median(&ratios.new),
             median(&ratios.old),
         );
-        if low > MOST {
+        if low > MAX_RATIO {
             slower.push(scenario.name);
         }
     }
@@ -70,16 +72,16 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn measure(scenario: &Scenario, new: &Path, old: &Path) -> Result<Ratios> {
-    let mut ratios = Ratios::default();
-    // One of each before anything counts: pages and connections are there for both.
+fn measure(scenario: &CommandScenario, new: &Path, old: &Path) -> Result<PairRatios> {
+    let mut ratios = PairRatios::default();
+    // Warm-up: one run of each build fills the page cache and opens connections.
     scenario.run(old)?;
     scenario.run(new)?;
     for pair in 0..PAIRS {
-        // Who is first in a pair takes turns.
+        // The builds alternate as the first of a pair.
         let (first, second) = if pair % 2 == 0 { (new, old) } else { (old, new) };
-        let (one, two) = (scenario.run(first)?, scenario.run(second)?);
-        let (new, old) = if pair % 2 == 0 { (one, two) } else { (two, one) };
+        let (first, second) = (scenario.run(first)?, scenario.run(second)?);
+        let (new, old) = if pair % 2 == 0 { (first, second) } else { (second, first) };
         ratios.push(new, old);
     }
     Ok(ratios)

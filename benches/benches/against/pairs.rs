@@ -1,13 +1,13 @@
-//! Ratios of pairs, and what can be said of them.
+//! Ratios of paired run times, their median and its confidence interval.
 
 /// The times of pairs of runs, in seconds.
 #[derive(Clone, Debug, Default)]
-pub struct Ratios {
+pub struct PairRatios {
     pub new: Vec<f64>,
     pub old: Vec<f64>,
 }
 
-impl Ratios {
+impl PairRatios {
     pub fn push(&mut self, new: f64, old: f64) {
         self.new.push(new);
         self.old.push(old);
@@ -19,21 +19,21 @@ impl Ratios {
         ratios
     }
 
-    /// The ratio in the middle.
+    /// The median ratio.
     pub fn median(&self) -> f64 {
         let ratios = self.sorted();
         ratios[ratios.len() / 2]
     }
 
-    /// The third ratio from either end. Of eleven, fewer than three lie on one side of the true median in 2 x 67 of 2,048
-    /// cases.
+    /// The third ratio from either end. Of eleven ratios, fewer than three lie on one side of the
+    /// true median in 2 x 67 of 2,048 cases.
     pub fn interval(&self) -> (f64, f64) {
         let ratios = self.sorted();
         (ratios[2], ratios[ratios.len() - 3])
     }
 }
 
-/// The value in the middle.
+/// The upper median of `values`.
 pub fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

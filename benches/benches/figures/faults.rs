@@ -1,15 +1,15 @@
-//! What one per cent of a fault costs a run from a bucket: the time of the same run with it and without, in turns. The
-//! store is the tests' own, in this process; it takes so long for an answer that waiting, and not this machine's CPU,
-//! decides what a run takes.
+//! The time that faults in 1 % of the requests cost a run from a bucket. Runs with and without
+//! faults alternate. The store is the tests' own, in this process. Its latency, and not this
+//! machine's CPU, determines the duration of a run.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use foreread::{Config, Loader, Memory};
-use foreread_benches::table::{Asked, Figure};
-use foreread_benches::{median, share};
-use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
+use foreread_benches::table::{Figure, Goal};
+use foreread_benches::{median, subprocess};
+use foreread_tier_testing::store::{Fault, HttpStore, Kind, NumberedObjects, When};
 use serde::{Deserialize, Serialize};
 
 const SAMPLES: u64 = 10_000;
@@ -17,19 +17,20 @@ const SIZE: u64 = 100_000;
 const BATCH: u64 = 64;
 const LATENCY: Duration = Duration::from_millis(10);
 
-/// So many requests are worked on at once: 3,200 samples a second, which leaves most of two cores idle.
-const AT_ONCE: usize = 32;
+/// Requests that the store handles concurrently: 3,200 samples per second, which leaves most of two
+/// cores idle.
+const STORE_CONCURRENCY: usize = 32;
 
-/// What a trainer computes on each batch: 1,500 samples a second.
+/// The trainer's compute time per batch: 1,500 samples per second.
 const COMPUTE: Duration = Duration::from_micros(42_667);
 
 const CHANCE: f64 = 0.01;
 const ROUNDS: usize = 3;
 
-/// Longer than anybody should wait for one answer.
+/// Longer than any acceptable wait for a response.
 const STALL: Duration = Duration::from_secs(20);
 
-const PASSING: [(&str, Fault); 8] = [
+const TRANSIENT_FAULTS: [(&str, Fault); 8] = [
     ("500", Fault::Internal),
     ("503", Fault::SlowDown(None)),
     ("403, expired", Fault::Expired),
@@ -40,31 +41,31 @@ const PASSING: [(&str, Fault); 8] = [
     ("a body that stops for 20 s", Fault::StallBody(STALL)),
 ];
 
-/// What one run found.
+/// The measurement of one run.
 #[derive(Debug, Serialize, Deserialize)]
-struct Found {
+struct Measurement {
     samples: u64,
     seconds: f64,
     retried: u64,
     hedged: u64,
-    /// Why it ended before its end.
+    /// The error that ended the run early.
     ended: Option<String>,
 }
 
 pub fn figures() -> Result<Vec<Figure>> {
-    let store = Store::start();
-    store.numbered("faults", Numbered::new(SAMPLES, SIZE));
+    let store = HttpStore::start();
+    store.numbered("faults", NumberedObjects::new(SAMPLES, SIZE));
     store.set_latency(LATENCY);
-    store.set_at_once(Some(AT_ONCE));
+    store.set_at_once(Some(STORE_CONCURRENCY));
     let mut figures = Vec::new();
     for (who, name) in [("greedy", "as fast as it goes"), ("paced", "a trainer of 1,500 samples/s")] {
-        figures.extend(beside_none(&store, who, name)?);
+        figures.extend(compare_with_no_faults(&store, who, name)?);
     }
     figures.push(replaced(&store)?);
     Ok(figures)
 }
 
-fn ask(store: &Store, who: &str, fault: Option<Fault>) -> Result<Found> {
+fn ask(store: &HttpStore, who: &str, fault: Option<Fault>) -> Result<Measurement> {
     store.mend();
     store.reset();
     if let Some(fault) = fault {
@@ -72,22 +73,22 @@ fn ask(store: &Store, who: &str, fault: Option<Fault>) -> Result<Found> {
     }
     let program = std::env::current_exe().context("which program is this?")?;
     let mut command = Command::new(program);
-    command.args([share::PART, "faults", who]).env("AWS_ENDPOINT_URL", store.endpoint()).envs([
+    command.args([subprocess::FLAG, "faults", who]).env("AWS_ENDPOINT_URL", store.endpoint()).envs([
         ("AWS_ALLOW_HTTP", "true"),
         ("AWS_REGION", "us-east-1"),
         ("AWS_ACCESS_KEY_ID", "key"),
         ("AWS_SECRET_ACCESS_KEY", "secret"),
     ]);
-    share::ask_of(&mut command)
+    subprocess::run_command(&mut command)
 }
 
-/// Each fault's runs beside those without.
-fn beside_none(store: &Store, who: &str, name: &str) -> Result<Vec<Figure>> {
+/// Compares the runs with each fault with the runs without faults.
+fn compare_with_no_faults(store: &HttpStore, who: &str, name: &str) -> Result<Vec<Figure>> {
     let mut without = Vec::new();
-    let mut with: Vec<Vec<(Found, u64)>> = PASSING.iter().map(|_| Vec::new()).collect();
+    let mut with: Vec<Vec<(Measurement, u64)>> = TRANSIENT_FAULTS.iter().map(|_| Vec::new()).collect();
     for _ in 0..ROUNDS {
         without.push(ask(store, who, None)?);
-        for ((what, fault), runs) in PASSING.iter().zip(&mut with) {
+        for ((what, fault), runs) in TRANSIENT_FAULTS.iter().zip(&mut with) {
             let found = ask(store, who, Some(*fault))?;
             ensure!(found.ended.is_none() && found.samples == SAMPLES, "{what}: {found:?}");
             runs.push((found, store.requests().faults));
@@ -99,30 +100,28 @@ fn beside_none(store: &Store, who: &str, name: &str) -> Result<Vec<Figure>> {
         .map(|found| found.seconds)
         .fold((f64::MAX, 0.0f64), |(least, most), seconds| (least.min(seconds), most.max(seconds)));
     let mut figures = vec![
-        Figure::new(format!("- bucket, {SAMPLES} of {SIZE} B, {name}: no faults"), Asked::Nothing, none, "s")
+        Figure::new(format!("- bucket, {SAMPLES} of {SIZE} B, {name}: no faults"), Goal::None, none, "s")
             .note(format!("{:.2} to {:.2} s", spread.0, spread.1)),
     ];
-    for ((what, _), runs) in PASSING.iter().zip(&with) {
+    for ((what, _), runs) in TRANSIENT_FAULTS.iter().zip(&with) {
         let lost = median(runs.iter().zip(&without).map(|((run, _), none)| run.seconds / none.seconds - 1.0));
         let seconds = median(runs.iter().map(|(run, _)| run.seconds));
-        let mid = |figure: fn(&(Found, u64)) -> u64| median(runs.iter().map(|run| figure(run) as f64));
+        let mid = |figure: fn(&(Measurement, u64)) -> u64| median(runs.iter().map(|run| figure(run) as f64));
         let (faults, retried, hedged) = (mid(|run| run.1), mid(|run| run.0.retried), mid(|run| run.0.hedged));
         figures.push(
-            Figure::new(format!("the same, 1 % {what}: time lost"), Asked::AtMost(10.0), 100.0 * lost, "%")
-                .note(format!(
-                    "{seconds:.2} s; {faults} faults, {retried} asked again, {hedged} asked twice"
-                )),
+            Figure::new(format!("the same, 1 % {what}: time lost"), Goal::AtMost(10.0), 100.0 * lost, "%")
+                .note(format!("{seconds:.2} s; {faults} faults, {retried} retries, {hedged} hedges")),
         );
     }
     Ok(figures)
 }
 
-/// A changed object must end the run; what is measured is that it does so soon.
-fn replaced(store: &Store) -> Result<Figure> {
+/// A changed object must end the run. The figure is the time until then.
+fn replaced(store: &HttpStore) -> Result<Figure> {
     let found = ask(store, "greedy", Some(Fault::Replaced))?;
-    let Some(why) = &found.ended else { bail!("objects were replaced and the run went on: {found:?}") };
+    let Some(why) = &found.ended else { bail!("the run continued after objects were replaced: {found:?}") };
     ensure!(why.contains("changed since it was indexed") && why.contains(".bin"), "{why}");
-    Ok(Figure::new("the same, 1 % replaced: the run ends after", Asked::Nothing, found.seconds, "s")
+    Ok(Figure::new("the same, 1 % replaced: the run ends after", Goal::None, found.seconds, "s")
         .note(format!("{} samples; {why}", found.samples)))
 }
 
@@ -130,7 +129,7 @@ pub fn part(args: &[String]) -> Result<()> {
     let compute = match args.first().map(String::as_str) {
         Some("greedy") => None,
         Some("paced") => Some(COMPUTE),
-        _ => bail!("there is no trainer {args:?}"),
+        _ => bail!("expected greedy or paced: {args:?}"),
     };
     let mut config = Config::default();
     (config.memory, config.epochs, config.batch_size) = (Memory::Bytes(0), 1, BATCH);
@@ -150,5 +149,11 @@ pub fn part(args: &[String]) -> Result<()> {
     }
     let seconds = start.elapsed().as_secs_f64();
     let report = loader.report();
-    share::answer(&Found { samples, seconds, retried: report.retried, hedged: report.hedged, ended })
+    subprocess::print_result(&Measurement {
+        samples,
+        seconds,
+        retried: report.retried,
+        hedged: report.hedged,
+        ended,
+    })
 }

@@ -1,5 +1,5 @@
-//! A page-cached directory: foreread with its defaults against plain positioned reads, each in a process of its own,
-//! in turns.
+//! A page-cached directory: foreread with its defaults compared with plain positioned reads, in
+//! turns, each in a separate process.
 
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use foreread::dataset::IndexOptions;
 use foreread::{Builder, Catalog, Loader, Memory};
-use foreread_benches::table::{Asked, Figure};
+use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::Usage;
-use foreread_benches::{median, share};
+use foreread_benches::{median, subprocess};
 use foreread_local::{LocalConfig, LocalOrigin};
 use foreread_oracle::{Sampler, Shuffle};
 use foreread_tier::{HeapBuffers, Object, ReadRequest, RecycledBuffers, Span};
@@ -25,36 +25,36 @@ use serde::{Deserialize, Serialize};
 const BATCH: usize = 64;
 const SEED: u64 = 7;
 
-/// Warm epochs of one process; one more comes before them.
+/// Warm epochs of a process. One cold epoch precedes them.
 const EPOCHS: u64 = 9;
 
-/// How often each contender has its turn.
+/// Rounds of each contender.
 const ROUNDS: usize = 7;
 
-/// Who reads, and what it is called in the table.
+/// The contenders, and their names in the table.
 const CONTENDERS: [(&str, &str); 8] = [
     ("foreread", "foreread, defaults"),
     ("foreread-heap", "foreread, every buffer from the allocator"),
-    ("origin", "foreread's origin alone, without the engine"),
+    ("origin", "foreread's origin without the engine"),
     ("foreread-memory", "foreread, memory for all of it"),
     ("plain-1", "1 thread of open, pread, close"),
     ("plain-2", "2 threads of open, pread, close"),
-    ("readv", "1 thread into one buffer for ever (the floor)"),
-    ("copied", "1 thread into one buffer a batch"),
+    ("readv", "1 thread into one reused buffer (the lower bound)"),
+    ("copied", "1 thread into one new buffer per batch"),
 ];
 
-/// What one process found.
+/// The measurement of one process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Found {
+struct Measurement {
     samples: f64,
     bytes: f64,
     warm: Usage,
-    /// With starting up, listing and the first epoch.
+    /// Including startup, listing and the first epoch.
     whole: Usage,
     whole_samples: f64,
 }
 
-impl Found {
+impl Measurement {
     fn rate(&self) -> f64 {
         self.samples / self.warm.seconds
     }
@@ -66,19 +66,19 @@ impl Found {
 
 /// All contenders over `directory`, in turns.
 pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
-    let mut found: Vec<Vec<Found>> = vec![Vec::new(); CONTENDERS.len()];
+    let mut found: Vec<Vec<Measurement>> = vec![Vec::new(); CONTENDERS.len()];
     for _ in 0..ROUNDS {
         for ((name, _), found) in CONTENDERS.iter().zip(&mut found) {
-            found.push(share::ask(&[&"local_directory", name, &directory])?);
+            found.push(subprocess::run(&[&"local_directory", name, &directory])?);
         }
     }
-    let mid = |name: &str, figure: fn(&Found) -> f64| {
+    let mid = |name: &str, figure: fn(&Measurement) -> f64| {
         let at = CONTENDERS.iter().position(|(other, _)| *other == name);
         median(at.map_or(&[][..], |at| &found[at]).iter().map(figure))
     };
     let mut figures = Vec::new();
-    let rate = mid("foreread", Found::rate);
-    // Round by round, so that a neighbour's noise meets both.
+    let rate = mid("foreread", Measurement::rate);
+    // Rounds are paired, so that noise affects both.
     let ratio = |name: &str| {
         let at = CONTENDERS.iter().position(|(other, _)| *other == name).unwrap_or(0);
         median(found[0].iter().zip(&found[at]).map(|(ours, theirs)| ours.rate() / theirs.rate()))
@@ -86,53 +86,49 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
     figures.push(
         Figure::new(
             "page-cached directory, CPU of all threads",
-            Asked::AtMost(24.0),
-            mid("foreread", Found::cpu),
+            Goal::AtMost(24.0),
+            mid("foreread", Measurement::cpu),
             "us/sample",
         )
         .note(format!(
-            "{:.1} of it in the kernel, {:.1} page faults",
+            "{:.1} us in the kernel, {:.1} page faults per sample",
             mid("foreread", |found| found.warm.system * 1e6 / found.samples),
             mid("foreread", |found| found.warm.faults / found.samples)
         )),
     );
     figures.push(Figure::new(
-        "the same with starting up, listing and the first epoch",
-        Asked::AtMost(24.0),
+        "the same including startup, listing and the first epoch",
+        Goal::AtMost(24.0),
         mid("foreread", |found| found.whole.cpu * 1e6 / found.whole_samples),
         "us/sample",
     ));
     figures.push(Figure::new(
-        "against 1 thread of plain positioned reads",
-        Asked::AtLeast(1.5),
+        "rate / 1 thread of plain positioned reads",
+        Goal::AtLeast(1.5),
         ratio("plain-1"),
         "times",
     ));
-    figures.push(Figure::new("against 2 such threads", Asked::Nothing, ratio("plain-2"), "times"));
-    figures.push(Figure::new(
-        "against 1 thread into one buffer for ever",
-        Asked::Nothing,
-        ratio("readv"),
-        "times",
-    ));
+    figures.push(Figure::new("rate / 2 such threads", Goal::None, ratio("plain-2"), "times"));
+    figures.push(Figure::new("rate / 1 thread into one reused buffer", Goal::None, ratio("readv"), "times"));
     for (name, what) in CONTENDERS {
         let note = format!(
-            "{:.1} us CPU a sample, {:.1} page faults; {:.1} GB/s",
-            mid(name, Found::cpu),
+            "{:.1} us CPU and {:.1} page faults per sample; {:.1} GB/s",
+            mid(name, Measurement::cpu),
             mid(name, |found| found.warm.faults / found.samples),
             mid(name, |found| found.bytes / found.warm.seconds / 1e9)
         );
         figures.push(
-            Figure::new(format!("- {what}"), Asked::Nothing, mid(name, Found::rate), "samples/s").note(note),
+            Figure::new(format!("- {what}"), Goal::None, mid(name, Measurement::rate), "samples/s")
+                .note(note),
         );
     }
     ensure!(rate.is_finite(), "nothing was measured");
     Ok(figures)
 }
 
-/// One contender, in its own process.
+/// Runs one contender, in a separate process.
 pub fn part(args: &[String]) -> Result<()> {
-    let [name, directory] = args else { bail!("a contender and a directory") };
+    let [name, directory] = args else { bail!("expected a contender and a directory") };
     let path = Path::new(directory);
     let found = match &**name {
         "foreread" => foreread(Loader::builder(directory))?,
@@ -143,12 +139,12 @@ pub fn part(args: &[String]) -> Result<()> {
         "plain-2" => plain(path, 2)?,
         "readv" => one_buffer(path, false)?,
         "copied" => one_buffer(path, true)?,
-        _ => bail!("nobody is called {name}"),
+        _ => bail!("unknown contender {name}"),
     };
-    share::answer(&found)
+    subprocess::print_result(&found)
 }
 
-fn foreread(builder: Builder) -> Result<Found> {
+fn foreread(builder: Builder) -> Result<Measurement> {
     let start = Instant::now();
     let loader = builder.batch_size(BATCH as u64).epochs(EPOCHS + 1).seed(SEED).start()?;
     let first = loader.catalogs()[0].len();
@@ -164,7 +160,7 @@ fn foreread(builder: Builder) -> Result<Found> {
     }
     let end = Usage::since(start);
     let warm_samples = (samples - first) as f64;
-    Ok(Found {
+    Ok(Measurement {
         samples: warm_samples,
         bytes: bytes as f64,
         warm: end - warm,
@@ -173,15 +169,15 @@ fn foreread(builder: Builder) -> Result<Found> {
     })
 }
 
-/// What a plain reader needs to know: its files and its order.
-struct Plan {
+/// The files and the orders of a plain reader.
+struct ReadPlan {
     files: Vec<(PathBuf, usize)>,
     orders: Vec<Vec<SampleId>>,
 }
 
-impl Plan {
+impl ReadPlan {
     fn new(directory: &Path) -> Result<Self> {
-        let path = directory.to_str().context("the directory's name is text")?;
+        let path = directory.to_str().context("the directory's name is not UTF-8")?;
         let catalog: Catalog = Loader::builder(path).index(IndexOptions::default(), |_| ())?;
         let mut files = Vec::new();
         for id in 0..catalog.len() {
@@ -198,12 +194,12 @@ impl Plan {
         Ok(Self { files, orders })
     }
 
-    /// Times `work` on all the orders, the first apart.
+    /// Measures `work` on all orders. The first order is the cold epoch.
     fn measure(
         self,
         start: Instant,
         mut work: impl FnMut(&Self, &[SampleId]) -> Result<u64>,
-    ) -> Result<Found> {
+    ) -> Result<Measurement> {
         let (mut warm, mut bytes) = (Usage::since(start), 0);
         for (epoch, order) in self.orders.iter().enumerate() {
             bytes += work(&self, order)?;
@@ -214,32 +210,33 @@ impl Plan {
         let end = Usage::since(start);
         let (samples, bytes) = (self.files.len() as f64 * EPOCHS as f64, bytes as f64);
         let whole_samples = samples + self.files.len() as f64;
-        Ok(Found { samples, bytes, warm: end - warm, whole: end, whole_samples })
+        Ok(Measurement { samples, bytes, warm: end - warm, whole: end, whole_samples })
     }
 }
 
-/// Opens, reads the whole file into `room`, closes.
+/// ZerosBackend a file, reads it completely into `room`, closes it.
 fn read_into(path: &Path, room: &mut [MaybeUninit<u8>]) -> Result<()> {
     let length = room.len();
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let (done, _) = rustix::io::pread(&file, room, 0)?;
-    ensure!(done.len() == length, "{} became shorter", path.display());
+    ensure!(done.len() == length, "{} was truncated", path.display());
     Ok(())
 }
 
-/// A sample in memory of exactly its size, which is not cleared first.
+/// Reads a sample into an uninitialized buffer of exactly its size.
 fn read((path, length): &(PathBuf, usize)) -> Result<Vec<u8>> {
     let mut sample = Vec::with_capacity(*length);
     read_into(path, &mut sample.spare_capacity_mut()[..*length])?;
-    // SAFETY: `read_into` has filled `length` bytes, or failed.
+    // SAFETY: `read_into` has filled `length` bytes. On failure this line is not reached.
     unsafe { sample.set_len(*length) };
     Ok(sample)
 }
 
-/// One thread that reads batch by batch, or several of which each reads every n-th batch and hands it over.
-fn plain(directory: &Path, threads: usize) -> Result<Found> {
+/// One thread that reads batch after batch, or `threads` that each read every n-th batch and send
+/// it.
+fn plain(directory: &Path, threads: usize) -> Result<Measurement> {
     let start = Instant::now();
-    let plan = Plan::new(directory)?;
+    let plan = ReadPlan::new(directory)?;
     if threads == 1 {
         return plan.measure(start, |plan, order| {
             let mut bytes = 0;
@@ -254,16 +251,16 @@ fn plain(directory: &Path, threads: usize) -> Result<Found> {
     let files: Arc<[_]> = plan.files.clone().into();
     plan.measure(start, |_, order| {
         std::thread::scope(|scope| {
-            let mut answers = Vec::new();
+            let mut receivers = Vec::new();
             for thread in 0..threads {
-                let (say, said) = sync_channel(2);
-                answers.push(said);
+                let (sender, receiver) = sync_channel(2);
+                receivers.push(receiver);
                 let files = Arc::clone(&files);
                 scope.spawn(move || {
                     for ids in order.chunks(BATCH).skip(thread).step_by(threads) {
                         let batch =
                             ids.iter().map(|id| read(&files[id.0 as usize])).collect::<Result<Vec<_>>>();
-                        if say.send(batch).is_err() {
+                        if sender.send(batch).is_err() {
                             return;
                         }
                     }
@@ -271,7 +268,7 @@ fn plain(directory: &Path, threads: usize) -> Result<Found> {
             }
             let mut bytes = 0;
             for (number, _) in order.chunks(BATCH).enumerate() {
-                let batch = answers[number % threads].recv()??;
+                let batch = receivers[number % threads].recv()??;
                 bytes += batch.iter().map(|sample| sample.len() as u64).sum::<u64>();
             }
             Ok(bytes)
@@ -279,15 +276,16 @@ fn plain(directory: &Path, threads: usize) -> Result<Found> {
     })
 }
 
-/// The origin alone, with as many batches under way as keep it busy; what comes of a batch is dropped together.
-fn origin(directory: &Path) -> Result<Found> {
+/// The origin without the engine, with four batches in flight. The samples of a batch are dropped
+/// together.
+fn origin(directory: &Path) -> Result<Measurement> {
     let start = Instant::now();
-    let plan = Plan::new(directory)?;
+    let plan = ReadPlan::new(directory)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
     let origin = LocalOrigin::open(directory, LocalConfig::default(), Arc::new(RecycledBuffers::default()))?;
     let mut objects = Vec::new();
     for (path, size) in &plan.files {
-        let path = path.strip_prefix(directory)?.to_str().context("the file's name is text")?;
+        let path = path.strip_prefix(directory)?.to_str().context("the file's name is not UTF-8")?;
         objects.push(Object { path: path.into(), size: *size as u64, version: None });
     }
     let request = |(due, id): (usize, &SampleId)| {
@@ -314,12 +312,13 @@ fn origin(directory: &Path) -> Result<Found> {
     })
 }
 
-/// One thread that reads all into one buffer, again and again; or, as a loader must, into a new one for each batch.
-fn one_buffer(directory: &Path, own: bool) -> Result<Found> {
+/// One thread that reads all samples into one reused buffer, or into a new buffer per batch, as a
+/// loader must.
+fn one_buffer(directory: &Path, own: bool) -> Result<Measurement> {
     let start = Instant::now();
-    let plan = Plan::new(directory)?;
+    let plan = ReadPlan::new(directory)?;
     let length =
-        |ids: &[SampleId], plan: &Plan| ids.iter().map(|id| plan.files[id.0 as usize].1).sum::<usize>();
+        |ids: &[SampleId], plan: &ReadPlan| ids.iter().map(|id| plan.files[id.0 as usize].1).sum::<usize>();
     let mut buffer: Vec<u8> = Vec::new();
     plan.measure(start, |plan, order| {
         let mut bytes = 0;

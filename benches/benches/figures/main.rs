@@ -1,7 +1,8 @@
-//! Whole processes against the figures that were asked for: one table at the end, in Markdown.
+//! Whole processes measured against the performance targets, with one table in Markdown at the end.
 //!
-//! `cargo xtask bench --bench figures` measures all, `... -- local_directory` those whose name contains the word. A
-//! figure that is missed is said and nothing else: how fast a busy machine is decides no build.
+//! `cargo xtask bench --bench figures` measures all groups, `... -- local_directory` those whose
+//! name contains the word. A missed target is reported and is no failure, because a busy machine
+//! must not break a build.
 
 mod catalog;
 mod disk_tier;
@@ -21,15 +22,15 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use foreread_benches::table::Figure;
-use foreread_benches::{files, share, table};
+use foreread_benches::{files, subprocess, table};
 
-/// Samples in the directory that is read from, and their lengths.
+/// Samples in the dataset's directory, and their lengths.
 const FILES: usize = 4000;
 const LENGTHS: (u64, u64) = (80_000, 120_000);
 
-type Measure = fn(&Path) -> Result<Vec<Figure>>;
+type MeasureFn = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, Measure); 13] = [
+const ALL: [(&str, MeasureFn); 13] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
@@ -48,17 +49,17 @@ const ALL: [(&str, Measure); 13] = [
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let Some((first, rest)) = args.split_first()
-        && first == share::PART
+        && first == subprocess::FLAG
     {
         return part(rest);
     }
     let word = args.iter().find(|arg| !arg.starts_with('-')).map_or("", |word| word);
     let chosen: Vec<_> = ALL.iter().filter(|(name, _)| name.contains(word)).collect();
     if chosen.is_empty() {
-        return Ok(()); // the word may be meant for the other benchmarks
+        return Ok(()); // the argument may select another benchmark
     }
     let directory = tempfile::tempdir()?;
-    files::make(directory.path(), FILES, LENGTHS.0, LENGTHS.1)?;
+    files::write_samples(directory.path(), FILES, LENGTHS.0, LENGTHS.1)?;
     let mut figures = Vec::new();
     for (name, measure) in chosen {
         eprintln!("measuring {name}");
@@ -68,7 +69,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What a process of its own is for.
+/// Runs the part that the arguments of a separate process select.
 fn part(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "catalog" => catalog::part(rest),
@@ -80,6 +81,6 @@ fn part(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "object_store" => object_store::part(rest),
         Some((name, rest)) if name == "local_directory" => local_directory::part(rest),
         Some((name, rest)) if name == "throttled_origin" => throttled_origin::part(rest),
-        _ => bail!("there is no part {args:?}"),
+        _ => bail!("unknown part {args:?}"),
     }
 }

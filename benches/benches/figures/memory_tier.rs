@@ -1,4 +1,4 @@
-//! The engine fed from the memory tier alone: how fast samples pass through, and that none is copied.
+//! The engine with samples from the memory tier only: its rate, and that no sample is copied.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,10 +7,10 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use foreread::plan::Planned;
 use foreread::{Catalog, Config, Memory, OnError};
-use foreread_benches::table::{Asked, Figure};
+use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::Usage;
-use foreread_benches::{median, share};
-use foreread_loader::{Dataset, Loader, Parts, Source};
+use foreread_benches::{median, subprocess};
+use foreread_loader::{Dataset, Loader, LoaderParts, ReadSource};
 use foreread_memory::MemoryTier;
 use foreread_tier::{CacheTier, Lookup, Object, ReadFuture, ReadRequest, Tier, TierProfile};
 use foreread_types::SampleKey;
@@ -21,47 +21,52 @@ const SAMPLES: u64 = 4000;
 const LENGTH: u64 = 100_000;
 const BATCH: u64 = 32;
 
-/// Epochs that are timed; one before them fills the tier, one after them is compared with it.
+/// Timed epochs. One epoch before them fills the tier. The samples of one epoch after them are
+/// compared with the tier's.
 const EPOCHS: u64 = 50;
 
 const ROUNDS: usize = 7;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Found {
+struct Measurement {
     rate: f64,
     cpu: f64,
-    /// Delivered samples whose bytes lie where the tier's do.
+    /// Delivered samples at the same address as the tier's.
     same: u64,
     compared: u64,
 }
 
 pub fn figures() -> Result<Vec<Figure>> {
-    let found = (0..ROUNDS).map(|_| share::ask(&[&"memory_tier"])).collect::<Result<Vec<Found>>>()?;
+    let found =
+        (0..ROUNDS).map(|_| subprocess::run(&[&"memory_tier"])).collect::<Result<Vec<Measurement>>>()?;
     let copied = found.iter().map(|found| found.compared - found.same).sum::<u64>();
     let cpu = median(found.iter().map(|found| found.cpu));
     Ok(vec![
         Figure::new(
             "memory tier, batch 32, 100 KB samples",
-            Asked::AtLeast(100_000.0),
+            Goal::AtLeast(100_000.0),
             median(found.iter().map(|found| found.rate)),
             "samples/s",
         )
-        .note(format!("{cpu:.2} us CPU a sample, all threads")),
+        .note(format!("{cpu:.2} us CPU per sample, all threads")),
         Figure::new(
             "memory tier: delivered samples that are copies",
-            Asked::AtMost(0.0),
+            Goal::AtMost(0.0),
             copied as f64,
             "samples",
         )
-        .note(format!("addresses of {} compared", found.iter().map(|found| found.compared).sum::<u64>())),
+        .note(format!(
+            "addresses of {} samples compared",
+            found.iter().map(|found| found.compared).sum::<u64>()
+        )),
     ])
 }
 
-/// An origin that makes its samples up.
+/// An origin that generates its samples.
 #[derive(Debug)]
-struct Made;
+struct GeneratedOrigin;
 
-impl Tier for Made {
+impl Tier for GeneratedOrigin {
     fn name(&self) -> &str {
         "made"
     }
@@ -86,13 +91,13 @@ pub fn part() -> Result<()> {
     let look_ahead = config.look_ahead;
     let planned = Planned::new(config, &[catalog.sizes()])?;
     let memory = Arc::new(MemoryTier::new(1 << 30));
-    let parts = Parts {
+    let parts = LoaderParts {
         run: planned.run().clone(),
         plan: planned.plan().clone(),
         others: None,
         warm: false,
-        datasets: vec![Dataset::new(catalog, Arc::new(Made))],
-        caches: vec![(Source::Memory, Arc::clone(&memory) as Arc<dyn CacheTier>)],
+        datasets: vec![Dataset::new(catalog, Arc::new(GeneratedOrigin))],
+        caches: vec![(ReadSource::Memory, Arc::clone(&memory) as Arc<dyn CacheTier>)],
         look_ahead,
         on_error: OnError::Fail,
     };
@@ -121,10 +126,16 @@ pub fn part() -> Result<()> {
             compared += batch.len() as u64;
         }
     }
-    ensure!(samples == SAMPLES * (EPOCHS + 2), "{samples} samples came");
+    ensure!(samples == SAMPLES * (EPOCHS + 2), "{samples} samples delivered");
     let report = loader.report();
-    let filled = report.passes.first().context("an epoch")?.reads.from(Source::Origin).samples;
+    let filled =
+        report.passes.first().context("the report has no epochs")?.reads.from(ReadSource::Origin).samples;
     ensure!(filled == SAMPLES, "the first epoch read {filled} samples from the origin");
     let (used, samples) = (end - begin, (SAMPLES * EPOCHS) as f64);
-    share::answer(&Found { rate: samples / used.seconds, cpu: used.cpu * 1e6 / samples, same, compared })
+    subprocess::print_result(&Measurement {
+        rate: samples / used.seconds,
+        cpu: used.cpu * 1e6 / samples,
+        same,
+        compared,
+    })
 }

@@ -1,16 +1,17 @@
-//! Two ranks on a link of 1 Gbit/s, each in a network namespace with an address of its own: what of the link they use for each
-//! other's samples, beside what iperf3 gets on the same link just before.
+//! Two ranks on a link of 1 Gbit/s, each in a separate network namespace. The figure is the
+//! bandwidth of samples from the other rank, compared with that of iperf3 on the same link just
+//! before.
 //!
-//! Needs root, iproute2 and iperf3; without them it says so and measures nothing.
+//! Needs root, iproute2 and iperf3, and is skipped without them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use foreread_benches::table::{Asked, Figure};
+use foreread_benches::table::{Figure, Goal};
 use serde::Deserialize;
 
-/// Two machines, and what is run on them: iperf3, then two ranks with memory for all.
+/// Sets up two network namespaces and runs in them iperf3, then two ranks with memory for all.
 const SCRIPT: &str = r#"
 set -e
 ip link set lo up
@@ -34,47 +35,50 @@ wait
 "#;
 
 #[derive(Deserialize)]
-struct Iperf {
-    end: End,
+struct IperfReport {
+    end: IperfEnd,
 }
 
 #[derive(Deserialize)]
-struct End {
-    sum_received: Sum,
+struct IperfEnd {
+    sum_received: IperfSum,
 }
 
 #[derive(Deserialize)]
-struct Sum {
+struct IperfSum {
     bits_per_second: f64,
 }
 
 pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
-    let there = |program: &str| {
-        let mut asked = Command::new(program);
-        asked.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        asked.status().is_ok_and(|status| status.success())
+    let is_installed = |program: &str| {
+        let mut command = Command::new(program);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
     };
-    if !there("iperf3") || !there("ss") || !rustix::process::geteuid().is_root() {
-        eprintln!("network: needs root, iproute2 and iperf3; left out");
+    if !is_installed("iperf3") || !is_installed("ss") || !rustix::process::geteuid().is_root() {
+        eprintln!("network: skipped, needs root, iproute2 and iperf3");
         return Ok(Vec::new());
     }
-    let place = tempfile::tempdir()?;
+    let work_directory = tempfile::tempdir()?;
     let status = Command::new("unshare")
         .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", SCRIPT])
         .env("PROGRAM", std::env::current_exe()?)
         .env("DATASET", directory)
-        .current_dir(&place)
+        .current_dir(&work_directory)
         .status()?;
-    ensure!(status.success(), "the machines failed: {status}");
-    let read = |name: &str| std::fs::read_to_string(place.path().join(name)).context("no result");
-    let iperf: Iperf = serde_json::from_str(&read("iperf.json")?)?;
+    ensure!(status.success(), "the script failed: {status}");
+    let read = |name: &str| {
+        std::fs::read_to_string(work_directory.path().join(name)).with_context(|| format!("no {name}"))
+    };
+    let iperf: IperfReport = serde_json::from_str(&read("iperf.json")?)?;
     let link = iperf.end.sum_received.bits_per_second / 8.0;
     let mut used = f64::MAX;
     for rank in 0..2 {
-        let found: super::ranks::Found = serde_json::from_str(&read(&format!("rank-{rank}.json"))?)?;
+        let found: super::ranks::RankMeasurement =
+            serde_json::from_str(&read(&format!("rank-{rank}.json"))?)?;
         used = used.min(found.peer_bytes / found.peer_seconds);
     }
-    let what = "2 ranks on a link of 1 Gbit/s: samples from the other, of what iperf3 gets";
+    let what = "2 ranks on a link of 1 Gbit/s: bandwidth of peer samples / iperf3's";
     let note = format!("{:.1} of {:.1} MB/s, in both directions at once", used / 1e6, link / 1e6);
-    Ok(vec![Figure::new(what, Asked::AtLeast(0.95), used / link, "times").note(note)])
+    Ok(vec![Figure::new(what, Goal::AtLeast(0.95), used / link, "times").note(note)])
 }

@@ -1,10 +1,10 @@
-//! What an epoch's order costs.
+//! The cost of an epoch's order.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use anyhow::Result;
-use foreread_benches::table::{Asked, Figure};
+use foreread_benches::table::{Figure, Goal};
 use foreread_benches::{IMAGENET, median};
 use foreread_oracle::{Feistel, Sampler, Shuffle, Torch};
 use foreread_types::SampleId;
@@ -12,7 +12,7 @@ use foreread_types::SampleId;
 const ROUNDS: u64 = 25;
 const POSITIONS: u32 = 100_000;
 
-/// Milliseconds to compute the order of an epoch and to read all of it.
+/// Milliseconds to compute the order of an epoch and to read all its positions.
 fn epoch(sampler: &dyn Sampler) -> Result<f64> {
     let mut ids = vec![SampleId(0); 4096];
     let mut took = Vec::new();
@@ -28,7 +28,7 @@ fn epoch(sampler: &dyn Sampler) -> Result<f64> {
     Ok(median(took))
 }
 
-/// Nanoseconds a call of `next` on its own last answer, so that none overlaps another.
+/// Nanoseconds per call of `next` with its previous result, so that calls do not overlap.
 fn chain(mut next: impl FnMut(u64) -> u64) -> f64 {
     let mut value = 1;
     median((0..ROUNDS).map(|_| {
@@ -43,7 +43,7 @@ fn chain(mut next: impl FnMut(u64) -> u64) -> f64 {
 pub fn figures() -> Result<Vec<Figure>> {
     let order = Feistel::new(1_000_000_000_000, 1)?.order(0)?;
     let uses = order.inverse();
-    let most = |what: &str, asked, found, unit| Figure::new(what, Asked::AtMost(asked), found, unit);
+    let most = |what: &str, target, found, unit| Figure::new(what, Goal::AtMost(target), found, unit);
     Ok(vec![
         most("oracle: shuffle, an epoch of 1.28 M", 12.0, epoch(&Shuffle::new(IMAGENET, 1)?)?, "ms"),
         most("oracle: torch, an epoch of 1.28 M", 20.0, epoch(&Torch::new(IMAGENET, 1)?)?, "ms"),

@@ -1,7 +1,9 @@
-//! What a plan says an epoch will take, beside what it then takes: origins held to a bandwidth and a latency, in real
-//! time, first measured as `foreread calibrate` does, then planned, then read.
+//! The predicted duration of epochs compared with the measured one. Origins with a limited
+//! bandwidth and a latency, in real time, are measured as by `foreread calibrate`, then planned,
+//! then read.
 //!
-//! Only epochs that the origin binds are compared, and that take a second or more: elsewhere nothing is promised.
+//! Only epochs of a second or more that the origin limits are compared, because there are no
+//! promises for others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,39 +11,44 @@ use std::time::Duration;
 use anyhow::Result;
 use foreread::calibration::Calibration;
 use foreread::{Config, Disk, Loader, Memory, Registry};
-use foreread_benches::table::{Asked, Figure};
+use foreread_benches::table::{Figure, Goal};
 use foreread_estimate::{CalibrateOptions, calibrate};
 use foreread_planner::Resource;
-use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
 use foreread_tier_testing::FakeOrigin;
 
 const SCHEME: &str = "fake";
 const URL: &str = "fake://origin";
 
-/// Bytes a sample.
+/// Bytes per sample.
 const LENGTH: u64 = 100_000;
 
-/// How long the whole dataset takes, so that half of it still takes a second.
+/// Time to read the whole dataset, so that half of it takes a second.
 const SECONDS: u64 = 2;
 
-/// The look-ahead is what the origin delivers in a tenth of a second: enough for its latency, little beside what does not
-/// fit.
+/// The look-ahead is a tenth of the bytes that the origin delivers per second. That covers its
+/// latency and is little compared with the uncached bytes.
 const LOOK_AHEAD: u64 = 10;
 
-/// How long an origin is measured.
-const MEASURING: Duration = Duration::from_secs(8);
+/// Time to calibrate an origin.
+const CALIBRATION_TIME: Duration = Duration::from_secs(8);
 
-/// A store that does not get faster by being asked more.
+/// A backend with a fake origin, whose bandwidth does not grow with parallelism.
 #[derive(Debug)]
-struct Slow(FakeOrigin);
+struct FakeBackend(FakeOrigin);
 
 #[async_trait::async_trait]
-impl Backend for Slow {
+impl Backend for FakeBackend {
     fn schemes(&self) -> &[&str] {
         &[SCHEME]
     }
 
-    async fn open(&self, _: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+    async fn open(
+        &self,
+        _: &str,
+        _: &OpenOptions,
+        _: &OpenContext,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
         Ok(Arc::new(self.0.clone()))
     }
 }
@@ -55,10 +62,10 @@ pub fn figures() -> Result<Vec<Figure>> {
             .with_zeroes()
             .with_bandwidth(rate)
             .with_latency(Duration::from_millis(latency_ms));
-        let registry = Registry::with_defaults().register(Slow(origin));
+        let registry = Registry::with_defaults().register(FakeBackend(origin));
         let directory = tempfile::tempdir()?;
         let mut options = CalibrateOptions::default();
-        (options.target, options.time) = (Some(URL.to_owned()), MEASURING);
+        (options.target, options.time) = (Some(URL.to_owned()), CALIBRATION_TIME);
         options.disks = vec![directory.path().to_owned()];
         let calibration = Arc::new(calibrate(options, registry.clone(), |_| ())?);
         let (all, half) = (2 * samples * LENGTH, samples * LENGTH / 2);
@@ -87,12 +94,12 @@ fn compare(
 ) -> Result<Vec<Figure>> {
     let mut config = Config::default();
     (config.memory, config.epochs, config.look_ahead) = (Memory::Bytes(memory), 3, look_ahead);
-    // Another run's copies would make the first epoch warm.
+    // A previous run's copies would make the first epoch warm.
     if let Some(disk) = &disk {
         std::fs::remove_dir_all(&disk.directory)?;
     }
     config.disk.extend(disk);
-    // Several batches fit the least look-ahead.
+    // Several batches fit in the smallest look-ahead.
     config.batch_size = 16;
     config.calibration = Some(Arc::clone(calibration));
     let ready = Loader::builder_with(URL, config).registry(registry.clone()).prepare()?;
@@ -110,10 +117,10 @@ fn compare(
         if !origin_binds || epoch.seconds < 1.0 && predicted.seconds() < 1.0 {
             continue;
         }
-        let what = format!("{about}: epoch {}, taken over predicted", epoch.epoch + 1);
-        // Too slow and too quick count alike.
+        let what = format!("{about}: epoch {}, measured / predicted", epoch.epoch + 1);
+        // The ratio treats too slow and too fast epochs alike.
         let ratio = epoch.seconds / predicted.seconds();
-        figures.push(Figure::new(what, Asked::AtMost(1.1), ratio.max(1.0 / ratio), "times").note(format!(
+        figures.push(Figure::new(what, Goal::AtMost(1.1), ratio.max(1.0 / ratio), "times").note(format!(
             "{:.2} s, {:.2} s predicted",
             epoch.seconds,
             predicted.seconds()

@@ -1,7 +1,9 @@
-//! Several ranks on one node, each a process: how much of the origin they read beside the floor, how long five epochs take,
-//! how fast samples come from each other's memory, and what the way between two of them costs.
+//! Several ranks on one node, each a process: origin bytes compared with the lower bound, duration
+//! of five epochs, rate of samples from peers' memory, and CPU cost of the transfer between two
+//! ranks.
 //!
-//! NoPFS's figures are of its released code on the same set, in another run on a machine of two cores; it is not run here.
+//! NoPFS's figures are of its released code on the same dataset, measured separately on a machine
+//! of two cores. This benchmark does not run it.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -12,15 +14,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use foreread::ranks::Meeting;
 use foreread::{Config, Loader, Memory};
-use foreread_benches::table::{Asked, Figure};
+use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::Usage;
-use foreread_benches::{median, share};
+use foreread_benches::{median, subprocess};
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Network, Nonce, RunId, Server, Settings, System, Token, Wire,
+    Address, Identity, Nonce, PeerClientFactory, PeerCounters, PeerServer, RunId, Settings, SystemTransport,
+    Token, Transport, WireProtection,
 };
 use foreread_tier::{
-    Asked as Question, Context as Surroundings, Object, ReadRequest, RecycledBuffers, Sample, Serve, Served,
-    Serving, Span,
+    Object, OpenContext as TierContext, PeerReplies, PeerReply, PeerRequest, PeerService, ReadRequest,
+    RecycledBuffers, Sample, Span,
 };
 use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
@@ -31,8 +34,9 @@ const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 100_000_000;
 const EPOCHS: u64 = 5;
 
-/// Ranks, MiB of memory each, NoPFS's origin bytes over the floor, and its seconds for five epochs.
-const HELD: [(u32, u64, f64, f64); 5] = [
+/// Ranks, MiB of memory per rank, NoPFS's origin bytes over the lower bound, NoPFS's seconds for
+/// five epochs.
+const LIMITED_RUNS: [(u32, u64, f64, f64); 5] = [
     (2, 1024, 1.94, 7.76),
     (2, 240, 1.54, 6.79),
     (4, 1024, 1.87, 8.12),
@@ -40,30 +44,30 @@ const HELD: [(u32, u64, f64, f64); 5] = [
     (4, 60, 1.17, 11.68),
 ];
 
-/// How often what depends on the machine is measured.
+/// Rounds of the measurements that depend on the machine.
 const ROUNDS: usize = 3;
 
-/// One rank's part.
+/// The measurement of one rank.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Found {
+pub(crate) struct RankMeasurement {
     origin: f64,
-    /// From the first batch that was asked for to the last.
+    /// Seconds from the request for the first batch to the last batch.
     seconds: f64,
-    /// Of the last epoch.
+    /// Seconds of the last epoch.
     last: f64,
     samples: f64,
     cpu: f64,
-    /// After the first epoch: bytes from other ranks, and how long those epochs took.
+    /// Bytes from peers after the first epoch, and the duration of those epochs.
     pub(crate) peer_bytes: f64,
     pub(crate) peer_seconds: f64,
 }
 
-/// Runs the ranks and returns what each found.
-fn run(directory: &Path, ranks: u32, memory: u64, limit: u64) -> Result<Vec<Found>> {
+/// Runs the ranks and returns the measurement of each.
+fn run(directory: &Path, ranks: u32, memory: u64, limit: u64) -> Result<Vec<RankMeasurement>> {
     let meeting = tempfile::tempdir()?;
     let start = |rank: u32| {
         Command::new(std::env::current_exe()?)
-            .args([share::PART, "ranks", "run"])
+            .args([subprocess::FLAG, "ranks", "run"])
             .arg(directory)
             .args([memory, limit].map(|number| number.to_string()))
             .env("FOREREAD_MEET", meeting.path())
@@ -72,7 +76,7 @@ fn run(directory: &Path, ranks: u32, memory: u64, limit: u64) -> Result<Vec<Foun
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .context("a rank cannot be started")
+            .context("cannot start a rank")
     };
     let children = (0..ranks).map(start).collect::<Result<Vec<_>>>()?;
     let mut found = Vec::new();
@@ -94,20 +98,21 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
             bytes += file.metadata()?.len();
         }
     }
-    let sum = |found: &[Found], of: fn(&Found) -> f64| found.iter().map(of).sum::<f64>();
-    let most = |found: &[Found], of: fn(&Found) -> f64| found.iter().map(of).fold(0.0, f64::max);
+    let sum = |found: &[RankMeasurement], of: fn(&RankMeasurement) -> f64| found.iter().map(of).sum::<f64>();
+    let most =
+        |found: &[RankMeasurement], of: fn(&RankMeasurement) -> f64| found.iter().map(of).fold(0.0, f64::max);
     let mut figures = Vec::new();
-    for (ranks, memory, ratio, seconds) in HELD {
+    for (ranks, memory, ratio, seconds) in LIMITED_RUNS {
         let found = run(directory, ranks, memory * MIB, LIMIT / u64::from(ranks))?;
-        let floor = bytes + (EPOCHS - 1) * bytes.saturating_sub(u64::from(ranks) * memory * MIB);
-        let about = format!("{ranks} ranks, {memory} MiB each, 100 MB/s over all");
-        let what = format!("{about}: origin bytes over the floor");
-        let over = sum(&found, |found| found.origin) / floor as f64;
-        figures.push(Figure::new(what, Asked::AtMost(1.01), over, "times").note(format!("NoPFS {ratio}")));
-        let asked = if (ranks, memory) == (4, 120) { Asked::AtMost(5.2) } else { Asked::Nothing };
+        let lower_bound = bytes + (EPOCHS - 1) * bytes.saturating_sub(u64::from(ranks) * memory * MIB);
+        let about = format!("{ranks} ranks, {memory} MiB each, 100 MB/s in total");
+        let what = format!("{about}: origin bytes / lower bound");
+        let over = sum(&found, |found| found.origin) / lower_bound as f64;
+        figures.push(Figure::new(what, Goal::AtMost(1.01), over, "times").note(format!("NoPFS {ratio}")));
+        let target = if (ranks, memory) == (4, 120) { Goal::AtMost(5.2) } else { Goal::None };
         let took = most(&found, |found| found.seconds);
         let note = format!("NoPFS {seconds:.1}");
-        figures.push(Figure::new(format!("{about}: five epochs"), asked, took, "s").note(note));
+        figures.push(Figure::new(format!("{about}: five epochs"), target, took, "s").note(note));
     }
     let rate = |memory: u64| -> Result<f64> {
         let mut rates = Vec::new();
@@ -117,29 +122,29 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
         }
         Ok(median(rates))
     };
-    let what = "4 ranks, not held, 1024 MiB each: last epoch, all ranks";
-    figures.push(Figure::new(what, Asked::AtLeast(40_000.0), rate(1024)?, "samples/s").note("NoPFS 13,000"));
-    let what = "4 ranks, not held, 120 MiB each, most samples from others: the same";
-    figures.push(Figure::new(what, Asked::Nothing, rate(120)?, "samples/s").note("NoPFS 13,000"));
+    let what = "4 ranks, no limit, 1024 MiB each: last epoch, all ranks";
+    figures.push(Figure::new(what, Goal::AtLeast(40_000.0), rate(1024)?, "samples/s").note("NoPFS 13,000"));
+    let what = "4 ranks, no limit, 120 MiB each, most samples from peers: the same";
+    figures.push(Figure::new(what, Goal::None, rate(120)?, "samples/s").note("NoPFS 13,000"));
     for (kind, what) in [("unix", "a Unix socket"), ("tcp", "TCP on loopback")] {
-        let wires = [Wire::Authenticated, Wire::Sealed, Wire::Checksummed];
+        let wires = [WireProtection::Authenticated, WireProtection::Sealed, WireProtection::Checksummed];
         let wires = if kind == "unix" { &wires[2..] } else { &wires[..] };
-        // In turns, so that what else the machine does is the same for each.
+        // In turns, so that other load affects all alike.
         let mut cpu = vec![Vec::new(); wires.len()];
         for _ in 0..ROUNDS {
             for (wire, cpu) in wires.iter().zip(&mut cpu) {
-                cpu.push(share::ask::<f64>(&[&"ranks", &"wire", &kind, &wire.to_string()])?);
+                cpu.push(subprocess::run::<f64>(&[&"ranks", &"wire", &kind, &wire.to_string()])?);
             }
         }
         let mut plain = Vec::new();
         for _ in 0..ROUNDS {
-            plain.push(share::ask::<f64>(&[&"ranks", &"wire", &format!("plain-{kind}")])?);
+            plain.push(subprocess::run::<f64>(&[&"ranks", &"wire", &format!("plain-{kind}")])?);
         }
         let note = format!("bare sockets, one buffer, no checksums: {:.1}", median(plain));
         for (wire, cpu) in wires.iter().zip(cpu) {
             let what = format!("110 KB between two ranks over {what}, {wire}, CPU of both ends");
-            let asked = if *wire == Wire::Sealed { Asked::Nothing } else { Asked::AtMost(25.0) };
-            figures.push(Figure::new(what, asked, median(cpu), "us/sample").note(note.clone()));
+            let target = if *wire == WireProtection::Sealed { Goal::None } else { Goal::AtMost(25.0) };
+            figures.push(Figure::new(what, target, median(cpu), "us/sample").note(note.clone()));
         }
     }
     Ok(figures)
@@ -150,32 +155,32 @@ pub fn part(args: &[String]) -> Result<()> {
         [what, directory, memory, limit] if what == "run" => rank(directory, memory.parse()?, limit.parse()?),
         [what, kind] if what == "wire" && kind.starts_with("plain") => plain(kind),
         [what, kind, protection] if what == "wire" => wire(kind, protection.parse()?),
-        _ => anyhow::bail!("there is no part {args:?}"),
+        _ => anyhow::bail!("unknown part {args:?}"),
     }
 }
 
 fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
     let variable = |name: &str| std::env::var(name).ok();
     let number =
-        |name: &str| variable(name).with_context(|| format!("no {name}"))?.parse().context("no number");
+        |name: &str| variable(name).with_context(|| format!("no {name}"))?.parse().context("not a number");
     let mut config = Config::default();
     (config.rank, config.world_size) = (number("RANK")?, number("WORLD_SIZE")?);
     (config.batch_size, config.epochs, config.look_ahead) = (32, EPOCHS, 16 * MIB);
     config.memory = Memory::Bytes(memory);
     config.origin_limit = (limit > 0).then_some(limit);
-    let meeting = Meeting::of(&config, &variable)?.context("ranks do not meet")?;
+    let meeting = Meeting::of(&config, &variable)?.context("no rendezvous is configured")?;
     let loader = Loader::builder_with(directory, config).together(meeting).start()?;
-    let began = Instant::now();
-    let before = Usage::since(began);
+    let start = Instant::now();
+    let before = Usage::since(start);
     for batch in &loader {
         drop(batch?);
     }
-    let used = Usage::since(began) - before;
+    let used = Usage::since(start) - before;
     loader.leave(Duration::from_secs(60))?;
     let report = loader.report();
-    let last = report.epochs.last().context("no epoch")?;
+    let last = report.epochs.last().context("the report has no epochs")?;
     let later = || report.epochs.iter().skip(1);
-    share::answer(&Found {
+    subprocess::print_result(&RankMeasurement {
         origin: report.origin_bytes as f64,
         seconds: used.seconds,
         last: last.seconds,
@@ -186,58 +191,60 @@ fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
     })
 }
 
-/// Serves samples that are all in memory.
+/// A source of samples in memory for the peer server.
 #[derive(Debug)]
-struct InMemory(Vec<Sample>);
+struct MemorySource(Vec<Sample>);
 
 const LENGTH: usize = 110_000;
-const KEPT: u64 = 500;
-const ASKED: usize = 64;
-const ROUND: u64 = 20_000;
+const SAMPLES_IN_MEMORY: u64 = 500;
+const BATCH: usize = 64;
+const READS_PER_ROUND: u64 = 20_000;
 
-impl Serve for InMemory {
-    fn serve(&self, _: Rank, asked: Vec<Question>) -> Serving {
-        let answer = |question: Question| {
-            let sample = self.0[question.key.id.0 as usize].clone();
-            Served::Kept { tag: question.tag, sample }
+impl PeerService for MemorySource {
+    fn serve(&self, _: Rank, requests: Vec<PeerRequest>) -> PeerReplies {
+        let answer = |request: PeerRequest| {
+            let sample = self.0[request.key.id.0 as usize].clone();
+            PeerReply::Kept { tag: request.tag, sample }
         };
-        futures::stream::iter(asked.into_iter().map(answer).collect::<Vec<_>>()).boxed()
+        futures::stream::iter(requests.into_iter().map(answer).collect::<Vec<_>>()).boxed()
     }
 }
 
-/// The least that the way between two processes of a node can cost: one thread writes samples into a socket, another reads them
-/// into one buffer for ever. No questions, no checksums, no memory of their own. CPU of both, in microseconds a sample.
+/// The lower bound of a transfer between two processes of a node. One thread writes samples into a
+/// socket, another reads them into one reused buffer. There are no requests, checksums or new
+/// buffers. Prints the CPU microseconds of both threads per sample.
 fn plain(kind: &str) -> Result<()> {
-    let kept: Vec<Vec<u8>> = (0..KEPT).map(|id| vec![id as u8; LENGTH]).collect();
-    let pump = |mut into: Box<dyn Write + Send>, mut from: Box<dyn Read + Send>| -> Result<f64> {
-        let began = Instant::now();
-        let before = Usage::since(began);
+    let kept: Vec<Vec<u8>> = (0..SAMPLES_IN_MEMORY).map(|id| vec![id as u8; LENGTH]).collect();
+    let transfer = |mut into: Box<dyn Write + Send>, mut from: Box<dyn Read + Send>| -> Result<f64> {
+        let start = Instant::now();
+        let before = Usage::since(start);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut buffer = vec![0; LENGTH];
                 while from.read_exact(&mut buffer).is_ok() {}
             });
-            for at in 0..ROUND {
-                into.write_all(&kept[(at % KEPT) as usize])?;
+            for at in 0..READS_PER_ROUND {
+                into.write_all(&kept[(at % SAMPLES_IN_MEMORY) as usize])?;
             }
             drop(into);
             anyhow::Ok(())
         })?;
-        Ok((Usage::since(began) - before).cpu * 1e6 / ROUND as f64)
+        Ok((Usage::since(start) - before).cpu * 1e6 / READS_PER_ROUND as f64)
     };
     let cpu = if kind == "plain-unix" {
         let (one, other) = std::os::unix::net::UnixStream::pair()?;
-        pump(Box::new(one), Box::new(other))?
+        transfer(Box::new(one), Box::new(other))?
     } else {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
         let one = std::net::TcpStream::connect(listener.local_addr()?)?;
-        pump(Box::new(one), Box::new(listener.accept()?.0))?
+        transfer(Box::new(one), Box::new(listener.accept()?.0))?
     };
-    share::answer(&cpu)
+    subprocess::print_result(&cpu)
 }
 
-/// CPU of both ends, in microseconds a sample: one asks for batches of 64, two of them under way.
-fn wire(kind: &str, wire: Wire) -> Result<()> {
+/// Prints the CPU microseconds of both ends per sample. The client requests batches of 64, two in
+/// flight.
+fn wire(kind: &str, wire: WireProtection) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let directory = tempfile::tempdir()?;
     let address = match kind {
@@ -247,13 +254,14 @@ fn wire(kind: &str, wire: Wire) -> Result<()> {
     let identity = |rank| -> Result<Identity> {
         Ok(Identity { rank: Rank(rank), job: 1, token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42")? })
     };
-    let source: Arc<dyn Serve> =
-        Arc::new(InMemory((0..KEPT).map(|id| Sample::uncharged(vec![id as u8; LENGTH].into())).collect()));
+    let source: Arc<dyn PeerService> = Arc::new(MemorySource(
+        (0..SAMPLES_IN_MEMORY).map(|id| Sample::uncharged(vec![id as u8; LENGTH].into())).collect(),
+    ));
     let (server, tier) = runtime.block_on(async {
-        let network: Arc<dyn Network> = Arc::new(System);
+        let network: Arc<dyn Transport> = Arc::new(SystemTransport);
         let listener = network.listen(&address).await?;
-        let counters = Arc::new(Counters::default());
-        let server = Server::start(
+        let counters = Arc::new(PeerCounters::default());
+        let server = PeerServer::start(
             runtime.handle(),
             identity(0)?,
             vec![listener],
@@ -262,31 +270,31 @@ fn wire(kind: &str, wire: Wire) -> Result<()> {
         );
         let run = RunId::new(Nonce::default(), &[]);
         server.enter(run);
-        let weak: Weak<dyn Serve> = Arc::downgrade(&source);
+        let weak: Weak<dyn PeerService> = Arc::downgrade(&source);
         server.serve(weak);
-        let context = Surroundings {
+        let context = TierContext {
             buffers: Arc::new(RecycledBuffers::default()),
             runtime: runtime.handle().clone(),
             seed: 1,
         };
-        let asker = Asker::new(identity(1)?, run, network, &context, counters).with_wire(wire);
+        let asker = PeerClientFactory::new(identity(1)?, run, network, &context, counters).with_wire(wire);
         let tier = asker.remote(Rank(0), server.addresses().to_vec());
         anyhow::Ok((server, tier))
     })?;
     let ask = |first: u64| {
         let request = |at: u64| {
             ReadRequest::new(
-                SampleKey::new(DatasetId(0), SampleId((first + at) % KEPT)),
+                SampleKey::new(DatasetId(0), SampleId((first + at) % SAMPLES_IN_MEMORY)),
                 Object { path: "sample".into(), size: LENGTH as u64, version: None },
                 Span::Whole,
                 Tick(first + at),
             )
         };
-        tier.read_all((0..ASKED as u64).map(request).collect())
+        tier.read_all((0..BATCH as u64).map(request).collect())
     };
     let round = |samples: u64| -> Result<()> {
         runtime.block_on(async {
-            let firsts = (0..samples).step_by(ASKED).map(ask);
+            let firsts = (0..samples).step_by(BATCH).map(ask);
             let mut answers = futures::stream::iter(firsts).flatten_unordered(2);
             while let Some(answer) = answers.next().await {
                 answer.result?;
@@ -294,11 +302,11 @@ fn wire(kind: &str, wire: Wire) -> Result<()> {
             Ok(())
         })
     };
-    round(ROUND / 10)?;
-    let began = Instant::now();
-    let before = Usage::since(began);
-    round(ROUND)?;
-    let used = Usage::since(began) - before;
+    round(READS_PER_ROUND / 10)?;
+    let start = Instant::now();
+    let before = Usage::since(start);
+    round(READS_PER_ROUND)?;
+    let used = Usage::since(start) - before;
     drop(server);
-    share::answer(&(used.cpu * 1e6 / ROUND as f64))
+    subprocess::print_result(&(used.cpu * 1e6 / READS_PER_ROUND as f64))
 }

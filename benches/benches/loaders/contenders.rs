@@ -1,4 +1,5 @@
-//! Who is compared, and how they are asked: a Python process for each library, which forks for each job (`peers/contend.py`).
+//! The compared loaders, and the Python process of each library that runs their jobs. The process
+//! forks for each job (`peers/contend.py`).
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -8,53 +9,54 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::place::Group;
+use crate::sources::SourceGroup;
 
-/// What a contender is to the figures that were asked for.
+/// A contender's role in the performance targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// foreread's loader, which reads each epoch anew.
+pub enum Role {
+    /// foreread's loader, which reads every sample again in each epoch.
     Loader,
-    /// The same over shards, with memory for all: it reads them in large parts where that is quicker.
+    /// foreread's loader over shards, with memory for all. It reads large blocks where that is
+    /// faster.
     Shards,
-    /// The same with memory for all.
+    /// foreread's loader with memory for all.
     Memory,
-    /// foreread otherwise.
-    Ours,
-    /// What no loader can be below.
-    Floor,
+    /// Another interface of foreread.
+    Variant,
+    /// The lower bound of the cost of every loader.
+    LowerBound,
     /// Another loader.
     Peer,
 }
 
-/// One line of the table.
+/// A compared loader: one row of the table.
 #[derive(Debug)]
 pub struct Contender {
-    /// What it is called.
+    /// The name in the table.
     pub name: &'static str,
-    /// Its module in `peers`, and its function there.
+    /// The module in `peers`, and the function in it.
     pub module: &'static str,
-    pub who: &'static str,
-    pub kind: Kind,
-    /// Which form of the samples it reads.
-    pub form: Form,
-    /// What its setting is a number of; nothing where it has none.
+    pub function: &'static str,
+    pub role: Role,
+    /// The format of the samples that it reads.
+    pub format: SampleFormat,
+    /// The unit of its setting. Empty without a setting.
     pub unit: &'static str,
-    /// Which are tried, from files and from a bucket; none where it cannot read from there.
+    /// The settings to try, from files and from a bucket. Empty if the source is not supported.
     local: &'static [u32],
     bucket: &'static [u32],
 }
 
-/// A form of the samples, by the name of its directory or bucket.
+/// A format of the samples, which names its directory or bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum SampleFormat {
     Raw,
     Mds,
     Chunks,
     Tar,
 }
 
-impl Form {
+impl SampleFormat {
     pub const ALL: [Self; 4] = [Self::Raw, Self::Mds, Self::Chunks, Self::Tar];
 
     pub fn name(self) -> &'static str {
@@ -66,8 +68,8 @@ impl Form {
         }
     }
 
-    /// Whose function `convert` makes it of the raw samples.
-    pub fn maker(self) -> Option<&'static str> {
+    /// The module whose function `convert` makes this format from the raw samples.
+    pub fn converter(self) -> Option<&'static str> {
         match self {
             Self::Raw => None,
             Self::Mds => Some("mosaic"),
@@ -80,123 +82,153 @@ impl Form {
 const WORKERS: &[u32] = &[0, 2, 4];
 const ONE: &[u32] = &[0];
 
-const fn ours(name: &'static str, who: &'static str, kind: Kind) -> Contender {
-    Contender { name, module: "ours", who, kind, form: Form::Raw, unit: "", local: ONE, bucket: ONE }
+const fn ours(name: &'static str, function: &'static str, role: Role) -> Contender {
+    Contender {
+        name,
+        module: "ours",
+        function,
+        role,
+        format: SampleFormat::Raw,
+        unit: "",
+        local: ONE,
+        bucket: ONE,
+    }
 }
 
-const fn peer(name: &'static str, module: &'static str, who: &'static str, form: Form) -> Contender {
-    Contender { name, module, who, kind: Kind::Peer, form, unit: "workers", local: WORKERS, bucket: WORKERS }
+const fn peer(
+    name: &'static str,
+    module: &'static str,
+    function: &'static str,
+    format: SampleFormat,
+) -> Contender {
+    Contender {
+        name,
+        module,
+        function,
+        role: Role::Peer,
+        format,
+        unit: "workers",
+        local: WORKERS,
+        bucket: WORKERS,
+    }
 }
 
-/// All of them, in the table's order.
+/// All contenders, in the table's order.
 pub const CONTENDERS: [Contender; 12] = [
     Contender {
-        kind: Kind::Floor,
+        role: Role::LowerBound,
         bucket: &[],
         unit: "",
         local: ONE,
-        ..peer("os.readv into one buffer", "plain", "floor", Form::Raw)
+        ..peer("os.readv into one buffer", "plain", "floor", SampleFormat::Raw)
     },
-    ours("foreread.Loader", "loader", Kind::Loader),
-    Contender { form: Form::Tar, ..ours("foreread.Loader, tar, memory for all", "shards", Kind::Shards) },
-    ours("foreread.Loader, memory for all", "memory", Kind::Memory),
-    ours("foreread.torch.DataLoader", "torch", Kind::Ours),
-    Contender { local: &[0, 2], unit: "workers", ..ours("foreread.torch.wrap", "wrap", Kind::Ours) },
-    peer("PyTorch DataLoader", "plain", "torch", Form::Raw),
-    peer("Mosaic Streaming, MDS", "mosaic", "mosaic", Form::Mds),
-    peer("LitData, chunks", "lit", "chunks", Form::Chunks),
-    peer("LitData, raw files", "lit", "raw", Form::Raw),
-    peer("WebDataset, tar", "web", "web", Form::Tar),
+    ours("foreread.Loader", "loader", Role::Loader),
+    Contender {
+        format: SampleFormat::Tar,
+        ..ours("foreread.Loader, tar, memory for all", "shards", Role::Shards)
+    },
+    ours("foreread.Loader, memory for all", "memory", Role::Memory),
+    ours("foreread.torch.DataLoader", "torch", Role::Variant),
+    Contender { local: &[0, 2], unit: "workers", ..ours("foreread.torch.wrap", "wrap", Role::Variant) },
+    peer("PyTorch DataLoader", "plain", "torch", SampleFormat::Raw),
+    peer("Mosaic Streaming, MDS", "mosaic", "mosaic", SampleFormat::Mds),
+    peer("LitData, chunks", "lit", "chunks", SampleFormat::Chunks),
+    peer("LitData, raw files", "lit", "raw", SampleFormat::Raw),
+    peer("WebDataset, tar", "web", "web", SampleFormat::Tar),
     Contender {
         local: &[1, 2, 4],
         bucket: &[8, 32],
         unit: "threads",
-        ..peer("SPDL", "plain", "spdl", Form::Raw)
+        ..peer("SPDL", "plain", "spdl", SampleFormat::Raw)
     },
 ];
 
 impl Contender {
-    /// Which settings are tried in a group.
-    pub fn settings(&self, group: Group) -> &'static [u32] {
-        if group == Group::Local { self.local } else { self.bucket }
+    /// The settings to try in a group.
+    pub fn settings(&self, group: SourceGroup) -> &'static [u32] {
+        if group == SourceGroup::Local { self.local } else { self.bucket }
     }
 }
 
-/// The processes that are asked, one a module, each begun when it is first needed; dropping them ends them.
+/// The Python processes, one per module, started on first use and killed on drop.
 #[derive(Debug)]
-pub struct Libraries {
+pub struct LoaderProcesses {
     python: PathBuf,
     package: PathBuf,
-    running: BTreeMap<&'static str, Option<Library>>,
-    /// The packages that have been imported, and Python itself.
+    running: BTreeMap<&'static str, Option<LoaderProcess>>,
+    /// The versions of the imported packages and of Python.
     versions: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
-struct Library {
+struct LoaderProcess {
     process: Child,
-    say: ChildStdin,
-    hear: BufReader<ChildStdout>,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
 }
 
-impl Libraries {
+impl LoaderProcesses {
     pub fn new(python: PathBuf, package: PathBuf) -> Self {
         Self { python, package, running: BTreeMap::new(), versions: BTreeMap::new() }
     }
 
-    /// The versions of all packages that were imported so far, by name, and Python's.
+    /// The versions of all packages imported so far and of Python, by name.
     pub fn versions(&self) -> &BTreeMap<String, String> {
         &self.versions
     }
 
-    /// Whether a module's libraries can be imported. Says so where they cannot.
+    /// Whether a module's libraries can be imported. Prints the reason if they cannot.
     pub fn has(&mut self, module: &'static str) -> Result<bool> {
         Ok(self.library(module)?.is_some())
     }
 
-    fn library(&mut self, module: &'static str) -> Result<&mut Option<Library>> {
+    fn library(&mut self, module: &'static str) -> Result<&mut Option<LoaderProcess>> {
         if !self.running.contains_key(module) {
-            let begun = self.begin(module)?;
-            self.running.insert(module, begun);
+            let started = self.start(module)?;
+            self.running.insert(module, started);
         }
-        self.running.get_mut(module).context("a library is as it was left")
+        self.running.get_mut(module).context("the library's process was started")
     }
 
-    fn begin(&mut self, module: &str) -> Result<Option<Library>> {
+    fn start(&mut self, module: &str) -> Result<Option<LoaderProcess>> {
         let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
         let mut command = Command::new(&self.python);
         command.arg(peers.join("contend.py")).arg(module);
         command.env("PYTHONPATH", &self.package).env("PYTHONDONTWRITEBYTECODE", "1");
-        // What goes wrong is in its answers; beside that libraries talk.
+        // Errors arrive in the responses. Libraries write unrelated output to stderr.
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("{command:?}"))?;
-        let (Some(say), Some(hear)) = (process.stdin.take(), process.stdout.take()) else {
-            bail!("{command:?} has no pipes")
+        let (Some(stdin), Some(stdout)) = (process.stdin.take(), process.stdout.take()) else {
+            bail!("no pipes to {command:?}")
         };
-        let mut library = Library { process, say, hear: BufReader::new(hear) };
-        let said = library.hear()?.with_context(|| format!("{command:?} has ended"))?;
-        let Some(why) = said.get("error").and_then(Value::as_str) else {
-            let versions = said.get("versions").and_then(Value::as_object).into_iter().flatten();
+        let mut library = LoaderProcess { process, stdin, stdout: BufReader::new(stdout) };
+        let greeting = library.read_response()?.with_context(|| format!("{command:?} has ended"))?;
+        let Some(why) = greeting.get("error").and_then(Value::as_str) else {
+            let versions = greeting.get("versions").and_then(Value::as_object).into_iter().flatten();
             self.versions.extend(
                 versions.filter_map(|(name, version)| Some((name.clone(), version.as_str()?.to_owned()))),
             );
             return Ok(Some(library));
         };
-        eprintln!("{module}: none, as it cannot be imported: {why}");
+        eprintln!("{module}: skipped, cannot be imported: {why}");
         Ok(None)
     }
 
-    /// Has a job done: what came out, or why nothing did.
-    pub fn ask(&mut self, module: &'static str, job: &Value) -> Result<std::result::Result<Value, String>> {
+    /// Runs a job and returns its result, or the job's error message.
+    pub fn run_job(
+        &mut self,
+        module: &'static str,
+        job: &Value,
+    ) -> Result<std::result::Result<Value, String>> {
         let Some(library) = self.library(module)? else { return Ok(Err("not installed".to_owned())) };
-        writeln!(library.say, "{job}")
-            .and_then(|()| library.say.flush())
+        writeln!(library.stdin, "{job}")
+            .and_then(|()| library.stdin.flush())
             .with_context(|| format!("{module} has ended"))?;
-        let answer = library.hear()?.with_context(|| format!("{module} has ended"))?;
+        let answer = library.read_response()?.with_context(|| format!("{module} has ended"))?;
         Ok(match answer.get("error").and_then(Value::as_str) {
             Some(error) => Err(error.to_owned()),
             None => Ok(answer),
@@ -204,20 +236,20 @@ impl Libraries {
     }
 }
 
-impl Library {
-    /// The next answer; nothing where it has ended.
-    fn hear(&mut self) -> Result<Option<Value>> {
+impl LoaderProcess {
+    /// The next response. `None` if the process has ended.
+    fn read_response(&mut self) -> Result<Option<Value>> {
         let mut line = String::new();
-        if self.hear.read_line(&mut line)? == 0 {
+        if self.stdout.read_line(&mut line)? == 0 {
             return Ok(None);
         }
-        Ok(Some(serde_json::from_str(&line).with_context(|| format!("it said {line}"))?))
+        Ok(Some(serde_json::from_str(&line).with_context(|| format!("invalid response: {line}"))?))
     }
 }
 
-impl Drop for Library {
+impl Drop for LoaderProcess {
     fn drop(&mut self) {
-        // It may have ended by itself, which is as good.
+        // An error means that the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

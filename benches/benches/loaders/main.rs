@@ -1,149 +1,154 @@
-//! The Python package beside other loaders: `cargo xtask bench --bench loaders [-- FILE.svg] [GROUPS] [CONTENDERS]`.
+//! The Python package compared with other loaders:
+//! `cargo xtask bench --bench loaders [-- FILE.svg] [GROUPS] [CONTENDERS]`.
 //!
-//! 20,000 samples of 90 to 130 kB, shuffled batches of 64, delivered as bytes to the process that trains, which looks at each
-//! sample: from page-cached files (`local`), from this project's own S3 store over loopback as fast as it answers
-//! (`s3-0ms`) and 40 ms late (`s3-40ms`), and from Ceph's gateway (`ceph`). Words choose groups by their names and contenders by
-//! parts of theirs.
+//! 20,000 samples of 90 to 130 kB in shuffled batches of 64 are delivered as bytes to the training
+//! process, which accesses each sample. The sources are page-cached files (`local`), the tests' S3
+//! server over loopback without latency (`s3-0ms`) and with 40 ms (`s3-40ms`), and Ceph's gateway
+//! (`ceph`). Arguments select groups by name and contenders by a part of the name.
 //!
-//! Each loader reads the form that its documentation recommends, converted beforehand, with the workers that suit it best: all
-//! numbers are tried first, and the best has the further rounds. Contenders are measured in turns, each in a process of its own
-//! (`peers/contend.py`), whose CPU time is that of all its threads and processes, the server's not among it.
+//! Each loader reads the format that its documentation recommends, converted in advance. All
+//! numbers of workers are tried first, and the best one runs the rounds. Contenders are measured in
+//! turns, each in a separate process (`peers/contend.py`). CPU time is that of all threads and
+//! processes of the contender, without the server's.
 //!
-//! `FOREREAD_BENCH_PYTHON_PEERS` names a Python that has them; what it cannot import is left out, and said.
+//! `FOREREAD_BENCH_PYTHON_PEERS` is a Python interpreter with the other loaders installed. Modules
+//! that cannot be imported are reported and skipped.
 
-mod asked;
 mod contenders;
-mod outcome;
-mod place;
 mod plot;
+mod results;
+mod sources;
 mod table;
+mod targets;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::contenders::{CONTENDERS, Contender, Form, Kind, Libraries};
-use crate::outcome::{Outcome, Row, Settings};
-use crate::place::{Group, Place, Places};
+use crate::contenders::{CONTENDERS, Contender, LoaderProcesses, Role, SampleFormat};
+use crate::results::{ContenderRow, RoundResult, WorkerSettings};
+use crate::sources::{DataSource, DataSources, SourceGroup};
 
-/// An epoch that goes on longer after its first batch is cut short, in seconds: while the best number of workers is looked
-/// for; of those who read sample by sample and keep nothing; of those whose warm epochs need the whole of the cold one.
-const MOST_OF_TRIAL: f64 = 2.5;
-const MOST: f64 = 6.0;
-const MOST_OF_WHOLE: f64 = 20.0;
+/// Time limits of an epoch after its first batch, in seconds. A longer epoch is cut short. The
+/// first applies to trials of settings, the second to loaders that read raw samples and cache none,
+/// the third to loaders whose warm epochs need the complete cold epoch.
+const TRIAL_LIMIT: f64 = 2.5;
+const EPOCH_LIMIT: f64 = 6.0;
+const COMPLETE_EPOCH_LIMIT: f64 = 20.0;
 
 fn main() -> Result<()> {
     // Cargo adds `--bench`.
     let mut words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let file = words.extract_if(.., |word| word.ends_with(".svg")).last();
     let file = file.map_or_else(|| PathBuf::from("loaders.svg"), PathBuf::from);
-    let mut groups: Vec<Group> =
-        Group::ALL.into_iter().filter(|group| words.contains(&group.name())).collect();
-    words.retain(|word| Group::ALL.iter().all(|group| group.name() != *word));
+    let mut groups: Vec<SourceGroup> =
+        SourceGroup::ALL.into_iter().filter(|group| words.contains(&group.name())).collect();
+    words.retain(|word| SourceGroup::ALL.iter().all(|group| group.name() != *word));
     if groups.is_empty() {
-        groups.extend(Group::ALL);
+        groups.extend(SourceGroup::ALL);
     }
-    let is_meant =
+    let is_selected =
         |of: &&Contender| words.is_empty() || words.iter().any(|word| of.name.contains(word.as_str()));
-    let contenders: Vec<_> = CONTENDERS.iter().filter(is_meant).collect();
+    let contenders: Vec<_> = CONTENDERS.iter().filter(is_selected).collect();
     let python = std::env::var_os("FOREREAD_BENCH_PYTHON_PEERS")
-        .context("FOREREAD_BENCH_PYTHON_PEERS names no Python; see benches/README.md")?;
+        .context("FOREREAD_BENCH_PYTHON_PEERS is not set: see benches/README.md")?;
     let package = std::env::var_os("FOREREAD_BENCH_PACKAGE")
-        .context("FOREREAD_BENCH_PACKAGE names no package: run `cargo xtask bench --bench loaders`")?;
-    let mut libraries = Libraries::new(python.into(), package.into());
+        .context("FOREREAD_BENCH_PACKAGE is not set: run `cargo xtask bench --bench loaders`")?;
+    let mut libraries = LoaderProcesses::new(python.into(), package.into());
     let home = tempfile::tempdir()?;
-    let mut places = Places::new(home.path());
-    let mut found = Vec::new();
+    let mut sources = DataSources::new(home.path());
+    let mut measured = Vec::new();
     for group in groups {
-        let Some(place) = places.open(group, &contenders, &mut libraries)? else {
-            eprintln!("{}: none, as Ceph is not there", group.name());
+        let Some(source) = sources.open(group, &contenders, &mut libraries)? else {
+            eprintln!("{}: skipped, Ceph is not running", group.name());
             continue;
         };
-        let rows = contest(&place, &contenders, &mut libraries)?;
+        let rows = measure_contenders(&source, &contenders, &mut libraries)?;
         table::print(group, &rows);
-        found.push((group, rows));
+        measured.push((group, rows));
     }
-    if found.iter().all(|(_, rows)| rows.is_empty()) {
-        bail!("nothing was measured: no contender is called {words:?}");
+    if measured.iter().all(|(_, rows)| rows.is_empty()) {
+        bail!("nothing was measured: no contender matches {words:?}");
     }
     table::versions(libraries.versions());
     foreread_benches::table::print(
-        &found.iter().flat_map(|(group, rows)| asked::figures(*group, rows)).collect::<Vec<_>>(),
+        &measured.iter().flat_map(|(group, rows)| targets::figures(*group, rows)).collect::<Vec<_>>(),
     );
-    draw(&file, &found)
+    draw(&file, &measured)
 }
 
-fn draw(file: &Path, found: &[(Group, Vec<Row>)]) -> Result<()> {
-    plot::draw(file, found).with_context(|| format!("drawing {}", file.display()))?;
+fn draw(file: &Path, measured: &[(SourceGroup, Vec<ContenderRow>)]) -> Result<()> {
+    plot::draw(file, measured).with_context(|| format!("drawing {}", file.display()))?;
     println!("\nplot: {}", file.display());
     Ok(())
 }
 
-/// All contenders from one place: the best setting of each, then rounds in turns.
-fn contest(
-    place: &Place<'_>,
+/// Measures all contenders with one data source: the best setting of each, then rounds in turns.
+fn measure_contenders(
+    source: &DataSource<'_>,
     contenders: &[&'static Contender],
-    libraries: &mut Libraries,
-) -> Result<Vec<Row>> {
+    libraries: &mut LoaderProcesses,
+) -> Result<Vec<ContenderRow>> {
     let mut rows = Vec::new();
     for contender in contenders {
-        let settings = contender.settings(place.group);
+        let settings = contender.settings(source.group);
         if settings.is_empty() || !libraries.has(contender.module)? {
             continue;
         }
         let mut tried = Vec::new();
         for &setting in settings {
-            // One setting needs no trial.
+            // A single setting needs no trial.
             if settings.len() == 1 {
                 break;
             }
-            match place.ask(
+            match source.measure(
                 libraries,
                 contender,
                 setting,
-                MOST_OF_TRIAL,
-                u64::from(place.group == Group::Local),
+                TRIAL_LIMIT,
+                u64::from(source.group == SourceGroup::Local),
             )? {
-                Ok(outcome) => tried.push((setting, outcome.steady())),
+                Ok(result) => tried.push((setting, result.steady())),
                 Err(why) => eprintln!("{}, {setting}: {why}", contender.name),
             }
         }
         let best = tried.iter().max_by(|one, other| one.1.total_cmp(&other.1)).map(|(setting, _)| *setting);
         let Some(best) = best.or((settings.len() == 1).then(|| settings[0])) else { continue };
-        rows.push(Row::new(contender, Settings { best, tried }));
+        rows.push(ContenderRow::new(contender, WorkerSettings { best, tried }));
     }
-    for round in 1..=place.group.rounds() {
+    for round in 1..=source.group.rounds() {
         for row in &mut rows {
-            let cuts = row.is(Kind::Peer) && row.contender.form == Form::Raw;
-            let most = if cuts { MOST } else { MOST_OF_WHOLE };
-            let warm = if place.group == Group::Local { 2 } else { 1 };
-            match place.ask(libraries, row.contender, row.settings.best, most, warm)? {
-                Ok(outcome) => row.outcomes.push(outcome),
+            let cuts = row.has_role(Role::Peer) && row.contender.format == SampleFormat::Raw;
+            let limit = if cuts { EPOCH_LIMIT } else { COMPLETE_EPOCH_LIMIT };
+            let warm = if source.group == SourceGroup::Local { 2 } else { 1 };
+            match source.measure(libraries, row.contender, row.settings.best, limit, warm)? {
+                Ok(result) => row.results.push(result),
                 Err(why) => eprintln!("{}: {why}", row.contender.name),
             }
         }
-        eprintln!("{}: round {round} of {} done", place.group.name(), place.group.rounds());
+        eprintln!("{}: round {round} of {} done", source.group.name(), source.group.rounds());
     }
-    rows.retain(|row| !row.outcomes.is_empty());
+    rows.retain(|row| !row.results.is_empty());
     Ok(rows)
 }
 
-impl Place<'_> {
-    /// One contender's outcome, and a line that says how it goes.
-    fn ask(
+impl DataSource<'_> {
+    /// Measures one contender and prints a progress line.
+    fn measure(
         &self,
-        libraries: &mut Libraries,
+        libraries: &mut LoaderProcesses,
         contender: &Contender,
         setting: u32,
-        most: f64,
+        limit: f64,
         warm: u64,
-    ) -> Result<std::result::Result<Outcome, String>> {
+    ) -> Result<std::result::Result<RoundResult, String>> {
         self.reset();
-        let answer = libraries.ask(contender.module, &self.job(contender.who, setting, most, warm))?;
-        let outcome = answer.and_then(|answer| self.outcome(&answer));
-        if let Ok(outcome) = &outcome {
-            eprintln!("{}: {} ({setting}): {outcome}", self.group.name(), contender.name);
+        let answer =
+            libraries.run_job(contender.module, &self.job(contender.function, setting, limit, warm))?;
+        let result = answer.and_then(|answer| self.result(&answer));
+        if let Ok(result) = &result {
+            eprintln!("{}: {} ({setting}): {result}", self.group.name(), contender.name);
         }
-        Ok(outcome)
+        Ok(result)
     }
 }

@@ -1,18 +1,19 @@
-//! A group as a table that Markdown understands.
+//! A group as a table in Markdown.
 
-use crate::outcome::{Outcome, Row};
-use crate::place::Group;
+use crate::results::{ContenderRow, RoundResult};
+use crate::sources::SourceGroup;
 
-/// The caption: what was compared.
-pub fn versions(of: &std::collections::BTreeMap<String, String>) {
-    let versions: Vec<String> = of.iter().map(|(name, version)| format!("{name} {version}")).collect();
+/// Prints the versions of the compared packages.
+pub fn versions(packages: &std::collections::BTreeMap<String, String>) {
+    let versions: Vec<String> = packages.iter().map(|(name, version)| format!("{name} {version}")).collect();
     println!("\nVersions: {}.", versions.join(", "));
 }
 
-pub fn print(group: Group, rows: &[Row]) {
+/// Prints the table of a group.
+pub fn print(group: SourceGroup, rows: &[ContenderRow]) {
     println!("\n### {}\n", group.title());
     let widths = [42, 15, 11, 15, 11, 13];
-    let heads = ["", "cold: samples/s", "us CPU", "warm: samples/s", "us CPU", "first batch, s"];
+    let headers = ["", "cold: samples/s", "us CPU", "warm: samples/s", "us CPU", "first batch, s"];
     let line = |cells: [String; 6], last: &str| {
         let mut line = format!("| {:<1$} ", cells[0], widths[0]);
         for (cell, width) in cells.iter().zip(widths).skip(1) {
@@ -20,19 +21,19 @@ pub fn print(group: Group, rows: &[Row]) {
         }
         println!("{line}| {last} |");
     };
-    line(heads.map(String::from), "");
+    line(headers.map(String::from), "");
     println!("|---|--:|--:|--:|--:|--:|---|");
     for row in rows {
-        let of = |figure: crate::outcome::Of| row.mid(figure);
+        let median = |metric: crate::results::Metric| row.median(metric);
         let warm = |text: String| if row.has_warm() { text } else { String::new() };
         line(
             [
                 row.label(),
-                format!("{:.0}", of(Outcome::cold)),
-                format!("{:.1}", of(Outcome::cold_cpu)),
-                warm(format!("{:.0}", of(Outcome::warm))),
-                warm(format!("{:.1}", of(Outcome::warm_cpu))),
-                format!("{:.3}", of(|outcome| outcome.first)),
+                format!("{:.0}", median(RoundResult::cold)),
+                format!("{:.1}", median(RoundResult::cold_cpu)),
+                warm(format!("{:.0}", median(RoundResult::warm))),
+                warm(format!("{:.1}", median(RoundResult::warm_cpu))),
+                format!("{:.3}", median(|result| result.first)),
             ],
             &note(row),
         );
@@ -40,20 +41,20 @@ pub fn print(group: Group, rows: &[Row]) {
     println!();
 }
 
-/// The other settings, what the store was asked, and whether an epoch was cut short.
-fn note(row: &Row) -> String {
+/// The other settings, the store's request counters, and whether an epoch was cut short.
+fn note(row: &ContenderRow) -> String {
     let mut notes = Vec::new();
     let tried = &row.settings.tried;
     let others: Vec<_> = tried.iter().filter(|(setting, _)| *setting != row.settings.best).collect();
     if !others.is_empty() {
-        let said: Vec<_> = others.iter().map(|(setting, rate)| format!("{setting}: {rate:.0}/s")).collect();
-        notes.push(said.join(", "));
+        let rates: Vec<_> = others.iter().map(|(setting, rate)| format!("{setting}: {rate:.0}/s")).collect();
+        notes.push(rates.join(", "));
     }
-    if let Some(requests) = row.outcomes.last().and_then(|outcome| outcome.requests) {
+    if let Some(requests) = row.results.last().and_then(|result| result.requests) {
         let (get, list) = (requests.get, requests.list);
         notes.push(format!("{get} GET, {list} LIST, {:.2} GB", requests.bytes as f64 / 1e9));
     }
-    if row.outcomes.iter().any(Outcome::is_cut) {
+    if row.results.iter().any(RoundResult::is_cut) {
         notes.push("epochs cut short".to_owned());
     }
     if !row.has_warm() {

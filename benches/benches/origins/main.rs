@@ -1,25 +1,25 @@
-//! How the number of requests under way is found, for origins of every kind and without any setting:
-//! `cargo xtask bench --bench origins [-- FILE.svg]`.
+//! How the adaptive limit finds the number of requests in flight, for many kinds of origins and
+//! without settings: `cargo xtask bench --bench origins [-- FILE.svg]`.
 //!
-//! The origins are fakes on a simulated clock, so a run takes a moment, is the same everywhere, and measures the
-//! decision and not this machine. The layers are those of every run, all of them. First a table of 27 origins that a
-//! trainer asks for up to 20,000 samples a second, then a few runs over time as a plot: what is under way, what is
-//! delivered, how long the trainer waits.
+//! The origins are fakes on a simulated clock. A run is short and deterministic, and measures the
+//! algorithm and not the machine. All layers of a real run are present. The output is a table of 27
+//! origins, from which a trainer requests up to 20,000 samples per second. A plot of a few runs
+//! over time follows: requests in flight, delivered samples, and stalls of the trainer.
 
-mod course;
 mod plot;
-mod scenes;
+mod scenarios;
+mod simulation;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use foreread_benches::table::{self, Figure};
-use foreread_tier_testing::Cell;
+use foreread_tier_testing::OriginModel;
 
-use crate::course::Course;
+use crate::simulation::SimulatedRun;
 
-/// How long each of the 27 runs, in seconds.
+/// Duration of each of the 27 runs, in seconds.
 const SECONDS: f64 = 8.0;
 
 fn main() -> Result<()> {
@@ -28,29 +28,34 @@ fn main() -> Result<()> {
     let path = path.map_or_else(|| PathBuf::from("origins.svg"), PathBuf::from);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     println!(
-        "| latency | at once | bandwidth | possible, samples/s | after a second | over the run | most under way | allowed | |"
+        "| latency | parallelism | bandwidth | possible, samples/s | after 1 s | whole run \
+         | peak in flight | allowed | |"
     );
     println!("|--:|--:|--:|--:|--:|--:|--:|--:|---|");
-    for cell in [1, 10, 50].into_iter().flat_map(Cell::of_latency) {
-        let course = runtime.block_on(Course::of(&cell.origin(), Cell::greedy(), SECONDS, |_| {}));
-        println!("{}", row(cell, &course));
+    for cell in [1, 10, 50].into_iter().flat_map(OriginModel::of_latency) {
+        let run =
+            runtime.block_on(SimulatedRun::simulate(&cell.origin(), OriginModel::greedy(), SECONDS, |_| {}));
+        println!("{}", row(cell, &run));
     }
     println!();
-    let scenes: Vec<_> = scenes::all().iter().map(|scene| runtime.block_on(scene.run())).collect();
-    let figures: Vec<Figure> = scenes.iter().flat_map(|played| played.figures()).collect();
+    let scenarios: Vec<_> =
+        scenarios::all().iter().map(|scenario| runtime.block_on(scenario.run())).collect();
+    let figures: Vec<Figure> = scenarios.iter().flat_map(|run| run.figures()).collect();
     table::print(&figures);
-    plot::draw(&path, &scenes).with_context(|| format!("drawing {}", path.display()))?;
+    plot::draw(&path, &scenarios).with_context(|| format!("drawing {}", path.display()))?;
     println!("\nplot: {}", path.display());
     Ok(())
 }
 
-/// What one origin of the 27 gave, as a share of what is possible, and what was under way: asked are 95 %, and where
-/// bandwidth is the limit no more under way than twice what fills it and a batch.
-fn row(cell: Cell, course: &Course) -> String {
-    // Whole batches are taken: one may be missing at the end.
-    let share =
-        |from: f64| (course.rate(from, SECONDS) + Cell::BATCH as f64 / (SECONDS - from)) / cell.possible();
-    let (late, whole, peak) = (share(1.0), share(0.0), course.peak());
+/// One origin of the 27: delivered samples as a share of the possible rate, and the peak of
+/// requests in flight. The target is 95 %. If the bandwidth is the limit, the peak is at most twice
+/// the number that saturates it, plus a batch.
+fn row(cell: OriginModel, run: &SimulatedRun) -> String {
+    // The trainer takes whole batches, so the last batch may be missing.
+    let share = |from: f64| {
+        (run.rate(from, SECONDS) + OriginModel::BATCH as f64 / (SECONDS - from)) / cell.possible()
+    };
+    let (late, whole, peak) = (share(1.0), share(0.0), run.peak());
     let met = late >= 0.95 && whole >= 0.95 && peak as f64 <= cell.allowed();
     let bandwidth =
         cell.bandwidth.map_or_else(String::new, |bandwidth| format!("{} MB/s", bandwidth / 1_000_000));
@@ -64,7 +69,7 @@ fn row(cell: Cell, course: &Course) -> String {
     )
 }
 
-/// Seconds as a number.
+/// A duration in seconds.
 fn seconds(time: Duration) -> f64 {
     time.as_secs_f64()
 }

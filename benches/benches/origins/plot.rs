@@ -1,4 +1,5 @@
-//! The plot: a column a run; below each other what is under way, what is delivered, how long the trainer waits.
+//! The plot: one column per run, with requests in flight, delivered samples and stalls of the
+//! trainer.
 
 use std::error::Error;
 use std::ops::Range;
@@ -8,11 +9,11 @@ use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::scenes::Played;
+use crate::scenarios::ScenarioRun;
 
 const WIDTH: u32 = 1600;
 const HEIGHT: u32 = 820;
-/// Steps that are one point of a line: 50 ms for what is under way, 250 ms for what comes in batches.
+/// Steps per point of a line: 50 ms for requests in flight, 250 ms for batches.
 const FINE: usize = 5;
 const COARSE: usize = 25;
 
@@ -21,80 +22,80 @@ const MEASURED: RGBColor = RGBColor(0x1b, 0x6c, 0xa8);
 const POSSIBLE: RGBColor = RGBColor(0x88, 0x88, 0x88);
 const STALL: RGBColor = RGBColor(0xb2, 0x18, 0x2b);
 
-/// One line of a panel.
-struct Line {
+/// A line of a panel.
+struct PlotLine {
     name: &'static str,
     color: RGBColor,
     points: Vec<(f64, f64)>,
 }
 
 /// Draws all runs into one file.
-pub fn draw(path: &Path, scenes: &[Played]) -> Result<()> {
-    panels(path, scenes).map_err(|error| anyhow!("{error}"))
+pub fn draw(path: &Path, scenarios: &[ScenarioRun]) -> Result<()> {
+    panels(path, scenarios).map_err(|error| anyhow!("{error}"))
 }
 
-fn panels(path: &Path, scenes: &[Played]) -> Result<(), Box<dyn Error>> {
+fn panels(path: &Path, scenarios: &[ScenarioRun]) -> Result<(), Box<dyn Error>> {
     let root = SVGBackend::new(path, (WIDTH, HEIGHT)).into_drawing_area();
     root.fill(&WHITE)?;
-    for (scene, column) in scenes.iter().zip(root.split_evenly((1, scenes.len()))) {
+    for (scenario, column) in scenarios.iter().zip(root.split_evenly((1, scenarios.len()))) {
         let rows = column.split_evenly((3, 1));
-        let [under_way, delivered, waited] = rows.as_slice() else { continue };
-        let end = scene.course.decisions.len() as f64 * scene.course.step.as_secs_f64();
-        panel(under_way, scene.title, "requests", 0.0..end, &under_way_of(scene))?;
-        panel(delivered, "", "samples/s", 0.0..end, &delivered_of(scene))?;
-        panel(waited, "", "% of the time stalled", 0.0..end, &waited_of(scene))?;
+        let [in_flight, delivered, waited] = rows.as_slice() else { continue };
+        let end = scenario.run.decisions.len() as f64 * scenario.run.step.as_secs_f64();
+        panel(in_flight, scenario.title, "requests", 0.0..end, &in_flight_lines(scenario))?;
+        panel(delivered, "", "samples/s", 0.0..end, &delivered_lines(scenario))?;
+        panel(waited, "", "% of time stalled", 0.0..end, &stalled_lines(scenario))?;
     }
     root.present()?;
     Ok(())
 }
 
 /// `value` of each `few` steps, over time in seconds.
-fn over_time(scene: &Played, few: usize, value: impl Fn(Range<usize>) -> f64) -> Vec<(f64, f64)> {
-    let step = scene.course.step.as_secs_f64();
-    let all = scene.course.steps(0.0, f64::from(u16::MAX));
-    let points = all.step_by(few).map(|from| (from, (from + few).min(scene.course.decisions.len())));
+fn over_time(scenario: &ScenarioRun, few: usize, value: impl Fn(Range<usize>) -> f64) -> Vec<(f64, f64)> {
+    let step = scenario.run.step.as_secs_f64();
+    let all = scenario.run.steps(0.0, f64::from(u16::MAX));
+    let points = all.step_by(few).map(|from| (from, (from + few).min(scenario.run.decisions.len())));
     points.map(|(from, to)| (to as f64 * step, value(from..to))).collect()
 }
 
-fn under_way_of(scene: &Played) -> Vec<Line> {
-    let decisions = &scene.course.decisions;
+fn in_flight_lines(scenario: &ScenarioRun) -> Vec<PlotLine> {
+    let decisions = &scenario.run.decisions;
     let mean = |steps: Range<usize>, of: &dyn Fn(usize) -> f64| {
         let count = steps.len().max(1) as f64;
         steps.map(of).sum::<f64>() / count
     };
-    let limit = over_time(scene, FINE, |steps| mean(steps, &|step| decisions[step].limit as f64));
-    let in_flight = over_time(scene, FINE, |steps| mean(steps, &|step| decisions[step].in_flight as f64));
+    let limit = over_time(scenario, FINE, |steps| mean(steps, &|step| decisions[step].limit as f64));
+    let in_flight = over_time(scenario, FINE, |steps| mean(steps, &|step| decisions[step].in_flight as f64));
     vec![
-        Line { name: "the limit", color: LIMIT, points: limit },
-        Line { name: "under way", color: MEASURED, points: in_flight },
+        PlotLine { name: "limit", color: LIMIT, points: limit },
+        PlotLine { name: "in flight", color: MEASURED, points: in_flight },
     ]
 }
 
-fn delivered_of(scene: &Played) -> Vec<Line> {
-    let course = &scene.course.fared.course;
-    let step = scene.course.step.as_secs_f64();
-    let rate = over_time(scene, COARSE, |steps| {
+fn delivered_lines(scenario: &ScenarioRun) -> Vec<PlotLine> {
+    let trainer_steps = &scenario.run.fared.course;
+    let step = scenario.run.step.as_secs_f64();
+    let rate = over_time(scenario, COARSE, |steps| {
         let time = steps.len() as f64 * step;
-        let taken: u64 = steps.filter_map(|step| course.get(step)).map(|step| step.taken).sum();
+        let taken: u64 = steps.filter_map(|step| trainer_steps.get(step)).map(|step| step.taken).sum();
         taken as f64 / time
     });
     vec![
-        Line { name: "possible", color: POSSIBLE, points: scene.possible.clone() },
-        Line { name: "delivered", color: MEASURED, points: rate },
+        PlotLine { name: "possible", color: POSSIBLE, points: scenario.possible.clone() },
+        PlotLine { name: "delivered", color: MEASURED, points: rate },
     ]
 }
 
-fn waited_of(scene: &Played) -> Vec<Line> {
-    let course = &scene.course.fared.course;
-    let step = scene.course.step.as_secs_f64();
-    let share = over_time(scene, COARSE, |steps| {
+fn stalled_lines(scenario: &ScenarioRun) -> Vec<PlotLine> {
+    let trainer_steps = &scenario.run.fared.course;
+    let step = scenario.run.step.as_secs_f64();
+    let share = over_time(scenario, COARSE, |steps| {
         let time = steps.len() as f64 * step;
         let waited: f64 =
-            steps.filter_map(|step| course.get(step)).map(|step| step.stalled.as_secs_f64()).sum();
-        // A wait is booked when it ends, so it may be longer than the steps that it is booked in.
+            steps.filter_map(|step| trainer_steps.get(step)).map(|step| step.stalled.as_secs_f64()).sum();
+        // A stall is recorded when it ends, so it may be longer than the steps of its record.
         (100.0 * waited / time).min(100.0)
     });
-    vec![Line { name: "the trainer waits", color: STALL, points: share }]
+    vec![PlotLine { name: "stalled", color: STALL, points: share }]
 }
 
 fn panel(
@@ -102,7 +103,7 @@ fn panel(
     title: &str,
     unit: &str,
     time: Range<f64>,
-    lines: &[Line],
+    lines: &[PlotLine],
 ) -> Result<(), Box<dyn Error>> {
     let points = lines.iter().flat_map(|line| &line.points);
     let highest = points.map(|(_, value)| *value).fold(1.0, f64::max);

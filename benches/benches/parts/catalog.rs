@@ -11,7 +11,7 @@ use foreread_types::SampleId;
 pub fn parts(criterion: &mut Criterion) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("catalog.foreread");
-    let made = Catalog::from_objects("/data/train", files::imagenet(IMAGENET))?;
+    let made = Catalog::from_objects("/data/train", files::imagenet_objects(IMAGENET))?;
     made.save(&path)?;
     drop(made);
     let mut group = criterion.benchmark_group("catalog of 1.28 M");

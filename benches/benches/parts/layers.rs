@@ -1,4 +1,4 @@
-//! What each layer adds to a sample, over a tier that answers at once.
+//! The cost of each layer per sample, over a tier that responds immediately.
 
 use std::future::ready;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -16,7 +16,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered};
 
-/// Answers at once with the same bytes.
+/// A tier that responds immediately with the same bytes.
 #[derive(Debug)]
 struct Echo(Bytes);
 
@@ -73,8 +73,8 @@ pub fn parts(criterion: &mut Criterion) -> Result<()> {
     let tiers: [(&str, Arc<dyn OriginTier>); 7] = [
         ("bare", echo()),
         ("metered", bare().wrap(echo())),
-        ("limited, room for all", bare().with_limit(Some(Limit::new(some(1000)))).wrap(echo())),
-        ("limited, 8 places", bare().with_limit(Some(Limit::new(some(8)))).wrap(echo())),
+        ("limited, limit not reached", bare().with_limit(Some(Limit::new(some(1000)))).wrap(echo())),
+        ("limited to 8", bare().with_limit(Some(Limit::new(some(8)))).wrap(echo())),
         ("bandwidth not reached", bare().with_bandwidth(all.bandwidth.clone()).wrap(echo())),
         ("retried, nothing fails", bare().with_retry(RetryPolicy::default()).wrap(echo())),
         ("all four", all.wrap(echo())),

@@ -1,6 +1,6 @@
-//! One part at a time, by criterion: what a change did to it.
+//! Microbenchmarks with criterion, which show the effect of a change on one component.
 //!
-//! `cargo xtask bench --bench parts -- oracle` runs those whose name contains a word.
+//! `cargo xtask bench --bench parts -- oracle` runs those whose name contains the word.
 
 mod catalog;
 mod core;
@@ -23,7 +23,7 @@ fn main() {
         [oracle::parts, planner::parts, catalog::parts, memory::parts, layers::parts, core::parts];
     for part in parts {
         if let Err(error) = part(&mut criterion) {
-            eprintln!("not measured: {error:#}");
+            eprintln!("benchmark failed: {error:#}");
             std::process::exit(1);
         }
     }

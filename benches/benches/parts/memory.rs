@@ -1,4 +1,4 @@
-//! The memory tier's map, and memory for samples.
+//! The memory tier's map, and the allocation of sample buffers.
 
 use anyhow::Result;
 use bytes::Bytes;
@@ -43,7 +43,7 @@ pub fn parts(criterion: &mut Criterion) -> Result<()> {
     });
     group.finish();
 
-    let mut group = criterion.benchmark_group("buffer of 100 kB, taken and dropped");
+    let mut group = criterion.benchmark_group("buffer of 100 kB, allocated and dropped");
     let buffers: [(&str, &dyn Buffers); 2] =
         [("heap", &HeapBuffers), ("recycled", &RecycledBuffers::default())];
     for (name, buffers) in buffers {

@@ -1,4 +1,4 @@
-//! Orders: what an epoch of 1.28 million samples takes, and a position of a permutation that is computed.
+//! Orders: an epoch of 1.28 million samples, and one position of a computed permutation.
 
 use std::hint::black_box;
 
@@ -41,10 +41,10 @@ pub fn parts(criterion: &mut Criterion) -> Result<()> {
     });
     group.throughput(Throughput::Elements(1));
     let mut value = 1;
-    group.bench_function("feistel of 10^12: one after the other", |bencher| {
+    group.bench_function("feistel of 10^12: dependent calls", |bencher| {
         bencher.iter(|| value = order.at(value).0);
     });
-    group.bench_function("feistel of 10^12: inverse, one after the other", |bencher| {
+    group.bench_function("feistel of 10^12: inverse, dependent calls", |bencher| {
         bencher.iter(|| value = uses.next(SampleId(value), 0).unwrap_or(0));
     });
     group.finish();

@@ -6,7 +6,7 @@ use anyhow::Result;
 use criterion::Criterion;
 use foreread_benches::IMAGENET;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Sampler, Schedule, Sequential, Shuffle, Weighted};
-use foreread_planner::{Cluster, Level, Store, plan};
+use foreread_planner::{CacheStore, Cluster, Level, plan};
 use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
 
 fn phase(dataset: u32, sampler: impl Sampler + 'static) -> Phase {
@@ -47,7 +47,7 @@ pub fn parts(criterion: &mut Criterion) -> Result<()> {
     for percent in [100, 50] {
         let half = sizes[0].total() / 200 * percent;
         let levels = vec![level("memory", half), level("disk", half)];
-        let cluster = Cluster::single(Store::new(StoreId(0), levels));
+        let cluster = Cluster::single(CacheStore::new(StoreId(0), levels));
         for (name, run) in &runs {
             group.bench_function(format!("{name}, caches for {percent} %"), |bencher| {
                 bencher.iter(|| plan(run, &sizes, &cluster));

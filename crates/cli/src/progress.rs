@@ -1,13 +1,13 @@
-//! Progress of long work: a bar on a terminal, few plain lines otherwise.
+//! IndexProgress of long work: a bar on a terminal, few plain lines otherwise.
 //!
-//! Decision: standard error without a terminal is a log. Hours of work are a few lines there: the first after a minute, each
-//! next one after twice the wait. Of several ranks only rank 0 shows progress. The price: a single slow rank is not seen
-//! here. Its epochs are reported.
+//! Decision: standard error without a terminal is a log. Hours of work are a few lines there: the
+//! first after a minute, each next one after twice the wait. Of several ranks only rank 0 shows
+//! progress. The price: a single slow rank is not seen here. Its epochs are reported.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use foreread::dataset::Progress;
+use foreread::dataset::IndexProgress;
 use foreread::size::ByteSize;
 use foreread_settings::Knobs;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -138,7 +138,7 @@ fn bar(show: ProgressMode, label: &str, total: u64, unit: &str) -> Option<Progre
 }
 
 /// Shows the progress of listing a dataset.
-pub fn listing(show: ProgressMode, target: &str) -> impl FnMut(Progress) + Send + 'static {
+pub fn listing(show: ProgressMode, target: &str) -> impl FnMut(IndexProgress) + Send + 'static {
     let mut work = WorkProgress::new(show, format!("listing {target}"), 0, "samples");
     move |progress| {
         work.at(progress.samples);

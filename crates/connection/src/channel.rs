@@ -3,34 +3,34 @@
 #[cfg(feature = "testing")]
 use foreread_types::SampleKey;
 
-use crate::Stream;
+use crate::BoxedStream;
 #[cfg(feature = "testing")]
-use crate::frame::{HEADER, Header};
-use crate::input::Input;
-use crate::output::Output;
+use crate::frame::{FrameHeader, HEADER};
+use crate::input::FrameInput;
+use crate::output::FrameOutput;
 #[cfg(feature = "testing")]
 use crate::tags::TAGGED;
 use crate::tags::{FrameVerifier, SessionKeys};
 
 /// An authenticated connection: its stream and its session keys.
-pub struct Channel {
-    pub(crate) stream: Stream,
+pub struct AuthenticatedStream {
+    pub(crate) stream: BoxedStream,
     /// On connections with tags.
     pub keys: Option<SessionKeys>,
 }
 
-impl Channel {
+impl AuthenticatedStream {
     /// The stream, and both directions of its frames.
-    pub fn into_parts<T>(self) -> (Stream, Input, Output<T>) {
-        let output = Output::new(self.keys.as_ref().map(|keys| keys.ours.clone()));
-        (self.stream, Input::new(self.keys.map(FrameVerifier::new)), output)
+    pub fn into_parts<T>(self) -> (BoxedStream, FrameInput, FrameOutput<T>) {
+        let output = FrameOutput::new(self.keys.as_ref().map(|keys| keys.ours.clone()));
+        (self.stream, FrameInput::new(self.keys.map(FrameVerifier::new)), output)
     }
 }
 
 #[cfg(feature = "testing")]
-impl Channel {
+impl AuthenticatedStream {
     /// The stream, and a maker of frames that the other end accepts.
-    pub fn into_raw(self) -> (Stream, RawFrames) {
+    pub fn into_raw(self) -> (BoxedStream, RawFrames) {
         (self.stream, RawFrames { keys: self.keys, number: 0 })
     }
 }
@@ -50,7 +50,7 @@ impl RawFrames {
     }
 
     /// The next frame with its tags. `sample` is the key of a sample's frame.
-    pub fn frame(&mut self, header: Header, sample: Option<SampleKey>, payload: &[u8]) -> Vec<u8> {
+    pub fn frame(&mut self, header: FrameHeader, sample: Option<SampleKey>, payload: &[u8]) -> Vec<u8> {
         let header = header.over(payload).encode();
         let Some(keys) = &self.keys else { return [&header, payload].concat() };
         let known = sample.map(|key| keys.samples.of_bytes(key, payload).into());

@@ -12,31 +12,31 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::{Instant, timeout_at};
 
-use crate::channel::Channel;
-use crate::frame::{Header, Kind};
+use crate::channel::AuthenticatedStream;
+use crate::frame::{FrameHeader, FrameKind};
 use crate::handshake::{self, Identity, Purpose};
-use crate::input::Input;
-use crate::output::Output;
-use crate::{Address, Network, Stream, Wire, WireError, WireErrorKind};
+use crate::input::FrameInput;
+use crate::output::FrameOutput;
+use crate::{Address, BoxedStream, Transport, WireError, WireErrorKind, WireProtection};
 use foreread_types::Rank;
 
 /// The type of a message, and its bytes.
-pub type Message = (u32, Bytes);
+pub type ControlMessage = (u32, Bytes);
 
 /// Both directions of a connection.
 #[derive(Debug)]
-pub struct Connection {
-    sender: Sender,
-    receiver: Receiver,
+pub struct ControlConnection {
+    sender: MessageSender,
+    receiver: MessageReceiver,
 }
 
-impl Connection {
+impl ControlConnection {
     /// The connection after a handshake for a rendezvous, which encrypts all of it.
-    pub fn new(channel: Channel, job: u64) -> Self {
+    pub fn new(channel: AuthenticatedStream, job: u64) -> Self {
         let (stream, input, output) = channel.into_parts();
         let (read, write) = tokio::io::split(stream);
-        let sender = Sender { stream: write, output, job };
-        let receiver = Receiver { stream: read, input, body: None, job };
+        let sender = MessageSender { stream: write, output, job };
+        let receiver = MessageReceiver { stream: read, input, body: None, job };
         Self { sender, receiver }
     }
 
@@ -49,7 +49,7 @@ impl Connection {
     /// # Cancel safety
     /// Dropping the future closes the connection.
     pub async fn open(
-        network: &dyn Network,
+        network: &dyn Transport,
         address: &Address,
         identity: &Identity,
         to: Option<Rank>,
@@ -58,7 +58,7 @@ impl Connection {
         let open = async {
             let stream =
                 network.connect(address).await.map_err(|error| WireError::io("cannot connect", error))?;
-            handshake::ask(stream, identity, Purpose::Meeting, Wire::Sealed, to).await
+            handshake::ask(stream, identity, Purpose::Meeting, WireProtection::Sealed, to).await
         };
         let (channel, rank) = within(timeout, address, open).await?;
         Ok((Self::new(channel, identity.job), rank))
@@ -83,25 +83,25 @@ impl Connection {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub async fn receive(&mut self, most: usize) -> Result<Option<Message>, WireError> {
+    pub async fn receive(&mut self, most: usize) -> Result<Option<ControlMessage>, WireError> {
         self.receiver.receive(most).await
     }
 
     /// Splits it into its two directions, for separate tasks.
-    pub fn split(self) -> (Sender, Receiver) {
+    pub fn split(self) -> (MessageSender, MessageReceiver) {
         (self.sender, self.receiver)
     }
 }
 
-/// The sending half of a [`Connection`].
-pub struct Sender {
-    stream: WriteHalf<Stream>,
-    output: Output,
+/// The sending half of a [`ControlConnection`].
+pub struct MessageSender {
+    stream: WriteHalf<BoxedStream>,
+    output: FrameOutput,
     job: u64,
 }
 
-impl Sender {
-    /// As [`Connection::send`].
+impl MessageSender {
+    /// As [`ControlConnection::send`].
     ///
     /// # Errors
     /// As there.
@@ -109,7 +109,7 @@ impl Sender {
         if u32::try_from(payload.len()).is_err() {
             return Err(WireError::malformed(format!("a message of {} bytes", payload.len())));
         }
-        let header = Header { tag: kind, ..Header::new(Kind::Control, self.job, 0) };
+        let header = FrameHeader { tag: kind, ..FrameHeader::new(FrameKind::Control, self.job, 0) };
         self.output.push(header.over(&payload), payload, None, ());
         poll_fn(|cx| self.output.poll_write(&mut self.stream, cx)).await
     }
@@ -121,31 +121,31 @@ impl Sender {
     }
 }
 
-impl fmt::Debug for Sender {
+impl fmt::Debug for MessageSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender").field("waiting", &self.output.waiting()).finish_non_exhaustive()
     }
 }
 
-/// The receiving half of a [`Connection`].
-pub struct Receiver {
-    stream: ReadHalf<Stream>,
-    input: Input,
-    body: Option<(Header, Limit<BytesMut>)>,
+/// The receiving half of a [`ControlConnection`].
+pub struct MessageReceiver {
+    stream: ReadHalf<BoxedStream>,
+    input: FrameInput,
+    body: Option<(FrameHeader, Limit<BytesMut>)>,
     job: u64,
 }
 
-impl Receiver {
-    /// As [`Connection::receive`].
+impl MessageReceiver {
+    /// As [`ControlConnection::receive`].
     ///
     /// # Errors
     /// As there.
-    pub async fn receive(&mut self, most: usize) -> Result<Option<Message>, WireError> {
+    pub async fn receive(&mut self, most: usize) -> Result<Option<ControlMessage>, WireError> {
         if self.body.is_none() {
             let header = poll_fn(|cx| self.input.poll_header(&mut self.stream, cx)).await?;
             let Some(header) = header else { return Ok(None) };
             let length = header.length as usize;
-            if header.kind != Kind::Control || header.job != self.job || length > most {
+            if header.kind != FrameKind::Control || header.job != self.job || length > most {
                 let detail =
                     format!("a frame {:?} of {length} bytes where a message of {most} may come", header.kind);
                 return Err(WireError::malformed(detail));
@@ -164,7 +164,7 @@ impl Receiver {
     }
 }
 
-impl fmt::Debug for Receiver {
+impl fmt::Debug for MessageReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receiver").field("within", &self.body.is_some()).finish_non_exhaustive()
     }
@@ -180,7 +180,7 @@ pub async fn within<T>(
         Ok(result) => result.map_err(|error| error.with(peer)),
         Err(_) => {
             let detail = format!("{peer}: no answer in {:.1} s", timeout.as_secs_f64());
-            Err(WireError::new(WireErrorKind::Late, detail))
+            Err(WireError::new(WireErrorKind::Timeout, detail))
         }
     }
 }

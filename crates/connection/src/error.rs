@@ -9,23 +9,23 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum WireErrorKind {
     /// The connection could not be made, broke, or was closed.
-    Gone,
+    Disconnected,
     /// A timeout.
-    Late,
+    Timeout,
     /// The other end does not know this job's token, or is not the expected rank.
-    Stranger,
+    Unauthenticated,
     /// One end of a rendezvous names this job and has another token.
     OtherToken,
     /// The other end belongs to another job.
     OtherJob,
     /// The other end belongs to this job and is in another run, or in none yet.
     OtherRun,
-    /// The other end protects samples differently (see [`Wire`](crate::Wire)).
+    /// The other end protects samples differently (see [`Wire`](crate::WireProtection)).
     OtherWire,
     /// The other end uses another protocol version.
     OtherVersion,
     /// The other end knows the token and refuses this kind of connection.
-    Unwanted,
+    Refused,
     /// Invalid or unexpected bytes.
     Malformed,
 }
@@ -51,7 +51,7 @@ impl WireError {
 
     /// The connection could not be made or broke during `what`.
     pub fn io(what: &str, error: io::Error) -> Self {
-        Self { kind: WireErrorKind::Gone, detail: what.to_owned(), source: Some(Arc::new(error)) }
+        Self { kind: WireErrorKind::Disconnected, detail: what.to_owned(), source: Some(Arc::new(error)) }
     }
 
     /// The kind of failure.

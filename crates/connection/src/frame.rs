@@ -12,12 +12,12 @@
 //!
 //! The header has its own checksum. A damaged payload costs only its sample. A damaged header does
 //! not even say where the next one begins, so it ends the connection. The valid headers
-//! ([`Header::decode`]) do not depend on the request. The receiver knows the request and limits the
-//! length before it allocates memory. The dataset is not in the header: the request and the tag
-//! identify the sample.
+//! ([`FrameHeader::decode`]) do not depend on the request. The receiver knows the request and
+//! limits the length before it allocates memory. The dataset is not in the header: the request and
+//! the tag identify the sample.
 //!
-//! Samples are requested by a list ([`Ask`]). The position in the list is the tag of the answer, so
-//! no tag occurs twice.
+//! Samples are requested by a list ([`SampleRequest`]). The position in the list is the tag of the
+//! answer, so no tag occurs twice.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use foreread_tier::ErrorKind;
@@ -33,21 +33,21 @@ pub const VERSION: u8 = 4;
 pub const HEADER: usize = 48;
 
 /// The maximum number of samples per request.
-pub const MOST_ASKED: usize = 4096;
+pub const MAX_SAMPLES_PER_REQUEST: usize = 4096;
 
 /// The bytes per requested sample.
 const REQUEST_BYTES: usize = 28;
 
 /// The maximum length of an error message in bytes.
-pub const MOST_WORDS: usize = 1024;
+pub const MAX_ERROR_BYTES: usize = 1024;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"frd\x01");
 
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
-    /// Requests samples: a list of [`Ask`].
+pub enum FrameKind {
+    /// Requests samples: a list of [`SampleRequest`].
     Ask = 1,
     /// A sample or an error.
     Answer = 2,
@@ -61,7 +61,7 @@ pub enum Kind {
     Control = 6,
 }
 
-impl Kind {
+impl FrameKind {
     fn of(byte: u8) -> Option<Self> {
         [Self::Ask, Self::Answer, Self::Reading, Self::Alive, Self::Cancel, Self::Control]
             .into_iter()
@@ -71,8 +71,8 @@ impl Kind {
     /// The maximum payload length without knowledge of the request.
     fn max_length(self) -> u32 {
         match self {
-            Self::Ask => (MOST_ASKED * REQUEST_BYTES) as u32,
-            Self::Reading | Self::Cancel => (MOST_ASKED * 4) as u32,
+            Self::Ask => (MAX_SAMPLES_PER_REQUEST * REQUEST_BYTES) as u32,
+            Self::Reading | Self::Cancel => (MAX_SAMPLES_PER_REQUEST * 4) as u32,
             Self::Alive => 0,
             Self::Answer | Self::Control => u32::MAX,
         }
@@ -81,9 +81,9 @@ impl Kind {
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct FrameHeader {
     /// The kind of the frame.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// For answers: 0, or the kind of error ([`status_of`]).
     pub status: u8,
     /// For samples: half of the run's id ([`RunId::tag`](crate::RunId::tag)). For a rendezvous: the
@@ -101,9 +101,9 @@ pub struct Header {
     pub check: u32,
 }
 
-impl Header {
+impl FrameHeader {
     /// A header without payload.
-    pub const fn new(kind: Kind, job: u64, request: u64) -> Self {
+    pub const fn new(kind: FrameKind, job: u64, request: u64) -> Self {
         Self { kind, status: 0, job, sample: 0, request, tag: 0, length: 0, check: 0 }
     }
 
@@ -156,7 +156,7 @@ impl Header {
             return Err(WireError::new(WireErrorKind::OtherVersion, detail));
         }
         let unknown = || WireError::malformed(format!("a frame of kind {kind} with flags {flags}"));
-        let kind = Kind::of(kind).filter(|_| flags == 0).ok_or_else(unknown)?;
+        let kind = FrameKind::of(kind).filter(|_| flags == 0).ok_or_else(unknown)?;
         let header = Self {
             kind,
             status,
@@ -181,7 +181,7 @@ impl Header {
 
 /// One requested sample. Its position in the list is its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct SampleRequest {
     /// The sample.
     pub key: SampleKey,
     /// When the requester needs it.
@@ -190,7 +190,7 @@ pub struct Ask {
     pub length: u64,
 }
 
-impl Ask {
+impl SampleRequest {
     /// Encodes a list.
     pub fn encode(asks: impl Iterator<Item = Self>) -> Bytes {
         let mut bytes = BytesMut::with_capacity(asks.size_hint().0 * REQUEST_BYTES);
@@ -209,7 +209,7 @@ impl Ask {
     /// If it is empty, too long, or has an invalid length.
     pub fn decode(bytes: &[u8]) -> Result<Vec<Self>, WireError> {
         let (asks, rest) = bytes.as_chunks::<REQUEST_BYTES>();
-        if asks.is_empty() || !rest.is_empty() || asks.len() > MOST_ASKED {
+        if asks.is_empty() || !rest.is_empty() || asks.len() > MAX_SAMPLES_PER_REQUEST {
             return Err(WireError::malformed(format!("a list of samples of {} bytes", bytes.len())));
         }
         let ask = |bytes: &[u8; REQUEST_BYTES]| {
@@ -257,7 +257,7 @@ const ERROR_KINDS: [ErrorKind; 13] = [
     ErrorKind::Closed,
 ];
 
-/// The number of an error kind in [`Header::status`].
+/// The number of an error kind in [`FrameHeader::status`].
 pub fn status_of(kind: ErrorKind) -> u8 {
     ERROR_KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u8 + 1
 }
@@ -275,34 +275,36 @@ mod tests {
 
     use super::*;
 
-    fn header() -> impl Strategy<Value = Header> {
-        let kind = prop::sample::select(vec![Kind::Answer, Kind::Control]);
+    fn header() -> impl Strategy<Value = FrameHeader> {
+        let kind = prop::sample::select(vec![FrameKind::Answer, FrameKind::Control]);
         (kind, any::<(u8, u64, u64, u64)>(), any::<(u32, u32, u32)>()).prop_map(|(kind, one, two)| {
             let ((status, job, sample, request), (tag, length, check)) = (one, two);
-            Header { kind, status, job, sample, request, tag, length, check }
+            FrameHeader { kind, status, job, sample, request, tag, length, check }
         })
     }
 
     proptest! {
         #[test]
         fn header_round_trips(header in header()) {
-            prop_assert_eq!(Header::decode(&header.encode()).unwrap(), header);
+            prop_assert_eq!(FrameHeader::decode(&header.encode()).unwrap(), header);
         }
 
         #[test]
         fn header_with_a_flipped_bit_is_invalid(header in header(), at in 0..HEADER, bit in 0u8..8) {
             let mut bytes = header.encode();
             bytes[at] ^= 1u8 << bit;
-            prop_assert!(Header::decode(&bytes).is_err());
+            prop_assert!(FrameHeader::decode(&bytes).is_err());
         }
 
         #[test]
         fn request_list_round_trips(asks in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
             let ask = |(dataset, id, due, length)| {
-                Ask { key: SampleKey::new(DatasetId(dataset), SampleId(id)), due: Tick(due), length }
+                let key = SampleKey::new(DatasetId(dataset), SampleId(id));
+                SampleRequest { key, due: Tick(due), length }
             };
-            let asks: Vec<Ask> = asks.into_iter().map(ask).collect();
-            prop_assert_eq!(Ask::decode(&Ask::encode(asks.iter().copied())).unwrap(), asks);
+            let asks: Vec<SampleRequest> = asks.into_iter().map(ask).collect();
+            let encoded = SampleRequest::encode(asks.iter().copied());
+            prop_assert_eq!(SampleRequest::decode(&encoded).unwrap(), asks);
         }
 
         #[test]
@@ -313,22 +315,25 @@ mod tests {
 
     #[test]
     fn frame_length_is_limited_by_its_kind() {
-        for (kind, max_length) in
-            [(Kind::Alive, 0), (Kind::Ask, 4096 * 28), (Kind::Reading, 4096 * 4), (Kind::Cancel, 4096 * 4)]
-        {
-            let mut header = Header::new(kind, 1, 2);
+        for (kind, max_length) in [
+            (FrameKind::Alive, 0),
+            (FrameKind::Ask, 4096 * 28),
+            (FrameKind::Reading, 4096 * 4),
+            (FrameKind::Cancel, 4096 * 4),
+        ] {
+            let mut header = FrameHeader::new(kind, 1, 2);
             header.length = max_length;
-            assert!(Header::decode(&header.encode()).is_ok());
+            assert!(FrameHeader::decode(&header.encode()).is_ok());
             header.length += 1;
-            let error = Header::decode(&header.encode()).unwrap_err();
+            let error = FrameHeader::decode(&header.encode()).unwrap_err();
             assert_eq!(error.to_string(), format!("a frame {kind:?} of {} bytes", max_length + 1));
         }
     }
 
     #[test]
     fn lists_of_invalid_length_are_refused() {
-        for length in [0, 1, 27, 29, (MOST_ASKED + 1) * 28] {
-            assert!(Ask::decode(&vec![0; length]).is_err(), "{length}");
+        for length in [0, 1, 27, 29, (MAX_SAMPLES_PER_REQUEST + 1) * 28] {
+            assert!(SampleRequest::decode(&vec![0; length]).is_err(), "{length}");
         }
         assert!(decode_tags(&[0; 5]).is_err());
     }
@@ -343,11 +348,11 @@ mod tests {
 
     #[test]
     fn frame_of_another_version_is_named() {
-        let mut bytes = Header::new(Kind::Alive, 0, 0).encode();
+        let mut bytes = FrameHeader::new(FrameKind::Alive, 0, 0).encode();
         bytes[4] = 9;
         let seal = crc32c::crc32c(&bytes[..HEADER - 4]);
         bytes[HEADER - 4..].copy_from_slice(&seal.to_le_bytes());
-        let error = Header::decode(&bytes).unwrap_err();
+        let error = FrameHeader::decode(&bytes).unwrap_err();
         assert_eq!(error.kind(), WireErrorKind::OtherVersion);
         assert_eq!(error.to_string(), format!("a frame of version 9; this program speaks {VERSION}"));
     }

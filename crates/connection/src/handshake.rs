@@ -18,7 +18,7 @@
 //! unauthenticated peer never makes the responder read or keep more than [`MOST_BYTES`].
 //!
 //! The keys protect the rest of the connection. A rendezvous uses Noise records
-//! (`noise_stream.rs`). Samples use the run's [`Wire`], which must be equal at both ends
+//! (`noise_stream.rs`). Samples use the run's [`WireProtection`], which must be equal at both ends
 //! ([`WireErrorKind::OtherWire`]). So a relay between two ranks can only delay and cut. Recorded
 //! connections stay secret when the token becomes known later (forward secrecy). A token that can
 //! be guessed can be tested against one recorded handshake, so tokens are random (see [`Token`]).
@@ -42,12 +42,12 @@ use sha2::Sha256;
 use snow::{Builder, HandshakeState, TransportState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::channel::Channel;
+use crate::channel::AuthenticatedStream;
 use crate::frame::VERSION;
 use crate::noise_stream::NoiseStream;
-use crate::tags::{FrameMac, KEY, SampleTags, SessionKeys, no_random};
+use crate::tags::{FrameMac, KEY, SampleMac, SessionKeys, no_random};
 use crate::token::random;
-use crate::{Address, RunId, Stream, Token, Wire, WireError, WireErrorKind};
+use crate::{Address, BoxedStream, RunId, Token, WireError, WireErrorKind, WireProtection};
 
 /// The responder's timeout of a handshake.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -121,7 +121,7 @@ pub struct Identity {
 
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Greeting {
+pub struct PeerIdentity {
     /// Its rank, as it claims: all ranks of a job share one token.
     pub rank: Rank,
     /// Its purpose.
@@ -132,14 +132,14 @@ pub struct Greeting {
 
 /// What a responder offers to ranks that request samples.
 #[derive(Clone, Debug)]
-pub struct Offer {
-    wire: Wire,
-    samples: Arc<OnceLock<Arc<SampleTags>>>,
+pub struct SampleOffer {
+    wire: WireProtection,
+    samples: Arc<OnceLock<Arc<SampleMac>>>,
 }
 
-impl Offer {
+impl SampleOffer {
     /// Samples over connections of this kind. Each offer has its own sample key.
-    pub fn new(wire: Wire) -> Self {
+    pub fn new(wire: WireProtection) -> Self {
         Self { wire, samples: Arc::default() }
     }
 
@@ -148,11 +148,11 @@ impl Offer {
         Self { wire: self.wire.over(address), samples: Arc::clone(&self.samples) }
     }
 
-    fn samples(&self) -> Result<Arc<SampleTags>, WireError> {
+    fn samples(&self) -> Result<Arc<SampleMac>, WireError> {
         if let Some(known) = self.samples.get() {
             return Ok(Arc::clone(known));
         }
-        let drawn = SampleTags::draw()?;
+        let drawn = SampleMac::draw()?;
         Ok(Arc::clone(self.samples.get_or_init(|| drawn)))
     }
 }
@@ -172,7 +172,7 @@ enum HandshakeStatus {
 const FOLLOWS: u8 = 0;
 const OTHER_TOKEN: u8 = 3;
 
-async fn read<const N: usize>(stream: &mut Stream) -> Result<[u8; N], WireError> {
+async fn read<const N: usize>(stream: &mut BoxedStream) -> Result<[u8; N], WireError> {
     let mut bytes = [0; N];
     stream
         .read_exact(&mut bytes)
@@ -181,7 +181,7 @@ async fn read<const N: usize>(stream: &mut Stream) -> Result<[u8; N], WireError>
     Ok(bytes)
 }
 
-async fn write(stream: &mut Stream, bytes: &[u8]) -> Result<(), WireError> {
+async fn write(stream: &mut BoxedStream, bytes: &[u8]) -> Result<(), WireError> {
     let broke_off = |error| WireError::io("the handshake was interrupted", error);
     stream.write_all(bytes).await.map_err(broke_off)?;
     stream.flush().await.map_err(broke_off)
@@ -195,7 +195,7 @@ fn other_version(version: u8) -> WireError {
 }
 
 fn stranger(detail: &str) -> WireError {
-    WireError::new(WireErrorKind::Stranger, detail)
+    WireError::new(WireErrorKind::Unauthenticated, detail)
 }
 
 /// A local failure: no random bytes from the kernel, or an unsupported pattern.
@@ -226,24 +226,25 @@ fn parse_preamble(preamble: &[u8; PREAMBLE]) -> (Rank, u64) {
 /// The channel after the handshake. `secret` has the keys of the initiator's and the responder's
 /// direction.
 fn channel(
-    stream: Stream,
+    stream: BoxedStream,
     noise: TransportState,
     purpose: Purpose,
-    wire: Wire,
+    wire: WireProtection,
     secret: &[u8; 2 * KEY],
-    samples: Arc<SampleTags>,
-) -> Channel {
-    let records = |stream, noise| Channel { stream: Box::new(NoiseStream::new(stream, noise)), keys: None };
+    samples: Arc<SampleMac>,
+) -> AuthenticatedStream {
+    let records =
+        |stream, noise| AuthenticatedStream { stream: Box::new(NoiseStream::new(stream, noise)), keys: None };
     match (purpose, wire) {
-        (Purpose::Meeting, _) | (Purpose::Samples(_), Wire::Sealed) => records(stream, noise),
-        (Purpose::Samples(_), Wire::Checksummed) => Channel { stream, keys: None },
-        (Purpose::Samples(_), Wire::Authenticated) => {
+        (Purpose::Meeting, _) | (Purpose::Samples(_), WireProtection::Sealed) => records(stream, noise),
+        (Purpose::Samples(_), WireProtection::Checksummed) => AuthenticatedStream { stream, keys: None },
+        (Purpose::Samples(_), WireProtection::Authenticated) => {
             let (mut asker, mut answerer) = ([0; KEY], [0; KEY]);
             asker.copy_from_slice(&secret[..KEY]);
             answerer.copy_from_slice(&secret[KEY..]);
             let (ours, theirs) = if noise.is_initiator() { (asker, answerer) } else { (answerer, asker) };
             let keys = SessionKeys { ours: FrameMac::new(ours), theirs: FrameMac::new(theirs), samples };
-            Channel { stream, keys: Some(keys) }
+            AuthenticatedStream { stream, keys: Some(keys) }
         }
     }
 }
@@ -255,12 +256,12 @@ fn channel(
 /// If the other end is of another job, is another rank, protects samples differently, or closes the
 /// connection.
 pub async fn ask(
-    mut stream: Stream,
+    mut stream: BoxedStream,
     identity: &Identity,
     purpose: Purpose,
-    wire: Wire,
+    wire: WireProtection,
     to: Option<Rank>,
-) -> Result<(Channel, Rank), WireError> {
+) -> Result<(AuthenticatedStream, Rank), WireError> {
     let (number, run) = purpose.to_wire();
     let mut hello = [0; PREAMBLE + MESSAGE_1];
     let (preamble, first) = hello.split_at_mut(PREAMBLE);
@@ -279,7 +280,7 @@ pub async fn ask(
     write(&mut stream, &hello).await?;
 
     let refused = |error: WireError| match error.kind() {
-        WireErrorKind::Gone => {
+        WireErrorKind::Disconnected => {
             stranger("it closed the connection in the handshake: it has another token, or too many wait")
         }
         _ => error,
@@ -317,13 +318,13 @@ pub async fn ask(
             return Err(WireError::new(WireErrorKind::OtherRun, detail));
         }
         6 => {
-            let theirs =
-                Wire::numbered(response[1]).map_or_else(|| "unknown".to_owned(), |is| is.to_string());
+            let theirs = WireProtection::numbered(response[1])
+                .map_or_else(|| "unknown".to_owned(), |is| is.to_string());
             return Err(other_wire(&format!("rank {rank} there"), &theirs, wire));
         }
         _ => {
             let detail = format!("rank {rank} takes no {purpose} now");
-            return Err(WireError::new(WireErrorKind::Unwanted, detail));
+            return Err(WireError::new(WireErrorKind::Refused, detail));
         }
     }
     let mut confirmation = [0; CONFIRMATION];
@@ -332,12 +333,12 @@ pub async fn ask(
     let (mut secret, mut samples) = ([0; 2 * KEY], [0; KEY]);
     secret.copy_from_slice(&response[8..8 + 2 * KEY]);
     samples.copy_from_slice(&response[8 + 2 * KEY..RESPONSE]);
-    Ok((channel(stream, noise, purpose, wire, &secret, SampleTags::new(samples)), rank))
+    Ok((channel(stream, noise, purpose, wire, &secret, SampleMac::new(samples)), rank))
 }
 
 /// The error of ends that protect samples differently.
-fn other_wire(who: &str, theirs: &str, ours: Wire) -> WireError {
-    let variable = Wire::VARIABLE;
+fn other_wire(who: &str, theirs: &str, ours: WireProtection) -> WireError {
+    let variable = WireProtection::VARIABLE;
     let detail = format!("{who} has {variable}={theirs}, this rank {ours}: set one {variable} on all ranks");
     WireError::new(WireErrorKind::OtherWire, detail)
 }
@@ -350,13 +351,13 @@ fn other_wire(who: &str, theirs: &str, ours: Wire) -> WireError {
 /// If the other end cannot authenticate, is of another job or version, is refused, or closes the
 /// connection.
 pub async fn answer(
-    mut stream: Stream,
+    mut stream: BoxedStream,
     from: String,
     identity: &Identity,
-    offer: &Offer,
+    offer: &SampleOffer,
     wanted: impl Fn(Purpose) -> bool + Send,
     spoke: &AtomicBool,
-) -> Result<(Channel, Greeting), WireError> {
+) -> Result<(AuthenticatedStream, PeerIdentity), WireError> {
     // Peers that do not know the magic number get no further.
     let magic: [u8; 4] = read(&mut stream).await?;
     if magic != MAGIC {
@@ -392,7 +393,7 @@ pub async fn answer(
     let mut run = [0; 16];
     run.copy_from_slice(&request[8..REQUEST]);
     let purpose = Purpose::of(preamble[5], run);
-    let wire = Wire::numbered(request[0]);
+    let wire = WireProtection::numbered(request[0]);
     let verdict = match purpose {
         _ if !is_ours => HandshakeStatus::OtherJob,
         Some(Purpose::Samples(_)) if wire != Some(offer.wire) => HandshakeStatus::OtherWire,
@@ -428,14 +429,14 @@ pub async fn answer(
         }
         _ => {
             let detail = format!("rank {rank} requests a service that is not offered here");
-            return Err(WireError::new(WireErrorKind::Unwanted, detail));
+            return Err(WireError::new(WireErrorKind::Refused, detail));
         }
     };
     let confirmation: [u8; CONFIRMATION] = read(&mut stream).await?;
     let mut noise = noise.into_transport_mode().map_err(local_failure)?;
     let repeated = |_| stranger("it replayed an earlier handshake");
     noise.read_message(&confirmation, &mut [0; TAG]).map_err(repeated)?;
-    Ok((channel(stream, noise, purpose, offer.wire, secret, samples), Greeting { rank, purpose, from }))
+    Ok((channel(stream, noise, purpose, offer.wire, secret, samples), PeerIdentity { rank, purpose, from }))
 }
 
 #[cfg(test)]
@@ -463,21 +464,25 @@ mod tests {
     }
 
     async fn asks(stream: DuplexStream, asker: &Identity, to: Option<Rank>) -> Result<Rank, WireError> {
-        ask(Box::new(stream), asker, samples(), Wire::Authenticated, to).await.map(|(_, rank)| rank)
+        ask(Box::new(stream), asker, samples(), WireProtection::Authenticated, to).await.map(|(_, rank)| rank)
     }
 
-    async fn answers(stream: DuplexStream, wire: Wire, wanted: Purpose) -> Result<Greeting, WireError> {
+    async fn answers(
+        stream: DuplexStream,
+        wire: WireProtection,
+        wanted: Purpose,
+    ) -> Result<PeerIdentity, WireError> {
         let (answerer, spoke) = (identity(5, 7, TOKEN), AtomicBool::new(false));
-        let offer = Offer::new(wire);
+        let offer = SampleOffer::new(wire);
         let wanted = move |purpose| purpose == wanted;
         let answer = answer(Box::new(stream), "there".into(), &answerer, &offer, wanted, &spoke);
         answer.await.map(|(_, greeting)| greeting)
     }
 
-    type Ends = (Result<Rank, WireError>, Result<Greeting, WireError>);
+    type Ends = (Result<Rank, WireError>, Result<PeerIdentity, WireError>);
 
     /// Requests samples from rank 5 of job 7.
-    async fn meet(asker: Identity, to: Option<Rank>, wire: Wire, wanted: Purpose) -> Ends {
+    async fn meet(asker: Identity, to: Option<Rank>, wire: WireProtection, wanted: Purpose) -> Ends {
         let (one, other) = duplex(64);
         tokio::join!(asks(one, &asker, to), answers(other, wire, wanted))
     }
@@ -485,17 +490,21 @@ mod tests {
     #[tokio::test]
     async fn handshake_authenticates_two_ranks_of_a_job() {
         let (request, response) =
-            meet(identity(3, 7, TOKEN), Some(Rank(5)), Wire::Authenticated, samples()).await;
+            meet(identity(3, 7, TOKEN), Some(Rank(5)), WireProtection::Authenticated, samples()).await;
         assert_eq!(request.unwrap(), Rank(5));
-        let greeting = Greeting { rank: Rank(3), purpose: samples(), from: "there".into() };
+        let greeting = PeerIdentity { rank: Rank(3), purpose: samples(), from: "there".into() };
         assert_eq!(response.unwrap(), greeting);
     }
 
     #[tokio::test]
     async fn handshake_fails_with_another_token() {
-        let (request, response) = meet(identity(3, 7, OTHER), None, Wire::Authenticated, samples()).await;
+        let (request, response) =
+            meet(identity(3, 7, OTHER), None, WireProtection::Authenticated, samples()).await;
         let (request, response) = (request.unwrap_err(), response.unwrap_err());
-        assert_eq!((request.kind(), response.kind()), (WireErrorKind::Stranger, WireErrorKind::Stranger));
+        assert_eq!(
+            (request.kind(), response.kind()),
+            (WireErrorKind::Unauthenticated, WireErrorKind::Unauthenticated)
+        );
         assert!(request.to_string().contains("another token"), "{request}");
         assert_eq!(response.to_string(), "it does not know this job's token");
     }
@@ -512,7 +521,7 @@ mod tests {
             hello[8] = 3;
             hello[12..20].copy_from_slice(&job.to_le_bytes());
             ours.write_all(&hello).await.unwrap();
-            let response = answers(theirs, Wire::Authenticated, wanted).await;
+            let response = answers(theirs, WireProtection::Authenticated, wanted).await;
             let mut reply = Vec::new();
             ours.read_to_end(&mut reply).await.unwrap();
             (response.unwrap_err(), reply)
@@ -529,18 +538,22 @@ mod tests {
             (7, Purpose::Meeting, samples()),
         ] {
             let (error, reply) = tried(job, purpose, wanted).await;
-            assert_eq!((error.kind(), reply), (WireErrorKind::Stranger, Vec::new()), "{job} {purpose:?}");
+            assert_eq!(
+                (error.kind(), reply),
+                (WireErrorKind::Unauthenticated, Vec::new()),
+                "{job} {purpose:?}"
+            );
         }
         let (one, other) = duplex(64);
         let asker = identity(3, 7, OTHER);
-        let ask = ask(Box::new(one), &asker, Purpose::Meeting, Wire::Sealed, None);
-        let (request, _) = tokio::join!(ask, answers(other, Wire::Authenticated, Purpose::Meeting));
+        let ask = ask(Box::new(one), &asker, Purpose::Meeting, WireProtection::Sealed, None);
+        let (request, _) = tokio::join!(ask, answers(other, WireProtection::Authenticated, Purpose::Meeting));
         assert_eq!(request.err().unwrap().kind(), WireErrorKind::OtherToken);
     }
 
     #[tokio::test]
     async fn peer_with_the_token_gets_the_reason_of_a_refusal() {
-        let (wire, wanted) = (Wire::Authenticated, samples());
+        let (wire, wanted) = (WireProtection::Authenticated, samples());
         let (request, response) = meet(identity(3, 8, TOKEN), None, wire, wanted).await;
         assert_eq!(request.unwrap_err().to_string(), "rank 5 there is of another job");
         assert_eq!(response.unwrap_err().kind(), WireErrorKind::OtherJob);
@@ -556,7 +569,7 @@ mod tests {
     #[tokio::test]
     // semantics: RANK-36
     async fn ranks_with_another_wire_protection_name_the_setting() {
-        let (request, response) = meet(identity(3, 7, TOKEN), None, Wire::Sealed, samples()).await;
+        let (request, response) = meet(identity(3, 7, TOKEN), None, WireProtection::Sealed, samples()).await;
         let (request, response) = (request.unwrap_err(), response.unwrap_err());
         assert_eq!((request.kind(), response.kind()), (WireErrorKind::OtherWire, WireErrorKind::OtherWire));
         let remedy = "set one FOREREAD_PEER_WIRE on all ranks";
@@ -613,7 +626,7 @@ mod tests {
             change.into_iter().for_each(|at: usize| bytes[at] ^= 3);
             bytes.extend([0; CONFIRMATION]);
             ours.write_all(&bytes).await.unwrap();
-            let response = answers(theirs, Wire::Authenticated, samples()).await;
+            let response = answers(theirs, WireProtection::Authenticated, samples()).await;
             assert_eq!(response.unwrap_err().to_string(), expected, "{change:?}");
         }
     }
@@ -627,7 +640,7 @@ mod tests {
         hello[12..20].copy_from_slice(&7u64.to_le_bytes());
         ours.write_all(&hello).await.unwrap();
         let (spoke, answerer) = (AtomicBool::new(false), identity(5, 7, TOKEN));
-        let offer = Offer::new(Wire::default());
+        let offer = SampleOffer::new(WireProtection::default());
         let response = answer(Box::new(theirs), "there".into(), &answerer, &offer, |_| true, &spoke).await;
         assert_eq!(response.err().unwrap().kind(), WireErrorKind::OtherVersion);
         let mut reply = [0; REPLY];

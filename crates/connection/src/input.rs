@@ -14,14 +14,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use foreread_types::SampleKey;
 
 use crate::WireError;
-use crate::frame::{HEADER, Header};
+use crate::frame::{FrameHeader, HEADER};
 use crate::tags::{FrameVerifier, TAGGED};
 
 /// The size of the buffer in bytes.
 const BUFFER_BYTES: usize = 4096;
 
 /// Bytes that were received and not consumed.
-pub struct Input {
+pub struct FrameInput {
     /// Allocated only while data is expected: a rank has connections to all others, and few are
     /// busy.
     buffer: Box<[u8]>,
@@ -33,7 +33,7 @@ pub struct Input {
     tags: Option<FrameVerifier>,
 }
 
-impl Input {
+impl FrameInput {
     /// An input for frames with tags, or without.
     pub fn new(tags: Option<FrameVerifier>) -> Self {
         Self { buffer: Box::default(), start: 0, end: 0, came: 0, tags }
@@ -75,7 +75,7 @@ impl Input {
     }
 
     /// Takes a complete header. Nothing in it is trusted before its tag is verified.
-    fn take_header(&mut self) -> Result<Option<Header>, WireError> {
+    fn take_header(&mut self) -> Result<Option<FrameHeader>, WireError> {
         let received = &self.buffer[self.start..self.end];
         let (header, length) = match &mut self.tags {
             None => (received.first_chunk::<HEADER>(), HEADER),
@@ -84,7 +84,7 @@ impl Input {
                 (sealed.map(|sealed| tags.open(sealed)).transpose()?, TAGGED)
             }
         };
-        let header = header.map(Header::decode).transpose()?;
+        let header = header.map(FrameHeader::decode).transpose()?;
         if header.is_some() {
             self.start += length;
         }
@@ -93,7 +93,7 @@ impl Input {
 
     /// Whether `payload` belongs to `header`, which was the last one. `sample` is the key of a
     /// sample's payload.
-    pub fn fits(&self, header: &Header, sample: Option<SampleKey>, payload: &[u8]) -> bool {
+    pub fn fits(&self, header: &FrameHeader, sample: Option<SampleKey>, payload: &[u8]) -> bool {
         match &self.tags {
             None => header.fits(payload),
             Some(tags) => header.length as usize == payload.len() && tags.fits(sample, payload),
@@ -105,7 +105,7 @@ impl Input {
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Header>, WireError>> {
+    ) -> Poll<Result<Option<FrameHeader>, WireError>> {
         loop {
             if let Some(header) = self.take_header()? {
                 return Poll::Ready(Ok(Some(header)));
@@ -167,7 +167,7 @@ impl Input {
 }
 
 fn truncated() -> WireError {
-    WireError::new(crate::WireErrorKind::Gone, "the connection ended within a frame")
+    WireError::new(crate::WireErrorKind::Disconnected, "the connection ended within a frame")
 }
 
 #[cfg(test)]
@@ -181,8 +181,8 @@ mod tests {
     use tokio::io::AsyncWrite;
 
     use super::*;
-    use crate::frame::Kind;
-    use crate::output::Output;
+    use crate::frame::FrameKind;
+    use crate::output::FrameOutput;
     use crate::tags::ends;
 
     /// A stream that transfers the given numbers of bytes, with a pause between any two.
@@ -275,21 +275,22 @@ mod tests {
                 let mut stream = Parts { bytes: VecDeque::new(), parts: written, at: 0, pause: false };
                 let ends = tagged.then(ends);
                 let (sends, takes) = ends.map(|(one, other)| (one.ours, FrameVerifier::new(other))).unzip();
-                let mut output = Output::new(sends);
+                let mut output = FrameOutput::new(sends);
                 let mut expected = frames.clone();
                 for (request, payload) in &frames {
                     let payload = Bytes::from(payload.clone());
-                    output.push(Header::new(Kind::Control, 5, *request).over(&payload), payload, None, ());
+                    let header = FrameHeader::new(FrameKind::Control, 5, *request).over(&payload);
+                    output.push(header, payload, None, ());
                 }
                 if early {
-                    output.push_early(Header::new(Kind::Alive, 5, 0).over(&[]), Bytes::new(), ());
+                    output.push_front(FrameHeader::new(FrameKind::Alive, 5, 0).over(&[]), Bytes::new(), ());
                     expected.insert(0, (0, Vec::new()));
                 }
                 poll_fn(|cx| output.poll_write(&mut stream, cx)).await.unwrap();
-                prop_assert_eq!((output.waiting(), output.left_ever() as usize), (0, stream.bytes.len()));
+                prop_assert_eq!((output.waiting(), output.total_sent() as usize), (0, stream.bytes.len()));
                 stream.parts = read;
 
-                let mut input = Input::new(takes);
+                let mut input = FrameInput::new(takes);
                 let mut arrived = Vec::new();
                 while let Some(header) = poll_fn(|cx| input.poll_header(&mut stream, cx)).await.unwrap() {
                     let length = header.length as usize;
@@ -320,14 +321,14 @@ mod tests {
             cut in any::<prop::sample::Index>(),
         ) {
             let payload = vec![7; length];
-            let header = Header::new(Kind::Control, 5, 1).over(&payload);
+            let header = FrameHeader::new(FrameKind::Control, 5, 1).over(&payload);
             let whole = [&header.encode()[..], &payload].concat();
             let cut = 1 + cut.index(whole.len() - 1);
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let read = runtime.block_on(async {
                 let bytes = whole[..cut].iter().copied().collect();
                 let mut stream = Parts { bytes, parts: vec![1000], at: 0, pause: false };
-                let mut input = Input::new(None);
+                let mut input = FrameInput::new(None);
                 poll_fn(|cx| input.poll_header(&mut stream, cx)).await?;
                 let mut body = BytesMut::with_capacity(length).limit(length);
                 poll_fn(|cx| input.poll_body(&mut stream, cx, &mut body)).await

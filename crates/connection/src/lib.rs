@@ -2,9 +2,9 @@
 //!
 //! A connection begins with a handshake ([`handshake`]). It proves that both ends know the job's
 //! token and, for samples, that they are in the same run ([`RunId`]). Then frames follow: a fixed
-//! header and its payload ([`frame`]). [`Wire`] selects their protection: authenticated by tags,
-//! encrypted, or only checksummed between processes of one node. The users of a connection define
-//! the meaning of frames.
+//! header and its payload ([`frame`]). [`WireProtection`] selects their protection: authenticated
+//! by tags, encrypted, or only checksummed between processes of one node. The users of a connection
+//! define the meaning of frames.
 //!
 //! It is a separate crate because not only ranks connect this way. It knows nothing of requests, of
 //! rendezvous or of an engine. All code that handles bytes of unauthenticated peers is here.
@@ -28,14 +28,14 @@ pub mod token;
 mod wire;
 
 pub use address::{Address, ParseAddressError};
-pub use channel::Channel;
+pub use channel::AuthenticatedStream;
 #[cfg(feature = "testing")]
 pub use channel::RawFrames;
-pub use connection::{Connection, Message, Receiver, Sender};
+pub use connection::{ControlConnection, ControlMessage, MessageReceiver, MessageSender};
 pub use error::{WireError, WireErrorKind};
-pub use handshake::{Greeting, Identity, Offer, Purpose};
-pub use network::{Duplex, Listener, Network, Stream};
+pub use handshake::{Identity, PeerIdentity, Purpose, SampleOffer};
+pub use network::{BoxedStream, Duplex, Transport, TransportListener};
 pub use run_id::{Nonce, RunId};
-pub use system::System;
+pub use system::SystemTransport;
 pub use token::{Token, WeakTokenError};
-pub use wire::{ParseWireError, Wire};
+pub use wire::{ParseWireError, WireProtection};

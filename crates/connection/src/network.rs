@@ -13,21 +13,21 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::Address;
 
 /// A bidirectional byte stream to another process.
-pub type Stream = Box<dyn Duplex>;
+pub type BoxedStream = Box<dyn Duplex>;
 
-/// The interface of a [`Stream`].
+/// The interface of a [`BoxedStream`].
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Duplex for T {}
 
 /// Listens and connects.
 #[async_trait]
-pub trait Network: Debug + Send + Sync + 'static {
+pub trait Transport: Debug + Send + Sync + 'static {
     /// Listens at `address` until the listener is dropped.
     ///
     /// # Errors
     /// If the address is in use, not of this machine, or not permitted.
-    async fn listen(&self, address: &Address) -> io::Result<Box<dyn Listener>>;
+    async fn listen(&self, address: &Address) -> io::Result<Box<dyn TransportListener>>;
 
     /// Connects to `address`. The caller sets a timeout.
     ///
@@ -36,12 +36,12 @@ pub trait Network: Debug + Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    async fn connect(&self, address: &Address) -> io::Result<Stream>;
+    async fn connect(&self, address: &Address) -> io::Result<BoxedStream>;
 }
 
 /// Accepts connections.
 #[async_trait]
-pub trait Listener: Debug + Send + 'static {
+pub trait TransportListener: Debug + Send + 'static {
     /// The next connection, and its origin for messages. Returns at once if one is waiting.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ pub trait Listener: Debug + Send + 'static {
     ///
     /// # Cancel safety
     /// Dropping the future loses no connection.
-    async fn accept(&mut self) -> io::Result<(Stream, String)>;
+    async fn accept(&mut self) -> io::Result<(BoxedStream, String)>;
 
     /// The address with the actual port, if any free port was requested.
     fn address(&self) -> &Address;

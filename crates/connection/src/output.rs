@@ -17,8 +17,8 @@ use bytes::Bytes;
 use tokio::io::AsyncWrite;
 
 use crate::WireError;
-use crate::frame::{HEADER, Header};
-use crate::tags::{FrameMac, TAGGED, Trailer};
+use crate::frame::{FrameHeader, HEADER};
+use crate::tags::{FrameMac, PayloadTag, TAGGED};
 
 /// The maximum number of buffers per call.
 const MAX_BUFFERS: usize = 32;
@@ -28,7 +28,7 @@ struct QueuedFrame<T> {
     /// The header with its tags, and the frame number they are valid for.
     sealed: Option<(u64, [u8; TAGGED])>,
     /// The payload's tag, if it is known.
-    known: Option<Trailer>,
+    known: Option<PayloadTag>,
     payload: Bytes,
     /// Dropped when the frame was sent.
     held: T,
@@ -52,7 +52,7 @@ impl<T> QueuedFrame<T> {
 }
 
 /// A queue of frames. `T` is held by a frame until it was sent.
-pub struct Output<T = ()> {
+pub struct FrameOutput<T = ()> {
     frames: VecDeque<QueuedFrame<T>>,
     /// On connections with tags.
     tags: Option<FrameMac>,
@@ -68,7 +68,7 @@ pub struct Output<T = ()> {
     dirty: bool,
 }
 
-impl<T> Output<T> {
+impl<T> FrameOutput<T> {
     /// A queue for frames with tags, or without.
     pub fn new(tags: Option<FrameMac>) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl<T> Output<T> {
     }
 
     /// The total of sent bytes. It grows while the other end receives.
-    pub fn left_ever(&self) -> u64 {
+    pub fn total_sent(&self) -> u64 {
         self.total_sent
     }
 
@@ -98,7 +98,7 @@ impl<T> Output<T> {
     }
 
     /// Appends a frame. `known` is the tag of its payload, if it was computed before.
-    pub fn push(&mut self, header: Header, payload: Bytes, known: Option<Trailer>, held: T) {
+    pub fn push(&mut self, header: FrameHeader, payload: Bytes, known: Option<PayloadTag>, held: T) {
         debug_assert_eq!(header.length as usize, payload.len());
         let frame = QueuedFrame { header: header.encode(), sealed: None, known, payload, held };
         self.waiting += frame.length(self.tags.as_ref());
@@ -106,7 +106,7 @@ impl<T> Output<T> {
     }
 
     /// Inserts a frame before all frames that have not started.
-    pub fn push_early(&mut self, header: Header, payload: Bytes, held: T) {
+    pub fn push_front(&mut self, header: FrameHeader, payload: Bytes, held: T) {
         self.push(header, payload, None, held);
         let begun = usize::from(self.sent_of_first > 0);
         if let Some(last) = self.frames.pop_back() {

@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use rustix::net::{Shutdown, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host};
 
-use crate::{Address, Listener, Network, Stream};
+use crate::{Address, BoxedStream, Transport, TransportListener};
 
 /// Idle time before the first keepalive probe.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -40,11 +40,11 @@ const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
 
 /// TCP and Unix sockets of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct System;
+pub struct SystemTransport;
 
 #[async_trait]
-impl Network for System {
-    async fn listen(&self, address: &Address) -> io::Result<Box<dyn Listener>> {
+impl Transport for SystemTransport {
+    async fn listen(&self, address: &Address) -> io::Result<Box<dyn TransportListener>> {
         match address {
             Address::Tcp(host, port) => {
                 let listener = bind(host, *port).await?;
@@ -58,7 +58,7 @@ impl Network for System {
         }
     }
 
-    async fn connect(&self, address: &Address) -> io::Result<Stream> {
+    async fn connect(&self, address: &Address) -> io::Result<BoxedStream> {
         match address {
             Address::Tcp(host, port) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
@@ -132,8 +132,8 @@ struct Tcp {
 }
 
 #[async_trait]
-impl Listener for Tcp {
-    async fn accept(&mut self) -> io::Result<(Stream, String)> {
+impl TransportListener for Tcp {
+    async fn accept(&mut self) -> io::Result<(BoxedStream, String)> {
         let (stream, from) = self.listener.accept().await?;
         tune(&stream)?;
         Ok((Box::new(stream), from.to_string()))
@@ -150,7 +150,7 @@ fn abstract_path(name: &str) -> String {
 }
 
 /// Whether this process runs as the overflow user, which stands for several users.
-pub fn is_nobody() -> bool {
+pub fn is_overflow_user() -> bool {
     let nobody = fs::read_to_string(OVERFLOW_UID).ok().and_then(|text| text.trim().parse().ok());
     nobody == Some(rustix::process::geteuid().as_raw())
 }
@@ -158,7 +158,7 @@ pub fn is_nobody() -> bool {
 /// Checks that the other end is a process of this user.
 fn check_user(stream: &UnixStream) -> io::Result<Option<i32>> {
     let (theirs, ours) = (stream.peer_cred()?, rustix::process::geteuid().as_raw());
-    if theirs.uid() == ours && !is_nobody() {
+    if theirs.uid() == ours && !is_overflow_user() {
         return Ok(theirs.pid());
     }
     let why = format!("it is a process of user {}, and this is user {ours}", theirs.uid());
@@ -172,8 +172,8 @@ struct Local {
 }
 
 #[async_trait]
-impl Listener for Local {
-    async fn accept(&mut self) -> io::Result<(Stream, String)> {
+impl TransportListener for Local {
+    async fn accept(&mut self) -> io::Result<(BoxedStream, String)> {
         loop {
             let (stream, _) = self.listener.accept().await?;
             match check_user(&stream) {
@@ -197,9 +197,9 @@ mod tests {
 
     use super::*;
 
-    async fn exchange(address: &Address) -> Box<dyn Listener> {
-        let mut listener = System.listen(address).await.unwrap();
-        let connected = System.connect(listener.address()).await;
+    async fn exchange(address: &Address) -> Box<dyn TransportListener> {
+        let mut listener = SystemTransport.listen(address).await.unwrap();
+        let connected = SystemTransport.connect(listener.address()).await;
         let mut ours = connected.unwrap();
         let (mut theirs, from) = listener.accept().await.unwrap();
         assert!(!from.is_empty());
@@ -216,11 +216,11 @@ mod tests {
         assert!(matches!(tcp.address(), Address::Tcp(_, 1..)));
         let name = Address::local(format!("foreread test {}", std::process::id()));
         let local = exchange(&name).await;
-        let taken = System.listen(&name).await.unwrap_err();
+        let taken = SystemTransport.listen(&name).await.unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         drop(local);
         drop(exchange(&name).await);
-        let long = System.listen(&Address::local("n".repeat(108))).await.unwrap_err();
+        let long = SystemTransport.listen(&Address::local("n".repeat(108))).await.unwrap_err();
         assert_eq!(long.kind(), io::ErrorKind::InvalidInput, "{long}");
     }
 
@@ -247,7 +247,7 @@ mod tests {
                     (held, address.clone())
                 }
             };
-            let error = System.connect(&address).await.err().unwrap();
+            let error = SystemTransport.connect(&address).await.err().unwrap();
             assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{address}");
             drop(held);
         }
@@ -255,10 +255,10 @@ mod tests {
 
     #[tokio::test]
     async fn one_socket_accepts_both_address_families() {
-        let listener = System.listen(&Address::tcp("::", 0)).await.unwrap();
+        let listener = SystemTransport.listen(&Address::tcp("::", 0)).await.unwrap();
         let Address::Tcp(_, port) = *listener.address() else { panic!("no port") };
         for host in ["127.0.0.1", "::1"] {
-            System.connect(&Address::tcp(host, port)).await.unwrap();
+            SystemTransport.connect(&Address::tcp(host, port)).await.unwrap();
         }
     }
 

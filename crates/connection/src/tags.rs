@@ -52,7 +52,7 @@ const HEADER_NONCE: u64 = 0;
 const PAYLOAD_NONCE: u64 = 1;
 
 /// The key of the samples that a process serves in a run.
-pub struct SampleTags {
+pub struct SampleMac {
     key: [u8; KEY],
     /// Identifies the key in this process: a cached sample may have the tag of another loader's
     /// run.
@@ -60,7 +60,7 @@ pub struct SampleTags {
     next: AtomicU64,
 }
 
-impl SampleTags {
+impl SampleMac {
     /// With this key, which must be random.
     pub(crate) fn new(key: [u8; KEY]) -> Arc<Self> {
         static KEYS: AtomicU32 = AtomicU32::new(0);
@@ -99,12 +99,12 @@ impl SampleTags {
         sample.tag(self.id, |bytes| self.of_bytes(key, bytes))
     }
 
-    fn fit(&self, key: SampleKey, bytes: &[u8], trailer: &Trailer) -> bool {
+    fn fit(&self, key: SampleKey, bytes: &[u8], trailer: &PayloadTag) -> bool {
         self.mac(key, bytes, trailer.number).verify(&trailer.tag).is_ok()
     }
 }
 
-impl std::fmt::Debug for SampleTags {
+impl std::fmt::Debug for SampleMac {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SampleTags").field("id", &self.id).finish_non_exhaustive()
     }
@@ -116,12 +116,12 @@ pub(crate) fn no_random(error: std::io::Error) -> WireError {
 
 /// The tag and the nonce of a payload.
 #[derive(Clone, Copy, Default)]
-pub struct Trailer {
+pub struct PayloadTag {
     number: u64,
     tag: [u8; TAG],
 }
 
-impl From<SampleTag> for Trailer {
+impl From<SampleTag> for PayloadTag {
     fn from(tag: SampleTag) -> Self {
         Self { number: tag.number, tag: tag.tag }
     }
@@ -145,10 +145,10 @@ impl FrameMac {
         number: u64,
         header: &[u8; HEADER],
         payload: &[u8],
-        known: Option<Trailer>,
+        known: Option<PayloadTag>,
     ) -> [u8; TAGGED] {
         let of_payload = || mac(&self.key, number, PAYLOAD_NONCE, &[payload]).finalize();
-        let trailer = known.unwrap_or_else(|| Trailer { number: 0, tag: of_payload() });
+        let trailer = known.unwrap_or_else(|| PayloadTag { number: 0, tag: of_payload() });
         let mut sealed = [0; TAGGED];
         sealed[..HEADER].copy_from_slice(header);
         sealed[HEADER..HEADER + 8].copy_from_slice(&trailer.number.to_le_bytes());
@@ -163,7 +163,7 @@ impl FrameMac {
         &self,
         number: u64,
         sealed: &'a [u8; TAGGED],
-    ) -> Result<(&'a [u8; HEADER], Trailer), WireError> {
+    ) -> Result<(&'a [u8; HEADER], PayloadTag), WireError> {
         let invalid = || {
             WireError::new(
                 WireErrorKind::Malformed,
@@ -175,10 +175,10 @@ impl FrameMac {
         let (header, rest) = covered.split_first_chunk::<HEADER>().ok_or_else(invalid)?;
         let (number, tag) = rest.split_first_chunk::<8>().ok_or_else(invalid)?;
         let tag = *tag.first_chunk::<TAG>().ok_or_else(invalid)?;
-        Ok((header, Trailer { number: u64::from_le_bytes(*number), tag }))
+        Ok((header, PayloadTag { number: u64::from_le_bytes(*number), tag }))
     }
 
-    fn fit(&self, number: u64, payload: &[u8], trailer: &Trailer) -> bool {
+    fn fit(&self, number: u64, payload: &[u8], trailer: &PayloadTag) -> bool {
         mac(&self.key, number, PAYLOAD_NONCE, &[payload]).verify(&trailer.tag).is_ok()
     }
 }
@@ -189,7 +189,7 @@ pub struct SessionKeys {
     pub(crate) ours: FrameMac,
     pub(crate) theirs: FrameMac,
     /// The responder's key.
-    pub samples: Arc<SampleTags>,
+    pub samples: Arc<SampleMac>,
 }
 
 /// Verifies received frames.
@@ -197,12 +197,12 @@ pub struct FrameVerifier {
     keys: SessionKeys,
     /// The number of received frames.
     received: u64,
-    trailer: Trailer,
+    trailer: PayloadTag,
 }
 
 impl FrameVerifier {
     pub(crate) fn new(keys: SessionKeys) -> Self {
-        Self { keys, received: 0, trailer: Trailer::default() }
+        Self { keys, received: 0, trailer: PayloadTag::default() }
     }
 
     /// Verifies the next header.
@@ -225,7 +225,7 @@ impl FrameVerifier {
 /// The keys of both ends of a connection.
 #[cfg(test)]
 pub(crate) fn ends() -> (SessionKeys, SessionKeys) {
-    let samples = SampleTags::new([1; KEY]);
+    let samples = SampleMac::new([1; KEY]);
     let (ours, theirs) = (FrameMac::new([2; KEY]), FrameMac::new([3; KEY]));
     let other = SessionKeys { ours: theirs.clone(), theirs: ours.clone(), samples: Arc::clone(&samples) };
     (SessionKeys { ours, theirs, samples }, other)
@@ -237,10 +237,10 @@ mod tests {
     use foreread_types::{DatasetId, SampleId};
 
     use super::*;
-    use crate::frame::{Header, Kind};
+    use crate::frame::{FrameHeader, FrameKind};
 
     fn keys(seed: u8) -> SessionKeys {
-        let samples = SampleTags::new([seed; KEY]);
+        let samples = SampleMac::new([seed; KEY]);
         SessionKeys { ours: FrameMac::new([seed + 1; KEY]), theirs: FrameMac::new([seed + 2; KEY]), samples }
     }
 
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     // semantics: RANK-35
     fn frame_is_accepted_once_in_order_in_its_direction() {
-        let (keys, header) = (keys(1), Header::new(Kind::Ask, 7, 1).encode());
+        let (keys, header) = (keys(1), FrameHeader::new(FrameKind::Ask, 7, 1).encode());
         let frames: Vec<_> = (0..3).map(|number| keys.theirs.seal(number, &header, b"asks", None)).collect();
         let mut incoming = FrameVerifier::new(keys.clone());
         assert!(incoming.open(&frames[1]).is_err(), "left out");
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn tagged_header_with_a_flipped_bit_is_refused() {
-        let (keys, header) = (keys(1), Header::new(Kind::Ask, 7, 1).encode());
+        let (keys, header) = (keys(1), FrameHeader::new(FrameKind::Ask, 7, 1).encode());
         let sealed = keys.theirs.seal(0, &header, b"asks", None);
         for at in 0..TAGGED * 8 {
             let mut wrong = sealed;
@@ -279,19 +279,19 @@ mod tests {
     fn sample_tag_fits_only_its_key_id_and_length() {
         let (keys, other) = (keys(1), keys(5));
         let bytes = vec![7; 1000];
-        let trailer = Trailer::from(keys.samples.of_bytes(sample(3), &bytes));
+        let trailer = PayloadTag::from(keys.samples.of_bytes(sample(3), &bytes));
         assert!(keys.samples.fit(sample(3), &bytes, &trailer));
         assert!(!keys.samples.fit(sample(4), &bytes, &trailer));
         assert!(!keys.samples.fit(SampleKey::new(DatasetId(2), SampleId(3)), &bytes, &trailer));
         assert!(!keys.samples.fit(sample(3), &bytes[1..], &trailer));
         assert!(!other.samples.fit(sample(3), &bytes, &trailer));
-        let later = Trailer { number: trailer.number + 1, ..trailer };
+        let later = PayloadTag { number: trailer.number + 1, ..trailer };
         assert!(!keys.samples.fit(sample(3), &bytes, &later));
     }
 
     #[test]
     fn tag_of_a_cached_sample_is_computed_once_per_key() {
-        let (tags, others) = (SampleTags::new([1; KEY]), SampleTags::new([2; KEY]));
+        let (tags, others) = (SampleMac::new([1; KEY]), SampleMac::new([2; KEY]));
         let kept = Sample::uncharged(Bytes::from_static(b"bytes"));
         let first = tags.of(sample(1), &kept);
         assert_eq!(tags.of(sample(1), &kept.clone()), first);

@@ -10,7 +10,7 @@ use crate::Address;
 /// Connections on one node ([`Address::Local`]) are always [`Checksummed`](Self::Checksummed):
 /// their bytes never leave the kernel. A rendezvous is always encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Wire {
+pub enum WireProtection {
     /// Frames and samples have authentication tags that only ranks of the job can compute.
     /// Eavesdroppers can read the samples.
     #[default]
@@ -21,19 +21,24 @@ pub enum Wire {
     Checksummed,
 }
 
-/// The text is not a valid [`Wire`].
+/// The text is not a valid [`WireProtection`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseWireError(String);
 
 impl fmt::Display for ParseWireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "invalid {} '{}': expected authenticated, sealed or checksummed", Wire::VARIABLE, self.0)
+        write!(
+            f,
+            "invalid {} '{}': expected authenticated, sealed or checksummed",
+            WireProtection::VARIABLE,
+            self.0
+        )
     }
 }
 
 impl std::error::Error for ParseWireError {}
 
-impl Wire {
+impl WireProtection {
     /// The environment variable that sets it.
     pub const VARIABLE: &str = "FOREREAD_PEER_WIRE";
 
@@ -63,7 +68,7 @@ impl Wire {
     }
 }
 
-impl fmt::Display for Wire {
+impl fmt::Display for WireProtection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Authenticated => "authenticated",
@@ -73,7 +78,7 @@ impl fmt::Display for Wire {
     }
 }
 
-impl FromStr for Wire {
+impl FromStr for WireProtection {
     type Err = ParseWireError;
 
     fn from_str(text: &str) -> Result<Self, ParseWireError> {
@@ -92,19 +97,19 @@ mod tests {
 
     #[test]
     fn wire_round_trips_as_text_and_number() {
-        for wire in [Wire::Authenticated, Wire::Sealed, Wire::Checksummed] {
+        for wire in [WireProtection::Authenticated, WireProtection::Sealed, WireProtection::Checksummed] {
             assert_eq!(wire.to_string().parse(), Ok(wire));
-            assert_eq!(Wire::numbered(wire.number()), Some(wire));
+            assert_eq!(WireProtection::numbered(wire.number()), Some(wire));
         }
-        assert_eq!(Wire::numbered(0), None);
-        let error = "tls".parse::<Wire>().unwrap_err().to_string();
+        assert_eq!(WireProtection::numbered(0), None);
+        let error = "tls".parse::<WireProtection>().unwrap_err().to_string();
         assert_eq!(error, "invalid FOREREAD_PEER_WIRE 'tls': expected authenticated, sealed or checksummed");
     }
 
     #[test]
     fn connections_on_one_node_are_checksummed() {
-        for wire in [Wire::Authenticated, Wire::Sealed, Wire::Checksummed] {
-            assert_eq!(wire.over(&Address::local("socket")), Wire::Checksummed);
+        for wire in [WireProtection::Authenticated, WireProtection::Sealed, WireProtection::Checksummed] {
+            assert_eq!(wire.over(&Address::local("socket")), WireProtection::Checksummed);
             assert_eq!(wire.over(&Address::tcp("host", 1)), wire);
         }
     }

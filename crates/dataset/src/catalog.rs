@@ -31,7 +31,7 @@ use crate::{DatasetError, DatasetErrorKind, Format, encode_packed, replace_file}
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CatalogEntry {
     /// The object that contains the sample.
     pub object: Object,
     /// The part of the object.
@@ -40,7 +40,7 @@ pub struct Entry {
 
 /// One named part of a sample: a WebDataset member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field<'a> {
+pub struct SampleField<'a> {
     /// The member's name after its first dot, in lower case: `jpg`, `cls`, `seg.png`.
     pub name: &'a str,
     /// The field's bytes within the sample.
@@ -346,7 +346,7 @@ impl Catalog {
     /// if its path would leave the origin. [`DatasetErrorKind::Io`] or
     /// [`DatasetErrorKind::Changed`] if the catalog's file is no longer readable or was
     /// overwritten.
-    pub fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
+    pub fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
         let row = self.row(id)?;
         let version = match (row.modified, row.etag) {
             (Some(time), _) => Some(Version::Modified(time)),
@@ -358,8 +358,10 @@ impl Catalog {
             ObjectPath::IndexedShard(path) => Arc::clone(path),
         };
         Ok(match row.part {
-            None => Entry { object: Object { path, size: row.length, version }, span: Span::Whole },
-            Some((size, part)) => Entry { object: Object { path, size, version }, span: Span::Range(part) },
+            None => CatalogEntry { object: Object { path, size: row.length, version }, span: Span::Whole },
+            Some((size, part)) => {
+                CatalogEntry { object: Object { path, size, version }, span: Span::Range(part) }
+            }
         })
     }
 
@@ -417,12 +419,12 @@ impl Catalog {
     ///
     /// # Errors
     /// [`DatasetErrorKind::OutOfRange`] if there is no such sample.
-    pub fn fields(&self, id: SampleId) -> Result<Vec<Field<'_>>, DatasetError> {
+    pub fn fields(&self, id: SampleId) -> Result<Vec<SampleField<'_>>, DatasetError> {
         if id.0 >= self.len() {
             return Err(self.out_of_range(id));
         }
         let fields = self.0.image.fields(id.0).into_iter().flatten();
-        Ok(fields.map(|(name, range)| Field { name, range }).collect())
+        Ok(fields.map(|(name, range)| SampleField { name, range }).collect())
     }
 
     /// The bytes of the field `name` within a WebDataset sample. `None` if it has no such field.

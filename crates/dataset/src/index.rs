@@ -87,7 +87,7 @@ impl IndexOptions {
 /// The progress of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Progress {
+pub struct IndexProgress {
     /// Objects found so far.
     pub objects: u64,
     /// Their total length in bytes.
@@ -158,14 +158,14 @@ fn is_catalogs(path: &str) -> bool {
 #[derive(Default)]
 struct FoundObjects {
     objects: Vec<Object>,
-    progress: Progress,
+    progress: IndexProgress,
     catalogs: u64,
     unwanted: u64,
 }
 
 impl FoundObjects {
     /// Adds an object if it is selected.
-    fn choose(&mut self, object: Object, filter: &GlobFilter, progress: &mut impl FnMut(Progress)) {
+    fn choose(&mut self, object: Object, filter: &GlobFilter, progress: &mut impl FnMut(IndexProgress)) {
         if is_catalogs(&object.path) {
             self.catalogs += 1;
         } else if !filter.wants(&object.path) {
@@ -184,7 +184,7 @@ impl FoundObjects {
     }
 
     /// Removes the markers of directories.
-    fn sift(&mut self, holders: DirectoryMarkers, progress: &mut impl FnMut(Progress)) {
+    fn sift(&mut self, holders: DirectoryMarkers, progress: &mut impl FnMut(IndexProgress)) {
         let before = self.objects.len();
         holders.sift(&mut self.objects);
         let gone = (before - self.objects.len()) as u64;
@@ -222,7 +222,7 @@ impl Catalog {
         origin: &dyn OriginTier,
         base_url: &str,
         options: &IndexOptions,
-        mut progress: impl FnMut(Progress),
+        mut progress: impl FnMut(IndexProgress),
     ) -> Result<Self, DatasetError> {
         let found = list(origin, base_url, options, &mut progress).await?;
         if found.objects.is_empty() {
@@ -249,7 +249,7 @@ async fn list(
     origin: &dyn OriginTier,
     base_url: &str,
     options: &IndexOptions,
-    progress: &mut impl FnMut(Progress),
+    progress: &mut impl FnMut(IndexProgress),
 ) -> Result<FoundObjects, DatasetError> {
     let filter = GlobFilter::new(options)?;
     if !options.objects.is_empty() {
@@ -321,7 +321,7 @@ async fn named(
     base_url: &str,
     options: &IndexOptions,
     filter: &GlobFilter,
-    progress: &mut impl FnMut(Progress),
+    progress: &mut impl FnMut(IndexProgress),
 ) -> Result<FoundObjects, DatasetError> {
     let names: BTreeSet<&str> = options.objects.iter().map(String::as_str).collect();
     let mut found = FoundObjects::default();
@@ -381,7 +381,7 @@ async fn pack(
     format: Format,
     options: &IndexOptions,
     found: FoundObjects,
-    mut progress: impl FnMut(Progress),
+    mut progress: impl FnMut(IndexProgress),
 ) -> Result<Catalog, DatasetError> {
     let FoundObjects { mut objects, progress: mut so_far, .. } = found;
     objects.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
@@ -400,7 +400,7 @@ async fn pack(
     let (partial, kept) = partial.unzip();
     let before = ResumeState { kept: kept.unwrap_or_default(), partial: partial.as_ref() };
     let shards = packed::index(origin, base_url, format, objects, before, |cost| {
-        so_far = Progress {
+        so_far = IndexProgress {
             samples: cost.samples,
             resumed_shards: cost.resumed,
             skipped: cost.skipped,
@@ -512,7 +512,7 @@ mod tests {
 
     async fn index(paths: &[&'static str], options: IndexOptions) -> Result<Vec<String>, DatasetError> {
         let origin = Listed(paths.to_vec(), TierProfile::new(1));
-        let mut last = Progress::default();
+        let mut last = IndexProgress::default();
         let catalog = Catalog::index(&origin, "/data", &options, |progress| {
             // Directory markers are detected at the end of the listing.
             assert!(progress.objects == last.objects + 1 || progress.objects < last.objects);

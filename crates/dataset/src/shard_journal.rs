@@ -1,10 +1,11 @@
 //! Shards that have been indexed, kept in a file until all have been.
 //!
-//! Reading the headers of a thousand shards takes minutes, and the result is valid while the shard is unchanged. So each
-//! indexed shard is a line of JSON, which the next run uses if path, length and version still match. A shard without a
-//! version is not kept: another one of its length would look the same. The first line names the place and the format; for
-//! others the file starts anew. Lines have checksums, and one process at a time writes the file
-//! ([`journal`](crate::journal)). The price is some fifty bytes a sample on disk while indexing runs, and a shard's line in
+//! Reading the headers of a thousand shards takes minutes, and the result is valid while the shard
+//! is unchanged. So each indexed shard is a line of JSON, which the next run uses if path, length
+//! and version still match. A shard without a version is not kept: another one of its length would
+//! look the same. The first line names the place and the format; for others the file starts anew.
+//! Lines have checksums, and one process at a time writes the file ([`journal`](crate::journal)).
+//! The price is some fifty bytes a sample on disk while indexing runs, and a shard's line in
 //! memory.
 
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use foreread_tier::{Change, Object, Version};
+use foreread_tier::{FileChange, Object, Version};
 use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +85,7 @@ impl StoredShard {
             self;
         let version = match (modified, changed, etag) {
             (Some(modified), Some(changed), _) => {
-                Version::Written { modified, changed: Change::Kept(changed) }
+                Version::Written { modified, changed: FileChange::Kept(changed) }
             }
             (Some(modified), None, _) => Version::Modified(modified),
             (None, _, Some(tag)) => Version::ETag(tag.into()),
@@ -123,8 +124,8 @@ pub(crate) struct ShardJournal {
 }
 
 impl ShardJournal {
-    /// Opens or begins the file of this index: with the shards that it has. None where no file can be had: then nothing is
-    /// kept.
+    /// Opens or begins the file of this index: with the shards that it has. None where no file can
+    /// be had: then nothing is kept.
     ///
     /// # Errors
     /// [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another process writes it.
@@ -166,7 +167,7 @@ fn write(journal: &mut Journal, shard: &IndexedShard) -> std::io::Result<()> {
     let (modified, changed, etag) = match version {
         Some(Version::Modified(time)) => (Some(*time), None, None),
         // Where nothing proves that it is the same, it is looked into again.
-        Some(Version::Written { modified, changed: Change::Kept(changed) }) => {
+        Some(Version::Written { modified, changed: FileChange::Kept(changed) }) => {
             (Some(*modified), Some(*changed), None)
         }
         Some(Version::ETag(tag)) => (None, None, Some(&**tag)),

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::catalog_file::{CatalogFile, checksum, checksum_digits};
 use crate::packed::{IndexedShard, SampleRows};
-use crate::{Catalog, DatasetErrorKind, Entry, Field, Format};
+use crate::{Catalog, CatalogEntry, DatasetErrorKind, Format, SampleField};
 
 fn object(path: &str, size: u64, version: Option<Version>) -> Object {
     Object { path: path.into(), size, version }
@@ -74,7 +74,7 @@ fn packed_saved() -> (TempDir, std::path::PathBuf) {
     (directory, path)
 }
 
-fn entries(catalog: &Catalog) -> Vec<Entry> {
+fn entries(catalog: &Catalog) -> Vec<CatalogEntry> {
     (0..catalog.len()).map(|id| catalog.entry(SampleId(id)).unwrap()).collect()
 }
 
@@ -98,8 +98,8 @@ fn saved_catalog_equals_the_built_one() {
         assert_eq!(catalog.label_index(SampleId(3)), Some(1));
         let mut sorted = small();
         sorted.sort_by_key(|object| paths.iter().position(|path| **path == *object.path));
-        let expected: Vec<Entry> =
-            sorted.into_iter().map(|object| Entry { object, span: Span::Whole }).collect();
+        let expected: Vec<CatalogEntry> =
+            sorted.into_iter().map(|object| CatalogEntry { object, span: Span::Whole }).collect();
         assert_eq!(entries(catalog), expected);
         assert_eq!(catalog.entry(SampleId(4)).unwrap_err().kind(), DatasetErrorKind::OutOfRange);
         assert_eq!(catalog.entry(SampleId(u64::MAX)).unwrap_err().kind(), DatasetErrorKind::OutOfRange);
@@ -213,8 +213,11 @@ fn packed_catalog_round_trips() {
         (Some("../2".into()), "x/1.tar/../2".into())
     );
     let fields = |id| catalog.fields(SampleId(id)).unwrap();
-    assert_eq!(fields(0), [Field { name: "jpg", range: 0..100 }, Field { name: "cls", range: 1024..1025 }]);
-    assert_eq!(fields(3), [Field { name: "\u{e9}", range: 0..0 }]);
+    assert_eq!(
+        fields(0),
+        [SampleField { name: "jpg", range: 0..100 }, SampleField { name: "cls", range: 1024..1025 }]
+    );
+    assert_eq!(fields(3), [SampleField { name: "\u{e9}", range: 0..0 }]);
     assert_eq!(catalog.fields(SampleId(4)).unwrap_err().kind(), DatasetErrorKind::OutOfRange);
     assert_eq!(catalog.label(SampleId(0)), None);
     assert_eq!(catalog.fingerprint().to_string(), "46a1c376cf4bf677f21fd9fa58ce467f");

@@ -1,47 +1,47 @@
-//! Measuring everything that a run would use, within a time and a number of bytes.
+//! Measures the tiers of a run, within a time and a number of bytes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foreread::calibration::{Calibration, LargeReads, MemorySpeed, OriginSpeed, Point};
-use foreread::dataset::Progress;
+use foreread::dataset::IndexProgress;
 use foreread::order::sampler;
 use foreread::{Catalog, Config, Error, ErrorKind, Format, Loader, Registry, Result, SamplerKind};
-use foreread_planner::MOST_BLOCK;
-use foreread_tier::{Buffers, Context, OriginTier, ReadRequest, RecycledBuffers, Span};
+use foreread_planner::MAX_BLOCK_BYTES;
+use foreread_tier::{Buffers, OpenContext, OriginTier, ReadRequest, RecycledBuffers, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::runtime::Builder;
 
-use crate::probe::{self, Budget};
+use crate::probe::{self, ProbeLimits};
 use crate::{disk, memory};
 
-/// The most reads of the origin under way at once, where the user says nothing.
-const MOST: u32 = 1024;
+/// The default limit of parallel reads of the origin.
+const MAX_READS: u32 = 1024;
 
-/// The most large reads under way at once: what a run's first epoch has, where it reads shards in blocks. They are as long as the
-/// largest of these.
-const MOST_LARGE: u32 = 8;
+/// The most parallel large reads: those of a run's first epoch, if it reads shards in blocks. They
+/// are as long as the largest blocks.
+const MAX_LARGE_READS: u32 = 8;
 
-/// How long memory is measured.
-const MEMORY: Duration = Duration::from_millis(300);
+/// The time for memory.
+const MEMORY_TIME: Duration = Duration::from_millis(300);
 
-/// The length of samples on the disk where no dataset says another, in bytes.
-const LENGTH: u64 = 110_000;
+/// The default length of samples for disks, without a dataset.
+const SAMPLE_BYTES: u64 = 110_000;
 
-/// What to measure, and what that may cost.
+/// The tiers to measure, and the limits of time and bytes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CalibrateOptions {
-    /// The origin: a URL, a path, or a catalog; none leaves it out.
+    /// The origin: a URL, a path, or a catalog. `None`: no origin.
     pub target: Option<String>,
     /// Directories of the disk tier.
     pub disks: Vec<PathBuf>,
-    /// How long all of it may take, listing the dataset apart; 30 s.
+    /// The time limit without listing the dataset; 30 s.
     pub time: Duration,
     /// The most bytes that are read from the origin; 1 GiB.
     pub origin_bytes: u64,
-    /// The limits on the origin that runs will have: `origin_limit` and `origin_parallelism` count.
+    /// The limits of later runs: `origin_limit` and `origin_parallelism` count.
     pub config: Config,
 }
 
@@ -57,31 +57,32 @@ impl Default for CalibrateOptions {
     }
 }
 
-/// What is being measured.
+/// A part of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CalibrateStage {
-    /// The dataset is listed; so many samples by now.
+    /// The dataset is being listed, with the number of samples so far.
     Listing(u64),
     /// The origin.
     Origin,
-    /// The same by large reads, where the dataset is in shards.
+    /// The origin by large reads, for a dataset in shards.
     Large,
     /// A directory of the disk tier.
     Disk(PathBuf),
 }
 
-/// How far it has come.
+/// IndexProgress of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalibrateProgress {
-    /// What is being measured.
+    /// The current part.
     pub stage: CalibrateStage,
-    /// What was measured last; none while listing.
+    /// The last result; `None` while listing.
     pub point: Option<Point>,
 }
 
-/// Measures memory, and the origin and the directories that are named. Blocks the thread.
+/// Measures memory, the origin and the given directories. Blocks the thread.
 ///
-/// Samples are read in a random order, each at most once as long as there are others, so that no cache answers.
+/// Samples are read in a random order. None is read twice while others are left, so that no cache
+/// answers.
 ///
 /// # Errors
 /// If the dataset cannot be opened or read, or a directory cannot be written.
@@ -94,7 +95,7 @@ pub fn calibrate(
     let runtime =
         runtime.map_err(|error| Error::new(ErrorKind::System, format!("no threads to run on: {error}")))?;
     let buffers: Arc<dyn Buffers> = Arc::new(RecycledBuffers::default());
-    let context = Context { buffers, runtime: runtime.handle().clone(), seed: options.config.seed };
+    let context = OpenContext { buffers, runtime: runtime.handle().clone(), seed: options.config.seed };
     // `block_on` would panic on the thread of another runtime.
     let (sender, receiver) = mpsc::sync_channel(1);
     runtime.spawn(async move { sender.send(everything(options, &registry, &context, progress).await) });
@@ -107,49 +108,49 @@ pub fn calibrate(
 async fn everything(
     options: CalibrateOptions,
     registry: &Registry,
-    context: &Context,
+    context: &OpenContext,
     mut progress: impl FnMut(CalibrateProgress) + Send,
 ) -> Result<Calibration> {
-    let measured = context.runtime.spawn_blocking(|| memory::measure(MEMORY)).await;
+    let measured = context.runtime.spawn_blocking(|| memory::measure(MEMORY_TIME)).await;
     let memory: Option<MemorySpeed> = measured.ok();
     let parts = options.disks.len() as u32 + u32::from(options.target.is_some());
-    let time = options.time.saturating_sub(MEMORY) / parts.max(1);
+    let time = options.time.saturating_sub(MEMORY_TIME) / parts.max(1);
     let mut opened = None;
     if let Some(target) = &options.target {
-        // No run is measured: the number of epochs is of no account.
+        // A valid configuration needs a number of epochs.
         let mut config = options.config.clone();
         config.epochs = 1;
         let config = config.validated()?;
-        let listed = |listed: Progress| {
+        let listed = |listed: IndexProgress| {
             progress(CalibrateProgress { stage: CalibrateStage::Listing(listed.objects), point: None })
         };
         let builder = Loader::builder_with(target, config.clone()).registry(registry.clone());
         let (catalog, origin) = builder.open_origin(context, listed).await?;
-        let requests = Requests::new(catalog, config.seed)?;
+        let requests = RequestSource::new(catalog, config.seed)?;
         opened = Some((origin, config, requests));
     }
-    // Disks first: a directory that cannot be written is found out before a gigabyte has been read.
-    let length = opened.as_ref().map_or(LENGTH, |(_, _, requests)| requests.mean);
+    // Disks first: an unwritable directory is detected before a gigabyte has been read.
+    let length = opened.as_ref().map_or(SAMPLE_BYTES, |(_, _, requests)| requests.mean);
     let mut disk = Vec::new();
     for directory in &options.disks {
-        let told = |point| {
+        let report = |point| {
             progress(CalibrateProgress { stage: CalibrateStage::Disk(directory.clone()), point: Some(point) })
         };
-        disk.push(disk::measure(directory, length, time, Arc::clone(&context.buffers), told).await?);
+        disk.push(disk::measure(directory, length, time, Arc::clone(&context.buffers), report).await?);
     }
     let mut origin = None;
     if let Some((tier, config, requests)) = opened {
-        let told = |stage, point| progress(CalibrateProgress { stage, point: Some(point) });
+        let report = |stage, point| progress(CalibrateProgress { stage, point: Some(point) });
         let bytes_per_second = config.origin_limit;
-        let budget = Budget { time, bytes: options.origin_bytes, bytes_per_second };
-        origin = Some(of_origin(&tier, &config, requests, budget, told).await?);
+        let budget = ProbeLimits { time, bytes: options.origin_bytes, bytes_per_second };
+        origin = Some(of_origin(&tier, &config, requests, budget, report).await?);
     }
     let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(Calibration { version: Calibration::VERSION, made, origin, memory, disk })
 }
 
-/// Requests for the samples of a catalog in a random order, again and again, with how long each is.
-struct Requests {
+/// Endless requests for the samples of a catalog, in a random order.
+struct RequestSource {
     catalog: Catalog,
     ids: Vec<SampleId>,
     at: usize,
@@ -157,10 +158,10 @@ struct Requests {
     mean: u64,
 }
 
-impl Requests {
+impl RequestSource {
     fn new(catalog: Catalog, seed: u64) -> Result<Self> {
         let order = sampler(SamplerKind::Shuffle, catalog.len(), seed)?.order(0)?;
-        // More are not read in the time that there is.
+        // No measurement reads more.
         let mut ids = vec![SampleId(0); catalog.len().min(1 << 20) as usize];
         order.fill(0, 1, &mut ids);
         let sizes = catalog.sizes();
@@ -181,12 +182,12 @@ impl Requests {
         Some(ReadRequest::new(key, entry.object, entry.span, Tick(0)))
     }
 
-    /// The same for the part of a shard that a sample lies in.
+    /// The next request, for the block of the shard around its sample.
     fn next_large(&mut self) -> Option<ReadRequest> {
         let request = self.next()?;
         let Span::Range(span) = &request.span else { return Some(request) };
-        let begin = span.start / MOST_BLOCK * MOST_BLOCK;
-        let end = begin.saturating_add(MOST_BLOCK).min(request.object.size).max(span.end);
+        let begin = span.start / MAX_BLOCK_BYTES * MAX_BLOCK_BYTES;
+        let end = begin.saturating_add(MAX_BLOCK_BYTES).min(request.object.size).max(span.end);
         Some(ReadRequest { span: Span::Range(begin..end), ..request })
     }
 }
@@ -198,20 +199,20 @@ fn usage(message: impl Into<String>) -> Error {
 async fn of_origin(
     tier: &Arc<dyn OriginTier>,
     config: &Config,
-    mut requests: Requests,
-    budget: Budget,
-    mut told: impl FnMut(CalibrateStage, Point),
+    mut requests: RequestSource,
+    budget: ProbeLimits,
+    mut report: impl FnMut(CalibrateStage, Point),
 ) -> Result<OriginSpeed> {
     let sample_bytes = requests.mean;
-    // A catalog was read and checked whole when it was opened; an entry that cannot be had now is none to measure.
+    // The catalog was checked when it was opened, so the entry is readable.
     let first = requests.next().ok_or_else(|| usage("the catalog cannot be read"))?;
-    let most = config.origin_parallelism.map_or(MOST, |most| most.clamp(1, MOST as usize) as u32);
+    let most = config.origin_parallelism.map_or(MAX_READS, |most| most.clamp(1, MAX_READS as usize) as u32);
     let is_packed = requests.catalog.format() != Format::Files;
-    let half = Budget { time: budget.time / 2, bytes: budget.bytes / 2, ..budget };
+    let half = ProbeLimits { time: budget.time / 2, bytes: budget.bytes / 2, ..budget };
     let of_samples = if is_packed { half } else { budget };
     let next = || requests.next().unwrap_or_else(|| first.clone());
     let read =
-        probe::curve(tier, most, of_samples, next, |point| told(CalibrateStage::Origin, point)).await?;
+        probe::curve(tier, most, of_samples, next, |point| report(CalibrateStage::Origin, point)).await?;
     let Some(best) = read.iter().map(|point| point.bytes_per_second).max() else {
         let url = requests.catalog.base_url();
         let why =
@@ -221,13 +222,14 @@ async fn of_origin(
     let mut large = None;
     if is_packed {
         let next = || requests.next_large().unwrap_or_else(|| first.clone());
-        let most = most.min(MOST_LARGE);
-        let read = probe::curve(tier, most, half, next, |point| told(CalibrateStage::Large, point)).await?;
-        // In too little time not one of them came, which says nothing.
-        large = (!read.is_empty()).then_some(LargeReads { bytes: MOST_BLOCK, read });
+        let most = most.min(MAX_LARGE_READS);
+        let read = probe::curve(tier, most, half, next, |point| report(CalibrateStage::Large, point)).await?;
+        // No point: the time was too short for one large read.
+        large = (!read.is_empty()).then_some(LargeReads { bytes: MAX_BLOCK_BYTES, read });
     }
     let alone = read.first().map_or(best, |point| point.bytes_per_second).max(1);
-    // One read alone takes its latency and its bytes' time; how fast bytes flow is what many together show at best.
+    // A single read takes the latency and the transfer time of its bytes, at the best rate of
+    // parallel reads.
     let latency_seconds = (sample_bytes as f64 / alone as f64 - sample_bytes as f64 / best as f64).max(0.0);
     Ok(OriginSpeed {
         url: requests.catalog.base_url().to_owned(),

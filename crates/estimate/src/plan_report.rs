@@ -1,8 +1,8 @@
-//! What a run would do, for people and for tools: what would be kept where, the fewest bytes that must be read, how long epochs
-//! will take and what for, and what more room would buy.
+//! A planned run as text and JSON: placement, lower bound, predicted times, and what larger caches
+//! would save.
 //!
-//! Everybody who shows a plan shows this one; its serialised form is `foreread plan --report json`, and as text it is what the
-//! command prints.
+//! The command and the Python package show this report. Its serialised form is `foreread plan
+//! --report json`.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-/// What is bought for comparison: a GB.
+/// The additional cache whose value the report has: a GB.
 const MORE: u64 = 1_000_000_000;
 
 /// One rank's run, planned and forecast.
@@ -22,25 +22,25 @@ const MORE: u64 = 1_000_000_000;
 pub struct PlanReport {
     rank: u32,
     world_size: u32,
-    /// The whole cluster's floor; `plan.floor_origin_bytes` is this rank's alone.
+    /// The lower bound of the whole cluster. `plan.floor_origin_bytes` is that of this rank alone.
     floor_origin_bytes: u64,
     look_ahead_bytes: u64,
     epochs: u64,
-    /// How much of a shard the first epoch reads at once.
+    /// The length of the blocks that the first epoch reads from shards.
     #[serde(skip_serializing_if = "Option::is_none")]
     block_bytes: Option<u64>,
-    /// Bytes that the blocks bring and no sample has.
+    /// Bytes in blocks that belong to no sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     block_waste_bytes: Option<u64>,
     plan: Summary,
-    /// In words; for tools it is in the plan.
+    /// For the text. In JSON it is part of the plan.
     #[serde(skip)]
     retention: Retention,
-    /// Where it is known how fast the origin is.
+    /// Empty if the origin's speed is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forecast: Vec<Forecast>,
     one_more_gigabyte: Vec<Worth>,
-    /// Where there are several ranks.
+    /// If there are several ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     together: Option<ClusterReport>,
 }
@@ -59,21 +59,22 @@ struct ClusterReport {
 struct Forecast {
     epoch: u64,
     seconds: f64,
-    /// What it waits for.
+    /// The resource that limits it.
     limiting: String,
     origin_requests: u64,
     origin_bytes: u64,
 }
 
 impl PlanReport {
-    /// Of a run that was planned; `blocks` is what its first epoch reads of shards at once, where that is known. Plans once more
-    /// for each kind of cache, and once for all ranks together.
+    /// The report of a planned run. `blocks` are the blocks that its first epoch reads from shards,
+    /// if known. Plans once more for each kind of cache, and once for all ranks.
     ///
     /// # Errors
-    /// If the run cannot be planned, or is one of ranks that have met: what is told is one rank's alone.
+    /// If the run cannot be planned, or belongs to a group of ranks: the report is about one rank
+    /// alone.
     pub fn of(planned: &Planned, blocks: Option<&BlockTable>) -> Result<Self> {
         let config = planned.config();
-        let LocalPlan::Alone(plan) = planned.plan() else {
+        let LocalPlan::Private(plan) = planned.plan() else {
             return Err(Error::new(ErrorKind::Plan, "there is no plan of this rank alone"));
         };
         let mut forecast = planned.forecast()?.unwrap_or_default();
@@ -103,7 +104,7 @@ impl PlanReport {
     }
 }
 
-/// The first epoch's requests and bytes, where it reads `blocks` of shards instead of their samples.
+/// Corrects the first epoch's requests and bytes if it reads `blocks` instead of samples.
 fn in_blocks(forecast: &mut [EpochForecast], blocks: &BlockTable) {
     let Some(first) = forecast.first_mut() else { return };
     let alone = first.requests.samples.saturating_sub(blocks.samples());
@@ -122,7 +123,7 @@ impl Forecast {
         }
     }
 
-    /// Whether it is like another, within a hundredth of the time.
+    /// Whether both have the same limit, and times within one percent.
     fn is_like(&self, other: &Self) -> bool {
         self.limiting == other.limiting && (self.seconds - other.seconds).abs() <= self.seconds / 100.0
     }
@@ -141,7 +142,7 @@ impl fmt::Display for Forecast {
     }
 }
 
-/// What a resource is called; levels by their names.
+/// The name of a resource; that of the level for levels.
 fn resource(resource: Resource, planned: &Planned) -> String {
     match resource {
         Resource::Level(level) => {
@@ -152,7 +153,7 @@ fn resource(resource: Resource, planned: &Planned) -> String {
     }
 }
 
-/// What a level will hold, in words.
+/// The samples of a cache level as text.
 pub fn level_text(level: &LevelPlan, retention: Retention) -> String {
     let (capacity, bytes, footprint) =
         (ByteSize(level.capacity), ByteSize(level.bytes), ByteSize(level.footprint));
@@ -219,7 +220,7 @@ impl fmt::Display for PlanReport {
                 "time         unknown (run `foreread calibrate` and set --calibration, or set --origin-limit)"
             )?;
         }
-        spans(out, forecast)?;
+        epoch_lines(out, forecast)?;
         for more in &self.one_more_gigabyte {
             let seconds = more.seconds.map_or_else(String::new, |seconds| format!(", {seconds:.1} s less"));
             let bytes = ByteSize(more.origin_bytes);
@@ -237,7 +238,8 @@ impl PlanReport {
         let cluster = &report.cluster;
         writeln!(
             out,
-            "together     the caches of {} ranks as one: {} from storage (lower bound {}); the first rank to read a sample \
+            "together     the caches of {} ranks as one: {} from storage (lower bound {}); the first rank to \
+             read a sample \
              keeps it, {:.1} % of all uses are local{}",
             self.world_size,
             ByteSize(cluster.origin_bytes),
@@ -253,12 +255,12 @@ impl PlanReport {
             "             over a network of {}/s between nodes (assumed):",
             ByteSize(cluster.assumed_network_bytes_per_second)
         )?;
-        spans(out, &report.forecast)
+        epoch_lines(out, &report.forecast)
     }
 }
 
-/// How long epochs take; those that are alike in one line.
-fn spans(out: &mut fmt::Formatter<'_>, forecast: &[Forecast]) -> fmt::Result {
+/// The times of epochs, with similar epochs in one line.
+fn epoch_lines(out: &mut fmt::Formatter<'_>, forecast: &[Forecast]) -> fmt::Result {
     for epochs in forecast.chunk_by(Forecast::is_like) {
         let [first, .., last] = epochs else {
             let [only] = epochs else { continue };

@@ -1,7 +1,8 @@
-//! Throughput of any tier over the number of reads under way.
+//! Throughput of a tier by the number of parallel reads.
 //!
-//! For each number, doubling, reads are kept under way for a while, and the bytes that came are divided by the time. The first generation of answers is left out: it
-//! measures the start. The rest is cut into parts, whose differences say how sure the figure is.
+//! The number doubles from step to step. A step keeps that many reads in flight for a while, and
+//! divides the received bytes by the time. The first generation of answers measures the start and
+//! is left out. The rest is cut into parts, whose differences give the uncertainty.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,32 +12,32 @@ use foreread_tier::{ReadRequest, Tier, TierError};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
-/// Parts that a measurement is cut into.
+/// The number of parts of a measurement.
 const PARTS: usize = 5;
 
-/// A doubling that gains less than this ends the search, the second time.
-const GAIN: f64 = 1.05;
+/// The second doubling in a row that gains less than this ends the search.
+const MIN_GAIN: f64 = 1.05;
 
-/// What measuring may cost.
+/// The limits of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub(crate) struct ProbeLimits {
     pub(crate) time: Duration,
     pub(crate) bytes: u64,
-    /// Bytes a second that the user allows, where that is less than what there is: the first answers come before the limit
-    /// holds anything up, and no figure is above it.
+    /// The user's limit in bytes per second. No figure exceeds it, although the first answers may
+    /// come faster.
     pub(crate) bytes_per_second: Option<u64>,
 }
 
-/// Measures `tier` with 1, 2, 4, ... reads under way, at most `most`; `next` makes requests.
+/// Measures `tier` with 1, 2, 4, ... parallel reads, at most `most`. `next` makes requests.
 ///
 /// # Errors
 /// The first read that fails.
 pub(crate) async fn curve<T: Tier + ?Sized>(
     tier: &Arc<T>,
     most: u32,
-    mut budget: Budget,
+    mut budget: ProbeLimits,
     mut next: impl FnMut() -> ReadRequest,
-    mut told: impl FnMut(Point),
+    mut report: impl FnMut(Point),
 ) -> Result<Vec<Point>, TierError> {
     let mut points: Vec<Point> = Vec::new();
     let mut flat = 0;
@@ -44,7 +45,7 @@ pub(crate) async fn curve<T: Tier + ?Sized>(
     while parallelism <= most && flat < 2 && budget.bytes > 0 && !budget.time.is_zero() {
         let left = (most / parallelism).ilog2() + 1;
         let (time, bytes) = (budget.time / left, budget.bytes.div_ceil(left.into()));
-        let share = Budget { time, bytes, ..budget };
+        let share = ProbeLimits { time, bytes, ..budget };
         let measured = at(tier, parallelism, share, &mut next).await?;
         budget.time = budget.time.saturating_sub(measured.took);
         budget.bytes = budget.bytes.saturating_sub(measured.bytes);
@@ -53,8 +54,8 @@ pub(crate) async fn curve<T: Tier + ?Sized>(
                 .bytes_per_second
                 .map_or(point.bytes_per_second, |most| point.bytes_per_second.min(most));
             let highest = points.iter().map(|point| point.bytes_per_second).max().unwrap_or(0);
-            flat = if point.bytes_per_second as f64 >= GAIN * highest as f64 { 0 } else { flat + 1 };
-            told(point);
+            flat = if point.bytes_per_second as f64 >= MIN_GAIN * highest as f64 { 0 } else { flat + 1 };
+            report(point);
             points.push(point);
         }
         parallelism *= 2;
@@ -62,10 +63,10 @@ pub(crate) async fn curve<T: Tier + ?Sized>(
     Ok(points)
 }
 
-/// When each answer came, and its bytes.
-struct Answers {
+/// The time and bytes of each answer.
+struct ProbeAnswers {
     took: Duration,
-    /// All that were asked for, also what was still under way at the end.
+    /// All requested bytes, with those still in flight at the end.
     bytes: u64,
     came: Vec<(Duration, u64)>,
 }
@@ -73,19 +74,19 @@ struct Answers {
 async fn at<T: Tier + ?Sized>(
     tier: &Arc<T>,
     parallelism: u32,
-    share: Budget,
+    share: ProbeLimits,
     next: &mut impl FnMut() -> ReadRequest,
-) -> Result<Answers, TierError> {
+) -> Result<ProbeAnswers, TierError> {
     let mut reads = FuturesUnordered::new();
     let (mut asked, mut is_full, mut requests) = (0, false, 0u64);
     let mut came = Vec::new();
     let began = Instant::now();
     loop {
-        // One at least, or nothing would ever be known of samples that are longer than the share.
+        // At least one read, for samples that are longer than the share.
         while reads.len() < parallelism as usize && !is_full && (asked < share.bytes || requests == 0) {
             let request = next();
             let bytes = request.len();
-            // The last one may not fit either.
+            // The last one must fit, too.
             is_full = requests > 0 && asked.saturating_add(bytes) > share.bytes;
             if !is_full {
                 (asked, requests) = (asked + bytes, requests + 1);
@@ -93,7 +94,7 @@ async fn at<T: Tier + ?Sized>(
             }
         }
         tier.submit();
-        // An answer that does not come is no reason to go over the time; its read is cancelled.
+        // A read without an answer is cancelled at the end of the time.
         let left = share.time.saturating_sub(began.elapsed());
         let Ok(Some((bytes, result))) = tokio::time::timeout(left, reads.next()).await else { break };
         result?;
@@ -103,16 +104,16 @@ async fn at<T: Tier + ?Sized>(
             break;
         }
     }
-    Ok(Answers { took: began.elapsed(), bytes: asked, came })
+    Ok(ProbeAnswers { took: began.elapsed(), bytes: asked, came })
 }
 
-impl Answers {
-    /// Throughput without the first generation of answers; `None` where that was all.
+impl ProbeAnswers {
+    /// Throughput without the first generation of answers; `None` without other answers.
     fn point(&self, parallelism: u32) -> Option<Point> {
         let first = (parallelism as usize).min(self.came.len());
         let (begin, rest) = match first.checked_sub(1).and_then(|last| self.came.get(last)) {
             Some(&(begin, _)) if self.came.len() > first => (begin, &self.came[first..]),
-            // There was only one generation: better a figure that counts its start than none.
+            // With a single generation, the figure includes the start.
             _ => (Duration::ZERO, &self.came[..]),
         };
         let rate = |from: Duration, answers: &[(Duration, u64)]| {
@@ -146,13 +147,13 @@ impl Answers {
 mod tests {
     use super::*;
 
-    fn answers(came: Vec<(Duration, u64)>) -> Answers {
-        Answers { took: Duration::ZERO, bytes: 0, came }
+    fn answers(came: Vec<(Duration, u64)>) -> ProbeAnswers {
+        ProbeAnswers { took: Duration::ZERO, bytes: 0, came }
     }
 
     #[test]
-    fn the_first_generation_is_left_out_and_parts_tell_how_sure_it_is() {
-        // Two under way: the first two come after a second, the others every tenth of one.
+    fn first_generation_is_left_out_and_parts_give_the_spread() {
+        // Two in flight: the first two arrive after a second, the others every tenth of a second.
         let later = (1..=20).map(|tenth| (Duration::from_millis(1000 + 100 * tenth), 10));
         let start = [(Duration::from_secs(1), 10); 2];
         let point = answers(start.into_iter().chain(later).collect()).point(2).unwrap();
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_is_said_to_be_so() {
+    fn too_few_answers_have_no_point_or_full_spread() {
         assert!(answers(Vec::new()).point(4).is_none());
         let once = answers(vec![(Duration::from_secs(1), 10); 4]).point(4).unwrap();
         assert_eq!((once.bytes_per_second, once.spread), (40, 1.0));

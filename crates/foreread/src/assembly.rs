@@ -1,22 +1,22 @@
-//! What runs over the same data share: opened datasets, caches, limits. Made once; one run after another is started from
-//! it, and what one has left in the caches is there for the next.
+//! What runs over the same data share: opened datasets, caches, limits. Made once; one run after
+//! another is started from it, and what one has left in the caches is there for the next.
 
 use std::sync::Arc;
 
 use foreread_layers::RetryPolicy;
-use foreread_loader::{BlockTable, Dataset, Direct, OnError, Others, Parts, Source};
+use foreread_loader::{BlockTable, Dataset, DirectReader, LoaderParts, OnError, PeerGroup, ReadSource};
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
 use foreread_tier::{CacheTier, Tier};
 use tokio::runtime::Handle;
 
-use crate::origin::Opened;
+use crate::origin::OpenDataset;
 
 #[derive(Debug)]
 pub(crate) struct Assembly {
     datasets: Vec<Dataset>,
-    caches: Vec<(Source, Arc<dyn CacheTier>)>,
-    others: Option<Others>,
+    caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
+    others: Option<PeerGroup>,
     look_ahead: u64,
     on_error: OnError,
     /// What the first run reads in blocks.
@@ -27,9 +27,9 @@ pub(crate) struct Assembly {
 
 impl Assembly {
     pub(crate) fn new(
-        opened: Vec<Opened>,
-        caches: Vec<(Source, Arc<dyn CacheTier>)>,
-        others: Option<Others>,
+        opened: Vec<OpenDataset>,
+        caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
+        others: Option<PeerGroup>,
         look_ahead: u64,
         on_error: OnError,
         blocks: BlockTable,
@@ -49,7 +49,7 @@ impl Assembly {
             *train = train.clone().with_blocks(blocks);
         }
         let warm = std::mem::replace(&mut self.warm, true);
-        let parts = Parts {
+        let parts = LoaderParts {
             run,
             plan,
             datasets,
@@ -63,7 +63,7 @@ impl Assembly {
     }
 
     /// Reads outside of any run's order.
-    pub(crate) fn direct(&self) -> Direct {
-        Direct::new(self.datasets.clone(), self.caches.clone())
+    pub(crate) fn direct(&self) -> DirectReader {
+        DirectReader::new(self.datasets.clone(), self.caches.clone())
     }
 }

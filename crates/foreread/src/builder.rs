@@ -1,24 +1,25 @@
 //! Settings for a run, one call each, and the ways to begin it.
 //!
-//! Decision: a [`Config`] is the builder's starting point ([`Loader::builder_with`]) and not a setter. As a setter it
-//! would replace all calls before it. The price is that a configuration has to be at hand when the builder is made.
+//! Decision: a [`Config`] is the builder's starting point ([`Loader::builder_with`]) and not a
+//! setter. As a setter it would replace all calls before it. The price is that a configuration has
+//! to be at hand when the builder is made.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_dataset::{Catalog, Format, IndexOptions, Progress};
+use foreread_dataset::{Catalog, Format, IndexOptions, IndexProgress};
 use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 use foreread_loader::OnError;
 use foreread_oracle::Deal;
-use foreread_tier::{Buffers, Context, OriginTier, RecycledBuffers};
+use foreread_tier::{Buffers, OpenContext, OriginTier, RecycledBuffers};
 use tokio::runtime::Handle;
 
 use crate::calibration::Calibration;
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
-use crate::joint::Meet;
+use crate::joint::GroupPreparation;
 use crate::loader::{Loader, Ready};
 use crate::origin;
 use crate::prepared::Prepared;
@@ -26,11 +27,12 @@ use crate::registry::Registry;
 use crate::runtime::Workers;
 use crate::source::Source;
 use crate::state::State;
-use crate::target::Named;
+use crate::target::TargetSpec;
 
 /// Settings for a run; made by [`Loader::builder`] or [`Loader::builder_with`].
 ///
-/// What is not set is as [`Config::default`] has it. The number of [epochs](Self::epochs) has no default.
+/// What is not set is as [`Config::default`] has it. The number of [epochs](Self::epochs) has no
+/// default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,8 +40,10 @@ use crate::target::Named;
 /// # let directory = tempfile::tempdir()?;
 /// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
 /// # let path = directory.path().to_str().expect("a path of ASCII");
-/// let builder = || Loader::builder(path).batch_size(2).memory(Memory::Bytes(1 << 20)).on_error(OnError::Skip);
-/// let loader = builder().epochs(90).patience(Duration::from_secs(3600)).origin_parallelism(16).start()?;
+/// let memory = Memory::Bytes(1 << 20);
+/// let builder = || Loader::builder(path).batch_size(2).memory(memory).on_error(OnError::Skip);
+/// let patience = Duration::from_secs(3600);
+/// let loader = builder().epochs(90).patience(patience).origin_parallelism(16).start()?;
 /// assert_eq!(loader.report().samples, 3);
 ///
 /// let error = builder().start().unwrap_err();
@@ -49,19 +53,19 @@ use crate::target::Named;
 /// ```
 #[derive(Debug)]
 pub struct Builder {
-    targets: Named,
+    targets: TargetSpec,
     config: Config,
     registry: Registry,
     runtime: Option<Handle>,
     buffers: Arc<dyn Buffers>,
     resume: Option<State>,
-    meeting: Option<Box<dyn Meet>>,
+    meeting: Option<Box<dyn GroupPreparation>>,
 }
 
 impl Builder {
     pub(crate) fn new(target: String, config: Config) -> Self {
         Self {
-            targets: Named::by(target),
+            targets: TargetSpec::by(target),
             config,
             registry: Registry::with_defaults(),
             runtime: None,
@@ -71,8 +75,8 @@ impl Builder {
         }
     }
 
-    /// One more shard, beside the one that the builder was made with: both are of one dataset, whose place is the
-    /// directory that holds all that are named.
+    /// One more shard, beside the one that the builder was made with: both are of one dataset,
+    /// whose place is the directory that holds all that are named.
     #[must_use]
     pub fn shard(mut self, shard: impl Into<String>) -> Self {
         self.targets.names.push(shard.into());
@@ -82,12 +86,13 @@ impl Builder {
     /// The dataset that this catalog is of, wherever the builder was told to look for one.
     #[must_use]
     pub fn catalog(mut self, catalog: Catalog) -> Self {
-        self.targets = Named { catalog: Some(catalog.clone()), ..Named::by(catalog.base_url()) };
+        self.targets = TargetSpec { catalog: Some(catalog.clone()), ..TargetSpec::by(catalog.base_url()) };
         self
     }
 
-    /// One setting of the training data's storage backend, by name; it takes precedence over the environment. A dataset
-    /// has settings of its own, so one process can read two buckets with two accounts:
+    /// One setting of the training data's storage backend, by name; it takes precedence over the
+    /// environment. A dataset has settings of its own, so one process can read two buckets with two
+    /// accounts:
     ///
     /// ```no_run
     /// # #[cfg(feature = "s3")] {
@@ -113,15 +118,17 @@ impl Builder {
     /// | `opendal` | OpenDAL's own, such as `username`, `password`, `token` and `host` |
     /// | `local` | none |
     ///
-    /// A name that the backend does not know is an error that lists those that it knows, when the dataset is opened.
+    /// A name that the backend does not know is an error that lists those that it knows, when the
+    /// dataset is opened.
     #[must_use]
     pub fn storage_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.storage_options.set(name, value);
         self
     }
 
-    /// The same for the [validation](Self::validate) data, which get none of the training data's: they may lie elsewhere,
-    /// where these would be unknown or, if they are secrets, must not be sent.
+    /// The same for the [validation](Self::validate) data, which get none of the training data's:
+    /// they may lie elsewhere, where these would be unknown or, if they are secrets, must not be
+    /// sent.
     #[must_use]
     pub fn validate_storage_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.validate_storage_options.set(name, value);
@@ -135,7 +142,8 @@ impl Builder {
         self
     }
 
-    /// How often the dataset is read, 1 to 1,000,000. No default: a run that does not set it is refused.
+    /// How often the dataset is read, 1 to 1,000,000. No default: a run that does not set it is
+    /// refused.
     #[must_use]
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.config.epochs = epochs;
@@ -170,17 +178,18 @@ impl Builder {
         self
     }
 
-    /// Whether the rank that computes a sample of a global batch is the one that keeps it, as far as equal shares allow.
-    /// Only ranks that work together use it. Default: false.
+    /// Whether the rank that computes a sample of a global batch is the one that keeps it, as far
+    /// as equal shares allow. Only ranks that work together use it. Default: false.
     #[must_use]
     pub fn locality(mut self, locality: bool) -> Self {
         self.config.locality = locality;
         self
     }
 
-    /// How many processes of this node share its memory, and which of them this is, from 0: automatic memory is half of
-    /// what is free for all of them, and each has a part of the disk tier's directories. Unset: what the launcher says
-    /// in the environment; a process without a launcher has the node for itself.
+    /// How many processes of this node share its memory, and which of them this is, from 0:
+    /// automatic memory is half of what is free for all of them, and each has a part of the disk
+    /// tier's directories. Unset: what the launcher says in the environment; a process without a
+    /// launcher has the node for itself.
     #[must_use]
     pub fn on_node(mut self, rank: u32, ranks: u32) -> Self {
         (self.config.node_rank, self.config.node_ranks) = (Some(rank), Some(ranks));
@@ -208,15 +217,16 @@ impl Builder {
         self
     }
 
-    /// A directory of the disk tier, with the bytes that it may take there; may be called several times.
+    /// A directory of the disk tier, with the bytes that it may take there; may be called several
+    /// times.
     #[must_use]
     pub fn disk(mut self, directory: impl Into<PathBuf>, bytes: u64) -> Self {
         self.config.disk.push(Disk { directory: directory.into(), bytes, shared: false });
         self
     }
 
-    /// The same with one cache in it for all users. Owners and modes of files are not checked: all who can write there
-    /// are trusted.
+    /// The same with one cache in it for all users. Owners and modes of files are not checked: all
+    /// who can write there are trusted.
     #[must_use]
     pub fn shared_disk(mut self, directory: impl Into<PathBuf>, bytes: u64) -> Self {
         self.config.disk.push(Disk { directory: directory.into(), bytes, shared: true });
@@ -251,40 +261,41 @@ impl Builder {
         self
     }
 
-    /// The measured speeds of origin and disks, for plans and for the first number of parallel reads. Default: none.
+    /// The measured speeds of origin and disks, for plans and for the first number of parallel
+    /// reads. Default: none.
     #[must_use]
     pub fn calibration(mut self, calibration: Calibration) -> Self {
         self.config.calibration = Some(Arc::new(calibration));
         self
     }
 
-    /// How failed reads from the origin are retried. Default: at most 8 attempts within 120 s of the first failure, with
-    /// waits that grow from 100 ms to 10 s.
+    /// How failed reads from the origin are retried. Default: at most 8 attempts within 120 s of
+    /// the first failure, with waits that grow from 100 ms to 10 s.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.config.retry = policy;
         self
     }
 
-    /// Retries a failed read from the origin until this time after its first failure, however many attempts that takes:
-    /// longer than the longest outage that the run is to survive. Changes [`retry`](Self::retry)'s patience and number of
-    /// attempts and leaves its waits.
+    /// Retries a failed read from the origin until this time after its first failure, however many
+    /// attempts that takes: longer than the longest outage that the run is to survive. Changes
+    /// [`retry`](Self::retry)'s patience and number of attempts and leaves its waits.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.config.retry = self.config.retry.with_patience(patience).with_attempts(NonZeroU32::MAX);
         self
     }
 
-    /// When a read from the origin without an answer counts as failed, and is retried; `None`: never. Default: after 30 s
-    /// and eight times what its bytes take at the recent pace.
+    /// When a read from the origin without an answer counts as failed, and is retried; `None`:
+    /// never. Default: after 30 s and eight times what its bytes take at the recent pace.
     #[must_use]
     pub fn deadline(mut self, policy: impl Into<Option<DeadlinePolicy>>) -> Self {
         self.config.deadline = policy.into();
         self
     }
 
-    /// When a late read from the origin is sent a second time; `None`: never. Default: after three times what 95 of 100
-    /// reads of its size take and at least 10 ms, for at most 3 reads of 100.
+    /// When a late read from the origin is sent a second time; `None`: never. Default: after three
+    /// times what 95 of 100 reads of its size take and at least 10 ms, for at most 3 reads of 100.
     #[must_use]
     pub fn hedge(mut self, policy: impl Into<Option<HedgePolicy>>) -> Self {
         self.config.hedge = policy.into();
@@ -298,11 +309,13 @@ impl Builder {
         self
     }
 
-    /// The tokio runtime to work on; without this, a run has an engine thread of its own. It needs time and I/O enabled.
+    /// The tokio runtime to work on; without this, a run has an engine thread of its own. It needs
+    /// time and I/O enabled.
     ///
-    /// Calls that block ([`prepare`](Self::prepare), [`Loader::batches`], [`Loader::close`] ...) are refused on this
-    /// runtime's own threads, `spawn_blocking`'s among them, and everywhere if it is a current-thread one: there the call
-    /// would block what it waits for. A trainer that computes in this runtime's tasks holds up reads.
+    /// Calls that block ([`prepare`](Self::prepare), [`Loader::batches`], [`Loader::close`] ...)
+    /// are refused on this runtime's own threads, `spawn_blocking`'s among them, and everywhere if
+    /// it is a current-thread one: there the call would block what it waits for. A trainer that
+    /// computes in this runtime's tasks holds up reads.
     #[must_use]
     pub fn runtime(mut self, handle: Handle) -> Self {
         self.runtime = Some(handle);
@@ -316,16 +329,16 @@ impl Builder {
         self
     }
 
-    /// Goes on where a run was when it gave this state ([`Loader::state`]). Refused for another order or other data;
-    /// batch size, number of ranks and of epochs may be others.
+    /// Goes on where a run was when it gave this state ([`Loader::state`]). Refused for another
+    /// order or other data; batch size, number of ranks and of epochs may be others.
     #[must_use]
     pub fn resume(mut self, state: State) -> Self {
         self.resume = Some(state);
         self
     }
 
-    /// Works together with the other ranks that come to this meeting: every sample is kept by one of them for all. Preparing
-    /// waits for them. Rank and world size are the settings' own.
+    /// Works together with the other ranks that come to this meeting: every sample is kept by one
+    /// of them for all. Preparing waits for them. Rank and world size are the settings' own.
     #[cfg(feature = "peer")]
     #[must_use]
     pub fn together(mut self, meeting: crate::ranks::Meeting) -> Self {
@@ -333,13 +346,13 @@ impl Builder {
         self
     }
 
-    /// Opens the datasets, draws the order and plans, without reading any sample; `progress` is told how far listing
-    /// has come. Blocks the thread.
+    /// Opens the datasets, draws the order and plans, without reading any sample; `progress` is
+    /// told how far listing has come. Blocks the thread.
     ///
     /// # Errors
-    /// If the settings make no sense, a dataset cannot be opened, the run cannot be planned, `progress` or a backend
-    /// panics, or the thread belongs to the given [runtime](Self::runtime).
-    pub fn prepare_with(self, progress: impl FnMut(Progress) + Send + 'static) -> Result<Ready> {
+    /// If the settings make no sense, a dataset cannot be opened, the run cannot be planned,
+    /// `progress` or a backend panics, or the thread belongs to the given [runtime](Self::runtime).
+    pub fn prepare_with(self, progress: impl FnMut(IndexProgress) + Send + 'static) -> Result<Ready> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         let prepared = workers.wait(async move { self.prepared(&context, progress).await })?;
@@ -363,8 +376,8 @@ impl Builder {
         Ok(self.prepare()?.start())
     }
 
-    /// Prepares to serve samples by their ids. The caller decides on epochs, sampler and batch size, so these settings are
-    /// ignored. Blocks the thread.
+    /// Prepares to serve samples by their ids. The caller decides on epochs, sampler and batch
+    /// size, so these settings are ignored. Blocks the thread.
     ///
     /// # Errors
     /// As [`prepare_with`](Self::prepare_with) and [`Ready::source`].
@@ -402,9 +415,13 @@ impl Builder {
         Ok(Ready::new(prepared, workers))
     }
 
-    async fn prepared(self, context: &Context, progress: impl FnMut(Progress) + Send) -> Result<Prepared> {
+    async fn prepared(
+        self,
+        context: &OpenContext,
+        progress: impl FnMut(IndexProgress) + Send,
+    ) -> Result<Prepared> {
         let Self { targets, config, registry, resume, .. } = self;
-        let targets = Named { storage: config.storage_options.clone(), ..targets };
+        let targets = TargetSpec { storage: config.storage_options.clone(), ..targets };
         match self.meeting {
             Some(meeting) => {
                 let progress = Box::new(progress);
@@ -414,43 +431,44 @@ impl Builder {
         }
     }
 
-    fn context(&self, runtime: &Handle) -> Context {
-        Context { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
+    fn context(&self, runtime: &Handle) -> OpenContext {
+        OpenContext { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
     }
 
-    /// Opens the dataset without planning: its catalog, and its origin as it is, within the settings' limits. No read is
-    /// merged, hedged, or adapted to the store. For tools that measure an origin.
+    /// Opens the dataset without planning: its catalog, and its origin as it is, within the
+    /// settings' limits. No read is merged, hedged, or adapted to the store. For tools that measure
+    /// an origin.
     ///
     /// # Errors
     /// If the dataset cannot be opened.
     pub async fn open_origin(
         self,
-        context: &Context,
-        progress: impl FnMut(Progress) + Send,
+        context: &OpenContext,
+        progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<(Catalog, Arc<dyn OriginTier>)> {
-        let shared = origin::Shared::raw(&self.config, context);
-        let targets = Named { storage: self.config.storage_options.clone(), ..self.targets };
+        let shared = origin::OriginPolicy::raw(&self.config, context);
+        let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
         let format = self.config.format;
         let opened = origin::open(&targets, format, &self.registry, context, &shared, progress).await?;
         Ok((opened.catalog, opened.origin))
     }
 
-    /// Lists the dataset into a catalog, without planning, and reading no more than shards' heads. Blocks the
-    /// thread.
+    /// Lists the dataset into a catalog, without planning, and reading no more than shards' heads.
+    /// Blocks the thread.
     ///
     /// # Errors
-    /// If it cannot be opened or listed, nothing in it is a sample, `progress` or a backend panics, or the thread belongs
-    /// to the given [runtime](Self::runtime).
+    /// If it cannot be opened or listed, nothing in it is a sample, `progress` or a backend panics,
+    /// or the thread belongs to the given [runtime](Self::runtime).
     pub fn index(
         self,
         options: IndexOptions,
-        progress: impl FnMut(Progress) + Send + 'static,
+        progress: impl FnMut(IndexProgress) + Send + 'static,
     ) -> Result<Catalog> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         workers.wait(async move {
-            let shared = origin::Shared::new(&self.config, &context);
-            let targets = Named { storage: self.config.storage_options.clone(), ..self.targets };
+            let shared = origin::OriginPolicy::new(&self.config, &context);
+            let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
             origin::index(&targets, options, &self.registry, &context, &shared, progress).await
         })
     }

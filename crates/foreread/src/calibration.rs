@@ -1,13 +1,16 @@
 //! Measured speeds of storage, memory and disks.
 //!
-//! Plans place samples well without them, because only ratios matter there. They cannot predict times without them.
-//! The crate `foreread-estimate` measures, and `foreread-settings` reads and writes the file. Every figure has its
-//! uncertainty. The price of measuring before a run: storage may be busier during the run.
+//! Plans place samples well without them, because only ratios matter there. They cannot predict
+//! times without them. The crate `foreread-estimate` measures, and `foreread-settings` reads and
+//! writes the file. Every figure has its uncertainty. The price of measuring before a run: storage
+//! may be busier during the run.
 //!
 //! ```
 //! use foreread::calibration::{Calibration, OriginSpeed, Point};
 //!
-//! let point = |parallelism, bytes_per_second| Point { parallelism, bytes_per_second, spread: 0.05, samples: 100 };
+//! let point = |parallelism, bytes_per_second| {
+//!     Point { parallelism, bytes_per_second, spread: 0.05, samples: 100 }
+//! };
 //! let origin = OriginSpeed {
 //!     url: "s3://bucket/train".to_owned(),
 //!     sample_bytes: 110_000,
@@ -18,7 +21,9 @@
 //! };
 //! assert_eq!(origin.best().map(|best| best.parallelism), Some(32));
 //! let calibration =
-//!     Calibration { version: Calibration::VERSION, made: 0, origin: Some(origin), memory: None, disk: Vec::new() };
+//!     Calibration {
+//!         version: Calibration::VERSION, made: 0, origin: Some(origin), memory: None, disk: Vec::new()
+//!     };
 //! let builder = foreread::Loader::builder("s3://bucket/train").calibration(calibration);
 //! ```
 
@@ -55,7 +60,8 @@ pub struct OriginSpeed {
     pub sample_bytes: u64,
     /// Seconds that one read alone takes beside the time of its bytes.
     pub latency_seconds: f64,
-    /// Bytes a second of one read once it flows, as far as can be told from outside: the best that all together got.
+    /// Bytes a second of one read once it flows, as far as can be told from outside: the best that
+    /// all together got.
     pub stream_bytes_per_second: u64,
     /// Throughput over the number of reads under way, the fewest first.
     pub read: Vec<Point>,
@@ -82,8 +88,8 @@ pub struct Point {
     pub parallelism: u32,
     /// Bytes a second of all of them together.
     pub bytes_per_second: u64,
-    /// Half of what lay between the slowest and the quickest part of the measurement, as a share of the figure: 0.05 is
-    /// "give or take 5 %". 1 where it was too short to tell.
+    /// Half of what lay between the slowest and the quickest part of the measurement, as a share of
+    /// the figure: 0.05 is "give or take 5 %". 1 where it was too short to tell.
     pub spread: f64,
     /// Samples that were read for it.
     pub samples: u64,
@@ -107,7 +113,8 @@ pub struct DiskSpeed {
     pub directory: String,
     /// Bytes a second that are written behind the first use.
     pub write_bytes_per_second: u64,
-    /// Throughput over the number of reads under way, the fewest first; every sample checked, past the page cache.
+    /// Throughput over the number of reads under way, the fewest first; every sample checked, past
+    /// the page cache.
     pub read: Vec<Point>,
 }
 
@@ -115,7 +122,8 @@ impl Calibration {
     /// The version of the file format.
     pub const VERSION: u32 = 1;
 
-    /// The origin's figures, if they are of `url`: of the same place, or of one that holds it or lies in it.
+    /// The origin's figures, if they are of `url`: of the same place, or of one that holds it or
+    /// lies in it.
     pub fn of_origin(&self, url: &str) -> Option<&OriginSpeed> {
         let origin = self.origin.as_ref()?;
         let (here, there) = (plain(url), plain(&origin.url));
@@ -133,7 +141,8 @@ impl Calibration {
 }
 
 impl OriginSpeed {
-    /// The number of reads under way from which more gain less than a twentieth, and what they give together.
+    /// The number of reads under way from which more gain less than a twentieth, and what they give
+    /// together.
     pub fn best(&self) -> Option<Point> {
         best(&self.read)
     }

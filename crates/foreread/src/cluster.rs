@@ -1,21 +1,28 @@
-//! The cluster that a plan is made for: what the settings say, with the speeds that a calibration measured.
+//! The cluster that a plan is made for: what the settings say, with the speeds that a calibration
+//! measured.
 //!
-//! What nobody has measured does not limit: a plan places samples rightly all the same, and says nothing of times.
+//! What nobody has measured does not limit: a plan places samples rightly all the same, and says
+//! nothing of times.
 
 use foreread_memory::MemoryTier;
-use foreread_planner::{Cluster, Curve, Large, Level, Origin, Store, Trainer};
+use foreread_planner::{CacheStore, Cluster, Curve, LargeReads, Level, Origin, Trainer};
 use foreread_tier::{CacheTier, Tier};
 use foreread_types::{Sizes, StoreId};
 
 use crate::calibration::{Calibration, DiskSpeed, OriginSpeed, Point};
 use crate::config::Config;
-use crate::planned::Place;
+use crate::planned::RunEnvironment;
 
 /// What the plan calls the disk tier.
 pub(crate) const DISK: &str = "disk";
 
 /// This rank's caches, with `memory` bytes of memory, and the origin at `place`.
-pub(crate) fn describe(config: &Config, memory: u64, place: &Place, train: Option<&Sizes>) -> Cluster {
+pub(crate) fn describe(
+    config: &Config,
+    memory: u64,
+    place: &RunEnvironment,
+    train: Option<&Sizes>,
+) -> Cluster {
     let mut levels = kinds(config);
     for level in &mut levels {
         level.capacity = if level.name == DISK { place.disk } else { memory };
@@ -25,7 +32,7 @@ pub(crate) fn describe(config: &Config, memory: u64, place: &Place, train: Optio
         look_ahead: config.look_ahead,
         origin: of_origin(config, origin_speed(config, place)),
         trainer: of_trainer(config, train),
-        ..Cluster::single(Store::new(StoreId(config.rank), levels))
+        ..Cluster::single(CacheStore::new(StoreId(config.rank), levels))
     }
 }
 
@@ -37,12 +44,12 @@ pub(crate) fn kinds(config: &Config) -> Vec<Level> {
 }
 
 /// Whether enough is known of the origin to say how long reading from it takes.
-pub(crate) fn is_timed(config: &Config, place: &Place) -> bool {
+pub(crate) fn is_timed(config: &Config, place: &RunEnvironment) -> bool {
     config.origin_limit.is_some() || origin_speed(config, place).is_some()
 }
 
 /// The figures of the run's origin; where the dataset is only described, those of any.
-fn origin_speed<'a>(config: &'a Config, place: &Place) -> Option<&'a OriginSpeed> {
+fn origin_speed<'a>(config: &'a Config, place: &RunEnvironment) -> Option<&'a OriginSpeed> {
     let calibration: &Calibration = config.calibration.as_deref()?;
     match &place.url {
         Some(url) => calibration.of_origin(url),
@@ -66,7 +73,7 @@ fn of_origin(config: &Config, speed: Option<&OriginSpeed>) -> Origin {
                 Some(most) => at(&large.read, most),
                 None => large.best()?.bytes_per_second,
             };
-            Some(Large { bytes: large.bytes, bytes_per_second })
+            Some(LargeReads { bytes: large.bytes, bytes_per_second })
         });
     }
     if let Some(parallelism) = parallelism {
@@ -89,7 +96,8 @@ fn of_disk(config: &Config) -> Level {
     let level = Level::new(DISK, 0, foreread_local::DiskTier::FOOTPRINT);
     let calibration = config.calibration.as_deref();
     let speeds = config.disk.iter().map(|disk| calibration.and_then(|known| known.of_disk(&disk.directory)));
-    // Samples are spread over directories; where the speed of one is not known, neither is that of all.
+    // Samples are spread over directories; where the speed of one is not known, neither is that of
+    // all.
     let Some(speeds) = speeds.collect::<Option<Vec<&DiskSpeed>>>().filter(|speeds| !speeds.is_empty()) else {
         return level;
     };
@@ -151,8 +159,14 @@ mod tests {
         Config { calibration: Some(Arc::new(calibration)), ..Config::default() }
     }
 
-    fn place(url: Option<&str>) -> Place {
-        Place { kernel_cached: false, disk: 1000, warm: 0, url: url.map(str::to_owned), packed: false }
+    fn place(url: Option<&str>) -> RunEnvironment {
+        RunEnvironment {
+            kernel_cached: false,
+            disk: 1000,
+            warm: 0,
+            url: url.map(str::to_owned),
+            packed: false,
+        }
     }
 
     fn described(config: &Config, url: &str) -> Cluster {
@@ -180,7 +194,10 @@ mod tests {
         let limited = Config { origin_limit: Some(7_000_000), ..calibrated() };
         let origin = described(&limited, "/data").origin;
         assert_eq!(origin.client_bytes_per_second, 7_000_000);
-        assert_eq!(origin.large, Some(Large { bytes: 8_000_000, bytes_per_second: 7_000_000 }));
+        assert_eq!(
+            origin.large,
+            Some(foreread_planner::LargeReads { bytes: 8_000_000, bytes_per_second: 7_000_000 })
+        );
         let few = Config { origin_parallelism: Some(5), ..calibrated() };
         assert_eq!(described(&few, "/data").origin.client_bytes_per_second, 45_000_000);
     }

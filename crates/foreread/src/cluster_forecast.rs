@@ -1,9 +1,11 @@
-//! The forecast of a cluster whose ranks all have caches like this rank's, before machines are booked.
+//! The forecast of a cluster whose ranks all have caches like this rank's, before machines are
+//! booked.
 //!
-//! A rank that works in a group has its group's plan instead, made from the caches that each rank really has.
+//! A rank that works in a group has its group's plan instead, made from the caches that each rank
+//! really has.
 
 use foreread_oracle::Pass;
-use foreread_planner::{Cluster, ClusterPlan, EpochForecast, Locality, Ranks, Store, plan_cluster};
+use foreread_planner::{CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks, plan_cluster};
 use foreread_types::{SampleKey, StoreId};
 use serde::Serialize;
 
@@ -21,7 +23,8 @@ pub struct ClusterForecast {
     pub uses: u64,
     /// The uses that the rank's own caches are expected to serve.
     pub local_uses: u64,
-    /// Whether samples are dealt to the ranks that keep them ([`Config::locality`](crate::Config::locality)).
+    /// Whether samples are dealt to the ranks that keep them
+    /// ([`Config::locality`](crate::Config::locality)).
     pub by_locality: bool,
     /// The bandwidth between nodes that the times assume. It is not measured.
     pub assumed_network_bytes_per_second: u64,
@@ -31,14 +34,15 @@ pub struct ClusterForecast {
 }
 
 impl Planned {
-    /// Plans for all ranks together; `None` for a single rank. Takes seconds for tens of millions of samples.
+    /// Plans for all ranks together; `None` for a single rank. Takes seconds for tens of millions
+    /// of samples.
     ///
     /// # Errors
     /// If the run cannot be planned.
     pub fn cluster_forecast(&self) -> Result<Option<ClusterForecast>> {
         let ranks = self.run.world_size();
         let Some(own) = self.cluster.stores.first().filter(|_| ranks > 1) else { return Ok(None) };
-        let store = |rank| Store::new(StoreId(rank), own.levels.clone());
+        let store = |rank| CacheStore::new(StoreId(rank), own.levels.clone());
         let cluster = Cluster {
             stores: (0..ranks).map(store).collect(),
             ranks: Ranks::PerStore(1),
@@ -61,8 +65,9 @@ impl Planned {
         }))
     }
 
-    /// The uses that dealing by locality gives to the ranks that keep the samples. Those of the last epoch count for each
-    /// epoch, because all orders are alike. Uses that a second copy serves are not counted.
+    /// The uses that dealing by locality gives to the ranks that keep the samples. Those of the
+    /// last epoch count for each epoch, because all orders are alike. Uses that a second copy
+    /// serves are not counted.
     fn dealt_by_locality(&self, plan: &ClusterPlan, cluster: &Cluster) -> Result<u64> {
         let passes: Vec<Pass> = self.counted.passes().collect();
         let last = passes.last().map(|pass| pass.epoch);

@@ -1,4 +1,4 @@
-//! What a run is asked to do, with types.
+//! The settings of a run.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,24 +15,24 @@ use serde::{Deserialize, Serialize};
 use crate::calibration::Calibration;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::on_node::OnNode;
+use crate::on_node::NodeRank;
 use crate::size::ByteSize;
 use crate::storage::StorageOptions;
-use crate::target::Named;
+use crate::target::TargetSpec;
 
-/// How an epoch's order is drawn.
+/// How an epoch's order is determined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum SamplerKind {
-    /// A fresh uniform permutation every epoch.
+    /// A new uniform permutation in every epoch.
     #[default]
     Shuffle,
     /// PyTorch's `DistributedSampler`, bit for bit.
     Torch,
-    /// A keyed permutation that needs no memory, for any number of samples.
+    /// A keyed permutation without a table, for any number of samples.
     Feistel,
-    /// In the catalog's order.
+    /// The catalog's order.
     Sequential,
 }
 
@@ -50,12 +50,12 @@ impl FromStr for SamplerKind {
     }
 }
 
-/// How much memory the memory tier gets.
+/// The size of the memory tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// As much as is safe within the machine's and the container's limits, where all automatic loaders and ranks of the
-    /// node together take half of what is free; none where the kernel caches the origin already, because a second copy
-    /// gains nothing.
+    /// All automatic loaders and ranks of the node take half of the free memory, within the
+    /// machine's and the container's limits. None if the kernel caches the origin, because a second
+    /// copy gains nothing.
     #[default]
     Auto,
     /// This many bytes.
@@ -82,15 +82,15 @@ impl fmt::Display for Memory {
     }
 }
 
-/// One directory of the disk tier, with the bytes that it may take there; written `DIR=SIZE`, or `DIR=SIZE,shared`.
+/// A directory of the disk tier and its size; as text `DIR=SIZE` or `DIR=SIZE,shared`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
-    /// The directory. It is made if its parent is there.
+    /// The directory. It is created if its parent exists.
     pub directory: PathBuf,
-    /// The most bytes that are kept in it.
+    /// The most bytes of its cache.
     pub bytes: u64,
-    /// Whether one cache there serves all users, instead of one that is this user's alone. Owners and modes are not
-    /// checked then: all who can write there are trusted.
+    /// Whether one cache serves all users, instead of one cache per user. Then owners and modes are
+    /// not checked: everyone with write access is trusted.
     pub shared: bool,
 }
 
@@ -115,69 +115,72 @@ impl FromStr for Disk {
 
 /// All settings of a run, for [`Loader::builder_with`](crate::Loader::builder_with).
 ///
-/// [`Default`] has the values that are documented at each field. The number of epochs has none: a run must set it.
+/// [`Default`] has the values that each field documents. The number of epochs has no default: a run
+/// must set it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Samples a batch, on this rank; at least 1.
+    /// Samples per batch, on this rank; at least 1.
     pub batch_size: u64,
-    /// How often the dataset is read; 1 to 1,000,000. No default: 0 stands for unset, and a run that leaves it so is
+    /// Passes over the dataset, 1 to 1,000,000. No default: a run with 0, which means unset, is
     /// refused. [`Builder::source`](crate::Builder::source) needs none.
     pub epochs: u64,
-    /// What the order is drawn from.
+    /// The seed of the order.
     pub seed: u64,
-    /// How it is drawn.
+    /// The sampler of the order.
     pub sampler: SamplerKind,
     /// Drop what does not divide evenly among ranks and batches, instead of padding.
     pub drop_last: bool,
     /// How ranks share an epoch.
     pub deal: Deal,
-    /// Which rank computes which sample of a global batch follows from where the samples are kept, as far as equal
-    /// shares allow; only where ranks work together. Steps, positions and what `deal` says of them stay.
+    /// In a group: each sample of a global batch goes to the rank that caches it, as far as equal
+    /// shares allow. Steps and positions stay as with `deal`.
     pub locality: bool,
     /// The memory tier.
     pub memory: Memory,
     /// The disk tier: none, one or several directories.
     pub disk: Vec<Disk>,
-    /// How far reads may run ahead of the trainer, in bytes; never further than an epoch, whatever is said.
+    /// How many bytes are prefetched; never more than an epoch.
     pub look_ahead: u64,
-    /// This process among the ranks.
+    /// The rank of this process.
     pub rank: u32,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub world_size: u32,
-    /// How many processes of this node share its memory, whether they work together or not: [`Memory::Auto`] is half
-    /// of it for all. None: what the launcher says in the environment.
+    /// The number of processes that share this node's memory, in a group or not: [`Memory::Auto`]
+    /// is half of it for all. `None`: from the launcher's environment.
     pub node_ranks: Option<u32>,
-    /// Which of these this one is, from 0: each has a part of the disk tier's directories. None: what the launcher says.
+    /// The rank of this process on its node: each has a part of the disk tier's directories.
+    /// `None`: from the launcher.
     pub node_rank: Option<u32>,
-    /// The most bytes a second that are read from the origin.
+    /// The most bytes per second from the origin.
     pub origin_limit: Option<u64>,
-    /// The most reads from the origin at once.
+    /// The most parallel reads from the origin.
     pub origin_parallelism: Option<usize>,
     /// How failed reads from the origin are retried.
     pub retry: RetryPolicy,
-    /// When a read from the origin that is not answered counts as failed; `None`: never. Directories whose pages the
-    /// kernel caches have no deadline.
+    /// The timeout of reads from the origin; `None`: none. Directories in the page cache have no
+    /// timeout.
     pub deadline: Option<DeadlinePolicy>,
-    /// When a late read from the origin is sent a second time; `None`: never. Not for directories whose pages the kernel
-    /// caches.
+    /// When a slow read from the origin is hedged; `None`: never. Directories in the page cache are
+    /// not hedged.
     pub hedge: Option<HedgePolicy>,
     /// The storage backend's settings for the training data.
     pub storage_options: StorageOptions,
-    /// The same for the validation data.
+    /// The storage backend's settings for the validation data.
     pub validate_storage_options: StorageOptions,
-    /// What the origin and the disks can do, as measured: for plans that say how long a run takes, and for a start
-    /// with as many reads under way as turned out best.
+    /// The measured speeds of origin and disks: for predicted times, and for the first number of
+    /// parallel reads.
     pub calibration: Option<Arc<Calibration>>,
-    /// How long the trainer computes on each batch (the command's stand-in for a trainer).
+    /// The computation time per batch, for predicted times and for the command's stand-in of a
+    /// trainer.
     pub compute: Duration,
-    /// What to do about a sample that cannot be read.
+    /// What to do if a sample cannot be read.
     pub on_error: OnError,
     /// A second dataset, read in order after every epoch.
     pub validate: Option<String>,
-    /// How samples lie in the datasets' objects; told from names where nobody says, and known of a catalog.
+    /// The format of the datasets' objects; `None`: detected from names, or known from a catalog.
     pub format: Option<Format>,
-    /// Where the run takes place.
+    /// The node.
     pub(crate) machine: Machine,
 }
 
@@ -216,14 +219,14 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The most epochs. A run with this many has no end: its plan, lower bound and forecast are those of the next hundred
-    /// epochs at most.
+    /// The most epochs. A run with this many has no end: its plan, lower bound and forecast are
+    /// those of the next hundred epochs at most.
     pub const MAX_EPOCHS: u64 = 1_000_000;
 
-    /// Finds out whether a run can do this.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// The setting that no run can have, as the settings file calls it, and why not.
+    /// The name of the invalid setting, as in the settings file, and the cause.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let least = |name, value: u64| match value {
             0 => Err((name, "must be at least 1".to_owned())),
@@ -260,30 +263,30 @@ impl Config {
         least("origin-parallelism", self.origin_parallelism.unwrap_or(1) as u64)
     }
 
-    /// The validation data, where there are any.
-    pub(crate) fn validation(&self) -> Option<Named> {
+    /// The validation data, if set.
+    pub(crate) fn validation(&self) -> Option<TargetSpec> {
         let storage = self.validate_storage_options.clone();
-        self.validate.as_ref().map(|target| Named { storage, ..Named::by(target) })
+        self.validate.as_ref().map(|target| TargetSpec { storage, ..TargetSpec::by(target) })
     }
 
-    /// How many ranks share this node's memory and disks: as set, or else as the launcher says; at least 1.
+    /// The number of ranks on this node, as set or from the launcher; at least 1.
     pub fn ranks_on_node(&self) -> u32 {
         self.on_node().ranks
     }
 
-    /// Which of its node's ranks this is: as set, or else as the launcher says.
-    pub(crate) fn on_node(&self) -> OnNode {
+    /// The rank on its node, as set or from the launcher.
+    pub(crate) fn on_node(&self) -> NodeRank {
         if let (Some(_), Some(_)) = (self.node_rank, self.node_ranks) {
-            return OnNode::of(self.node_rank, self.node_ranks);
+            return NodeRank::of(self.node_rank, self.node_ranks);
         }
         let launched = self.machine.on_node();
-        OnNode::of(self.node_rank.or(Some(launched.rank)), self.node_ranks.or(Some(launched.ranks)))
+        NodeRank::of(self.node_rank.or(Some(launched.rank)), self.node_ranks.or(Some(launched.ranks)))
     }
 
-    /// The same check for a configuration that was filled in by hand.
+    /// [`check`](Self::check) with the configuration as its result.
     ///
     /// # Errors
-    /// If no run can do this; the message names the setting.
+    /// If a setting is invalid. The message names it.
     pub fn validated(self) -> Result<Self> {
         match self.check() {
             Ok(()) => Ok(self),

@@ -1,9 +1,10 @@
 //! The disk tier of a run: opened for its datasets, closed with it.
 //!
-//! A directory is a node's, and a node may have several ranks. Each keeps its own part of this user's cache in it, so
-//! that no two write to the same files: the cache itself is the first rank's part, `rank-1` in it the second's, and so on.
-//! What `--disk` allows is divided among the parts. A run with fewer ranks than one before it takes over the parts that
-//! nobody has otherwise, so that what lies there is used; the price is that a part stays small when the ranks get fewer.
+//! A directory is a node's, and a node may have several ranks. Each keeps its own part of this
+//! user's cache in it, so that no two write to the same files: the cache itself is the first rank's
+//! part, `rank-1` in it the second's, and so on. What `--disk` allows is divided among the parts. A
+//! run with fewer ranks than one before it takes over the parts that nobody has otherwise, so that
+//! what lies there is used; the price is that a part stays small when the ranks get fewer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +13,24 @@ use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy};
 use foreread_local::DiskTier;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory};
 use foreread_tier::TierError;
-use foreread_tier::{CacheTier, Context};
+use foreread_tier::{CacheTier, OpenContext};
 use foreread_types::DatasetId;
 #[cfg(feature = "peer")]
 use foreread_types::SampleId;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::on_node::OnNode;
-use crate::origin::Opened;
+use crate::on_node::NodeRank;
+use crate::origin::OpenDataset;
 use crate::report::DiskReport;
 use crate::runtime::ended;
 
 /// How long the end of a run waits for what is on its way to the disk.
-const FAREWELL: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What every read from the disk may take, beside the time for its bytes. A read waits there for those before it.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// What every read from the disk may take, beside the time for its bytes. A read waits there for
+/// those before it.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A disk tier, and what it offers to the plan.
 #[derive(Clone, Debug)]
@@ -68,19 +70,19 @@ impl Disk {
         (0..self.datasets).map(|dataset| self.tier.samples(DatasetId(dataset))).collect()
     }
 
-    /// Waits until what is on its way to the disk is there, for [`FAREWELL`] at most.
+    /// Waits until what is on its way to the disk is there, for [`FLUSH_TIMEOUT`] at most.
     pub(crate) async fn flush(&self) {
-        if tokio::time::timeout(FAREWELL, self.tier.flush()).await.is_err() {
+        if tokio::time::timeout(FLUSH_TIMEOUT, self.tier.flush()).await.is_err() {
             tracing::warn!("the disk does not take what is on its way to it; not waiting any longer");
         }
     }
 }
 
-/// `tier` as runs read it: a device that stops answering costs each read a bound, then nothing is asked of it for a while,
-/// and the origin is read instead.
+/// `tier` as runs read it: a device that stops answering costs each read a bound, then nothing is
+/// asked of it for a while, and the origin is read instead.
 fn guarded(tier: Arc<impl CacheTier + 'static>) -> Arc<dyn CacheTier> {
     let policy = BreakerPolicy::default().with_waits(Duration::from_millis(500), Duration::from_secs(60));
-    let deadline = DeadlinePolicy::default().with_floor(PATIENCE);
+    let deadline = DeadlinePolicy::default().with_floor(READ_TIMEOUT);
     Arc::new(Breaker::new(tier, policy, "the disk", 0).with_deadline(deadline))
 }
 
@@ -89,7 +91,7 @@ fn held(tier: &DiskTier, datasets: u32) -> u64 {
     (0..datasets).map(|dataset| tier.stored(DatasetId(dataset)).bytes).sum()
 }
 
-impl OnNode {
+impl NodeRank {
     /// This rank's parts of a directory, each with its bytes.
     fn parts(self, directory: &DiskDirectory) -> Vec<DiskDirectory> {
         let all = directory.parts().max(self.ranks);
@@ -106,9 +108,9 @@ impl OnNode {
 /// Opens this rank's parts of the directories that `config` names; `None` if it names none.
 pub(crate) async fn open(
     config: &Config,
-    on_node: OnNode,
-    opened: &[Opened],
-    context: &Context,
+    on_node: NodeRank,
+    opened: &[OpenDataset],
+    context: &OpenContext,
 ) -> Result<Option<Disk>> {
     if config.disk.is_empty() {
         return Ok(None);
@@ -146,7 +148,8 @@ mod tests {
 
     use super::*;
 
-    /// The fault that this guards: a device that stopped answering hung the run, although the origin had the sample.
+    /// The fault that this guards: a device that stopped answering hung the run, although the
+    /// origin had the sample.
     #[tokio::test(start_paused = true)]
     // semantics: DISK-1
     async fn stuck_disk_fails_its_reads_in_bounded_time() {
@@ -162,12 +165,12 @@ mod tests {
             waited += began.elapsed();
         }
         // Three reads show that it does not answer; the others do not wait.
-        assert!(waited < 5 * PATIENCE, "{waited:?}");
+        assert!(waited < 5 * READ_TIMEOUT, "{waited:?}");
     }
 
     #[test]
     // semantics: RANK-37
-    fn every_part_of_a_directory_has_one_rank_however_many_there_are() {
+    fn each_part_of_a_directory_has_exactly_one_rank() {
         let made = tempfile::tempdir().unwrap();
         let directory = DiskDirectory::new(made.path(), 1200);
         let user = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(made.path()).unwrap());
@@ -184,7 +187,7 @@ mod tests {
             }
             // Not in this user's cache: a stranger cannot make the parts small.
             std::fs::create_dir_all(made.path().join("rank-99")).unwrap();
-            let parts = (0..ranks).flat_map(|rank| OnNode { rank, ranks }.parts(&directory));
+            let parts = (0..ranks).flat_map(|rank| NodeRank { rank, ranks }.parts(&directory));
             let mut parts: Vec<_> = parts.collect();
             parts.sort_by_key(|part| part.part);
             let all = before.max(ranks);
@@ -194,6 +197,6 @@ mod tests {
             assert!(parts.iter().all(|part| part.capacity == 1200 / u64::from(all)));
         }
         let none = DiskDirectory::new(made.path().join("none"), 7).with_shared(true);
-        assert_eq!(OnNode::ALONE.parts(&none), [none]);
+        assert_eq!(NodeRank::ALONE.parts(&none), [none]);
     }
 }

@@ -81,8 +81,8 @@ impl Error {
         self.kind
     }
 
-    /// Why a tier could not do what was asked, where that is the cause: a directory that is not there, a bucket that may not
-    /// be read, a store that does not answer.
+    /// Why a tier could not do what was asked, where that is the cause: a directory that is not
+    /// there, a bucket that may not be read, a store that does not answer.
     pub fn tier_kind(&self) -> Option<TierErrorKind> {
         self.tier
     }
@@ -93,7 +93,8 @@ impl Error {
     }
 }
 
-/// The kind of the first error in a chain of causes that is a tier's, or of a file that is not there or may not be read.
+/// The kind of the first error in a chain of causes that is a tier's, or of a file that is not
+/// there or may not be read.
 fn tier_kind(error: &(dyn std::error::Error + 'static)) -> Option<TierErrorKind> {
     let of_file = |error: &std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => Some(TierErrorKind::NotFound),

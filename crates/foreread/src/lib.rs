@@ -1,14 +1,17 @@
 //! foreread: a data loader for machine-learning training that knows the future.
 //!
-//! A seed determines the order in which a run reads its samples, so the order is known before the run starts. foreread
-//! computes it, decides from it where every sample is cached, and has each sample in memory before the trainer needs it.
+//! A seed determines the order in which a run reads its samples, so the order is known before the
+//! run starts. foreread computes it, decides from it where every sample is cached, and has each
+//! sample in memory before the trainer needs it.
 //!
 //! * [`Loader`] runs a training: `Loader::builder(url)`, a few settings, `start()`, batches.
 //! * [`Source`] serves samples by id to code that decides the order itself.
-//! * [`Config`] holds all settings. The crate `foreread-settings` reads them from arguments, environment and files.
-//! * [`Registry`] maps URLs to storage backends. Built-in backends are features of this crate. Custom backends are
-//!   registered at run time.
-//! * [`plan`] predicts a run: order, placement, lower bound. The crate `foreread-estimate` has the report of it.
+//! * [`Config`] holds all settings. The crate `foreread-settings` reads them from arguments,
+//!   environment and files.
+//! * [`Registry`] maps URLs to storage backends. Built-in backends are features of this crate.
+//!   Custom backends are registered at run time.
+//! * [`plan`] predicts a run: order, placement, lower bound. The crate `foreread-estimate` has the
+//!   report of it.
 //!
 //! # Features
 //!
@@ -87,7 +90,7 @@ pub use crate::text::read as read_text;
 /// ```
 pub mod dataset {
     pub use foreread_dataset::{
-        CATALOG_NAME, DatasetError, DatasetErrorKind, IndexOptions, Progress, forget_listing,
+        CATALOG_NAME, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress, forget_listing,
     };
     pub use foreread_types::DatasetId;
 }
@@ -157,7 +160,7 @@ pub mod backend {
     #[cfg(feature = "s3")]
     pub use foreread_s3::{ObjectStoreOrigin, object_store};
     pub use foreread_tier::{
-        Backend, Buffers, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadFuture,
+        Backend, Buffers, ErrorKind, HeapBuffers, Object, OpenContext, OpenOptions, OriginTier, ReadFuture,
         ReadRequest, Span, Tier, TierError, TierProfile, Version,
     };
 }
@@ -170,19 +173,19 @@ pub mod backend {
 /// ```
 pub mod cache {
     pub use foreread_local::ChangeTimes;
-    pub use foreread_local::disk::{CacheEntry, Removed, Rule, clean, list};
+    pub use foreread_local::disk::{CacheEntry, CleanRule, RemovedCache, clean, list};
 }
 
 /// One [`Source`] for several processes of a machine.
 ///
 /// ```
-/// use foreread::share::{Client, Settings};
+/// use foreread::share::{Client, ServerSettings};
 /// use foreread::{Loader, SampleId};
 /// # let directory = tempfile::tempdir()?;
 /// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
 /// # let path = directory.path().to_str().expect("a path of ASCII");
 /// let source = Loader::builder(path).source()?;
-/// let server = source.share(Settings::default())?;
+/// let server = source.share(ServerSettings::default())?;
 ///
 /// // In a worker process:
 /// let client = Client::connect(&server.address())?;
@@ -193,7 +196,7 @@ pub mod cache {
 /// ```
 #[cfg(all(feature = "share", target_os = "linux"))]
 pub mod share {
-    pub use foreread_share::{Client, Held, Server, Settings, ShareError, ShareErrorKind};
+    pub use foreread_share::{Client, Server, ServerSettings, ShareError, ShareErrorKind, SharedBytes};
 }
 
 /// The README's examples, compiled.

@@ -1,4 +1,4 @@
-//! The loader that programs use: from a URL and a few settings to batches.
+//! The loader: from a URL and a few settings to batches.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use crate::assembly::Assembly;
 use crate::builder::Builder;
 use crate::config::Config;
 use crate::error::Result;
-use crate::joint::{FAREWELL, Joint};
+use crate::joint::{FAREWELL, GroupMember};
 use crate::memory::Grant;
 use crate::merged::Merged;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::report::{Adapted, Report, Whole};
+use crate::report::{Adapted, Report, RunTotals};
 use crate::runtime::Workers;
 use crate::state::State;
 
-/// How often a rank that leaves looks whether it is interrupted.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How often a finished rank checks for an interruption.
+const INTERRUPT_POLL: Duration = Duration::from_millis(100);
 
-/// How long a wait for the next batch lasts before it looks around again.
-const NAP: Duration = Duration::from_millis(100);
+/// The length of one wait for the next batch.
+const BATCH_POLL: Duration = Duration::from_millis(100);
 
 /// A run that is ready to start.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Ready {
         (self.prepared, self.workers)
     }
 
-    /// What it will do.
+    /// The plan.
     pub fn prepared(&self) -> &Prepared {
         &self.prepared
     }
@@ -59,7 +59,7 @@ impl Ready {
         let Prepared { planned, opened, caches, disk, shared, blocks, joint } = prepared;
         let Planned { config, run, plan, floor, memory, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        // Training's; validation's is the same one, or waits for the same store.
+        // That of the training data. The validation data have the same, or the same store.
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
         for (level, (_, cache)) in plan.levels().iter().zip(&caches) {
             tracing::info!(
@@ -101,26 +101,28 @@ impl Ready {
     }
 }
 
-/// Where a run goes on: see [`Loader::jump`].
+/// The target of [`Loader::jump`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Jump {
-    /// At the beginning of this epoch, counted from 0.
+    /// The beginning of this epoch, counted from 0.
     Epoch(u64),
-    /// Behind the last sample that was consumed when this was saved.
+    /// After the last sample that was consumed when the state was saved.
     State(State),
 }
 
-/// A run under way: batches in the order that the seed says, read ahead of time.
+/// A running loader: prefetched batches in the seed's order.
 ///
-/// Plain threads iterate over it (`for batch in &loader`); async code uses the loader as a [`Stream`]. Dropping it ends
-/// the run at once; [`close`](Self::close) waits for the disk tier first.
+/// Plain threads iterate over it (`for batch in &loader`); async code uses the loader as a
+/// [`Stream`]. Dropping it ends the run at once; [`close`](Self::close) waits for the disk tier
+/// first.
 ///
 /// ```
 /// use foreread::{Loader, Memory};
 /// # let directory = tempfile::tempdir()?;
 /// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
 /// # let path = directory.path().to_str().expect("a path of ASCII");
-/// let loader = Loader::builder(path).batch_size(2).epochs(1).seed(7).memory(Memory::Bytes(1 << 20)).start()?;
+/// let builder = Loader::builder(path).batch_size(2).epochs(1).seed(7);
+/// let loader = builder.memory(Memory::Bytes(1 << 20)).start()?;
 /// let mut seen = Vec::new();
 /// for batch in &loader {
 ///     for sample in batch?.samples() {
@@ -134,7 +136,7 @@ pub enum Jump {
 #[derive(Debug)]
 pub struct Loader {
     inner: foreread_loader::Loader,
-    /// What had been done before the last jump.
+    /// The report until the last jump.
     earlier: RunReport,
     assembly: Assembly,
     catalogs: Vec<Catalog>,
@@ -143,53 +145,54 @@ pub struct Loader {
     origin: Meter,
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
-    joint: Option<Box<dyn Joint>>,
-    /// Whether it goes on elsewhere than where it began.
+    joint: Option<Box<dyn GroupMember>>,
+    /// Whether the run has jumped.
     jumped: bool,
-    /// Whether others have been told that this rank is done.
+    /// Whether the group knows that this rank is done.
     left: AtomicBool,
     /// Counted until the loader is dropped.
     _memory: Option<Grant>,
-    /// Last: the engine's task goes before the threads that it runs on.
+    /// Last: the engine's task is dropped before its threads.
     workers: Workers,
 }
 
 impl Loader {
-    /// How long a rank that is done goes on answering others that are not, where nobody says otherwise; nothing without
-    /// the feature `peer`.
+    /// The default time for which a finished rank serves the others.
     pub const FAREWELL: Duration = FAREWELL;
 
-    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard; braces name several
-    /// shards ([`expand`](foreread_dataset::expand)).
+    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard;
+    /// braces name several shards ([`expand`](foreread_dataset::expand)).
     pub fn builder(target: impl Into<String>) -> Builder {
         Builder::new(target.into(), Config::default())
     }
 
-    /// The same, which begins with these settings; the builder's setters change them one by one.
+    /// [`builder`](Self::builder) with initial settings, which the builder's setters change one by
+    /// one.
     pub fn builder_with(target: impl Into<String>, config: Config) -> Builder {
         Builder::new(target.into(), config)
     }
 
-    /// Batches in order, by waiting for each, as `for batch in &loader` has them. Blocks the thread; async code uses the
-    /// loader as a [`Stream`].
+    /// Batches in order, like `for batch in &loader`. Blocks the thread. Async code uses the loader
+    /// as a [`Stream`].
     pub fn batches(&self) -> Batches<'_> {
         Batches { loader: self, refused: false }
     }
 
-    /// Waits at most `timeout` for the next batch; `None` when the run is over. Threads that wait at the same time get
-    /// different batches.
+    /// Waits at most `timeout` for the next batch; `None` when the run is over. Threads that wait
+    /// at the same time get different batches.
     ///
     /// # Errors
-    /// [`LoadErrorKind::Timeout`] when the time is up, and [`LoadErrorKind::Blocking`] at once on a thread of the given
-    /// [runtime](Builder::runtime): the run goes on. Any other says why it has ended early, once.
+    /// [`LoadErrorKind::Timeout`] when the time is up, and [`LoadErrorKind::Blocking`] at once on a
+    /// thread of the given [runtime](Builder::runtime): the run goes on. Any other says why it has
+    /// ended early, once.
     pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Batch>, LoadError> {
         self.workers.may_block().map_err(|_| LoadError::blocking())?;
         self.inner.next_timeout(timeout)
     }
 
-    /// What has been delivered and read so far.
+    /// The report so far.
     pub fn report(&self) -> Report {
-        let whole = Whole {
+        let whole = RunTotals {
             rank: self.config.rank,
             world_size: self.config.world_size,
             samples: self.catalogs[0].len(),
@@ -204,11 +207,11 @@ impl Loader {
         Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
     }
 
-    /// Goes on at another place: the beginning of an epoch, or where a [`State`] of this run was saved. What has been read
-    /// ahead is dropped, what the caches hold stays. An epoch behind the last leaves nothing to read.
+    /// Continues at another position: the beginning of an epoch, or a saved [`State`] of this run.
+    /// Prefetched samples are dropped, cached samples stay. After the last epoch no batch is left.
     ///
-    /// For trainers that leave an epoch before its end, or that decide anew where to go on. Ranks that work together
-    /// all jump at the same step.
+    /// For trainers that leave an epoch early or choose a new position. All ranks of a group jump
+    /// at the same step.
     ///
     /// # Errors
     /// A state of another run.
@@ -224,25 +227,25 @@ impl Loader {
         let run = Run::resume(schedule, old.deal(), old.world_size(), old.rank(), &position)?;
         let plan = self.inner.plan().clone();
         self.earlier = std::mem::take(&mut self.earlier).followed_by(self.inner.report());
-        // The old run ends when the new one takes its place; until then, its reads are a moment's.
+        // The old run ends when the new one replaces it, a moment later.
         self.inner = self.assembly.start(run, plan, self.workers.handle());
         self.jumped = true;
         Ok(())
     }
 
-    /// Ends the run in order: waits until the disk tier has written what it was given, for five seconds at most, and
-    /// reports what has been delivered and read in all. Blocks the thread; async code has
-    /// [`close_async`](Self::close_async).
+    /// Ends the run: waits at most five seconds for the disk tier's writes, and returns the final
+    /// report. Blocks the thread; async code has [`close_async`](Self::close_async).
     ///
-    /// A rank that works together with others goes on answering them until they are done, for ten minutes at most,
-    /// unless it has [left](Self::leave) before.
+    /// In a group, this rank serves the others until they are done, for at most ten minutes, unless
+    /// it has [left](Self::leave) before.
     ///
-    /// Dropping a loader does not wait. If the process ends right after that, up to 32 MiB of the last samples are not
-    /// on the disk, and the next run reads them from the origin; nothing else is lost.
+    /// Dropping a loader does not wait. If the process ends right after that, up to 32 MiB of the
+    /// last samples are not on the disk. The next run reads them from the origin. No other data are
+    /// lost.
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut down. The run has ended
-    /// all the same, as if the loader had been dropped.
+    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut
+    /// down. The run has ended like that of a dropped loader.
     pub fn close(self) -> Result<Report> {
         if !self.left.load(Ordering::Relaxed) {
             self.leave(Self::FAREWELL)?;
@@ -269,25 +272,25 @@ impl Loader {
                 disk.flush().await;
                 Ok(())
             };
-            // It fails only if the given runtime was shut down, and then nothing is written either.
+            // It fails only if the given runtime was shut down, and then no write is left.
             let _ = self.workers.run(flush).await;
         }
         self.report()
     }
 
-    /// Where the run stands: after the last batch that was taken.
+    /// The position after the last batch that was taken.
     pub fn position(&self) -> Position {
         self.inner.position()
     }
 
-    /// The same with what it takes to resume there later: see [`Builder::resume`].
+    /// The [position](Self::position) in a form that [`Builder::resume`] takes.
     ///
-    /// What has been taken counts as consumed: save after a step is complete. Where ranks work together, rank 0's state is
-    /// that of the lowest step of which it knows that all have completed it, so that one file is enough; it learns of
-    /// others' steps when they call this.
+    /// Taken batches count as consumed, so save after a step is complete. In a group, rank 0's
+    /// state is that of the lowest step that it knows all ranks to have completed, so one file is
+    /// enough. Each rank reports its steps by calling this.
     pub fn state(&self) -> State {
         let position = match &self.joint {
-            // Steps are counted from where all began; after a jump they say nothing.
+            // Steps count from the common start, so they mean nothing after a jump.
             Some(joint) if !self.jumped => after(self.inner.run(), joint.progress(self.steps())),
             _ => self.position(),
         };
@@ -301,36 +304,39 @@ impl Loader {
         before.fold(0, u64::saturating_add) + index + 1
     }
 
-    /// Says to rank 0 that this rank has completed the step of the batch that it took last; costs next to nothing, and
-    /// nothing where ranks do not work together.
+    /// Reports to rank 0 that the step of the last batch is complete. Costs almost nothing, and
+    /// nothing outside of a group.
     pub fn step_done(&self) {
         if let Some(joint) = self.joint.as_ref().filter(|_| !self.jumped) {
             joint.progress(self.steps());
         }
     }
 
-    /// Whether this rank works together with others.
+    /// Whether this rank is in a group.
     pub fn is_together(&self) -> bool {
         self.joint.is_some()
     }
 
-    /// Says that this rank is done, and goes on answering the others until they are too, or for `at_most`; on rank 0,
-    /// returns all their reports as one. Others do not wait: their run is over when rank 0 has what they report, which
-    /// [`close`](Self::close) sees to. None where ranks do not work together, and on other ranks than 0. Blocks the
-    /// thread; async code has [`leave_async`](Self::leave_async).
+    /// Reports that this rank is done, and serves the others until they are done, for at most
+    /// `at_most`. Returns the sum of all reports on rank 0, and `None` on other ranks and outside
+    /// of a group. The other ranks' runs are over when rank 0 has their reports, for which
+    /// [`close`](Self::close) waits. Blocks the thread. Async code has
+    /// [`leave_async`](Self::leave_async).
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut down.
+    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut
+    /// down.
     pub fn leave(&self, at_most: Duration) -> Result<Option<Merged>> {
         if self.joint.is_some() {
-            // Before the others are told anything.
+            // Before any message to the group.
             self.workers.may_block()?;
         }
         let Some(leaving) = self.leaving(at_most) else { return Ok(None) };
         self.workers.wait(async move { Ok(leaving.await) })
     }
 
-    /// The same for a program that may be interrupted: as soon as `interrupted` says so, it takes `haste` at most.
+    /// [`leave`](Self::leave) for a program that may be interrupted: after `interrupted`, it takes
+    /// at most `haste`.
     ///
     /// # Errors
     /// As [`leave`](Self::leave), and if `interrupted` panics.
@@ -348,7 +354,7 @@ impl Loader {
         };
         let interrupt = async move {
             while !interrupted() {
-                tokio::time::sleep(GLANCE).await;
+                tokio::time::sleep(INTERRUPT_POLL).await;
             }
         };
         let either = async move {
@@ -363,10 +369,11 @@ impl Loader {
     /// [`leave`](Self::leave) for async code.
     ///
     /// # Cancel safety
-    /// That this rank is done may have been said although nobody waits; it goes on answering as long as the loader lives.
+    /// The group may know that this rank is done. The rank serves the others while the loader
+    /// lives.
     pub async fn leave_async(&self, at_most: Duration) -> Option<Merged> {
         let leaving = self.leaving(at_most)?;
-        // It fails only if the given runtime was shut down, and then no rank is answered any longer either.
+        // It fails only if the given runtime was shut down, and then this rank serves no other.
         self.workers.run(async move { Ok(leaving.await) }).await.ok().flatten()
     }
 
@@ -380,22 +387,22 @@ impl Loader {
         Some(joint.leave(Merged::of(&self.report()), at_most))
     }
 
-    /// Where samples are kept, and the floor.
+    /// The placement of samples, and the lower bound.
     pub fn plan(&self) -> &LocalPlan {
         self.inner.plan()
     }
 
-    /// The catalog that a batch's samples are of, training's or validation's: their names and labels.
+    /// The catalog of a batch's samples, with their names and labels.
     pub fn catalog(&self, batch: &Batch) -> &Catalog {
         &self.catalogs[batch.dataset().0 as usize]
     }
 
-    /// The datasets' catalogs: training first, then validation where there is one.
+    /// The datasets' catalogs: training first, then validation if there is one.
     pub fn catalogs(&self) -> &[Catalog] {
         &self.catalogs
     }
 
-    /// Staging memory in use now, in bytes: read ahead, or with the trainer and in no cache.
+    /// The bytes of samples that are prefetched, or held by the trainer, and in no cache.
     pub fn staged_bytes(&self) -> u64 {
         self.inner.staged_bytes()
     }
@@ -403,7 +410,8 @@ impl Loader {
 
 /// A run's batches for plain threads. See [`Loader::batches`].
 ///
-/// Ends after the error that refuses a thread of the given [runtime](Builder::runtime); the run goes on.
+/// Ends after the error that refuses a thread of the given [runtime](Builder::runtime); the run
+/// goes on.
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
     loader: &'a Loader,
@@ -418,7 +426,7 @@ impl Iterator for Batches<'_> {
             return None;
         }
         loop {
-            let next = self.loader.next_timeout(NAP);
+            let next = self.loader.next_timeout(BATCH_POLL);
             match next.as_ref().map_err(LoadError::kind) {
                 Err(LoadErrorKind::Timeout) => continue,
                 Err(LoadErrorKind::Blocking) => self.refused = true,
@@ -438,7 +446,7 @@ impl<'a> IntoIterator for &'a Loader {
     }
 }
 
-/// The position after so many steps of a run.
+/// The position after this many steps of a run.
 fn after(run: &Run, steps: u64) -> Position {
     let (mut left, mut position) = (steps, run.start());
     for pass in run.passes() {

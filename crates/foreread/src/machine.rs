@@ -1,37 +1,38 @@
-//! The node that a process runs on, as far as a run depends on it: free memory, the launcher's environment, and what
-//! this process's loaders have taken already.
+//! The node that a process runs on, as far as a run depends on it: free memory, the launcher's
+//! environment, and what this process's loaders have taken already.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use crate::memory::{self, Account, Grant, Need};
-use crate::on_node::OnNode;
+use crate::memory::{self, Grant, MemoryAccount, MemoryNeed};
+use crate::on_node::NodeRank;
 
-/// All loaders of a process share one account. A forked child has a copy of its parent's, whose lock another thread may
-/// have held and whose grants never return there, so each process has an account of its own.
+/// All loaders of a process share one account. A forked child has a copy of its parent's, whose
+/// lock another thread may have held and whose grants never return there, so each process has an
+/// account of its own.
 #[derive(Debug)]
-struct OfProcess {
+struct ProcessAccount {
     process: u32,
-    account: Account,
+    account: MemoryAccount,
     /// That of the child that was forked from this process and in which this is a copy.
-    child: OnceLock<Box<OfProcess>>,
+    child: OnceLock<Box<ProcessAccount>>,
 }
 
-impl OfProcess {
-    fn new(account: Account) -> Self {
+impl ProcessAccount {
+    fn new(account: MemoryAccount) -> Self {
         Self { process: std::process::id(), account, child: OnceLock::new() }
     }
 }
 
-static ACCOUNTS: LazyLock<OfProcess> = LazyLock::new(|| OfProcess::new(Account::default()));
+static ACCOUNTS: LazyLock<ProcessAccount> = LazyLock::new(|| ProcessAccount::new(MemoryAccount::default()));
 
 /// This process's account.
-fn account() -> Account {
+fn account() -> MemoryAccount {
     let process = std::process::id();
-    let mut of: &OfProcess = &ACCOUNTS;
+    let mut of: &ProcessAccount = &ACCOUNTS;
     while of.process != process {
-        of = of.child.get_or_init(|| Box::new(OfProcess::new(of.account.of_a_forked_child())));
+        of = of.child.get_or_init(|| Box::new(ProcessAccount::new(of.account.of_a_forked_child())));
     }
     of.account.clone()
 }
@@ -43,9 +44,9 @@ pub(crate) struct Machine {
     root: PathBuf,
     /// The environment; none: the process's own, as it is when it is asked for.
     variables: Option<Arc<BTreeMap<String, String>>>,
-    /// What its process has granted; none: looked up when a loader asks for memory, because settings may be made in one
-    /// process and used in its children.
-    account: Option<Account>,
+    /// What its process has granted; none: looked up when a loader asks for memory, because
+    /// settings may be made in one process and used in its children.
+    account: Option<MemoryAccount>,
 }
 
 impl Default for Machine {
@@ -56,15 +57,15 @@ impl Default for Machine {
 
 impl Machine {
     /// What the launcher says of this process.
-    pub(crate) fn on_node(&self) -> OnNode {
-        OnNode::launched(&|name| match &self.variables {
+    pub(crate) fn on_node(&self) -> NodeRank {
+        NodeRank::launched(&|name| match &self.variables {
             Some(variables) => variables.get(name).cloned(),
             None => std::env::var(name).ok(),
         })
     }
 
     /// Grants a loader its memory, on one of so many `ranks`.
-    pub(crate) fn grant(&self, ranks: u32, need: Need) -> Grant {
+    pub(crate) fn grant(&self, ranks: u32, need: MemoryNeed) -> Grant {
         let account = self.account.clone().unwrap_or_else(account);
         account.grant(memory::free(&self.root).unwrap_or(0), ranks, need)
     }
@@ -86,7 +87,8 @@ mod tests {
     const LOOK_AHEAD: u64 = 16 << 10;
 
     impl Machine {
-        /// A machine with so much free memory, whose launcher has set these variables; its process has granted nothing.
+        /// A machine with so much free memory, whose launcher has set these variables; its process
+        /// has granted nothing.
         pub(super) fn imagined(root: &Path, free: u64, variables: &[(&str, String)]) -> Self {
             std::fs::create_dir_all(root.join("proc")).unwrap();
             std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {} kB\n", free / 1024)).unwrap();
@@ -94,7 +96,7 @@ mod tests {
             Self {
                 root: root.to_owned(),
                 variables: Some(Arc::new(variables.collect())),
-                account: Some(Account::default()),
+                account: Some(MemoryAccount::default()),
             }
         }
     }

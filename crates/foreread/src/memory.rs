@@ -1,24 +1,31 @@
 //! How much memory a run takes without a setting: `--memory auto`.
 //!
-//! All loaders of all ranks of a node take at most half of what is free within the machine and the control group (a
-//! container's or a job's limit). Half, because the trainer's own growth is unknown and being killed costs more than a
-//! smaller cache. The rest of the free memory still serves as page cache.
+//! All loaders of all ranks of a node take at most half of what is free within the machine and the
+//! control group (a container's or a job's limit). Half, because the trainer's own growth is
+//! unknown and being killed costs more than a smaller cache. The rest of the free memory still
+//! serves as page cache.
 //!
-//! * A rank's *share* is that half, divided by the node's ranks. It is measured when the rank's first automatic loader
-//!   starts, and holds as long as one of its automatic loaders lives: what other ranks have filled since is theirs.
-//! * A *grant* covers a loader's memory tier and its look-ahead. It is counted for the whole process, never more than the
-//!   loader's datasets can fill, and returned when the loader is dropped. The look-ahead is the user's setting and never
-//!   cut: a loader whose part is smaller gets no memory tier.
-//! * A loader leaves an eighth of the share to later ones, as long as it gets an eighth itself. So the first of two
-//!   loaders with large datasets gets seven eighths, the second one eighth, and together they use the whole share.
-//! * No loader gets more than half of what is free now and not promised to a loader that has yet to fill it. A trainer
-//!   that has grown since the first loader started is not pushed out.
-//! * Processes that no launcher has started together see of each other's memory only what is filled.
-//! * A child that was forked from a process with live grants gets none: it cannot see what its parent and siblings take.
+//! * A rank's *share* is that half, divided by the node's ranks. It is measured when the rank's
+//!   first automatic loader starts, and holds as long as one of its automatic loaders lives: what
+//!   other ranks have filled since is theirs.
+//! * A *grant* covers a loader's memory tier and its look-ahead. It is counted for the whole
+//!   process, never more than the loader's datasets can fill, and returned when the loader is
+//!   dropped. The look-ahead is the user's setting and never cut: a loader whose part is smaller
+//!   gets no memory tier.
+//! * A loader leaves an eighth of the share to later ones, as long as it gets an eighth itself. So
+//!   the first of two loaders with large datasets gets seven eighths, the second one eighth, and
+//!   together they use the whole share.
+//! * No loader gets more than half of what is free now and not promised to a loader that has yet to
+//!   fill it. A trainer that has grown since the first loader started is not pushed out.
+//! * Processes that no launcher has started together see of each other's memory only what is
+//!   filled.
+//! * A child that was forked from a process with live grants gets none: it cannot see what its
+//!   parent and siblings take.
 //!
-//! The decision against shrinking earlier grants: a plan is made for its capacity, and its floor would no longer hold.
-//! The price is an eighth of the share that a process with a single loader does not use, and that a third loader may find
-//! nothing where two have large datasets. `--memory SIZE` gives it what it needs.
+//! The decision against shrinking earlier grants: a plan is made for its capacity, and its floor
+//! would no longer hold. The price is an eighth of the share that a process with a single loader
+//! does not use, and that a third loader may find nothing where two have large datasets. `--memory
+//! SIZE` gives it what it needs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,11 +36,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foreread_tier::Budget;
 
 /// A loader leaves this part of the share to later ones.
-const LEFT: u64 = 8;
+const RESERVED_PART: u64 = 8;
 
 /// What a loader asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Need {
+pub(crate) struct MemoryNeed {
     /// The memory tier's bytes, where the user has set them.
     pub(crate) fixed: Option<u64>,
     /// The most bytes that the memory tier can fill.
@@ -44,12 +51,13 @@ pub(crate) struct Need {
 
 /// What the loaders of a process were granted. Clones are the same account.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Account(Arc<Shared>);
+pub(crate) struct MemoryAccount(Arc<AccountState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct AccountState {
     grants: Mutex<Grants>,
-    /// How many grants are live: what a forked child may look at, for which the lock may be held for ever.
+    /// How many grants are live: what a forked child may look at, for which the lock may be held
+    /// for ever.
     live: AtomicUsize,
     /// Whether this process was forked from one that had grants.
     forked: bool,
@@ -61,12 +69,12 @@ struct Grants {
     share: u64,
     /// The ranks of the node that the share was computed for.
     ranks: u32,
-    live: BTreeMap<u64, Granted>,
+    live: BTreeMap<u64, GrantEntry>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Granted {
+struct GrantEntry {
     bytes: u64,
     automatic: bool,
     /// What its memory tier charges, from when there is one.
@@ -76,27 +84,28 @@ struct Granted {
 /// A loader's part of the memory, returned when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    account: Account,
+    account: MemoryAccount,
     number: u64,
     tier: u64,
 }
 
-impl Account {
-    /// The account of a child that was forked from this account's process. It grants nothing by itself if anything was
-    /// granted here when the child was forked.
+impl MemoryAccount {
+    /// The account of a child that was forked from this account's process. It grants nothing by
+    /// itself if anything was granted here when the child was forked.
     pub(crate) fn of_a_forked_child(&self) -> Self {
         let forked = self.0.forked || self.0.live.load(Ordering::Acquire) > 0;
-        Self(Arc::new(Shared { forked, ..Shared::default() }))
+        Self(Arc::new(AccountState { forked, ..AccountState::default() }))
     }
 
     /// Grants a loader what `free` bytes of the node allow, on one of so many `ranks`.
-    pub(crate) fn grant(&self, free: u64, ranks: u32, need: Need) -> Grant {
+    pub(crate) fn grant(&self, free: u64, ranks: u32, need: MemoryNeed) -> Grant {
         let mut grants = self.lock();
         let (tier, automatic) = match need.fixed {
             Some(bytes) => (bytes, false),
             None if self.0.forked => {
                 tracing::warn!(
-                    "this process was forked from one that has loaders, and cannot see what they take: automatic memory is \
+                    "this process was forked from one that has loaders, and cannot see what they take: \
+                     automatic memory is \
                      none; give the memory tier a size, or start processes by `spawn`"
                 );
                 (0, true)
@@ -110,7 +119,7 @@ impl Account {
         let bytes = if tier > 0 { tier.saturating_add(need.look_ahead) } else { 0 };
         let number = grants.next;
         grants.next += 1;
-        grants.live.insert(number, Granted { bytes, automatic, tier: None });
+        grants.live.insert(number, GrantEntry { bytes, automatic, tier: None });
         self.0.live.store(grants.live.len(), Ordering::Release);
         drop(grants);
         Grant { account: self.clone(), number, tier }
@@ -125,7 +134,7 @@ impl Account {
 impl Grants {
     /// The most bytes that one more automatic loader may take.
     fn allowed(&mut self, free: u64, ranks: u32) -> u64 {
-        let unfilled = self.live.values().map(Granted::unfilled).fold(0, u64::saturating_add);
+        let unfilled = self.live.values().map(GrantEntry::unfilled).fold(0, u64::saturating_add);
         let half = (free / u64::from(ranks)).saturating_sub(unfilled) / 2;
         if !self.live.values().any(|granted| granted.automatic && granted.bytes > 0) {
             (self.share, self.ranks) = (half, ranks);
@@ -138,12 +147,12 @@ impl Grants {
         let automatic = self.live.values().filter(|granted| granted.automatic);
         let granted = automatic.map(|granted| granted.bytes).fold(0, u64::saturating_add);
         let left = self.share.saturating_sub(granted);
-        let kept = self.share / LEFT;
+        let kept = self.share / RESERVED_PART;
         left.min(left.saturating_sub(kept).max(kept)).min(half)
     }
 }
 
-impl Granted {
+impl GrantEntry {
     /// Bytes that are still free on the machine and will not stay so.
     fn unfilled(&self) -> u64 {
         self.bytes.saturating_sub(self.tier.as_ref().map_or(0, Budget::used))
@@ -175,7 +184,8 @@ impl Drop for Grant {
     }
 }
 
-/// Bytes that are free within the machine and every control group that this process is in. `root` stands for `/`.
+/// Bytes that are free within the machine and every control group that this process is in. `root`
+/// stands for `/`.
 pub(crate) fn free(root: &Path) -> Option<u64> {
     let machine = available(&fs::read_to_string(root.join("proc/meminfo")).ok()?)?;
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -237,8 +247,8 @@ mod tests {
     #[test]
     // semantics: CACHE-10
     fn forked_child_gets_what_is_set_and_nothing_else() {
-        let parents = Account::default();
-        let need = |fixed| Need { fixed, data: 1 << 40, look_ahead: 1 << 10 };
+        let parents = MemoryAccount::default();
+        let need = |fixed| MemoryNeed { fixed, data: 1 << 40, look_ahead: 1 << 10 };
         let live = parents.grant(1 << 40, 1, need(None));
         let account = parents.of_a_forked_child();
         assert_eq!(account.of_a_forked_child().grant(1 << 40, 1, need(None)).tier(), 0);
@@ -247,11 +257,12 @@ mod tests {
         assert_eq!(account.grant(1 << 40, 1, need(Some(5000))).tier(), 5000);
     }
 
-    /// The fault that this guards: a plan in the parent took automatic memory from all its children.
+    /// The fault that this guards: a plan in the parent took automatic memory from all its
+    /// children.
     #[test]
     // semantics: CACHE-10
     fn child_of_a_process_that_only_planned_gets_automatic_memory() {
-        let parents = Account::default();
+        let parents = MemoryAccount::default();
         drop(parents.grant(160_000, 1, LARGE));
         assert_eq!(taken(&[&parents.of_a_forked_child().grant(160_000, 1, LARGE)]), 70_000);
     }
@@ -282,10 +293,10 @@ mod tests {
     }
 
     /// A loader whose datasets are larger than any memory.
-    const LARGE: Need = Need { fixed: None, data: u64::MAX, look_ahead: 100 };
+    const LARGE: MemoryNeed = MemoryNeed { fixed: None, data: u64::MAX, look_ahead: 100 };
 
-    fn small(data: u64) -> Need {
-        Need { data, ..LARGE }
+    fn small(data: u64) -> MemoryNeed {
+        MemoryNeed { data, ..LARGE }
     }
 
     /// With its look-ahead.
@@ -296,7 +307,7 @@ mod tests {
     #[test]
     // semantics: CACHE-9
     fn second_loader_gets_what_the_first_left() {
-        let account = Account::default();
+        let account = MemoryAccount::default();
         let first = account.grant(160_000, 1, LARGE);
         assert_eq!(taken(&[&first]), 70_000, "seven eighths of half");
         let second = account.grant(160_000, 1, LARGE);
@@ -313,7 +324,7 @@ mod tests {
 
     #[test]
     fn grant_is_returned_when_the_loader_ends() {
-        let account = Account::default();
+        let account = MemoryAccount::default();
         let first = account.grant(160_000, 1, LARGE).tier();
         assert_eq!(account.grant(160_000, 1, LARGE).tier(), first);
         let (one, two) = (account.grant(160_000, 1, LARGE), account.grant(160_000, 1, LARGE));
@@ -327,8 +338,9 @@ mod tests {
     // semantics: CACHE-9
     fn eight_ranks_take_half_together_not_each() {
         for first in [true, false] {
-            // A process each. What one has filled is free no longer when the next starts its second loader.
-            let ranks: Vec<Account> = (0..8).map(|_| Account::default()).collect();
+            // A process each. What one has filled is free no longer when the next starts its second
+            // loader.
+            let ranks: Vec<MemoryAccount> = (0..8).map(|_| MemoryAccount::default()).collect();
             let (mut free, mut grants, mut held) = (1_600_000, Vec::new(), Vec::new());
             for account in &ranks {
                 grants.push(account.grant(free, 8, LARGE));
@@ -351,7 +363,7 @@ mod tests {
 
     #[test]
     fn loader_gets_no_more_than_its_data_fill() {
-        let account = Account::default();
+        let account = MemoryAccount::default();
         let first = account.grant(160_000, 1, small(5000));
         assert_eq!(first.tier(), 5000);
         let second = account.grant(160_000, 1, LARGE);
@@ -361,8 +373,8 @@ mod tests {
 
     #[test]
     fn fixed_memory_that_is_yet_to_be_filled_is_not_free() {
-        let account = Account::default();
-        let fixed = account.grant(160_000, 1, Need { fixed: Some(79_900), ..LARGE });
+        let account = MemoryAccount::default();
+        let fixed = account.grant(160_000, 1, MemoryNeed { fixed: Some(79_900), ..LARGE });
         assert_eq!(fixed.tier(), 79_900);
         let first = account.grant(160_000, 1, LARGE);
         assert_eq!(taken(&[&first]), 35_000, "seven eighths of half of what is not promised");
@@ -370,7 +382,7 @@ mod tests {
 
     #[test]
     fn memory_that_the_trainer_took_is_not_granted() {
-        let account = Account::default();
+        let account = MemoryAccount::default();
         let first = account.grant(160_000, 1, small(40_000));
         let second = account.grant(60_100, 1, LARGE);
         assert_eq!(taken(&[&second]), 10_000, "half of what is free and not promised to the first");
@@ -379,7 +391,7 @@ mod tests {
 
     #[test]
     fn ranks_that_become_known_later_count_from_then_on() {
-        let account = Account::default();
+        let account = MemoryAccount::default();
         let first = account.grant(160_000, 1, small(9900));
         let second = account.grant(160_000, 2, LARGE);
         assert_eq!(taken(&[&first, &second]), 35_000);
@@ -387,8 +399,8 @@ mod tests {
 
     #[test]
     fn look_ahead_larger_than_the_share_leaves_no_tier() {
-        let account = Account::default();
-        let none = account.grant(160_000, 1, Need { look_ahead: 80_000, ..LARGE });
+        let account = MemoryAccount::default();
+        let none = account.grant(160_000, 1, MemoryNeed { look_ahead: 80_000, ..LARGE });
         assert_eq!(none.tier(), 0);
         assert_eq!(account.grant(160_000, 0, LARGE).tier(), 69_900, "nothing was taken from it");
     }
@@ -401,7 +413,7 @@ mod tests {
             steps in proptest::collection::vec((0_usize..4, 0_u64..200_000, proptest::bool::ANY), 1..60),
         ) {
             const WHOLE: u64 = 1_000_000;
-            let accounts: Vec<Account> = (0..ranks).map(|_| Account::default()).collect();
+            let accounts: Vec<MemoryAccount> = (0..ranks).map(|_| MemoryAccount::default()).collect();
             let mut live: Vec<(Grant, Option<foreread_tier::Charge>)> = Vec::new();
             for (rank, data, ends) in steps {
                 if ends && !live.is_empty() {
@@ -410,7 +422,10 @@ mod tests {
                 }
                 let filled = live.iter().map(|(_, held)| held.as_ref().map_or(0, |held| held.bytes()));
                 let free = WHOLE - filled.sum::<u64>();
-                let grant = accounts[rank % accounts.len()].grant(free, ranks, Need { look_ahead: 0, ..small(data) });
+                let grant = {
+                    let need = MemoryNeed { look_ahead: 0, ..small(data) };
+                    accounts[rank % accounts.len()].grant(free, ranks, need)
+                };
                 let budget = Budget::new(grant.tier());
                 grant.fills(&budget);
                 let held = data.is_multiple_of(2).then(|| budget.charge(grant.tier()));

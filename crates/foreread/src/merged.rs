@@ -11,7 +11,8 @@ use crate::report::{Report, is_one};
 pub struct Merged {
     /// How many ranks are counted here; those that were lost are not.
     pub ranks: u32,
-    /// Bytes that they have read from the origin. `floor_origin_bytes` of the report is for the same.
+    /// Bytes that they have read from the origin. `floor_origin_bytes` of the report is for the
+    /// same.
     pub origin_bytes: u64,
     /// Requests that they have sent to it.
     pub origin_requests: u64,
@@ -23,8 +24,8 @@ pub struct Merged {
     pub retried: u64,
     /// Requests that were sent a second time because the answer was late.
     pub hedged: u64,
-    /// One entry a pass, in order; of a long run's middle, sums as in [`Report::epochs`]. Where one rank has summed up passes
-    /// that another has not, its sum is an entry of its own, at the end.
+    /// One entry a pass, in order; of a long run's middle, sums as in [`Report::epochs`]. Where one
+    /// rank has summed up passes that another has not, its sum is an entry of its own, at the end.
     pub epochs: Vec<MergedEpoch>,
 }
 

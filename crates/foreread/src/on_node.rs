@@ -1,38 +1,42 @@
-//! Which of a node's ranks this is: they share its memory and its disks, whether they work together or not.
+//! Which of a node's ranks this is: they share its memory and its disks, whether they work together
+//! or not.
 //!
-//! The launcher's environment says so, in the same words for every build: how much memory a rank takes does not depend on the
-//! features that it was built with.
+//! The launcher's environment says so, in the same words for every build: how much memory a rank
+//! takes does not depend on the features that it was built with.
 
-use foreread_launcher::{Launched, Surroundings};
+use foreread_launcher::{Launched, LauncherEnv};
 
 /// A rank on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OnNode {
+pub(crate) struct NodeRank {
     /// Which one it is, from 0.
     pub(crate) rank: u32,
     /// How many there are, at least 1.
     pub(crate) ranks: u32,
 }
 
-impl OnNode {
+impl NodeRank {
     /// A rank that has its node for itself, or does as if.
     pub(crate) const ALONE: Self = Self { rank: 0, ranks: 1 };
 
-    /// The rank of this number among so many; what makes no sense counts as the first, or the only one.
+    /// The rank of this number among so many; what makes no sense counts as the first, or the only
+    /// one.
     pub(crate) fn of(rank: Option<u32>, ranks: Option<u32>) -> Self {
         let ranks = ranks.unwrap_or(1).max(1);
         Self { rank: rank.filter(|rank| *rank < ranks).unwrap_or(0), ranks }
     }
 
-    /// What the launcher says in these variables; alone where there is none, or it contradicts itself.
+    /// What the launcher says in these variables; alone where there is none, or it contradicts
+    /// itself.
     pub(crate) fn launched(environment: &dyn Fn(&str) -> Option<String>) -> Self {
-        // Lightning's own launcher sets the number of ranks and not the rank, which does not matter here.
+        // Lightning's own launcher sets the number of ranks and not the rank, which does not matter
+        // here.
         let is_one = || environment("WORLD_SIZE").is_some_and(|size| !size.trim().is_empty());
         let completed = |name: &str| {
             let value = environment(name).filter(|value| !value.trim().is_empty());
             value.or_else(|| (name == "RANK" && is_one()).then(|| "0".to_owned()))
         };
-        let launched = Launched::by(&Surroundings::of_this_process(&completed));
+        let launched = Launched::by(&LauncherEnv::of_this_process(&completed));
         // Contradictions are refused where ranks are told apart.
         let launched = launched.ok().flatten();
         launched.map_or(Self::ALONE, |launched| Self::of(launched.local_rank, launched.on_node()))
@@ -46,7 +50,7 @@ mod tests {
     fn told(environment: &[(&str, &str)]) -> (u32, u32) {
         let get =
             |name: &str| environment.iter().find(|(is, _)| *is == name).map(|(_, value)| (*value).to_owned());
-        let OnNode { rank, ranks } = OnNode::launched(&get);
+        let NodeRank { rank, ranks } = NodeRank::launched(&get);
         (rank, ranks)
     }
 

@@ -4,9 +4,9 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
+use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, IndexProgress};
 use foreread_layers::{AdaptivePolicy, Bandwidth, Limit, Meter, Stack};
-use foreread_tier::{Context, OpenOptions, OriginTier};
+use foreread_tier::{OpenContext, OpenOptions, OriginTier};
 use foreread_types::DatasetIdentity;
 
 use crate::config::Config;
@@ -14,11 +14,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
-use crate::target::{Named, Target, is_named_as_shard};
+use crate::target::{Target, TargetSpec, is_named_as_shard};
 
 /// What the origins of one run share: the user's limits are on all of them together.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct OriginPolicy {
     pub(crate) meter: Meter,
     stack: Stack,
     /// The most reads under way at once, where the user has set a number.
@@ -27,8 +27,8 @@ pub(crate) struct Shared {
     fixed: Option<Limit>,
 }
 
-impl Shared {
-    pub(crate) fn new(config: &Config, context: &Context) -> Self {
+impl OriginPolicy {
+    pub(crate) fn new(config: &Config, context: &OpenContext) -> Self {
         // The first guess is a batch: what the trainer waits for first is asked for at once.
         let first = NonZeroUsize::new(config.batch_size.min(256) as usize).unwrap_or(NonZeroUsize::MIN);
         // A better one is what turned out best when it was measured.
@@ -53,8 +53,9 @@ impl Shared {
         Self { meter, stack, parallelism: config.origin_parallelism, fixed }
     }
 
-    /// The same without what adapts or repeats: for measuring an origin as it is, within the user's limits.
-    pub(crate) fn raw(config: &Config, context: &Context) -> Self {
+    /// The same without what adapts or repeats: for measuring an origin as it is, within the user's
+    /// limits.
+    pub(crate) fn raw(config: &Config, context: &OpenContext) -> Self {
         let raw = Self::new(config, context);
         let stack = raw.stack.with_limit(None).with_merge(None).with_hedge(None).with_deadline(None);
         Self { stack, ..raw }
@@ -68,9 +69,10 @@ impl Shared {
         options
     }
 
-    /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory whose pages this
-    /// machine's kernel keeps finds its own parallelism (its threads say when they wait), does not answer late, and is
-    /// read at memory's speed: it gets only what the user asked for. Beside it the limit on what is under way.
+    /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory
+    /// whose pages this machine's kernel keeps finds its own parallelism (its threads say when they
+    /// wait), does not answer late, and is read at memory's speed: it gets only what the user asked
+    /// for. Beside it the limit on what is under way.
     pub(crate) fn wrap(&self, origin: Arc<dyn OriginTier>) -> (Arc<dyn OriginTier>, Option<Limit>) {
         if !origin.profile().kernel_cached {
             return (self.stack.wrap(origin), self.stack.limit.clone());
@@ -79,8 +81,8 @@ impl Shared {
         (stack.wrap(origin), self.fixed.clone())
     }
 
-    /// `origin` for reading the heads of what is in shards: patient with a store that falters, within the user's limit
-    /// on its bandwidth, and not counted as the run's.
+    /// `origin` for reading the heads of what is in shards: patient with a store that falters,
+    /// within the user's limit on its bandwidth, and not counted as the run's.
     fn for_index(&self, origin: &Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
         let stack = self.stack.clone().with_meter(Meter::new()).with_limit(None);
         let cached = origin.profile().kernel_cached;
@@ -91,7 +93,7 @@ impl Shared {
 
 /// An open dataset.
 #[derive(Clone, Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenDataset {
     pub(crate) catalog: Catalog,
     /// What caches, and other ranks, know its bytes by.
     pub(crate) identity: DatasetIdentity,
@@ -105,31 +107,35 @@ pub(crate) struct Opened {
     pub(crate) limit: Option<Limit>,
 }
 
-impl Opened {
-    /// Warns where caches on disks will not be found again, because nothing tells this listing from others.
+impl OpenDataset {
+    /// Warns where caches on disks will not be found again, because nothing tells this listing from
+    /// others.
     pub(crate) fn warn_of_lost_caches(&self, config: &Config) {
         if config.disk.is_empty() || !self.listed || self.catalog.keeps_identity() {
             return;
         }
         let url = self.catalog.base_url();
         tracing::warn!(
-            "{url}: nothing proves that its files are the same the next time (they have no versions, one time for most of \
-             them, one before 1980, or lie on several file systems): what the disk keeps of them is not used by the next \
+            "{url}: nothing proves that its files are the same the next time (they have no versions, one \
+             time for most of \
+             them, one before 1980, or lie on several file systems): what the disk keeps of them is not used \
+             by the next \
              run; save a catalog with `foreread index {url} -o FILE` and load that, and it is"
         );
     }
 }
 
-/// Opens what `targets` name: a catalog file, whose origin is the one that it was made from, or the URL or path of an
-/// origin, which has a catalog in it or is listed, or shards of one; or a catalog that is at hand. `format` is how samples lie there, where that was said.
+/// Opens what `targets` name: a catalog file, whose origin is the one that it was made from, or the
+/// URL or path of an origin, which has a catalog in it or is listed, or shards of one; or a catalog
+/// that is at hand. `format` is how samples lie there, where that was said.
 pub(crate) async fn open(
-    targets: &Named,
+    targets: &TargetSpec,
     format: Option<Format>,
     registry: &Registry,
-    context: &Context,
-    shared: &Shared,
-    progress: impl FnMut(Progress) + Send,
-) -> Result<Opened> {
+    context: &OpenContext,
+    shared: &OriginPolicy,
+    progress: impl FnMut(IndexProgress) + Send,
+) -> Result<OpenDataset> {
     let mut file = None;
     let catalog = match (&targets.catalog, &targets.names[..]) {
         (Some(catalog), _) => Some(catalog.clone()),
@@ -163,21 +169,22 @@ pub(crate) async fn open(
     if let Some(format) = format.filter(|format| *format != catalog.format()) {
         let (base, is, said) = (catalog.base_url(), catalog.format().name(), format.name());
         return Err(Error::usage(format!(
-            "the catalog of {base} is of {is}, and --format says {said}; leave it out, or index the data again"
+            "the catalog of {base} is of {is}, and --format says {said}; leave it out, or index the data \
+             again"
         )));
     }
     let identity = catalog.identity(store.place());
     let (origin, limit) = shared.wrap(store);
-    Ok(Opened { catalog, identity, listed, file, origin, limit })
+    Ok(OpenDataset { catalog, identity, listed, file, origin, limit })
 }
 
-/// The catalog that lies in an origin, or what listing it makes, and which of the two it is; of named shards, always the
-/// latter.
+/// The catalog that lies in an origin, or what listing it makes, and which of the two it is; of
+/// named shards, always the latter.
 async fn found(
     target: Target,
     format: Option<Format>,
     origin: &dyn OriginTier,
-    progress: impl FnMut(Progress) + Send,
+    progress: impl FnMut(IndexProgress) + Send,
 ) -> Result<(Catalog, bool)> {
     let Target { url, objects } = target;
     if objects.is_empty()
@@ -198,7 +205,7 @@ fn is_shard(file: &Path, format: Option<Format>) -> bool {
     named || format.is_some_and(Format::is_packed) && !Catalog::is_catalog_file(file)
 }
 
-async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {
+async fn open_catalog(path: &Path, context: &OpenContext) -> Result<Catalog> {
     let owned = path.to_owned();
     let opened = context.runtime.spawn_blocking(move || Catalog::open(owned)).await;
     let opened = opened
@@ -213,8 +220,8 @@ async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {
     })
 }
 
-/// A relative path made absolute, so that a catalog means the same wherever it is used; anything else as it is. The
-/// backend of `file` understands `file:/directory` too.
+/// A relative path made absolute, so that a catalog means the same wherever it is used; anything
+/// else as it is. The backend of `file` understands `file:/directory` too.
 pub(crate) fn absolute(target: &str) -> String {
     let file = target.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("file:/"));
     if file || target.contains("://") {
@@ -231,12 +238,12 @@ pub(crate) fn absolute(target: &str) -> String {
 /// # Errors
 /// If it cannot be opened or listed, or nothing in it is a sample.
 pub(crate) async fn index(
-    targets: &Named,
+    targets: &TargetSpec,
     options: IndexOptions,
     registry: &Registry,
-    context: &Context,
-    shared: &Shared,
-    progress: impl FnMut(Progress) + Send,
+    context: &OpenContext,
+    shared: &OriginPolicy,
+    progress: impl FnMut(IndexProgress) + Send,
 ) -> Result<Catalog> {
     let names = targets.names.clone();
     let Target { url, objects } =

@@ -1,4 +1,4 @@
-//! What a run will read and where it keeps it: settings and sizes in, order and plan out. No I/O.
+//! Plans a run: settings and sizes in, order and plan out. No I/O.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
 use foreread_planner::{
-    Cluster, EpochForecast, Floor, Level, LocalPlan, Plan, Scope, block_bytes, plan, predict,
+    Cluster, EpochForecast, Level, LocalPlan, LowerBound, Plan, Scope, block_bytes, plan, predict,
 };
 use foreread_tier::CacheTier;
 use foreread_types::{DatasetId, Rank, Sizes};
@@ -16,13 +16,13 @@ use serde::Serialize;
 use crate::cluster;
 use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
-use crate::memory::{Grant, Need};
+use crate::memory::{Grant, MemoryNeed};
 
-/// A run without an end is planned for so many uses of samples and so many epochs at most, and for [`AHEAD_LEAST`] epochs
-/// at least: what they keep, later ones would.
-const AHEAD_USES: u64 = 1 << 24;
-const AHEAD_EPOCHS: u64 = 100;
-const AHEAD_LEAST: u64 = 4;
+/// An endless run is planned for at most this many uses and epochs, and for at least
+/// [`ENDLESS_MIN_EPOCHS`] epochs.
+const ENDLESS_MAX_USES: u64 = 1 << 24;
+const ENDLESS_MAX_EPOCHS: u64 = 100;
+const ENDLESS_MIN_EPOCHS: u64 = 4;
 
 /// The sampler of a training pass.
 ///
@@ -37,18 +37,18 @@ pub fn sampler(kind: SamplerKind, samples: u64, seed: u64) -> Result<Arc<dyn Sam
     })
 }
 
-/// What was found where the run is to take place.
+/// The run's surroundings: page cache, disks, location of the data.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
-    /// Whether the kernel keeps what is read from the origin, so that automatic memory takes none.
+pub(crate) struct RunEnvironment {
+    /// Whether the kernel caches the origin, so that automatic memory is none.
     pub(crate) kernel_cached: bool,
-    /// The room of the disk tier, in bytes of footprints.
+    /// The capacity of the disk tier, in bytes of footprints.
     pub(crate) disk: u64,
-    /// What the disk tier holds already, in bytes: the first epoch need not read it, so the floor is lower by that.
+    /// The bytes on the disk tier at the start, which lower the bound of bytes from the origin.
     pub(crate) warm: u64,
-    /// Where the training data lie; none where they are only described.
+    /// The URL of the training data; `None` if they are given by sizes only.
     pub(crate) url: Option<String>,
-    /// Whether they lie in shards.
+    /// Whether they are in shards.
     pub(crate) packed: bool,
 }
 
@@ -62,19 +62,20 @@ pub struct Planned {
     /// By dataset.
     pub(crate) sizes: Vec<Sizes>,
     pub(crate) cluster: Cluster,
-    /// The memory that the run was granted; none where it is only imagined.
+    /// The memory granted to the run; `None` for a plan without a run.
     pub(crate) memory: Option<Grant>,
     /// Whether the origin's speed is known.
     pub(crate) is_timed: bool,
     pub(crate) plan: LocalPlan,
     pub(crate) floor: u64,
-    /// How much of a shard the first epoch reads at once; none where samples are read one by one.
+    /// The length of blocks that the first epoch reads from shards; `None` if it reads samples one
+    /// by one.
     pub(crate) block_bytes: Option<u64>,
 }
 
 impl Planned {
-    /// Plans a run over datasets of these sizes: training first, then validation where there is a second. The disk tier
-    /// counts as cold.
+    /// Plans a run over datasets of these sizes: training first, then validation where there is a
+    /// second. The disk tier counts as cold.
     ///
     /// Takes a fraction of a second for a million samples; not for a runtime's thread.
     ///
@@ -82,16 +83,17 @@ impl Planned {
     /// If the settings make no sense or contradict each other.
     pub fn new(config: Config, sizes: &[Sizes]) -> Result<Self> {
         let room = config.disk.iter().fold(0u64, |sum, disk| sum.saturating_add(disk.bytes));
-        let place = Place { kernel_cached: false, disk: room, warm: 0, url: None, packed: false };
+        let place = RunEnvironment { kernel_cached: false, disk: room, warm: 0, url: None, packed: false };
         let planned = Self::resumed(config, sizes, place, |_| Ok(None))?;
         Ok(Self { memory: None, ..planned })
     }
 
-    /// The same for what is left of a run from the position that `start` finds in its schedule.
+    /// [`new`](Self::new) for the rest of a run, from the position that `start` finds in its
+    /// schedule.
     pub(crate) fn resumed(
         config: Config,
         sizes: &[Sizes],
-        place: Place,
+        place: RunEnvironment,
         start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
     ) -> Result<Self> {
         let config = config.validated()?;
@@ -102,20 +104,20 @@ impl Planned {
         let is_timed = cluster::is_timed(&config, &place);
         let plan = plan(&counted, sizes, &cluster)?;
         let floor = floor(&counted, sizes, &cluster, &plan)?.saturating_sub(place.warm);
-        // What the kernel has cached costs no request.
+        // Data in the page cache cost no requests.
         let train = sizes.first().filter(|_| place.packed && !place.kernel_cached);
         let block_bytes = train.and_then(|train| block_bytes(&counted, train, &cluster, is_timed));
-        let (sizes, plan, memory) = (sizes.to_vec(), LocalPlan::Alone(Arc::new(plan)), Some(memory));
+        let (sizes, plan, memory) = (sizes.to_vec(), LocalPlan::Private(Arc::new(plan)), Some(memory));
         Ok(Self { config, run, counted, sizes, cluster, memory, is_timed, plan, floor, block_bytes })
     }
 
-    /// The same for a rank that works together with the others: `whole` is the cluster of all, whose store at the
-    /// position of the rank is its own, with the memory that this rank was granted.
+    /// Plans for a rank in a group. `whole` is the cluster of all ranks, where this rank's store is
+    /// at its position, with the memory granted to this rank.
     #[cfg(feature = "peer")]
     pub(crate) fn joint(
         config: Config,
         sizes: &[Sizes],
-        place: &Place,
+        place: &RunEnvironment,
         (whole, memory): (Cluster, Grant),
         start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
     ) -> Result<Self> {
@@ -124,7 +126,7 @@ impl Planned {
         let counted = counted(&config, sizes, &run)?;
         let plan = foreread_planner::plan_cluster(&counted, sizes, &whole)?;
         let (floor, is_timed) = (plan.floor(), cluster::is_timed(&config, place));
-        let plan = LocalPlan::Together { plan: Arc::new(plan), store: config.rank as usize };
+        let plan = LocalPlan::Cluster { plan: Arc::new(plan), store: config.rank as usize };
         let (sizes, memory) = (sizes.to_vec(), Some(memory));
         Ok(Self {
             config,
@@ -140,34 +142,34 @@ impl Planned {
         })
     }
 
-    /// What the run was asked to do.
+    /// The settings.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What this rank reads, and when.
+    /// The order in which this rank reads.
     pub fn run(&self) -> &Run {
         &self.run
     }
 
-    /// The caches of this rank and the origin, as the plan saw them.
+    /// The caches and the origin that the plan was made for.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Where samples are kept.
+    /// The placement of samples.
     pub fn plan(&self) -> &LocalPlan {
         &self.plan
     }
 
-    /// How many bytes of a shard the first epoch reads at once, where that is quicker than reading samples one by one.
+    /// The length of blocks that the first epoch reads from shards, if that is faster than single
+    /// samples.
     pub fn block_bytes(&self) -> Option<u64> {
         self.block_bytes
     }
 
-    /// How long each epoch will take and what it will wait for, this rank's alone or, where ranks work together, that of
-    /// all; `None` where nobody has said how
-    /// fast the origin is (a calibration, or a limit).
+    /// The predicted time of each epoch and its limiting resource: for this rank alone or, in a
+    /// group, for all ranks. `None` if the origin's speed is unknown (no calibration and no limit).
     ///
     /// # Errors
     /// If the run cannot be planned.
@@ -176,18 +178,18 @@ impl Planned {
             return Ok(None);
         }
         Ok(Some(match &self.plan {
-            LocalPlan::Alone(plan) => predict(plan, &self.counted, &self.cluster)?,
-            LocalPlan::Together { plan, .. } => plan.predict(&self.counted, &self.cluster)?,
+            LocalPlan::Private(plan) => predict(plan, &self.counted, &self.cluster)?,
+            LocalPlan::Cluster { plan, .. } => plan.predict(&self.counted, &self.cluster)?,
         }))
     }
 
-    /// What `more` bytes in each kind of cache would save, memory first, then disk, whether the run has such a cache
-    /// or not; nothing is said of ranks that work together. Plans once for each.
+    /// What `more` bytes in each kind of cache would save, memory first, then disk, even if the run
+    /// has no such cache. Empty in a group of ranks. Plans once per kind.
     ///
     /// # Errors
     /// If the run cannot be planned.
     pub fn worth(&self, more: u64) -> Result<Vec<Worth>> {
-        let LocalPlan::Alone(plan) = &self.plan else { return Ok(Vec::new()) };
+        let LocalPlan::Private(plan) = &self.plan else { return Ok(Vec::new()) };
         let now = self.forecast()?;
         let kinds = cluster::kinds(&self.config);
         kinds.into_iter().map(|kind| self.worth_of(plan, kind, more, now.as_deref())).collect()
@@ -208,7 +210,7 @@ impl Planned {
                 level.capacity = level.capacity.saturating_add(more);
                 continue;
             }
-            // Memory is the faster one.
+            // Memory is the faster level.
             let at = if kind.name == cluster::DISK { levels.len() } else { 0 };
             levels.insert(at, Level { capacity: more, ..kind.clone() });
         }
@@ -222,7 +224,7 @@ impl Planned {
         Ok(Worth { level, more, origin_bytes, seconds })
     }
 
-    /// The fewest origin bytes that any policy can read for this run, over all ranks together, if every rank has caches
+    /// The lower bound of bytes from the origin for any policy, over all ranks, if all have caches
     /// like this one's.
     pub fn floor(&self) -> u64 {
         self.floor
@@ -244,7 +246,7 @@ pub struct Worth {
     pub seconds: Option<f64>,
 }
 
-/// What the settings' rank reads, from the position that `start` finds in its schedule.
+/// The order of the settings' rank, from the position that `start` finds in its schedule.
 fn run(
     config: &Config,
     sizes: &[Sizes],
@@ -258,32 +260,32 @@ fn run(
     })
 }
 
-/// The part of a run that its plan is made for: all of it, or the next epochs of one without an end.
+/// The part of a run that its plan is made for: all of it, or the next epochs of an endless run.
 fn counted(config: &Config, sizes: &[Sizes], run: &Run) -> Result<Run> {
     if config.epochs < Config::MAX_EPOCHS {
         return Ok(run.clone());
     }
     let samples = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add).max(1);
-    let epochs = (AHEAD_USES / samples).clamp(AHEAD_LEAST, AHEAD_EPOCHS);
+    let epochs = (ENDLESS_MAX_USES / samples).clamp(ENDLESS_MIN_EPOCHS, ENDLESS_MAX_EPOCHS);
     let start = run.start();
     let until =
         Config { epochs: start.epoch.saturating_add(epochs).min(Config::MAX_EPOCHS), ..config.clone() };
     self::run(&until, sizes, |_| Ok(Some(start)))
 }
 
-/// The memory of a run over datasets of these sizes, on a node of so many `ranks`.
-pub(crate) fn memory_of(config: &Config, sizes: &[Sizes], place: &Place, ranks: u32) -> Grant {
+/// The memory of a run over datasets of these sizes, on a node with `ranks` ranks.
+pub(crate) fn memory_of(config: &Config, sizes: &[Sizes], place: &RunEnvironment, ranks: u32) -> Grant {
     let fixed = match config.memory {
         Memory::Bytes(bytes) => Some(bytes),
-        // The kernel's cache is no help against a limit that the user has put on the origin.
+        // The page cache does not help if the user limits the origin.
         Memory::Auto if place.kernel_cached && config.origin_limit.is_none() => Some(0),
         Memory::Auto => None,
     };
     let footprint = MemoryTier::new(0).footprint();
     let data = sizes.iter().map(|sizes| footprint.most(sizes.len(), sizes.total()));
     let data = data.fold(0, u64::saturating_add);
-    // No run reads further ahead than its data are long.
-    config.machine.grant(ranks, Need { fixed, data, look_ahead: config.look_ahead.min(data) })
+    // No run prefetches more than its data.
+    config.machine.grant(ranks, MemoryNeed { fixed, data, look_ahead: config.look_ahead.min(data) })
 }
 
 pub(crate) fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
@@ -311,22 +313,22 @@ fn floor(run: &Run, sizes: &[Sizes], cluster: &Cluster, plan: &Plan) -> Result<u
     }
     let rank = cluster.capacity().saturating_add(cluster.look_ahead);
     let all = rank.saturating_mul(u64::from(run.world_size()));
-    Ok(Floor::of(run, sizes, all, Scope::Cluster)?.bytes)
+    Ok(LowerBound::of(run, sizes, all, Scope::Cluster)?.bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Counting who reads what over a million epochs took seconds before the first batch.
+    /// Planning for a million epochs took seconds before the first batch.
     #[test]
-    fn a_run_without_an_end_is_planned_as_its_next_epochs() {
+    fn endless_run_is_planned_as_its_next_epochs() {
         for world_size in [1, 3] {
             let mut config = Config { epochs: Config::MAX_EPOCHS, world_size, ..Config::default() };
             config.memory = Memory::Bytes(30_000);
             let sizes = [Sizes::uniform(1000, 100)];
             let endless = Planned::new(config.clone(), &sizes).unwrap();
-            config.epochs = AHEAD_EPOCHS;
+            config.epochs = ENDLESS_MAX_EPOCHS;
             let hundred = Planned::new(config, &sizes).unwrap();
             assert_eq!((endless.plan(), endless.floor()), (hundred.plan(), hundred.floor()));
             assert_eq!(endless.run().schedule().epochs, Config::MAX_EPOCHS);

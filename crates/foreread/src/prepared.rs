@@ -1,55 +1,55 @@
-//! A run that is ready to start: datasets opened, order and plan computed. What `foreread plan` looks at and what
-//! [`Loader`](crate::Loader) starts.
+//! A run that is ready to start: datasets opened, order and plan computed. What `foreread plan`
+//! looks at and what [`Loader`](crate::Loader) starts.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
-use foreread_dataset::{Catalog, Format, Progress};
-use foreread_loader::{BlockTable, Source};
+use foreread_dataset::{Catalog, Format, IndexProgress};
+use foreread_loader::{BlockTable, ReadSource};
 use foreread_memory::MemoryTier;
 use foreread_planner::LocalPlan;
-use foreread_tier::{Buffers, CacheTier, Context};
+use foreread_tier::{Buffers, CacheTier, OpenContext};
 use foreread_types::{DatasetId, Sizes};
 
 use crate::cluster;
 use crate::config::Config;
 use crate::disk::{self, Disk};
 use crate::error::Result;
-use crate::joint::Joint;
+use crate::joint::GroupMember;
 use crate::memory::Grant;
-use crate::origin::{Opened, Shared, open};
-use crate::planned::{Place, Planned};
+use crate::origin::{OpenDataset, OriginPolicy, open};
+use crate::planned::{Planned, RunEnvironment};
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::state::State;
-use crate::target::Named;
+use crate::target::TargetSpec;
 
 /// Datasets, order and plan of one rank's run.
 #[derive(Debug)]
 pub struct Prepared {
     pub(crate) planned: Planned,
-    pub(crate) opened: Vec<Opened>,
-    pub(crate) caches: Vec<(Source, Arc<dyn CacheTier>)>,
+    pub(crate) opened: Vec<OpenDataset>,
+    pub(crate) caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
     pub(crate) disk: Option<Disk>,
-    pub(crate) shared: Shared,
+    pub(crate) shared: OriginPolicy,
     /// What the first epoch reads of the training data together.
     pub(crate) blocks: BlockTable,
     /// The other ranks, where they work together.
-    pub(crate) joint: Option<Box<dyn Joint>>,
+    pub(crate) joint: Option<Box<dyn GroupMember>>,
 }
 
 impl Prepared {
     /// Opens the datasets, draws the order and plans.
     pub(crate) async fn new(
-        targets: &Named,
+        targets: &TargetSpec,
         config: Config,
         registry: &Registry,
-        context: &Context,
+        context: &OpenContext,
         resume: Option<State>,
-        mut progress: impl FnMut(Progress) + Send,
+        mut progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<Self> {
         let config = config.validated()?;
-        let shared = Shared::new(&config, context);
+        let shared = OriginPolicy::new(&config, context);
         let format = config.format;
         let mut opened = vec![open(targets, format, registry, context, &shared, &mut progress).await?];
         if let Some(validation) = config.validation() {
@@ -60,14 +60,15 @@ impl Prepared {
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
         let disk = disk::open(&config, config.on_node(), &opened, context).await?;
-        let place = Place {
+        let place = RunEnvironment {
             kernel_cached,
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: disk.as_ref().map_or(0, |disk| disk.warm),
             url: Some(opened[0].catalog.base_url().to_owned()),
             packed: opened[0].catalog.format() != Format::Files,
         };
-        // A plan for many millions of samples takes a while, and the runtime's threads have reads to drive.
+        // A plan for many millions of samples takes a while, and the runtime's threads have reads
+        // to drive.
         let planning = context.runtime.spawn_blocking({
             move || {
                 let of_run = config.clone();
@@ -103,54 +104,56 @@ impl Deref for Prepared {
 }
 
 /// What of the training data is read together, if the plan says that anything is.
-async fn blocks(planned: &Planned, opened: &[Opened], context: &Context) -> Result<BlockTable> {
+async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &OpenContext) -> Result<BlockTable> {
     let (Some(bytes), Some(train)) = (planned.block_bytes, opened.first()) else {
         return Ok(BlockTable::default());
     };
-    let LocalPlan::Alone(plan) = &planned.plan else { return Ok(BlockTable::default()) };
+    let LocalPlan::Private(plan) = &planned.plan else { return Ok(BlockTable::default()) };
     let (catalog, plan) = (train.catalog.clone(), Arc::clone(plan));
     // Looks at every entry.
     let making = context.runtime.spawn_blocking(move || BlockTable::of(&catalog, DatasetId(0), &plan, bytes));
     Ok(making.await.map_err(ended)??)
 }
 
-/// The caches that the plan's levels stand for, in the same order. `buffers` are told where none keeps samples in
-/// memory.
+/// The caches that the plan's levels stand for, in the same order. `buffers` are told where none
+/// keeps samples in memory.
 ///
-/// A rank that was started again has the levels that its predecessor offered: memory beyond what this process was granted,
-/// and a disk that it does not have, are caches without room, so that what they would keep is read from the origin.
+/// A rank that was started again has the levels that its predecessor offered: memory beyond what
+/// this process was granted, and a disk that it does not have, are caches without room, so that
+/// what they would keep is read from the origin.
 pub(crate) fn caches(
     planned: &Planned,
     disk: Option<&Disk>,
     buffers: &dyn Buffers,
-) -> Vec<(Source, Arc<dyn CacheTier>)> {
-    let mut caches: Vec<(Source, Arc<dyn CacheTier>)> = Vec::new();
+) -> Vec<(ReadSource, Arc<dyn CacheTier>)> {
+    let mut caches: Vec<(ReadSource, Arc<dyn CacheTier>)> = Vec::new();
     let disk = disk.map(|disk| (disk.cache(), disk.capacity));
     let own = match planned.plan() {
-        LocalPlan::Alone(_) => 0,
-        LocalPlan::Together { store, .. } => *store,
+        LocalPlan::Private(_) => 0,
+        LocalPlan::Cluster { store, .. } => *store,
     };
     for level in planned.cluster.stores.get(own).iter().flat_map(|store| &store.levels) {
         match &disk {
-            Some((tier, _)) if level.name == tier.name() => caches.push((Source::Disk, Arc::clone(tier))),
-            _ if level.name == cluster::DISK => caches.push((Source::Disk, Arc::new(MemoryTier::new(0)))),
+            Some((tier, _)) if level.name == tier.name() => caches.push((ReadSource::Disk, Arc::clone(tier))),
+            _ if level.name == cluster::DISK => caches.push((ReadSource::Disk, Arc::new(MemoryTier::new(0)))),
             _ => {
                 let granted = planned.memory.as_ref().map_or(level.capacity, Grant::tier);
                 let tier = MemoryTier::new(level.capacity.min(granted));
                 if let Some(memory) = &planned.memory {
                     memory.fills(tier.budget());
                 }
-                caches.push((Source::Memory, Arc::new(tier)));
+                caches.push((ReadSource::Memory, Arc::new(tier)));
             }
         }
     }
-    // A disk that another process owns has no room, and so no level; what it holds can be read all the same.
-    let is_there = caches.iter().any(|(source, _)| *source == Source::Disk);
+    // A disk that another process owns has no room, and so no level; what it holds can be read all
+    // the same.
+    let is_there = caches.iter().any(|(source, _)| *source == ReadSource::Disk);
     if let Some((tier, 0)) = disk.filter(|_| !is_there) {
-        caches.push((Source::Disk, tier));
+        caches.push((ReadSource::Disk, tier));
     }
-    if caches.iter().all(|(source, _)| *source != Source::Memory) {
-        buffers.none_is_kept();
+    if caches.iter().all(|(source, _)| *source != ReadSource::Memory) {
+        buffers.allow_longer_buffers();
     }
     caches
 }

@@ -8,7 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The backends that a program can open origins with, by URL scheme.
 ///
-/// The built-in ones come with the crate's features; a program's own is registered at run time and needs none:
+/// The built-in ones come with the crate's features; a program's own is registered at run time and
+/// needs none:
 ///
 /// ```
 /// use foreread::Registry;

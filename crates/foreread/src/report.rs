@@ -1,5 +1,5 @@
-//! The report of a run, which `foreread load --report json` prints. Other tools read it, so fields are added and never
-//! renamed.
+//! The report of a run, which `foreread load --report json` prints. Other tools read it, so fields
+//! are added and never renamed.
 //!
 //! ```
 //! use foreread::{Loader, Memory};
@@ -16,8 +16,8 @@
 
 use std::time::Duration;
 
-use foreread_layers::{Decisions, Reading};
-use foreread_loader::{Count, LookAhead, PassReport, RunReport, Source};
+use foreread_layers::{Decisions, MeterReading};
+use foreread_loader::{LookAhead, PassReport, ReadSource, RunReport, SampleCount};
 use serde::Serialize;
 
 pub use crate::merged::{Merged, MergedEpoch};
@@ -35,7 +35,8 @@ pub struct Report {
     pub dataset_bytes: u64,
     /// The fewest origin bytes any policy can read for this run, over all ranks.
     pub floor_origin_bytes: u64,
-    /// What the plan reads from the origin: this rank's, or that of all ranks where they work together.
+    /// What the plan reads from the origin: this rank's, or that of all ranks where they work
+    /// together.
     pub planned_origin_bytes: u64,
     /// Bytes that this rank has read from the origin.
     pub origin_bytes: u64,
@@ -47,8 +48,8 @@ pub struct Report {
     pub substituted: u64,
     /// Requests that were repeated.
     pub retried: u64,
-    /// Requests that were sent a second time because the answer was late, and reads of the origin for samples that another
-    /// rank was asked for and did not deliver in time.
+    /// Requests that were sent a second time because the answer was late, and reads of the origin
+    /// for samples that another rank was asked for and did not deliver in time.
     pub hedged: u64,
     /// What the run has found out and set by itself.
     pub adapted: Adapted,
@@ -58,15 +59,16 @@ pub struct Report {
     /// What this rank and others have given each other; where ranks work together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersReport>,
-    /// Samples that were read by their ids outside of any announced order; where samples are asked for by id.
+    /// Samples that were read by their ids outside of any announced order; where samples are asked
+    /// for by id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct: Option<ReadsReport>,
     /// How long samples were waited for; where samples are asked for by id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<AskedReport>,
-    /// The passes that have begun, in order: 1,024 entries at most. Each pass has its own, until there are more. Then the
-    /// first 256 passes keep theirs, and the last 256 at least; those between are summed up in one entry per phase, which has
-    /// the key `passes`.
+    /// The passes that have begun, in order: 1,024 entries at most. Each pass has its own, until
+    /// there are more. Then the first 256 passes keep theirs, and the last 256 at least; those
+    /// between are summed up in one entry per phase, which has the key `passes`.
     pub epochs: Vec<EpochReport>,
     /// All ranks together; on rank 0, where ranks worked together and have come to their end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,8 +78,8 @@ pub struct Report {
 /// How long whoever asks for samples by their ids was at it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AskedReport {
-    /// From the first time that somebody asked to the last that somebody had what was asked for, without the time before
-    /// each announcement.
+    /// From the first time that somebody asked to the last that somebody had what was asked for,
+    /// without the time before each announcement.
     pub seconds: f64,
     /// The part of it in which somebody waited.
     pub stall_seconds: f64,
@@ -110,8 +112,8 @@ pub struct ParallelismReport {
     pub highest: u64,
     /// How often it was changed.
     pub changes: u64,
-    /// Why it is what it is: `fixed` (the user said so, or nothing has called for a change), `starting`, `growing`,
-    /// `latency`, `draining`, `demand` or `throttled`.
+    /// Why it is what it is: `fixed` (the user said so, or nothing has called for a change),
+    /// `starting`, `growing`, `latency`, `draining`, `demand` or `throttled`.
     pub why: &'static str,
     /// The most requests that really were under way.
     pub peak: u64,
@@ -148,7 +150,8 @@ impl Adapted {
     }
 }
 
-/// What a run's disk tier holds and has done. Bytes are footprints: with what a sample takes beside its own.
+/// What a run's disk tier holds and has done. Bytes are footprints: with what a sample takes beside
+/// its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DiskReport {
     /// What it may hold; 0 where another process owns the directories.
@@ -182,7 +185,8 @@ pub struct PeersReport {
     pub received_bytes: u64,
     /// Samples that were read from the origin because nothing was said of them in time.
     pub late: u64,
-    /// Samples that were read from the origin because their rank fell silent or its connection ended.
+    /// Samples that were read from the origin because their rank fell silent or its connection
+    /// ended.
     pub lost: u64,
     /// Connections of somebody who did not prove to be of this job.
     pub strangers: u64,
@@ -212,7 +216,8 @@ pub struct EpochReport {
     pub first_batch_seconds: f64,
     /// Where the delivered samples came from.
     pub reads: ReadsReport,
-    /// SHA-256 over each sample's id (u64, little endian) and bytes, in delivery order; where it was asked for.
+    /// SHA-256 over each sample's id (u64, little endian) and bytes, in delivery order; where it
+    /// was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// The delivered ids, in order; where they were asked for.
@@ -249,24 +254,24 @@ pub struct CountReport {
 }
 
 impl CountReport {
-    fn of(count: Count) -> Self {
+    fn of(count: SampleCount) -> Self {
         Self { samples: Some(count.samples), bytes: Some(count.bytes) }
     }
 
     /// Nothing is said where there is nothing.
-    fn some(count: Count) -> Self {
-        if count == Count::default() { Self::default() } else { Self::of(count) }
+    fn some(count: SampleCount) -> Self {
+        if count == SampleCount::default() { Self::default() } else { Self::of(count) }
     }
 }
 
 impl ReadsReport {
     /// Counts a sample of so many bytes.
-    pub(crate) fn add(&mut self, from: Source, bytes: u64) {
+    pub(crate) fn add(&mut self, from: ReadSource, bytes: u64) {
         let count = match from {
-            Source::Origin => &mut self.origin,
-            Source::Memory => &mut self.memory,
-            Source::Disk => &mut self.disk,
-            Source::Peer => &mut self.peer,
+            ReadSource::Origin => &mut self.origin,
+            ReadSource::Memory => &mut self.memory,
+            ReadSource::Disk => &mut self.disk,
+            ReadSource::Peer => &mut self.peer,
         };
         *count.samples.get_or_insert_default() += 1;
         *count.bytes.get_or_insert_default() += bytes;
@@ -287,10 +292,10 @@ impl EpochReport {
             stall_seconds: pass.stall.as_secs_f64(),
             first_batch_seconds: pass.first_batch.as_secs_f64(),
             reads: ReadsReport {
-                origin: CountReport::of(pass.reads.from(Source::Origin)),
-                memory: CountReport::of(pass.reads.from(Source::Memory)),
-                disk: CountReport::some(pass.reads.from(Source::Disk)),
-                peer: CountReport::some(pass.reads.from(Source::Peer)),
+                origin: CountReport::of(pass.reads.from(ReadSource::Origin)),
+                memory: CountReport::of(pass.reads.from(ReadSource::Memory)),
+                disk: CountReport::some(pass.reads.from(ReadSource::Disk)),
+                peer: CountReport::some(pass.reads.from(ReadSource::Peer)),
             },
             digest: None,
             ids: None,
@@ -299,7 +304,7 @@ impl EpochReport {
 }
 
 /// What a report says of the run as a whole.
-pub(crate) struct Whole {
+pub(crate) struct RunTotals {
     pub(crate) rank: u32,
     pub(crate) world_size: u32,
     pub(crate) samples: u64,
@@ -310,9 +315,9 @@ pub(crate) struct Whole {
 
 impl Report {
     /// The number of entries in [`epochs`](Self::epochs), at most.
-    pub const MOST_EPOCHS: usize = RunReport::MOST_PASSES;
+    pub const MAX_EPOCHS: usize = RunReport::MAX_PASSES;
 
-    pub(crate) fn new(whole: &Whole, origin: &Reading, adapted: Adapted, run: &RunReport) -> Self {
+    pub(crate) fn new(whole: &RunTotals, origin: &MeterReading, adapted: Adapted, run: &RunReport) -> Self {
         Self {
             rank: whole.rank,
             world_size: whole.world_size,

@@ -1,13 +1,15 @@
 //! The runtime that a run works on: threads of its own, or the one that the caller has given.
 //!
-//! The own runtime is the default for every caller, async ones too. A trainer that computes in a task then never starves
-//! the reads, and any executor may drive the loader's futures. One task decides, so one thread's worth of deciding is
-//! enough; connections (TLS, HTTP), checksums and copies of what origins send are tasks of their own, on
-//! [I/O threads](io_threads). The price is two to five threads per loader, and a hop between threads for each call that waits. The runtime is made when a run is prepared, and shut down without waiting when the
-//! run ends: its tasks own what they use, and a read that hangs in the kernel must not hang the program's exit.
+//! The own runtime is the default for every caller, async ones too. A trainer that computes in a
+//! task then never starves the reads, and any executor may drive the loader's futures. One task
+//! decides, so one thread's worth of deciding is enough; connections (TLS, HTTP), checksums and
+//! copies of what origins send are tasks of their own, on [I/O threads](io_threads). The price is
+//! two to five threads per loader, and a hop between threads for each call that waits. The runtime
+//! is made when a run is prepared, and shut down without waiting when the run ends: its tasks own
+//! what they use, and a read that hangs in the kernel must not hang the program's exit.
 //!
-//! A given runtime may run on the very thread that calls. Blocking that thread would keep it from the work that the call
-//! waits for, so such calls are refused at once ([`Workers::may_block`]).
+//! A given runtime may run on the very thread that calls. Blocking that thread would keep it from
+//! the work that the call waits for, so such calls are refused at once ([`Workers::may_block`]).
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -49,20 +51,22 @@ impl Workers {
     /// # Errors
     /// If the thread belongs to the runtime, or the runtime has no thread but its callers'.
     pub(crate) fn may_block(&self) -> Result<()> {
-        // A multi-thread runtime has other threads, but not for a task that was woken from this one: none may steal it.
+        // A multi-thread runtime has other threads, but not for a task that was woken from this
+        // one: none may steal it.
         let is_here = Handle::try_current().is_ok_and(|here| here.id() == self.handle.id());
         let is_callers = self.own.is_none() && self.handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if is_here || is_callers {
             return Err(Error::usage(
-                "this call would block the runtime that it waits for: leave out `runtime(..)`, so that the run has a \
+                "this call would block the runtime that it waits for: leave out `runtime(..)`, so that the \
+                 run has a \
                  thread of its own, or use the async method",
             ));
         }
         Ok(())
     }
 
-    /// Runs `work` on the runtime and blocks until it is done. It waits on a channel and not by `block_on`, which would
-    /// panic inside of another runtime.
+    /// Runs `work` on the runtime and blocks until it is done. It waits on a channel and not by
+    /// `block_on`, which would panic inside of another runtime.
     ///
     /// # Errors
     /// As `work`, and if this thread may not block, `work` panics, or the runtime is shut down.
@@ -105,8 +109,8 @@ impl Drop for Workers {
     }
 }
 
-/// How many threads a loader has for I/O beside the one that decides: a quarter of the cores, because ranks share a machine,
-/// and four at most.
+/// How many threads a loader has for I/O beside the one that decides: a quarter of the cores,
+/// because ranks share a machine, and four at most.
 fn io_threads(cores: usize) -> usize {
     (cores / 4).clamp(1, 4)
 }

@@ -1,9 +1,11 @@
-//! How far a run has come, as a file: what it takes to go on later, elsewhere, with another number of ranks.
+//! How far a run has come, as a file: what it takes to go on later, elsewhere, with another number
+//! of ranks.
 //!
-//! The state says what the order was drawn from and over which data, in words as well as by fingerprint, so that a
-//! refusal can say *what* differs. World size, batch size, dealing and the number of epochs are not part of it: they may
-//! change. It is a few hundred bytes of JSON; writing it is atomic (a new file, flushed, renamed over the old one), so
-//! that a job that is killed while it writes leaves the state before.
+//! The state says what the order was drawn from and over which data, in words as well as by
+//! fingerprint, so that a refusal can say *what* differs. World size, batch size, dealing and the
+//! number of epochs are not part of it: they may change. It is a few hundred bytes of JSON; writing
+//! it is atomic (a new file, flushed, renamed over the old one), so that a job that is killed while
+//! it writes leaves the state before.
 
 use std::fmt;
 use std::io::ErrorKind as IoErrorKind;
@@ -24,9 +26,9 @@ pub struct State {
     version: u32,
     sampler: SamplerKind,
     seed: u64,
-    train: Data,
+    train: DataIdentity,
     #[serde(skip_serializing_if = "Option::is_none")]
-    validation: Option<Data>,
+    validation: Option<DataIdentity>,
     epoch: u64,
     phase: u32,
     consumed: u64,
@@ -34,12 +36,12 @@ pub struct State {
 
 /// Which data the order is over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Data {
+struct DataIdentity {
     samples: u64,
     catalog: String,
 }
 
-impl Data {
+impl DataIdentity {
     fn of(catalog: &Catalog) -> Self {
         Self { samples: catalog.len(), catalog: catalog.fingerprint().to_string() }
     }
@@ -47,12 +49,12 @@ impl Data {
 
 impl State {
     pub(crate) fn new(config: &Config, catalogs: &[Catalog], position: &Position) -> Self {
-        let mut data = catalogs.iter().map(Data::of);
+        let mut data = catalogs.iter().map(DataIdentity::of);
         Self {
             version: VERSION,
             sampler: config.sampler,
             seed: config.seed,
-            train: data.next().unwrap_or(Data { samples: 0, catalog: String::new() }),
+            train: data.next().unwrap_or(DataIdentity { samples: 0, catalog: String::new() }),
             validation: data.next(),
             epoch: position.epoch,
             phase: position.phase,
@@ -149,8 +151,8 @@ impl State {
     /// Writes a state file: whole or not at all, and durable when this returns.
     ///
     /// # Errors
-    /// If it cannot be written; the file is then as it was, or, where only its directory cannot be flushed, the new one,
-    /// which a power failure may undo.
+    /// If it cannot be written; the file is then as it was, or, where only its directory cannot be
+    /// flushed, the new one, which a power failure may undo.
     pub fn write(&self, path: &Path) -> Result<()> {
         self.replace(path).map_err(|error| {
             Error::new(

@@ -1,8 +1,9 @@
 //! What a user names: one dataset, or shards one by one.
 //!
-//! `DIR/shard-{000000..000146}.tar`, several names and the name of a single shard all come to the same thing: the directory that
-//! holds them, as the dataset's place, and the names below it. So a catalog has one base URL whatever was said. The shards' sizes
-//! and versions are asked for one by one, because what lies beside them may be a million others; the price is a request a shard.
+//! `DIR/shard-{000000..000146}.tar`, several names and the name of a single shard all come to the
+//! same thing: the directory that holds them, as the dataset's place, and the names below it. So a
+//! catalog has one base URL whatever was said. The shards' sizes and versions are asked for one by
+//! one, because what lies beside them may be a million others; the price is a request a shard.
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use crate::storage::StorageOptions;
 
 /// What a user names: by words, or a catalog that is at hand and says itself where its data are.
 #[derive(Clone, Debug)]
-pub(crate) struct Named {
+pub(crate) struct TargetSpec {
     /// The URL or path of a dataset, of a catalog or of a shard, or several shards.
     pub(crate) names: Vec<String>,
     pub(crate) catalog: Option<Catalog>,
@@ -22,7 +23,7 @@ pub(crate) struct Named {
     pub(crate) storage: StorageOptions,
 }
 
-impl Named {
+impl TargetSpec {
     pub(crate) fn by(name: impl Into<String>) -> Self {
         Self { names: vec![name.into()], catalog: None, storage: StorageOptions::default() }
     }
@@ -41,7 +42,8 @@ impl Target {
     /// What `names` say together.
     ///
     /// # Errors
-    /// If braces stand for too many names, several datasets were named, or shards of several stores.
+    /// If braces stand for too many names, several datasets were named, or shards of several
+    /// stores.
     pub(crate) fn of(names: &[String]) -> Result<Self> {
         let mut urls = Vec::new();
         for name in names {
@@ -57,7 +59,8 @@ impl Target {
     }
 }
 
-/// Whether a single name is that of an object: a file, or what ends as a shard does where files cannot be seen.
+/// Whether a single name is that of an object: a file, or what ends as a shard does where files
+/// cannot be seen.
 fn is_shard(url: &str) -> bool {
     match Path::new(url).exists() {
         true => Path::new(url).is_file(),
@@ -65,7 +68,8 @@ fn is_shard(url: &str) -> bool {
     }
 }
 
-/// Whether a name is that of a shard, of whatever format; of a compressed one too, about which there is something to be said.
+/// Whether a name is that of a shard, of whatever format; of a compressed one too, about which
+/// there is something to be said.
 pub(crate) fn is_named_as_shard(url: &str) -> bool {
     Format::of_shard(url).is_some() || Format::is_numbered_shard(url) || Format::is_compressed_shard(url)
 }

@@ -5,7 +5,7 @@ use std::io::{Error, ErrorKind, Read, Result};
 use std::path::Path;
 
 /// Far more than any such file holds.
-const LONGEST: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// The text of a regular file. A pipe or a device in its place is an error, and not waited for.
 ///
@@ -16,6 +16,6 @@ pub fn read(path: &Path) -> Result<String> {
         return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut text = String::new();
-    File::open(path)?.take(LONGEST).read_to_string(&mut text)?;
+    File::open(path)?.take(MAX_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }

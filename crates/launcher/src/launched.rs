@@ -43,19 +43,19 @@ const TORCH_PORTS: u16 = 16;
 
 /// The inputs of launcher detection.
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
+pub struct LauncherEnv<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
     uid: u32,
     parent: u32,
 }
 
-impl fmt::Debug for Surroundings<'_> {
+impl fmt::Debug for LauncherEnv<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Surroundings").field("uid", &self.uid).field("parent", &self.parent).finish()
+        f.debug_struct("LauncherEnv").field("uid", &self.uid).field("parent", &self.parent).finish()
     }
 }
 
-impl<'a> Surroundings<'a> {
+impl<'a> LauncherEnv<'a> {
     /// With the environment `variable`, the user's id and the parent process's id.
     pub const fn new(variable: &'a dyn Fn(&str) -> Option<String>, uid: u32, parent: u32) -> Self {
         Self { variable, uid, parent }
@@ -164,7 +164,7 @@ impl Launched {
     ///
     /// One variable of a pair is missing, a number is invalid, the rank is not below the world
     /// size, or `FOREREAD_MEET` is invalid.
-    pub fn by(env: &Surroundings<'_>) -> Result<Option<Self>, LaunchError> {
+    pub fn by(env: &LauncherEnv<'_>) -> Result<Option<Self>, LaunchError> {
         for launcher in LAUNCHERS {
             let (rank, size) = (env.number(launcher.rank)?, env.number(launcher.size)?);
             let (rank, size) = match (rank, size) {
@@ -199,7 +199,7 @@ impl Launched {
     /// # Errors
     ///
     /// The rank is not below the world size, or `FOREREAD_MEET` is invalid.
-    pub fn explicit(rank: Rank, world_size: u32, env: &Surroundings<'_>) -> Result<Self, LaunchError> {
+    pub fn explicit(rank: Rank, world_size: u32, env: &LauncherEnv<'_>) -> Result<Self, LaunchError> {
         if rank.0 >= world_size {
             return Err(invalid(format!("rank {rank} of {world_size}: ranks count from 0")));
         }
@@ -316,7 +316,7 @@ const PMI: Launcher = Launcher {
 };
 
 impl Launcher {
-    fn describe(&self, env: &Surroundings<'_>, rank: u32, size: u32) -> Result<Launched, LaunchError> {
+    fn describe(&self, env: &LauncherEnv<'_>, rank: u32, size: u32) -> Result<Launched, LaunchError> {
         let by_hand = self.rank == "RANK";
         let launcher = match by_hand {
             true if env.get("TORCHELASTIC_RUN_ID").is_some() => self.name,
@@ -380,7 +380,7 @@ struct Nodes {
     first: Option<String>,
 }
 
-fn nodes(env: &Surroundings<'_>) -> Result<Option<Nodes>, LaunchError> {
+fn nodes(env: &LauncherEnv<'_>) -> Result<Option<Nodes>, LaunchError> {
     let first_of = |names: &[&str]| names.iter().find_map(|name| env.get(name));
     let list = first_of(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
     let count = first_of(&["SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"]);
@@ -391,7 +391,7 @@ fn nodes(env: &Surroundings<'_>) -> Result<Option<Nodes>, LaunchError> {
 }
 
 /// The number of tasks of a SLURM step on this node.
-fn slurm_tasks(env: &Surroundings<'_>) -> Option<u32> {
+fn slurm_tasks(env: &LauncherEnv<'_>) -> Option<u32> {
     let names = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
     let text = names.iter().find_map(|name| env.get(name))?;
     tasks_of(&text, env.hint("SLURM_NODEID").unwrap_or(0))
@@ -426,7 +426,7 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// Parses `FOREREAD_MEET`.
-fn parse_meet(env: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rendezvous>, LaunchError> {
+fn parse_meet(env: &LauncherEnv<'_>, job: &str, size: u32) -> Result<Option<Rendezvous>, LaunchError> {
     let Some(text) = env.get(MEET) else { return Ok(None) };
     let wrong = |why: &str| {
         let may = "it is host:port of rank 0, a directory with its full path, or each rank's host:port";
@@ -473,7 +473,7 @@ fn name(start: &str, job: &str) -> String {
 
 impl Launched {
     /// The job as a number. It is not secret and distinguishes a mix-up from an attack.
-    pub fn job_number(&self) -> u64 {
+    pub fn job_hash(&self) -> u64 {
         hash(&self.job)
     }
 }

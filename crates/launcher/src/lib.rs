@@ -7,7 +7,7 @@
 mod launched;
 mod nodelist;
 
-pub use launched::{Launched, MEET, Rendezvous, Surroundings};
+pub use launched::{Launched, LauncherEnv, MEET, Rendezvous};
 
 /// The variable with the job's token, equal on all ranks.
 pub const TOKEN: &str = "FOREREAD_TOKEN";

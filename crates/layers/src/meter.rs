@@ -1,8 +1,9 @@
 //! Counts and latencies of a tier's reads.
 //!
-//! Every number is kept twice: in a [`Meter`], a few atomics that reports read, and in the `metrics` facade, for the program's
-//! recorder. Handles of the facade are registered when the layer is made, so a read costs no lookup by name. The price is that
-//! a recorder installed later gets no numbers of this tier.
+//! Every number is kept twice: in a [`Meter`], a few atomics that reports read, and in the
+//! `metrics` facade, for the program's recorder. Handles of the facade are registered when the
+//! layer is made, so a read costs no lookup by name. The price is that a recorder installed later
+//! gets no numbers of this tier.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -32,7 +33,7 @@ pub struct Meter(Arc<MeterCounts>);
 /// The numbers of a [`Meter`] at one moment. While reads are in flight they may disagree by those.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Reading {
+pub struct MeterReading {
     /// Requests to the tier, counting every attempt.
     pub requests: u64,
     /// Bytes that it answered.
@@ -56,9 +57,9 @@ impl Meter {
     }
 
     /// The current numbers.
-    pub fn read(&self) -> Reading {
+    pub fn read(&self) -> MeterReading {
         let numbers = &*self.0;
-        Reading {
+        MeterReading {
             requests: numbers.requests.load(Relaxed),
             bytes: numbers.bytes.load(Relaxed),
             errors: numbers.errors.load(Relaxed),
@@ -102,7 +103,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Adds to `meter`, which several origins of one run share, and reports the time of each read to `speed`.
+    /// Adds to `meter`, which several origins of one run share, and reports the time of each read
+    /// to `speed`.
     pub(crate) fn new(tier: &str, meter: Meter, speed: Option<Speed>) -> Self {
         let tier = tier.to_owned();
         Self {
@@ -211,7 +213,8 @@ mod tests {
         let mut dropped = metered.read_all(batch(&origin, 5));
         assert!(futures::poll!(dropped.next()).is_pending());
         drop(dropped);
-        let expected = Reading { requests: 15, bytes: 900, errors: 1, cancelled: 5, ..Reading::default() };
+        let expected =
+            MeterReading { requests: 15, bytes: 900, errors: 1, cancelled: 5, ..MeterReading::default() };
         assert_eq!(meter.read(), expected);
 
         let mut seen = BTreeMap::new();

@@ -1,20 +1,20 @@
-//! An adaptive limit in the whole stack, in front of origins of every kind, without tuning. It must reach the possible
-//! throughput, with no more requests in flight than that takes.
+//! An adaptive limit in the whole stack, in front of origins of every kind, without tuning. It must
+//! reach the possible throughput, with no more requests in flight than that takes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_layers::{AdaptivePolicy, Bandwidth, Decisions, Limit, LimitReason, Stack};
 use foreread_tier::OriginTier;
-use foreread_tier_testing::{Cell, FakeOrigin, Fared, Trainer};
+use foreread_tier_testing::{FakeOrigin, OriginModel, Trainer, TrainerReport};
 use foreread_types::{SampleId, Tick};
 
-const BATCH: f64 = Cell::BATCH as f64;
+const BATCH: f64 = OriginModel::BATCH as f64;
 
 /// The result of a run, and the limit at the end of each step.
 struct Run {
     step: Duration,
-    fared: Fared,
+    fared: TrainerReport,
     course: Vec<Decisions>,
 }
 
@@ -40,7 +40,7 @@ impl Run {
 
 /// A trainer that needs 20,000 samples per second.
 fn greedy() -> Trainer {
-    Trainer::new(Cell::greedy())
+    Trainer::new(OriginModel::greedy())
 }
 
 /// Reads `origin` for `seconds`; `at` is called with the time after each step.
@@ -59,7 +59,7 @@ async fn drive_through(
     let Some(limit) = stack.limit.clone() else { panic!("a stack without a limit") };
     let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(origin.clone()));
     let mut course = Vec::new();
-    let request = |sample| origin.request(SampleId(sample % Cell::SAMPLES), Tick(sample));
+    let request = |sample| origin.request(SampleId(sample % OriginModel::SAMPLES), Tick(sample));
     let until = Duration::from_secs_f64(seconds);
     let fared = trainer
         .run(tier, u64::from(u32::MAX), until, request, |time| {
@@ -72,7 +72,7 @@ async fn drive_through(
     Run { step: trainer.step, fared, course }
 }
 
-async fn check(cell: Cell, origin: FakeOrigin, possible: f64, over_the_run: f64) {
+async fn check(cell: OriginModel, origin: FakeOrigin, possible: f64, over_the_run: f64) {
     let seconds = 8.0;
     let run = drive(&origin, &greedy(), seconds, |_| {}).await;
     // The trainer takes whole batches: one may be missing at the end.
@@ -94,7 +94,7 @@ async fn check(cell: Cell, origin: FakeOrigin, possible: f64, over_the_run: f64)
 }
 
 async fn matrix(latency_ms: u64) {
-    for cell in Cell::of_latency(latency_ms) {
+    for cell in OriginModel::of_latency(latency_ms) {
         check(cell, cell.origin(), cell.possible(), 0.95).await;
     }
 }
@@ -115,18 +115,19 @@ async fn full_throughput_at_fifty_milliseconds() {
     matrix(50).await;
 }
 
-/// A latency that varies threefold has a mean that is twice its minimum: a limit by minima would starve.
+/// A latency that varies threefold has a mean that is twice its minimum: a limit by minima would
+/// starve.
 #[tokio::test(start_paused = true)]
 async fn full_throughput_with_varying_latencies() {
     for (cell, jitter_ms) in [
-        (Cell::new(20, 1024, None), 40),
-        (Cell::new(20, 64, None), 40),
-        (Cell::new(20, 1024, Some(100)), 40),
-        (Cell::new(5, 16, Some(400)), 30),
+        (OriginModel::new(20, 1024, None), 40),
+        (OriginModel::new(20, 64, None), 40),
+        (OriginModel::new(20, 1024, Some(100)), 40),
+        (OriginModel::new(5, 16, Some(400)), 30),
     ] {
         let origin = cell.origin().with_jitter(Duration::from_millis(jitter_ms));
         let mean = cell.latency + Duration::from_millis(jitter_ms) / 2;
-        let cell = Cell { latency: mean, ..cell };
+        let cell = OriginModel { latency: mean, ..cell };
         // The first second distinguishes jitter from a queue.
         check(cell, origin, cell.possible(), 0.9).await;
     }
@@ -137,8 +138,10 @@ async fn full_throughput_with_varying_latencies() {
 async fn full_throughput_where_transfers_take_slots() {
     for (latency_ms, parallelism, megabytes) in [(1, 64, 50), (10, 64, 400), (50, 1024, 50), (10, 1024, 400)]
     {
-        let cell = Cell::new(latency_ms, parallelism, Some(megabytes));
-        let origin = FakeOrigin::uniform(Cell::SAMPLES, Cell::SIZE).with_zeroes().with_latency(cell.latency);
+        let cell = OriginModel::new(latency_ms, parallelism, Some(megabytes));
+        let origin = FakeOrigin::uniform(OriginModel::SAMPLES, OriginModel::SIZE)
+            .with_zeroes()
+            .with_latency(cell.latency);
         let origin = origin.with_parallelism(parallelism).with_bandwidth(megabytes * 1_000_000);
         check(cell, origin, cell.possible(), 0.95).await;
     }
@@ -146,8 +149,8 @@ async fn full_throughput_where_transfers_take_slots() {
 
 #[tokio::test(start_paused = true)]
 async fn user_bandwidth_queues_nothing_at_the_store() {
-    let cell = Cell::new(10, 1024, Some(50));
-    let origin = Cell { bandwidth: None, ..cell }.origin();
+    let cell = OriginModel::new(10, 1024, Some(50));
+    let origin = OriginModel { bandwidth: None, ..cell }.origin();
     let rate = cell.bandwidth.and_then(std::num::NonZeroU64::new).expect("a rate");
     let stack = Stack::new(1).with_bandwidth(Some(Bandwidth::new(rate)));
     let run = drive_through(&stack, &origin, &greedy(), 6.0, |_| {}).await;
@@ -156,7 +159,7 @@ async fn user_bandwidth_queues_nothing_at_the_store() {
 }
 
 /// A change in the middle and back, each followed within two seconds.
-async fn followed(usual: Cell, slow: Cell, change: impl Fn(&FakeOrigin, Cell)) {
+async fn followed(usual: OriginModel, slow: OriginModel, change: impl Fn(&FakeOrigin, OriginModel)) {
     let origin = usual.origin();
     let (from, to, end) = (4.0, 12.0, 18.0);
     let run = drive(&origin, &greedy(), end, |now| {
@@ -179,26 +182,27 @@ async fn followed(usual: Cell, slow: Cell, change: impl Fn(&FakeOrigin, Cell)) {
 
 #[tokio::test(start_paused = true)]
 async fn bandwidth_drop_to_a_tenth_is_followed() {
-    let set = |origin: &FakeOrigin, cell: Cell| origin.set_bandwidth(cell.bandwidth.unwrap_or(u64::MAX));
-    followed(Cell::new(10, 1024, Some(400)), Cell::new(10, 1024, Some(40)), set).await;
-    followed(Cell::new(50, 1024, Some(400)), Cell::new(50, 1024, Some(40)), set).await;
+    let set =
+        |origin: &FakeOrigin, cell: OriginModel| origin.set_bandwidth(cell.bandwidth.unwrap_or(u64::MAX));
+    followed(OriginModel::new(10, 1024, Some(400)), OriginModel::new(10, 1024, Some(40)), set).await;
+    followed(OriginModel::new(50, 1024, Some(400)), OriginModel::new(50, 1024, Some(40)), set).await;
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-7
 async fn tenfold_latency_is_followed() {
-    let set = |origin: &FakeOrigin, cell: Cell| origin.set_latency(cell.latency);
-    followed(Cell::new(10, 64, None), Cell::new(100, 64, None), set).await;
-    followed(Cell::new(10, 1024, None), Cell::new(100, 1024, None), set).await;
-    followed(Cell::new(5, 1024, Some(400)), Cell::new(50, 1024, Some(400)), set).await;
-    followed(Cell::new(50, 16, None), Cell::new(500, 16, None), set).await;
+    let set = |origin: &FakeOrigin, cell: OriginModel| origin.set_latency(cell.latency);
+    followed(OriginModel::new(10, 64, None), OriginModel::new(100, 64, None), set).await;
+    followed(OriginModel::new(10, 1024, None), OriginModel::new(100, 1024, None), set).await;
+    followed(OriginModel::new(5, 1024, Some(400)), OriginModel::new(50, 1024, Some(400)), set).await;
+    followed(OriginModel::new(50, 16, None), OriginModel::new(500, 16, None), set).await;
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-7
 async fn computing_trainer_gets_what_it_needs_and_no_more() {
     for latency_ms in [1, 10, 50] {
-        let cell = Cell::new(latency_ms, 1024, None);
+        let cell = OriginModel::new(latency_ms, 1024, None);
         let run = drive(&cell.origin(), &Trainer::new(Duration::from_millis(5)), 8.0, |_| {}).await;
         let needed = BATCH / 0.005 * cell.latency.as_secs_f64();
         let (mean, last) = (run.mean_in_flight(2.0, 8.0), run.course.last().expect("a course"));
@@ -217,7 +221,7 @@ async fn computing_trainer_gets_what_it_needs_and_no_more() {
 /// The trainer slows down and speeds up again: the requests in flight follow.
 #[tokio::test(start_paused = true)]
 async fn released_concurrency_is_regained_on_demand() {
-    let cell = Cell::new(50, 1024, None);
+    let cell = OriginModel::new(50, 1024, None);
     let origin = cell.origin();
     let limit = Limit::adaptive(AdaptivePolicy::default());
     let stack = Stack::new(1).with_limit(Some(limit));
@@ -233,7 +237,7 @@ async fn released_concurrency_is_regained_on_demand() {
 
 #[tokio::test(start_paused = true)]
 async fn throttling_store_gets_less_and_slowly_more() {
-    let origin = Cell::new(20, 1024, None).origin().with_refusals_above(100);
+    let origin = OriginModel::new(20, 1024, None).origin().with_refusals_above(100);
     let run = drive(&origin, &greedy(), 10.0, |_| {}).await;
     let possible = 100.0 / 0.020;
     println!("{:.0}/s of {possible:.0}, {:?}", run.rate(1.0, 10.0), run.course.last());

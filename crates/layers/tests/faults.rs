@@ -1,12 +1,13 @@
-//! Failing origins with the whole stack: the bytes are right, or there is one clear error, and faults cost little.
+//! Failing origins with the whole stack: the bytes are right, or there is one clear error, and
+//! faults cost little.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{AdaptivePolicy, Bandwidth, HedgePolicy, Limit, Reading, RetryPolicy, Stack};
+use foreread_layers::{AdaptivePolicy, Bandwidth, HedgePolicy, Limit, MeterReading, RetryPolicy, Stack};
 use foreread_tier::{ErrorKind, OriginTier, Tier};
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, ReadAll, Trainer, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, Trainer, TrainerReport, When};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -19,7 +20,7 @@ fn origin() -> Arc<FakeOrigin> {
 }
 
 /// Reads a faulty origin like a trainer that computes 5 ms per batch.
-async fn train(rules: &[(When, Fault)], compute: Duration) -> (Fared, Reading) {
+async fn train(rules: &[(When, Fault)], compute: Duration) -> (TrainerReport, MeterReading) {
     let origin = origin();
     let mut failing = FailingTier::new(Arc::clone(&origin)).with_seed(11);
     for (when, fault) in rules {
@@ -33,7 +34,8 @@ async fn train(rules: &[(When, Fault)], compute: Duration) -> (Fared, Reading) {
     (fared, stack.meter.read())
 }
 
-/// The time relative to the same run without faults, with the trainer as the bottleneck and with the origin.
+/// The time relative to the same run without faults, with the trainer as the bottleneck and with
+/// the origin.
 async fn cost(what: &str, rules: &[(When, Fault)]) -> f64 {
     let mut worst: f64 = 0.0;
     for compute in [Duration::from_millis(10), Duration::ZERO] {
@@ -125,7 +127,8 @@ async fn unreadable_object_is_one_clear_error() {
     }
 }
 
-/// A silent connection, or one that stops in the middle of an answer: for a tier both are a read without an answer.
+/// A silent connection, or one that stops in the middle of an answer: for a tier both are a read
+/// without an answer.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
 async fn stalled_connection_costs_one_hedge_and_no_timeout() {
@@ -147,7 +150,7 @@ async fn stalled_connection_costs_one_hedge_and_no_timeout() {
             assert!(answers.len() == 50 && answers.iter().all(|answer| answer.result.is_ok()));
             slowest = slowest.max(began.elapsed());
         }
-        let Reading { requests, errors, retried, hedged, in_flight, .. } = stack.meter.read();
+        let MeterReading { requests, errors, retried, hedged, in_flight, .. } = stack.meter.read();
         println!("{fault:?}: {hedged} hedges, the slowest 50 reads took {slowest:?}");
         assert_eq!((hedged, requests, errors, retried, in_flight), (3, 1003, 0, 0, 0), "{fault:?}");
         // Three times the 95th percentile, and the time of a read; a timeout is 30 s.
@@ -179,7 +182,7 @@ async fn refusal_mended_by_a_hedge_lowers_the_rate() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let answers: Vec<_> = tier.read_all(reads(1000..1012)).collect().await;
     assert!(answers.len() == 12 && answers.iter().all(|answer| answer.result.is_ok()), "{answers:?}");
-    let Reading { hedged, retried, errors, .. } = stack.meter.read();
+    let MeterReading { hedged, retried, errors, .. } = stack.meter.read();
     assert_eq!((hedged, retried, errors), (12, 0, 12), "second reads have mended them");
     let rate = stack.limit.and_then(|limit| limit.decisions().rate);
     assert!(rate.is_some_and(|rate| rate < 1000), "{rate:?}");
@@ -215,7 +218,8 @@ async fn hanging_reads_free_their_slots() {
     assert!((90..=95).contains(&took), "{took} s");
 }
 
-/// With a bandwidth limit, hedges waited for the slots of the hanging reads: half a minute instead of two seconds.
+/// With a bandwidth limit, hedges waited for the slots of the hanging reads: half a minute instead
+/// of two seconds.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
 async fn hedges_need_no_slot_of_an_adaptive_limit() {

@@ -1,4 +1,5 @@
-//! Joined ranges of one object: the same bytes as single reads, in separate allocations, and only where it pays.
+//! Joined ranges of one object: the same bytes as single reads, in separate allocations, and only
+//! where it pays.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,8 +7,8 @@ use std::time::Duration;
 
 use foreread_layers::{MergePolicy, Stack};
 use foreread_tier::{
-    Block, Buffer, Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
-    TierError, TierProfile,
+    Buffer, Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadBlock, ReadFuture, ReadRequest, Span,
+    Tier, TierError, TierProfile,
 };
 use foreread_tier_testing::{Answered, CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, When};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
@@ -253,7 +254,7 @@ async fn range_dropped_within_its_burst_is_not_read() {
 /// A read of 5,000 bytes out of a block of every 20,000th, that many reads long.
 fn in_block(origin: &FakeOrigin, shard: u64, at: u64, reads: usize) -> Arc<ReadRequest> {
     let request = range(origin, (shard * 100 + at) as u32, shard, at * 20_000, 5000);
-    Arc::new(ReadRequest { block: Some(Arc::new(Block { bytes: 0..SHARD, reads })), ..request })
+    Arc::new(ReadRequest { block: Some(Arc::new(ReadBlock { bytes: 0..SHARD, reads })), ..request })
 }
 
 /// Two concurrent callers: one ends its burst while the block of the other is half requested.
@@ -302,8 +303,8 @@ async fn incomplete_block_is_read_when_awaited() {
     assert_eq!(origin.counts().tally().bytes, 50_000);
 }
 
-/// A stack measures the cost. Reads that are bound by bandwidth stay separate, and so do those of an origin that the
-/// kernel caches.
+/// A stack measures the cost. Reads that are bound by bandwidth stay separate, and so do those of
+/// an origin that the kernel caches.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-13
 async fn unprofitable_ranges_are_not_joined() {

@@ -1,11 +1,12 @@
-//! Stores that refuse requests above a rate: the ceiling is found and kept from their refusals alone.
+//! Stores that refuse requests above a rate: the ceiling is found and kept from their refusals
+//! alone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{Reading, Stack};
+use foreread_layers::{MeterReading, Stack};
 use foreread_tier::{ErrorKind, OriginTier};
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, ReadAll, Trainer, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, Trainer, TrainerReport, When};
 use foreread_types::{SampleId, Tick};
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -40,7 +41,8 @@ impl Run {
     }
 }
 
-/// A store with a latency in milliseconds, and a ceiling in requests per second with a burst of 20 ms of them.
+/// A store with a latency in milliseconds, and a ceiling in requests per second with a burst of 20
+/// ms of them.
 fn origin(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) -> FakeOrigin {
     let origin =
         FakeOrigin::uniform(SAMPLES, SIZE).with_zeroes().with_latency(Duration::from_millis(latency_ms));
@@ -142,7 +144,12 @@ async fn changing_ceiling_is_followed() {
 }
 
 /// Reads an origin with 64 slots and 10 ms of latency, with random refusals at any rate.
-async fn by_chance(seed: u64, part: f64, compute: Duration, look_ahead: u64) -> (Fared, Reading) {
+async fn by_chance(
+    seed: u64,
+    part: f64,
+    compute: Duration,
+    look_ahead: u64,
+) -> (TrainerReport, MeterReading) {
     let origin = FakeOrigin::uniform(2 * SAMPLES, 100_000).with_zeroes();
     let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
     let failing = FailingTier::new(Arc::new(origin.clone())).with_seed(seed);
@@ -158,8 +165,9 @@ async fn by_chance(seed: u64, part: f64, compute: Duration, look_ahead: u64) -> 
 
 const SEEDS: u64 = 9;
 
-/// Beyond a tenth, the time is spent in waits before retries: a trainer that takes 640 MB/s has read its
-/// 256 MiB of look-ahead before a sample that was refused three times arrives. With 1 GiB it has not.
+/// Beyond a tenth, the time is spent in waits before retries: a trainer that takes 640 MB/s has
+/// read its 256 MiB of look-ahead before a sample that was refused three times arrives. With 1 GiB
+/// it has not.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-9
 async fn random_refusals_cost_little() {

@@ -54,7 +54,7 @@ mod tests {
     use foreread_types::{DatasetId, Tick};
 
     use super::*;
-    use crate::report::Source;
+    use crate::report::ReadSource;
 
     fn pass(index: usize) -> Pass {
         let kind = if index.is_multiple_of(2) { PhaseKind::Train } else { PhaseKind::Validation };
@@ -74,7 +74,7 @@ mod tests {
     /// Takes `passes` of three batches each. Returns the largest number of entries on the way.
     fn take(account: &mut RunAccount, passes: std::ops::Range<usize>) -> usize {
         let mut counts = BatchCounts::default();
-        counts.reads.add(Source::Origin, 10);
+        counts.reads.add(ReadSource::Origin, 10);
         let mut most = 0;
         for index in passes {
             for number in 0..3 {

@@ -4,11 +4,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use foreread_tier::{Block, CacheTier, Charge, Lookup, Sample, TierError};
+use foreread_tier::{CacheTier, Charge, Lookup, ReadBlock, Sample, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
 
 use crate::blocks::BlockId;
-use crate::core::Event;
+use crate::core::CoreEvent;
 use crate::driver::{Driver, Turn, count_skip, spawn_store, store_sample};
 use crate::read_results::{PendingRead, ReadResult};
 
@@ -50,7 +50,7 @@ impl Driver {
             let given_back = if 2 * (samples.len() as u64) < extent.samples.end - extent.samples.start {
                 waiting
             } else {
-                let block = Arc::new(Block { bytes: extent.bytes, reads: samples.len() });
+                let block = Arc::new(ReadBlock { bytes: extent.bytes, reads: samples.len() });
                 let read = |key: &SampleKey| self.pending_of_block(due, *key, (id, Arc::clone(&block)));
                 turn.blocks.push(samples.iter().map(read).collect());
                 self.blocks.begin(id, &samples, waiting, charge)
@@ -63,7 +63,7 @@ impl Driver {
     }
 
     /// The read of a sample with its block.
-    fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Arc<Block>)) -> PendingRead {
+    fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Arc<ReadBlock>)) -> PendingRead {
         // Until it arrives, it is charged with the block.
         let pending = self.pending(due, key, self.store_budget.charge(0));
         PendingRead { block: Some(block), is_last_try: false, ..pending }
@@ -86,7 +86,7 @@ impl Driver {
         id: BlockId,
         key: SampleKey,
         result: Result<Sample, TierError>,
-        events: &mut Vec<Event>,
+        events: &mut Vec<CoreEvent>,
     ) {
         match (self.blocks.sample_done(id, key), result) {
             (Some(PendingRead { tick, key, charge, .. }), Ok(sample)) => {

@@ -12,19 +12,19 @@ use foreread_types::{SampleKey, Tick};
 use crate::dataset::Dataset;
 use crate::driver::log_store_error;
 use crate::read_results::catch_panic;
-use crate::report::Source;
+use crate::report::ReadSource;
 use crate::sample_server::fetch;
 
 /// Reads single samples. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Direct {
+pub struct DirectReader {
     datasets: Arc<[Dataset]>,
-    caches: Arc<[(Source, Arc<dyn CacheTier>)]>,
+    caches: Arc<[(ReadSource, Arc<dyn CacheTier>)]>,
 }
 
-impl Direct {
+impl DirectReader {
     /// Reads from these datasets, numbered as in the schedule, through these caches.
-    pub fn new(datasets: Vec<Dataset>, caches: Vec<(Source, Arc<dyn CacheTier>)>) -> Self {
+    pub fn new(datasets: Vec<Dataset>, caches: Vec<(ReadSource, Arc<dyn CacheTier>)>) -> Self {
         Self { datasets: datasets.into(), caches: caches.into() }
     }
 
@@ -37,12 +37,12 @@ impl Direct {
     ///
     /// # Cancel safety
     /// Dropping the future reads nothing, or reads and stores nothing.
-    pub async fn read(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
+    pub async fn read(&self, key: SampleKey, keep: bool) -> Result<(Sample, ReadSource), TierError> {
         // A panic must not leave the caller without a result.
         catch_panic("engine", self.find(key, keep)).await
     }
 
-    async fn find(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
+    async fn find(&self, key: SampleKey, keep: bool) -> Result<(Sample, ReadSource), TierError> {
         let unknown =
             || TierError::new(ErrorKind::Invalid, "catalog").with_detail(format!("there is no sample {key}"));
         let (of, bytes) = Dataset::find(&self.datasets, key).ok_or_else(unknown)?;
@@ -66,7 +66,7 @@ impl Direct {
         if keep {
             self.keep(key, &sample).await;
         }
-        Ok((sample, Source::Origin))
+        Ok((sample, ReadSource::Origin))
     }
 
     /// Stores a sample in the fastest cache with room, whose budget then counts it.
@@ -109,8 +109,8 @@ mod tests {
         let key = SampleKey::new(DatasetId(0), SampleId(2));
         let room = disk.reserve(disk.footprint().of(100)).unwrap();
         disk.store(room, key, Sample::uncharged(fake.expected(key.id))).await.unwrap();
-        let direct = Direct::new(vec![dataset], vec![(Source::Disk, disk)]);
+        let direct = DirectReader::new(vec![dataset], vec![(ReadSource::Disk, disk)]);
         let (sample, source) = direct.read(key, false).now_or_never().expect("no wait").unwrap();
-        assert_eq!((sample.bytes(), source), (fake.expected(key.id), Source::Disk));
+        assert_eq!((sample.bytes(), source), (fake.expected(key.id), ReadSource::Disk));
     }
 }

@@ -30,13 +30,13 @@ use crate::active_reads::{ActiveReads, Executor};
 use crate::batch::Batch;
 use crate::blocks::Blocks;
 use crate::copies::PendingCopies;
-use crate::core::{Action, Core, Event};
+use crate::core::{Core, CoreAction, CoreEvent};
 use crate::dataset::Dataset;
 use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::hedges::{HedgeResult, Hedges};
 use crate::locate::catalog_error;
-use crate::peer_group::Others;
+use crate::peer_group::PeerGroup;
 use crate::read_results::{PendingRead, ReadResult, panic_message};
 use crate::ready::ReadySamples;
 use crate::report::BatchCounts;
@@ -59,7 +59,7 @@ pub(crate) struct Driver {
     pub(crate) plan: LocalPlan,
     pub(crate) datasets: Arc<[Dataset]>,
     pub(crate) caches: Vec<Arc<dyn CacheTier>>,
-    pub(crate) peer_group: Option<Others>,
+    pub(crate) peer_group: Option<PeerGroup>,
     pub(crate) staging: Budget,
     pub(crate) handover: Arc<Handover>,
     pub(crate) ready: ReadySamples,
@@ -91,7 +91,7 @@ pub(crate) struct Driver {
 
 /// The actions and reads of one turn. Empty between turns. Its memory is reused.
 pub(crate) struct Turn {
-    actions: Vec<Action>,
+    actions: Vec<CoreAction>,
     pub(crate) origins: Vec<Vec<PendingRead>>,
     /// Reads of one block each.
     pub(crate) blocks: Vec<Vec<PendingRead>>,
@@ -147,10 +147,10 @@ impl Driver {
                 biased;
                 // First, or a constant stream of results would delay the next epoch's order.
                 (pass, stream) = dealt(&mut self.dealing) => events.push(match stream {
-                    Ok(stream) => Event::Dealt { pass, stream },
+                    Ok(stream) => CoreEvent::Dealt { pass, stream },
                     Err(error) => {
                         self.order_error = Some(error);
-                        Event::DealFailed { pass }
+                        CoreEvent::DealFailed { pass }
                     }
                 }),
                 answer = self.reads.next(), if !self.reads.is_empty() => {
@@ -162,25 +162,25 @@ impl Driver {
                 hedged = self.hedges.next(), if !self.hedges.is_empty() => self.on_hedge(hedged, &mut events),
                 () = self.wait_timer.fired() => {
                     let (waited, origin) = (self.wait_timer.waited(), self.hedges.origin_pace());
-                    events.push(Event::WaitedLong { waited, origin });
+                    events.push(CoreEvent::WaitedLong { waited, origin });
                 }
             }
         }
     }
 
     /// Collects everything that has happened so far.
-    fn gather(&mut self, events: &mut Vec<Event>) {
+    fn gather(&mut self, events: &mut Vec<CoreEvent>) {
         let trainer = self.handover.drain_events();
         if trainer.released > 0 {
-            events.push(Event::Released { bytes: trainer.released });
+            events.push(CoreEvent::Released { bytes: trainer.released });
         }
-        events.extend((0..trainer.batches_taken).map(|_| Event::Taken));
-        events.extend(trainer.look_ahead.map(|bytes| Event::LookAhead { bytes }));
+        events.extend((0..trainer.batches_taken).map(|_| CoreEvent::Taken));
+        events.extend(trainer.look_ahead.map(|bytes| CoreEvent::LookAhead { bytes }));
         if trainer.batches_taken > 0 {
             self.wait_timer.end();
         }
         if trainer.waiting {
-            events.push(Event::Waiting);
+            events.push(CoreEvent::Waiting);
             if self.peer_group.is_some() {
                 self.wait_timer.begin();
             }
@@ -195,7 +195,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn on_result(&mut self, answer: ReadResult, events: &mut Vec<Event>) {
+    pub(crate) fn on_result(&mut self, answer: ReadResult, events: &mut Vec<CoreEvent>) {
         let ReadResult { tick, key, block, result, retry_charge } = answer;
         if let Some(block) = block {
             return self.on_block_result(block, key, result, events);
@@ -213,13 +213,13 @@ impl Driver {
                     errors.remove(&key); // the error of a cache
                 }
                 self.ready.put(tick, key.id, sample);
-                events.push(Event::Arrived(tick));
+                events.push(CoreEvent::Arrived(tick));
             }
             Err(error) => self.failed(tick, key, error, events),
         }
     }
 
-    fn on_hedge(&mut self, hedged: Option<HedgeResult>, events: &mut Vec<Event>) {
+    fn on_hedge(&mut self, hedged: Option<HedgeResult>, events: &mut Vec<CoreEvent>) {
         let Some((tick, key, result)) = hedged else { return };
         match result {
             Ok(sample) => {
@@ -227,17 +227,17 @@ impl Driver {
                     errors.remove(&key); // the error of the owner
                 }
                 self.ready.put(tick, key.id, sample);
-                events.push(Event::HedgeArrived(tick));
+                events.push(CoreEvent::HedgeArrived(tick));
             }
             Err(error) => {
                 tracing::debug!(%key, %error, "a hedge failed");
                 if self.note_catalog_error(key, &error) {
-                    return events.push(Event::HedgeUnlocated(tick));
+                    return events.push(CoreEvent::HedgeUnlocated(tick));
                 }
                 if let Some(errors) = &mut self.errors {
                     errors.insert(key, (tick, error));
                 }
-                events.push(Event::HedgeFailed(tick));
+                events.push(CoreEvent::HedgeFailed(tick));
             }
         }
     }
@@ -253,16 +253,22 @@ impl Driver {
         true
     }
 
-    pub(crate) fn failed(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
+    pub(crate) fn failed(
+        &mut self,
+        tick: Tick,
+        key: SampleKey,
+        error: TierError,
+        events: &mut Vec<CoreEvent>,
+    ) {
         if self.note_catalog_error(key, &error) {
-            return events.push(Event::Unlocated(tick));
+            return events.push(CoreEvent::Unlocated(tick));
         }
         let lost = error.kind().is_loss();
         tracing::debug!(%key, %error, "a read failed");
         if let Some(errors) = &mut self.errors {
             errors.insert(key, (tick, error));
         }
-        events.push(if lost { Event::Invalid(tick) } else { Event::Failed(tick) });
+        events.push(if lost { CoreEvent::Invalid(tick) } else { CoreEvent::Failed(tick) });
     }
 
     /// Ends the run with the failed sample's name, which is read from a file.
@@ -279,13 +285,13 @@ impl Driver {
 
     /// Passes `events` to the core and carries out its actions. Repeats while actions cause new
     /// events at once: look-ups may complete batches and make room. Then sends the reads.
-    fn turn(&mut self, events: &mut Vec<Event>, turn: &mut Turn) {
+    fn turn(&mut self, events: &mut Vec<CoreEvent>, turn: &mut Turn) {
         for pending in self.retry_single.drain(..) {
             turn.origins[pending.key.dataset.0 as usize].push(pending);
         }
         let mut actions = std::mem::take(&mut turn.actions);
         loop {
-            for event in events.drain(..).chain([Event::Proceed]) {
+            for event in events.drain(..).chain([CoreEvent::Proceed]) {
                 if self.peer_group.is_some() {
                     self.hedges.note(&event, &self.ready);
                 }
@@ -332,59 +338,59 @@ impl Driver {
     }
 
     /// Carries out one action. Events that it causes at once are added to `events`.
-    fn act(&mut self, action: Action, turn: &mut Turn, events: &mut Vec<Event>) {
+    fn act(&mut self, action: CoreAction, turn: &mut Turn, events: &mut Vec<CoreEvent>) {
         match action {
-            Action::Deal { pass } => self.deal(pass),
-            Action::Find { tick, key, level } => events.push(match self.find(key, level) {
+            CoreAction::Deal { pass } => self.deal(pass),
+            CoreAction::Find { tick, key, level } => events.push(match self.find(key, level) {
                 Lookup::Ready(sample) => {
                     self.ready.put(tick, key.id, sample);
-                    Event::Found(tick)
+                    CoreEvent::Found(tick)
                 }
-                Lookup::Stored => Event::Stored(tick),
-                Lookup::Absent => Event::Absent(tick),
+                Lookup::Stored => CoreEvent::Stored(tick),
+                Lookup::Absent => CoreEvent::Absent(tick),
             }),
-            Action::Fetch { tick, key, level, read_cost } => {
+            CoreAction::Fetch { tick, key, level, read_cost } => {
                 let pending = PendingRead::new(tick, key, self.bytes(key), self.staging.charge(read_cost));
                 turn.caches[level].push(pending);
             }
-            Action::RequestPeer { tick, key, store } => self.ask(tick, key, store, turn, events),
-            Action::Hedge { tick, key } => self.hedge(tick, key),
-            Action::CancelHedge { tick } => self.hedges.cancel(tick),
-            Action::CancelPeerRequest { key, store } => {
+            CoreAction::RequestPeer { tick, key, store } => self.ask(tick, key, store, turn, events),
+            CoreAction::Hedge { tick, key } => self.hedge(tick, key),
+            CoreAction::CancelHedge { tick } => self.hedges.cancel(tick),
+            CoreAction::CancelPeerRequest { key, store } => {
                 if let Some(others) = &self.peer_group {
                     others.cancel(store, key);
                 }
             }
             // An empty range needs no request.
-            Action::Read { tick, key } if self.bytes(key) == 0 && self.is_packed(key) => {
+            CoreAction::Read { tick, key } if self.bytes(key) == 0 && self.is_packed(key) => {
                 self.ready.put(tick, key.id, Sample::uncharged(Bytes::new()));
-                events.push(Event::Arrived(tick));
+                events.push(CoreEvent::Arrived(tick));
             }
-            Action::Read { tick, key } => {
+            CoreAction::Read { tick, key } => {
                 if self.peer_group.is_some() {
                     self.hedges.read_begins(tick);
                 }
                 self.read(tick, key, turn);
             }
-            Action::Store { tick, key, level } => self.store(tick, key, level),
-            Action::Remove { key, level } => {
+            CoreAction::Store { tick, key, level } => self.store(tick, key, level),
+            CoreAction::Remove { key, level } => {
                 self.copies.cancel(key, level);
                 let cache = Arc::clone(&self.caches[level]);
                 spawn_store(async move { cache.remove(vec![key]).await });
             }
-            Action::Share { from, to } => {
+            CoreAction::Share { from, to } => {
                 if let Some((id, sample)) = self.ready.get(from).cloned() {
                     self.ready.put(to, id, sample);
                 }
             }
-            Action::Hand { pass, index, first, ticks, counts } => {
+            CoreAction::Hand { pass, index, first, ticks, counts } => {
                 // A run that substitutes samples needs only the latest errors.
                 if let Some(errors) = self.errors.as_mut().filter(|errors| errors.len() > MAX_ERRORS) {
                     errors.retain(|_, (tick, _)| *tick >= first);
                 }
                 self.hand(pass, index, ticks, counts);
             }
-            Action::Fail { tick, key } => {
+            CoreAction::Fail { tick, key } => {
                 let epoch = self.run.pass_of(tick).map_or(0, |pass| pass.epoch);
                 let error = self.errors.as_mut().and_then(|errors| errors.remove(&key));
                 let fault = self.catalog_error.take();
@@ -396,7 +402,7 @@ impl Driver {
                 self.failure = Some((key, epoch, error));
                 self.ended = true;
             }
-            Action::End => {
+            CoreAction::End => {
                 let end = self.order_error.take().map_or(Ok(()), Err);
                 self.finish(end);
             }
@@ -414,7 +420,14 @@ impl Driver {
     }
 
     /// Requests a sample from its owner. Fails at once where no tier stands for the owner.
-    fn ask(&mut self, tick: Tick, key: SampleKey, store: usize, turn: &mut Turn, events: &mut Vec<Event>) {
+    fn ask(
+        &mut self,
+        tick: Tick,
+        key: SampleKey,
+        store: usize,
+        turn: &mut Turn,
+        events: &mut Vec<CoreEvent>,
+    ) {
         if self.peer_group.as_ref().is_none_or(|peers| peers.tier(store).is_none()) {
             // The core has counted its bytes, and no charge gives them back.
             self.handover.release(self.bytes(key));

@@ -1,8 +1,8 @@
 //! Hedged reads: reads of the origin for samples whose owner is slow to answer.
 //!
-//! The core decides which samples are hedged ([`Action::Hedge`](crate::core::Action::Hedge)). This
-//! module runs the reads, cancels the losers and measures the origin. Hedges are few, so each is a
-//! boxed future.
+//! The core decides which samples are hedged ([`Action::Hedge`](crate::core::CoreAction::Hedge)).
+//! This module runs the reads, cancels the losers and measures the origin. Hedges are few, so each
+//! is a boxed future.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use futures::future::{AbortHandle, Abortable, BoxFuture};
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use crate::core::{Event, OriginPace};
+use crate::core::{CoreEvent, OriginPace};
 use crate::dataset::Dataset;
 use crate::origin_stats::OriginStats;
 use crate::ready::ReadySamples;
@@ -76,17 +76,17 @@ impl Hedges {
     }
 
     /// Records the ends of reads from the core's events.
-    pub(crate) fn note(&mut self, event: &Event, ready: &ReadySamples) {
+    pub(crate) fn note(&mut self, event: &CoreEvent, ready: &ReadySamples) {
         match event {
-            Event::Arrived(tick) | Event::HedgeArrived(tick) => {
+            CoreEvent::Arrived(tick) | CoreEvent::HedgeArrived(tick) => {
                 let bytes = ready.get(*tick).map_or(0, |(_, sample)| sample.len() as u64);
                 self.origin.end(*tick, bytes, self.began.elapsed());
             }
-            Event::Failed(tick)
-            | Event::Invalid(tick)
-            | Event::Unlocated(tick)
-            | Event::HedgeFailed(tick)
-            | Event::HedgeUnlocated(tick) => self.origin.forget(*tick),
+            CoreEvent::Failed(tick)
+            | CoreEvent::Invalid(tick)
+            | CoreEvent::Unlocated(tick)
+            | CoreEvent::HedgeFailed(tick)
+            | CoreEvent::HedgeUnlocated(tick) => self.origin.forget(*tick),
             _ => {}
         }
     }

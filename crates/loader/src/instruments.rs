@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-use crate::report::{BatchCounts, Source};
+use crate::report::{BatchCounts, ReadSource};
 
 pub(crate) struct Instruments {
     samples: [Counter; 4],
@@ -28,9 +28,9 @@ impl std::fmt::Debug for Instruments {
 impl Instruments {
     pub(crate) fn new(look_ahead: u64) -> Self {
         let instruments = Self {
-            samples: Source::ALL
+            samples: ReadSource::ALL
                 .map(|source| counter!("foreread_delivered_samples_total", "source" => source.as_str())),
-            bytes: Source::ALL
+            bytes: ReadSource::ALL
                 .map(|source| counter!("foreread_delivered_bytes_total", "source" => source.as_str())),
             batches: counter!("foreread_delivered_batches_total"),
             skipped: counter!("foreread_skipped_samples_total"),
@@ -47,7 +47,7 @@ impl Instruments {
     }
 
     pub(crate) fn batch(&self, counts: &BatchCounts, waited: Duration) {
-        for source in Source::ALL {
+        for source in ReadSource::ALL {
             let count = counts.reads.from(source);
             if count.samples > 0 {
                 self.samples[source as usize].increment(count.samples);

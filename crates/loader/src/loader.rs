@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
-use foreread_tier::{Budget, CacheTier, Serve, Tier};
+use foreread_tier::{Budget, CacheTier, PeerService, Tier};
 use foreread_types::{Footprint, Tick};
 use futures::Stream;
 use tokio::runtime::Handle;
@@ -24,9 +24,9 @@ use crate::error::{LoadError, LoadErrorKind};
 use crate::handover::Handover;
 use crate::hedges::Hedges;
 use crate::look_ahead::LookAhead;
-use crate::peer_group::Others;
+use crate::peer_group::PeerGroup;
 use crate::ready::ReadySamples;
-use crate::report::{RunReport, Source};
+use crate::report::{ReadSource, RunReport};
 use crate::sample_server::SampleServer;
 use crate::single_flight::{SingleFlight, SingleFlightOrigin};
 use crate::wait_timer::WaitTimer;
@@ -40,7 +40,7 @@ const MAX_SLEEP: Duration = Duration::from_millis(100);
 
 /// Everything that a run needs.
 #[derive(Clone, Debug)]
-pub struct Parts {
+pub struct LoaderParts {
     /// What this rank reads, and when.
     pub run: Run,
     /// The plan: where samples are cached.
@@ -48,14 +48,14 @@ pub struct Parts {
     /// The datasets, numbered as in the schedule.
     pub datasets: Vec<Dataset>,
     /// The caches, numbered as the plan's levels, with their names in the report.
-    pub caches: Vec<(Source, Arc<dyn CacheTier>)>,
+    pub caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
     /// How far reads may run ahead of the trainer at most, in bytes. Less is used where the
     /// trainer's pace needs less.
     pub look_ahead: u64,
     /// What happens when a sample cannot be read.
     pub on_error: OnError,
     /// The other ranks, where ranks share their caches. The plan is then for all of them.
-    pub others: Option<Others>,
+    pub others: Option<PeerGroup>,
     /// Whether the caches may hold samples of an earlier run with another plan.
     pub warm: bool,
 }
@@ -83,8 +83,8 @@ impl Loader {
     ///
     /// The run and the plan must have been made from these datasets. Otherwise the run ends with
     /// [`LoadErrorKind::Stopped`].
-    pub fn start(parts: Parts, runtime: &Handle) -> Self {
-        let Parts { run, plan, mut datasets, caches, look_ahead, on_error, others, warm } = parts;
+    pub fn start(parts: LoaderParts, runtime: &Handle) -> Self {
+        let LoaderParts { run, plan, mut datasets, caches, look_ahead, on_error, others, warm } = parts;
         let look_ahead = look_ahead.min(epoch(&run, &datasets));
         let handover = Arc::new(Handover::new(run.clone(), look_ahead));
         let budget = |limit, on_release: fn(&Handover, u64)| {
@@ -103,7 +103,7 @@ impl Loader {
         let levels = caches.iter().map(|(source, cache)| CacheLevel {
             source: *source,
             // Samples in memory are not read.
-            read: if *source == Source::Memory { Footprint::EXACT } else { cache.footprint() },
+            read: if *source == ReadSource::Memory { Footprint::EXACT } else { cache.footprint() },
         });
         let levels = levels.collect();
         let caches: Vec<Arc<dyn CacheTier>> = caches.into_iter().map(|(_, cache)| cache).collect();
@@ -198,7 +198,7 @@ impl Loader {
 
 /// Starts to serve other ranks, and has owned samples read in single flight.
 fn serve(
-    others: &Others,
+    others: &PeerGroup,
     plan: &LocalPlan,
     datasets: &mut [Dataset],
     caches: &[Arc<dyn CacheTier>],
@@ -210,7 +210,7 @@ fn serve(
         dataset.origin = Arc::new(SingleFlightOrigin { flights, origin }) as Arc<dyn Tier>;
     }
     let serving = Arc::new(SampleServer::new(flights, runtime.clone(), others.budget));
-    let source: Arc<dyn Serve> = serving.clone();
+    let source: Arc<dyn PeerService> = serving.clone();
     others.peers.serve(Arc::downgrade(&source));
     serving
 }

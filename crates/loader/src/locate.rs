@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_dataset::{Catalog, DatasetError, DatasetErrorKind, Entry};
+use foreread_dataset::{Catalog, CatalogEntry, DatasetError, DatasetErrorKind};
 use foreread_layers::RetryPolicy;
 use foreread_tier::{ErrorKind, Object, Span, TierError};
 use foreread_types::SampleId;
@@ -42,14 +42,14 @@ pub(crate) fn location_by_key(bytes: u64) -> Location {
 /// A source of catalog entries.
 pub(crate) trait EntrySource: fmt::Debug + Send + Sync + 'static {
     /// Where a sample's bytes are.
-    fn entry(&self, id: SampleId) -> Result<Entry, DatasetError>;
+    fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError>;
 
     /// Whether [`entry`](Self::entry) may block.
     fn may_block(&self) -> bool;
 }
 
 impl EntrySource for Catalog {
-    fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
+    fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
         Self::entry(self, id)
     }
 
@@ -220,7 +220,7 @@ pub(crate) mod tests {
     }
 
     impl EntrySource for FakeServer {
-        fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
+        fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
             let (fake, faults, released) = &*self.0;
             let mut now = faults.lock().unwrap();
             now.looked_up += 1;
@@ -234,7 +234,7 @@ pub(crate) mod tests {
                 now = released.wait(now).unwrap();
             }
             now.hanging -= 1;
-            Ok(Entry { object: fake.object(id), span: Span::Whole })
+            Ok(CatalogEntry { object: fake.object(id), span: Span::Whole })
         }
 
         fn may_block(&self) -> bool {
@@ -311,9 +311,9 @@ pub(crate) mod tests {
         #[derive(Debug)]
         struct Panics(FakeOrigin);
         impl EntrySource for Panics {
-            fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
+            fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
                 assert!(id.0 != 1, "of a catalog");
-                Ok(Entry { object: self.0.object(id), span: Span::Whole })
+                Ok(CatalogEntry { object: self.0.object(id), span: Span::Whole })
             }
             fn may_block(&self) -> bool {
                 true

@@ -9,18 +9,18 @@ use foreread_types::{SampleId, SampleKey, StoreId};
 
 /// The engine's access to the other ranks.
 #[derive(Clone, Debug)]
-pub struct Others {
+pub struct PeerGroup {
     /// The connections to the other ranks.
     pub peers: Arc<dyn Peers>,
     /// The ids of the cluster's stores, by position.
     pub stores: Arc<[StoreId]>,
     /// Deals each step's samples to ranks that have them. `None` for the arithmetic dealing.
-    pub locality: Option<Arc<LocalDeal>>,
+    pub locality: Option<Arc<LocalityDeal>>,
     /// The budget, in bytes, of samples that are being read for other ranks or wait to be sent.
     pub budget: u64,
 }
 
-impl Others {
+impl PeerGroup {
     /// The tier that reads from a store.
     pub(crate) fn tier(&self, store: usize) -> Option<Arc<dyn Tier>> {
         self.peers.tier(*self.stores.get(store)?)
@@ -36,14 +36,14 @@ impl Others {
 
 /// The inputs of locality-aware dealing.
 #[derive(Clone, Debug)]
-pub struct LocalDeal {
+pub struct LocalityDeal {
     /// The cluster of the plan.
     pub cluster: Cluster,
     /// The owner of each sample.
     pub owners: Owners,
 }
 
-impl LocalDeal {
+impl LocalityDeal {
     /// The samples that the run's rank reads in a pass. It takes 8 bytes per sample, and one
     /// operation per sample of all ranks.
     pub(crate) fn stream(&self, run: &Run, pass: &Pass) -> Result<AccessStream, OracleError> {

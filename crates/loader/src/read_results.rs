@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use foreread_tier::{
-    Block, Charge, ErrorKind, Object, ReadFuture, ReadRequest, Sample, Span, Tier, TierError,
+    Charge, ErrorKind, Object, ReadBlock, ReadFuture, ReadRequest, Sample, Span, Tier, TierError,
 };
 use foreread_types::{SampleKey, Tick};
 use futures::FutureExt;
@@ -27,7 +27,7 @@ pub(crate) struct PendingRead {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
     /// The block that it is read with, whether or not a use waits for it.
-    pub(crate) block: Option<(BlockId, Arc<Block>)>,
+    pub(crate) block: Option<(BlockId, Arc<ReadBlock>)>,
     pub(crate) bytes: u64,
     /// The budget charge of the bytes.
     pub(crate) charge: Charge,

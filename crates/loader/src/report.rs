@@ -6,7 +6,7 @@ use foreread_oracle::PhaseKind;
 
 /// Where a delivered sample came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum ReadSource {
     /// Read from the origin for this use.
     Origin,
     /// The memory tier, or memory that an earlier use in the look-ahead still held.
@@ -17,7 +17,7 @@ pub enum Source {
     Peer,
 }
 
-impl Source {
+impl ReadSource {
     /// All sources, in the order of the report.
     pub const ALL: [Self; 4] = [Self::Origin, Self::Memory, Self::Disk, Self::Peer];
 
@@ -34,14 +34,14 @@ impl Source {
 
 /// A count of samples and of their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct SampleCount {
     /// Samples.
     pub samples: u64,
     /// Their lengths, summed.
     pub bytes: u64,
 }
 
-impl Count {
+impl SampleCount {
     pub(crate) fn add(&mut self, samples: u64, bytes: u64) {
         self.samples += samples;
         self.bytes += bytes;
@@ -50,22 +50,22 @@ impl Count {
 
 /// Delivered samples by source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SourceCounts([Count; 4]);
+pub struct SourceCounts([SampleCount; 4]);
 
 impl SourceCounts {
     /// The samples from `source`.
-    pub fn from(&self, source: Source) -> Count {
+    pub fn from(&self, source: ReadSource) -> SampleCount {
         self.0[source as usize]
     }
 
     /// The sum over all sources.
-    pub fn total(&self) -> Count {
-        let mut sum = Count::default();
+    pub fn total(&self) -> SampleCount {
+        let mut sum = SampleCount::default();
         self.0.iter().for_each(|count| sum.add(count.samples, count.bytes));
         sum
     }
 
-    pub(crate) fn add(&mut self, source: Source, bytes: u64) {
+    pub(crate) fn add(&mut self, source: ReadSource, bytes: u64) {
         self.0[source as usize].add(1, bytes);
     }
 
@@ -143,7 +143,7 @@ pub struct RunReport {
 
 impl RunReport {
     /// The maximum number of entries in `passes`.
-    pub const MOST_PASSES: usize = 1024;
+    pub const MAX_PASSES: usize = 1024;
 
     /// Passes at the start, and at least at the end, that are not summed up.
     const UNSUMMED: usize = 256;
@@ -156,7 +156,7 @@ impl RunReport {
 
     /// Sums up the passes in the middle if there are too many.
     fn sum_up(&mut self) {
-        if self.passes.len() <= Self::MOST_PASSES {
+        if self.passes.len() <= Self::MAX_PASSES {
             return;
         }
         let last = self.passes.split_off(self.passes.len() - Self::UNSUMMED);

@@ -19,7 +19,8 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Asked, CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Serve, Served, Serving, TierError,
+    CacheTier, ErrorKind, Lookup, PeerReplies, PeerReply, PeerRequest, PeerService, ReadRequest, Sample,
+    TierError,
 };
 use foreread_types::{Rank, SampleKey, Tick};
 use futures::StreamExt;
@@ -91,13 +92,13 @@ impl SampleServer {
     /// Reads missing owned samples in the order of need, as the budget allows. A read starts only
     /// with its permits, or this rank's own trainer would wait for them. Reads that have not
     /// started end with the requester.
-    fn read(&self, budget: PeerBudget, mut wanted: Vec<Asked>) -> UnboundedReceiver<Served> {
+    fn read(&self, budget: PeerBudget, mut wanted: Vec<PeerRequest>) -> UnboundedReceiver<PeerReply> {
         wanted.sort_by_key(|asked| asked.due);
         let flights = Arc::clone(&self.flights);
         let (answers, receiver) = unbounded_channel();
         self.runtime.spawn(async move {
             let mut reads = FuturesUnordered::new();
-            for Asked { tag, key, due } in wanted {
+            for PeerRequest { tag, key, due } in wanted {
                 let mut waiting = std::pin::pin!(budget.take(kib(flights.bytes(key), budget.share)));
                 let permit = loop {
                     // Reads in flight free permits only if they are polled.
@@ -114,7 +115,7 @@ impl SampleServer {
                     let received = read_one(&flights, key, due).await;
                     let answer = match flights.cache_of(key).map(|cache| cache.lookup(key)) {
                         // The cache counts it.
-                        Some(Lookup::Ready(sample)) if received.is_ok() => Served::Kept { tag, sample },
+                        Some(Lookup::Ready(sample)) if received.is_ok() => PeerReply::Kept { tag, sample },
                         _ => done(tag, received.map(|bytes| with_permit(bytes, permit))),
                     };
                     // A closed receiver has left. The sample is cached all the same.
@@ -181,26 +182,26 @@ fn with_permit(bytes: Bytes, permit: impl Send + 'static) -> Bytes {
     Bytes::from_owner(PermitBytes(bytes, permit))
 }
 
-fn done(tag: u32, result: FlightResult) -> Served {
-    Served::Done { tag, result }
+fn done(tag: u32, result: FlightResult) -> PeerReply {
+    PeerReply::Done { tag, result }
 }
 
 fn absent(key: SampleKey) -> TierError {
     TierError::new(ErrorKind::Absent, "engine").with_object(key.to_string())
 }
 
-impl Serve for SampleServer {
-    fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving {
+impl PeerService for SampleServer {
+    fn serve(&self, from: Rank, asked: Vec<PeerRequest>) -> PeerReplies {
         tracing::trace!(%from, samples = asked.len(), "samples requested");
         let (mut ready, mut wanted, mut cached) = (Vec::with_capacity(asked.len()), Vec::new(), Vec::new());
         for asked in asked {
-            let Asked { tag, key, .. } = asked;
+            let PeerRequest { tag, key, .. } = asked;
             match self.find(key) {
-                Availability::Ready(sample) => ready.push(Served::Kept { tag, sample }),
+                Availability::Ready(sample) => ready.push(PeerReply::Kept { tag, sample }),
                 Availability::Absent => ready.push(done(tag, Err(absent(key)))),
                 Availability::Stored(cache, bytes) => cached.push((asked, cache, bytes)),
                 Availability::Owned => {
-                    ready.push(Served::Reading { tag });
+                    ready.push(PeerReply::Reading { tag });
                     wanted.push(asked);
                 }
             }
@@ -212,7 +213,7 @@ impl Serve for SampleServer {
         let budget = self.budget_of(from);
         let cache_budget = budget.clone();
         let fetched = futures::stream::iter(cached)
-            .map(move |(Asked { tag, key, due }, cache, bytes)| {
+            .map(move |(PeerRequest { tag, key, due }, cache, bytes)| {
                 let budget = cache_budget.clone();
                 async move {
                     let permit = budget.take(kib(bytes, budget.share)).await;

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use foreread_dataset::{Catalog, Format, IndexOptions};
 use foreread_layers::{MergePolicy, Stack};
-use foreread_loader::{BlockTable, Dataset, Loader, OnError, Parts, Source};
+use foreread_loader::{BlockTable, Dataset, Loader, LoaderParts, OnError, ReadSource};
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
 use foreread_local::{LocalConfig, LocalOrigin};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
-use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
+use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, plan};
 use foreread_tier::{CacheTier, HeapBuffers};
 use foreread_tier_testing::CountingAllocator;
 use foreread_types::{DatasetId, Rank, StoreId};
@@ -39,7 +39,7 @@ const LOOK_AHEAD: u64 = 2 << 20;
 const LENGTHS: [(usize, usize); 3] = [(1_000, 4_000), (10_000, 1_000), (110_000, 400)];
 
 /// Caches with their capacities.
-type Caches = Vec<(Source, Arc<dyn CacheTier>, u64)>;
+type Caches = Vec<(ReadSource, Arc<dyn CacheTier>, u64)>;
 
 /// Samples of one length, as files or as members of shards.
 struct World {
@@ -97,7 +97,7 @@ impl World {
             .iter()
             .map(|(source, cache, room)| Level::new(source.as_str(), *room, cache.footprint()))
             .collect();
-        let cluster = Cluster::single(Store::new(StoreId(0), levels));
+        let cluster = Cluster::single(CacheStore::new(StoreId(0), levels));
         let plan = Arc::new(plan(&run, &[self.catalog.sizes()], &cluster).unwrap());
         let blocks = match in_blocks {
             true => BlockTable::of(&self.catalog, DatasetId(0), &plan, 1 << 20).unwrap(),
@@ -106,9 +106,9 @@ impl World {
         assert_eq!(blocks.is_empty(), !in_blocks);
         let origin =
             Stack::bare().with_merge(Some(MergePolicy::default())).wrap(Arc::clone(&self.origin) as _);
-        let parts = Parts {
+        let parts = LoaderParts {
             run,
-            plan: LocalPlan::Alone(plan),
+            plan: LocalPlan::Private(plan),
             datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(blocks)],
             caches: caches.into_iter().map(|(source, cache, _)| (source, cache)).collect(),
             look_ahead: LOOK_AHEAD,
@@ -166,8 +166,8 @@ fn keeps_what_it_counts(
     in_blocks: bool,
 ) {
     let (before, resident) = (ALLOCATOR.live(), Resident::now());
-    let mut caches: Caches = vec![(Source::Memory, Arc::clone(&memory) as _, room)];
-    caches.extend(disk.clone().map(|(disk, room)| (Source::Disk, disk as _, room)));
+    let mut caches: Caches = vec![(ReadSource::Memory, Arc::clone(&memory) as _, room)];
+    caches.extend(disk.clone().map(|(disk, room)| (ReadSource::Disk, disk as _, room)));
     world.train(caches, in_blocks, |_| ());
     if let Some((disk, _)) = disk {
         // Pending removals on the disk take memory.
@@ -229,7 +229,7 @@ fn samples_moved_from_disk_take_their_counted_size() {
     for lengths @ (length, _) in LENGTHS {
         let world = World::new(lengths, false);
         let (disk, on_disk) = world.disk();
-        let fill = || vec![(Source::Disk, Arc::clone(&disk) as _, on_disk)];
+        let fill = || vec![(ReadSource::Disk, Arc::clone(&disk) as _, on_disk)];
         // Stores that were skipped under load succeed the next time.
         for _ in 0..20 {
             world.train(fill(), false, |_| ());

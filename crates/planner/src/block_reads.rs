@@ -18,7 +18,7 @@
 //! With blocks, nearly all bytes are read before a small part of the epoch has been delivered: the
 //! first batch alone touches as many blocks as it has samples. So reading and computing do not
 //! overlap. That is the price, and the reason why computing is added. The block size makes the
-//! latency a tenth of the block's time, and is at most [`MOST_BLOCK`].
+//! latency a tenth of the block's time, and is at most [`MAX_BLOCK_BYTES`].
 //!
 //! If reads of a block's length were measured ([`Origin::large`](crate::Origin)), that length is
 //! the block size and `bytes / measured throughput + computing` is the cost. The formula covers
@@ -33,7 +33,7 @@ use crate::curve::transfer_ns;
 use crate::forecast::narrow;
 
 /// The largest block, in bytes.
-pub const MOST_BLOCK: u64 = 8 << 20;
+pub const MAX_BLOCK_BYTES: u64 = 8 << 20;
 
 /// Smaller blocks are not worth their overhead.
 const MIN_BLOCK: u64 = 256 << 10;
@@ -52,7 +52,7 @@ pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) 
     let origin = &cluster.origin;
     let latency = u128::from(origin.latency_ns) * u128::from(origin.bytes_per_second) / 1_000_000_000;
     let modelled = narrow(latency.saturating_mul(9));
-    let block = origin.large.map_or(modelled, |large| large.bytes).clamp(MIN_BLOCK, MOST_BLOCK);
+    let block = origin.large.map_or(modelled, |large| large.bytes).clamp(MIN_BLOCK, MAX_BLOCK_BYTES);
     let (bytes, samples) = (sizes.total(), sizes.len());
     let least = transfer_ns(bytes.into(), origin.client_bytes_per_second);
     let requests = |count: u64, length: u64| {
@@ -80,7 +80,7 @@ mod tests {
     use foreread_types::{DatasetId, Rank};
 
     use super::*;
-    use crate::{Large, Origin, Trainer};
+    use crate::{LargeReads, Origin, Trainer};
 
     fn run(samples: u64, epochs: u64, ranks: u32) -> Run {
         let sampler = Arc::new(Shuffle::new(samples, 1).unwrap());
@@ -127,7 +127,7 @@ mod tests {
             let cluster = Cluster { origin: origin(large), ..Cluster::default() };
             block_bytes(&run(10_000, 3, 1), &sizes, &cluster, true)
         };
-        let large = |bytes_per_second| Some(Large { bytes: 4_000_000, bytes_per_second });
+        let large = |bytes_per_second| Some(LargeReads { bytes: 4_000_000, bytes_per_second });
         assert_eq!(of(None), None);
         assert_eq!([of(large(600_000_000)), of(large(130_000_000))], [Some(4_000_000), None]);
     }

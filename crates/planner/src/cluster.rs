@@ -12,7 +12,7 @@ use foreread_types::{Footprint, Rank, StoreId};
 
 use crate::curve::Curve;
 use crate::error::PlanReason;
-use crate::held::Held;
+use crate::held::CacheContents;
 use crate::origin::Origin;
 
 /// The maximum number of levels of a store: what fits next to "nowhere" in two bits per sample.
@@ -21,7 +21,7 @@ pub const MAX_LEVELS: usize = 3;
 /// The maximum number of stores of a cluster.
 const MAX_STORES: usize = u16::MAX as usize;
 
-/// A level of a store, by its position in [`Store::levels`]. 0 is the fastest.
+/// A level of a store, by its position in [`CacheStore::levels`]. 0 is the fastest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LevelIndex(pub u8);
 
@@ -58,7 +58,7 @@ impl Level {
 
 /// The caches of one process or node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Store {
+pub struct CacheStore {
     /// The number in the cluster. No two stores share one.
     pub id: StoreId,
     /// The node. Stores of one node reach each other without the network.
@@ -68,7 +68,7 @@ pub struct Store {
     pub levels: Vec<Level>,
 }
 
-impl Store {
+impl CacheStore {
     /// A store on a separate node of the same number.
     pub fn new(id: StoreId, levels: Vec<Level>) -> Self {
         Self { id, node: id.0, levels }
@@ -137,14 +137,14 @@ impl Default for Trainer {
 /// The description of the machines that a plan needs.
 ///
 /// ```
-/// use foreread_planner::{Cluster, Level, Ranks, Store};
+/// use foreread_planner::{Cluster, Level, Ranks, CacheStore};
 /// use foreread_types::{Footprint, Rank, StoreId};
 /// // 8 ranks on two nodes, the second of which has no disk.
 /// let memory = Level::new("memory", 64 << 30, Footprint::EXACT);
 /// let disk = Level::new("disk", 1 << 40, Footprint::new(16, 4096));
 /// let stores = vec![
-///     Store::new(StoreId(0), vec![memory.clone(), disk]),
-///     Store::new(StoreId(1), vec![memory]),
+///     CacheStore::new(StoreId(0), vec![memory.clone(), disk]),
+///     CacheStore::new(StoreId(1), vec![memory]),
 /// ];
 /// let cluster = Cluster { stores, ranks: Ranks::PerStore(4), ..Cluster::default() };
 /// assert_eq!(cluster.store_of(Rank(5)).map(|store| store.id), Some(StoreId(1)));
@@ -152,7 +152,7 @@ impl Default for Trainer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     /// The caches.
-    pub stores: Vec<Store>,
+    pub stores: Vec<CacheStore>,
     /// The store of each rank.
     pub ranks: Ranks,
     /// Bytes of samples that each rank reads ahead of its trainer, outside of every level. They
@@ -167,32 +167,32 @@ pub struct Cluster {
     pub trainer: Trainer,
     /// The samples that the caches already hold. [`plan_cluster`](crate::plan_cluster) leaves them
     /// in place. A rule without tables and a plan of a single rank ignore them.
-    pub held: Held,
+    pub held: CacheContents,
 }
 
 impl Default for Cluster {
     /// One store without capacity.
     fn default() -> Self {
         Self {
-            stores: vec![Store::default()],
+            stores: vec![CacheStore::default()],
             ranks: Ranks::default(),
             look_ahead: 0,
             origin: Origin::default(),
             network: Network::default(),
             trainer: Trainer::default(),
-            held: Held::default(),
+            held: CacheContents::default(),
         }
     }
 }
 
 impl Cluster {
     /// One store that all ranks use.
-    pub fn single(store: Store) -> Self {
+    pub fn single(store: CacheStore) -> Self {
         Self { stores: vec![store], ..Self::default() }
     }
 
     /// The store of a rank, or `None` if the description has none for it.
-    pub fn store_of(&self, rank: Rank) -> Option<&Store> {
+    pub fn store_of(&self, rank: Rank) -> Option<&CacheStore> {
         self.stores.get(self.store_index(rank)?)
     }
 
@@ -264,7 +264,7 @@ impl Cluster {
     }
 }
 
-impl Store {
+impl CacheStore {
     fn check(&self, at: usize) -> Result<(), PlanReason> {
         let found = self.levels.len();
         if found > MAX_LEVELS {

@@ -26,7 +26,7 @@ use crate::cluster_traffic::{ClusterTraffic, StoreHolding, expect_copies};
 use crate::copies::{CopyChooser, SecondCopy, StoreCopies};
 use crate::demand::{Demand, EpochDemand, Scope, UseCounts, check};
 use crate::error::{PlanError, PlanReason};
-use crate::floor::Floor;
+use crate::floor::LowerBound;
 use crate::forecast::{Amount, EpochForecast, narrow};
 use crate::free_space::FreeSpace;
 use crate::knapsack::{LevelFill, worth};
@@ -57,7 +57,7 @@ const MAX_SAMPLES: u64 = u32::MAX as u64;
 pub struct ClusterPlan {
     owners: Owners,
     copies: Placement,
-    floor: Floor,
+    floor: LowerBound,
     origin_bytes: u64,
     stores: Vec<StorePlan>,
     traffic: ClusterTraffic,
@@ -98,7 +98,7 @@ pub struct StorePlan {
 /// ```
 /// use std::sync::Arc;
 /// use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
-/// use foreread_planner::{Cluster, Level, Ranks, Store, plan_cluster};
+/// use foreread_planner::{Cluster, Level, Ranks, CacheStore, plan_cluster};
 /// use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -112,7 +112,7 @@ pub struct StorePlan {
 /// let run = Run::new(Arc::new(Schedule::new(3, vec![train])?), Deal::Torch, 4, Rank(0))?;
 /// // Four ranks with memory for a fifth each: four fifths of the dataset.
 /// let memory = Level::new("memory", 20_000, Footprint::EXACT);
-/// let stores = (0..4).map(|id| Store::new(StoreId(id), vec![memory.clone()])).collect();
+/// let stores = (0..4).map(|id| CacheStore::new(StoreId(id), vec![memory.clone()])).collect();
 /// let cluster = Cluster { stores, ranks: Ranks::PerStore(1), ..Cluster::default() };
 /// let plan = plan_cluster(&run, &[Sizes::uniform(1000, 100)], &cluster)?;
 /// assert_eq!(plan.origin_bytes(), 100_000 + 2 * 20_000);
@@ -162,13 +162,13 @@ fn planned(
     {
         // Whole passes are arithmetic. Others are estimated.
         let demand = Demand::within(run, sizes, Scope::Cluster, 0)?;
-        return Ok((planning.rule(&demand, Floor::of_demand(&demand, narrow(room)))?, Vec::new()));
+        return Ok((planning.rule(&demand, LowerBound::of_demand(&demand, narrow(room)))?, Vec::new()));
     }
     if samples > MAX_SAMPLES {
         return Err(PlanReason::Samples { samples, most: MAX_SAMPLES }.into());
     }
     let demand = Demand::of(run, sizes, Scope::Cluster)?;
-    planning.table(&demand, Floor::of_demand(&demand, narrow(room)))
+    planning.table(&demand, LowerBound::of_demand(&demand, narrow(room)))
 }
 
 /// The datasets that a run reads.
@@ -204,7 +204,7 @@ impl ClusterPlanner<'_> {
         })
     }
 
-    fn table(&self, demand: &Demand, floor: Floor) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
+    fn table(&self, demand: &Demand, floor: LowerBound) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
         let mut datasets = Vec::new();
         for (dataset, (sizes, demand)) in self.sizes.iter().zip(&demand.datasets).enumerate() {
             let dataset = DatasetId(dataset as u32);
@@ -237,7 +237,7 @@ impl ClusterPlanner<'_> {
             true => DatasetOwners::Unowned,
             false => DatasetOwners::Table(Arc::new(owners)),
         });
-        let floor = Floor { bytes: floor.bytes.saturating_sub(held), ..floor };
+        let floor = LowerBound { bytes: floor.bytes.saturating_sub(held), ..floor };
         let own = own.map(|copies| (copies.tables, copies.filled));
         Ok((self.finish(demand, floor, held, Owners::new(owners.collect()), holdings, own), all))
     }
@@ -293,7 +293,7 @@ impl ClusterPlanner<'_> {
         Ok(holdings)
     }
 
-    fn rule(&self, demand: &Demand, floor: Floor) -> Result<ClusterPlan, PlanError> {
+    fn rule(&self, demand: &Demand, floor: LowerBound) -> Result<ClusterPlan, PlanError> {
         let ranks = self.cluster.ranks_of(self.stores);
         let (stores, world) = (self.cluster.stores.len(), self.run.world_size());
         let mut owners = vec![DatasetOwners::Unowned; self.sizes.len()];
@@ -391,7 +391,7 @@ impl ClusterPlanner<'_> {
     fn finish(
         &self,
         demand: &Demand,
-        floor: Floor,
+        floor: LowerBound,
         held: u64,
         owners: Owners,
         mut holdings: Vec<StoreHolding>,
@@ -533,7 +533,7 @@ mod tests {
     use foreread_types::{Footprint, Rank};
 
     use super::*;
-    use crate::{Level, Ranks, Store};
+    use crate::{CacheStore, Level, Ranks};
 
     fn phase(dataset: u32, sampler: Arc<dyn Sampler>, drop_last: bool) -> Phase {
         let (kind, dataset) = (PhaseKind::Train, DatasetId(dataset));
@@ -557,7 +557,7 @@ mod tests {
             let sizes = [Sizes::uniform(samples, 1), Sizes::uniform(100, 1)];
             let stores = (0..).zip(capacities).map(|(id, levels)| {
                 let level = |room| Level::new("", room, Footprint::EXACT);
-                Store::new(StoreId(id), levels.into_iter().map(level).collect())
+                CacheStore::new(StoreId(id), levels.into_iter().map(level).collect())
             });
             let cluster =
                 Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };

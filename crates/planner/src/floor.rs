@@ -39,7 +39,7 @@ pub fn floor(epochs: &[EpochDemand], capacity: u64) -> u64 {
 
 /// A lower bound, and whether it was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Floor {
+pub struct LowerBound {
     /// Origin bytes.
     pub bytes: u64,
     /// Whether every pass was counted. If not, the run was too long (see [`Demand`]), and the
@@ -47,7 +47,7 @@ pub struct Floor {
     pub exact: bool,
 }
 
-impl Floor {
+impl LowerBound {
     /// The lower bound of the rest of a run: of its rank alone, or of all ranks together.
     ///
     /// `capacity` is the bytes of all caches and look-ahead of `scope`. No sample counts as seen at

@@ -148,17 +148,17 @@ mod tests {
     use foreread_types::StoreId;
 
     use super::*;
-    use crate::{Level, Store};
+    use crate::{CacheStore, Level};
 
     #[test]
     fn space_is_taken_from_memory_first_and_the_emptiest_store() {
         let memory = |capacity| Level::new("memory", capacity, Footprint::EXACT);
         let disk = Level::new("disk", 8192, Footprint::new(0, 4096));
         let stores = vec![
-            Store::new(StoreId(0), vec![memory(10)]),
-            Store::new(StoreId(1), vec![memory(30), disk]),
-            Store::new(StoreId(2), vec![]),
-            Store::new(StoreId(3), vec![memory(20)]),
+            CacheStore::new(StoreId(0), vec![memory(10)]),
+            CacheStore::new(StoreId(1), vec![memory(30), disk]),
+            CacheStore::new(StoreId(2), vec![]),
+            CacheStore::new(StoreId(3), vec![memory(20)]),
         ];
         let mut free = FreeSpace::new(&Cluster { stores, ..Cluster::default() });
         assert_eq!(free.take(0, 11), None);

@@ -14,18 +14,18 @@ use crate::owners::{NO_OWNER, PackedOwner, pack, unpack};
 /// The store that holds each sample at the start.
 ///
 /// ```
-/// use foreread_planner::{Held, LevelIndex};
+/// use foreread_planner::{CacheContents, LevelIndex};
 /// use foreread_types::{DatasetId, SampleId, SampleKey};
-/// let mut held = Held::default();
+/// let mut held = CacheContents::default();
 /// held.add(SampleKey::new(DatasetId(0), SampleId(7)), 2, LevelIndex(1));
 /// assert!(!held.is_empty());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct CacheContents {
     datasets: Vec<Vec<PackedOwner>>,
 }
 
-impl Held {
+impl CacheContents {
     /// Records that a level of a store holds a sample. `store` is a position in
     /// [`Cluster::stores`](crate::Cluster::stores). An earlier record of the sample takes
     /// precedence.

@@ -19,7 +19,7 @@
 
 use foreread_types::{Footprint, SampleId, Sizes};
 
-use crate::cluster::{LevelIndex, MAX_LEVELS, Store};
+use crate::cluster::{CacheStore, LevelIndex, MAX_LEVELS};
 use crate::demand::{Demand, UseCounts};
 use crate::error::PlanReason;
 use crate::forecast::narrow;
@@ -66,7 +66,7 @@ impl LevelFill {
 pub(crate) fn choose(
     sizes: &[Sizes],
     demand: &Demand,
-    store: &Store,
+    store: &CacheStore,
     origin: &Origin,
 ) -> Result<Knapsack, PlanReason> {
     let uses = demand.datasets.iter().map(|dataset| &dataset.uses);

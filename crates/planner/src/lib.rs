@@ -6,8 +6,8 @@
 //! * [`Placement`]: the level of the store that keeps each sample for the whole run.
 //! * [`Retention`]: whether kept samples stay ([`Retention::Keep`]) or come and go
 //!   ([`Retention::Threshold`]).
-//! * [`Floor`]: the lower bound of origin bytes for any policy, next to the origin bytes that this
-//!   plan will read.
+//! * [`LowerBound`]: the lower bound of origin bytes for any policy, next to the origin bytes that
+//!   this plan will read.
 //!
 //! # The decision, and its price
 //!
@@ -54,19 +54,19 @@ mod retention;
 mod rule;
 mod slow_levels;
 
-pub use block_reads::{MOST_BLOCK, block_bytes};
-pub use cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, Network, Ranks, Store, Trainer};
+pub use block_reads::{MAX_BLOCK_BYTES, block_bytes};
+pub use cluster::{CacheStore, Cluster, Level, LevelIndex, MAX_LEVELS, Network, Ranks, Trainer};
 pub use cluster_plan::{ClusterPlan, PLANNER_VERSION, StorePlan, plan_cluster, plan_cluster_and_copies};
 pub use copies::SecondCopy;
 pub use curve::Curve;
 pub use demand::{Demand, EpochDemand, Scope, UseCounts};
 pub use error::{PlanError, PlanErrorKind};
-pub use floor::{Floor, floor};
+pub use floor::{LowerBound, floor};
 pub use forecast::{Amount, EpochForecast, Resource};
-pub use held::Held;
+pub use held::CacheContents;
 pub use local_plan::LocalPlan;
 pub use locality::Locality;
-pub use origin::{Large, Origin, Price};
+pub use origin::{LargeReads, Origin, Price};
 pub use owners::{Owners, SampleOwner};
 pub use placement::Placement;
 pub use plan::{DatasetPlan, LevelPlan, Plan, Summary, plan, plan_to_keep};

@@ -16,9 +16,9 @@ use crate::retention::Retention;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalPlan {
     /// The rank uses its own caches and no peers.
-    Alone(Arc<Plan>),
+    Private(Arc<Plan>),
     /// The caches of all ranks are one.
-    Together {
+    Cluster {
         /// The plan of all ranks.
         plan: Arc<ClusterPlan>,
         /// The position of the rank's own store in the cluster.
@@ -30,16 +30,16 @@ impl LocalPlan {
     /// The level of the rank's own store that keeps a sample, if any.
     pub fn level(&self, key: SampleKey) -> Option<LevelIndex> {
         match self {
-            Self::Alone(plan) => plan.placement().level(key),
-            Self::Together { plan, store } => plan.local(*store, key),
+            Self::Private(plan) => plan.placement().level(key),
+            Self::Cluster { plan, store } => plan.local(*store, key),
         }
     }
 
     /// The store of another rank that owns a sample, if any.
     pub fn elsewhere(&self, key: SampleKey) -> Option<usize> {
         match self {
-            Self::Alone(_) => None,
-            Self::Together { plan, store } => {
+            Self::Private(_) => None,
+            Self::Cluster { plan, store } => {
                 plan.owner(key).map(|owner| owner.store).filter(|owner| owner != store)
             }
         }
@@ -49,8 +49,8 @@ impl LocalPlan {
     /// sample from the origin.
     pub fn owned(&self, key: SampleKey) -> Option<LevelIndex> {
         match self {
-            Self::Alone(_) => None,
-            Self::Together { plan, store } => {
+            Self::Private(_) => None,
+            Self::Cluster { plan, store } => {
                 plan.owner(key).filter(|owner| owner.store == *store).map(|owner| owner.level)
             }
         }
@@ -59,32 +59,32 @@ impl LocalPlan {
     /// The lower bound of origin bytes for any policy: of the rank alone, or of all ranks.
     pub fn floor(&self) -> u64 {
         match self {
-            Self::Alone(plan) => plan.floor(),
-            Self::Together { plan, .. } => plan.floor(),
+            Self::Private(plan) => plan.floor(),
+            Self::Cluster { plan, .. } => plan.floor(),
         }
     }
 
     /// The origin bytes that the plan is predicted to read: of the rank alone, or of all ranks.
     pub fn origin_bytes(&self) -> u64 {
         match self {
-            Self::Alone(plan) => plan.origin_bytes(),
-            Self::Together { plan, .. } => plan.origin_bytes(),
+            Self::Private(plan) => plan.origin_bytes(),
+            Self::Cluster { plan, .. } => plan.origin_bytes(),
         }
     }
 
     /// The content of the levels of the rank's own store.
     pub fn levels(&self) -> &[LevelPlan] {
         match self {
-            Self::Alone(plan) => plan.levels(),
-            Self::Together { plan, store } => plan.stores().get(*store).map_or(&[], |store| &store.levels),
+            Self::Private(plan) => plan.levels(),
+            Self::Cluster { plan, store } => plan.stores().get(*store).map_or(&[], |store| &store.levels),
         }
     }
 
     /// Whether kept samples stay.
     pub fn retention(&self) -> Retention {
         match self {
-            Self::Alone(plan) => plan.retention(),
-            Self::Together { .. } => Retention::Keep,
+            Self::Private(plan) => plan.retention(),
+            Self::Cluster { .. } => Retention::Keep,
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::readers::list;
 /// ```
 /// use std::sync::Arc;
 /// use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
-/// use foreread_planner::{Cluster, Level, Locality, Ranks, Store, plan_cluster};
+/// use foreread_planner::{Cluster, Level, Locality, Ranks, CacheStore, plan_cluster};
 /// use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,7 +40,7 @@ use crate::readers::list;
 /// };
 /// let run = Run::new(Arc::new(Schedule::new(3, vec![train])?), Deal::Torch, 4, Rank(0))?;
 /// let memory = Level::new("memory", 25_000, Footprint::EXACT);
-/// let stores = (0..4).map(|id| Store::new(StoreId(id), vec![memory.clone()])).collect();
+/// let stores = (0..4).map(|id| CacheStore::new(StoreId(id), vec![memory.clone()])).collect();
 /// let cluster = Cluster { stores, ranks: Ranks::PerStore(1), ..Cluster::default() };
 /// let plan = plan_cluster(&run, &[Sizes::uniform(1000, 100)], &cluster)?;
 /// let pass = run.pass(1).ok_or("there are three")?;

@@ -30,12 +30,12 @@ pub struct Origin {
     pub price: Option<Price>,
     /// The throughput of large reads, if measured separately. A store that is limited by requests
     /// and not by bytes gives them more than the figures above.
-    pub large: Option<Large>,
+    pub large: Option<LargeReads>,
 }
 
 /// The throughput of one rank with large reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Large {
+pub struct LargeReads {
     /// The length of a read in bytes. Not 0.
     pub bytes: u64,
     /// Bytes per second of all reads together. Not 0.

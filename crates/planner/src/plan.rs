@@ -6,10 +6,10 @@ use foreread_oracle::{Fingerprinter, Pass, Run};
 use foreread_types::{Fingerprint, Sizes, StoreId};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, Store};
+use crate::cluster::{CacheStore, Cluster, Level, LevelIndex, MAX_LEVELS};
 use crate::demand::{Demand, EpochDemand, Scope};
 use crate::error::{PlanError, PlanReason};
-use crate::floor::Floor;
+use crate::floor::LowerBound;
 use crate::forecast::{narrow, share};
 use crate::knapsack::{self, LevelFill};
 use crate::placement::Placement;
@@ -23,7 +23,7 @@ pub struct Plan {
     store: StoreId,
     placement: Placement,
     retention: Retention,
-    floor: Floor,
+    floor: LowerBound,
     origin_bytes: u64,
     levels: Vec<LevelPlan>,
     datasets: Vec<DatasetPlan>,
@@ -126,7 +126,7 @@ pub struct Summary {
 /// ```
 /// use std::sync::Arc;
 /// use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
-/// use foreread_planner::{Cluster, Level, Store, plan};
+/// use foreread_planner::{Cluster, Level, CacheStore, plan};
 /// use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -139,7 +139,7 @@ pub struct Summary {
 /// };
 /// let run = Run::new(Arc::new(Schedule::new(3, vec![train])?), Deal::Torch, 1, Rank(0))?;
 /// let memory = Level::new("memory", 30_000, Footprint::EXACT);
-/// let cluster = Cluster::single(Store::new(StoreId(0), vec![memory]));
+/// let cluster = Cluster::single(CacheStore::new(StoreId(0), vec![memory]));
 /// let plan = plan(&run, &[Sizes::uniform(1000, 100)], &cluster)?;
 /// assert_eq!(plan.floor(), 100_000 + 2 * 70_000);
 /// assert_eq!(plan.origin_bytes(), plan.floor());
@@ -171,7 +171,7 @@ pub fn plan_to_keep(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Pla
 /// A plan without eviction, and its inputs.
 struct KeepPlan {
     keep: Plan,
-    store: Store,
+    store: CacheStore,
     demand: Demand,
     /// Whether every sample that is used again is kept.
     complete: bool,
@@ -183,7 +183,7 @@ fn keeping(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<KeepPlan, Pl
     let at = cluster.store_index(run.rank()).ok_or_else(missing)?;
     let described = cluster.stores.get(at).ok_or_else(missing)?;
     let demand = Demand::of(run, sizes, Scope::Rank)?;
-    let floor = Floor::of_demand(&demand, described.capacity().saturating_add(cluster.look_ahead));
+    let floor = LowerBound::of_demand(&demand, described.capacity().saturating_add(cluster.look_ahead));
     let (used, slower) = match slow_levels::without_slow_levels(cluster, run, sizes) {
         Some((cluster, slower)) => (cluster.stores.into_iter().nth(at), slower[at]),
         None => (None, [false; MAX_LEVELS]),
@@ -349,7 +349,7 @@ impl Plan {
     }
 }
 
-fn levels(store: &Store, filled: &[Vec<LevelFill>], slower: [bool; MAX_LEVELS]) -> Vec<LevelPlan> {
+fn levels(store: &CacheStore, filled: &[Vec<LevelFill>], slower: [bool; MAX_LEVELS]) -> Vec<LevelPlan> {
     let levels = store.levels.iter().enumerate();
     levels
         .map(|(index, level)| {

@@ -24,7 +24,7 @@ use crate::retention::Retention;
 /// ```
 /// use std::sync::Arc;
 /// use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
-/// use foreread_planner::{Cluster, Level, Origin, Resource, Store, plan, predict};
+/// use foreread_planner::{Cluster, Level, Origin, Resource, CacheStore, plan, predict};
 /// use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,7 +38,7 @@ use crate::retention::Retention;
 /// let run = Run::new(Arc::new(Schedule::new(3, vec![train])?), Deal::Torch, 1, Rank(0))?;
 /// // 100 MB at 10 MB/s, and a cache for 60 % of it.
 /// let memory = Level::new("memory", 60_000_000, Footprint::EXACT);
-/// let mut cluster = Cluster::single(Store::new(StoreId(0), vec![memory]));
+/// let mut cluster = Cluster::single(CacheStore::new(StoreId(0), vec![memory]));
 /// cluster.origin = Origin { client_bytes_per_second: 10_000_000, ..Origin::default() };
 /// let plan = plan(&run, &[Sizes::uniform(1000, 100_000)], &cluster)?;
 /// let epochs = predict(&plan, &run, &cluster)?;

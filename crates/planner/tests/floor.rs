@@ -11,7 +11,7 @@ use common::{phase, run, stream};
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, Position, Run, Sampler, Schedule, Sequential, Shuffle, Weighted,
 };
-use foreread_planner::{Demand, EpochDemand, Floor, PlanErrorKind, Scope, floor, policies};
+use foreread_planner::{Demand, EpochDemand, LowerBound, PlanErrorKind, Scope, floor, policies};
 use foreread_types::{DatasetId, Rank, SampleId, Sizes};
 use proptest::prelude::*;
 
@@ -130,8 +130,8 @@ proptest! {
         let runs: Vec<_> = (0..case.world_size).map(|rank| case.run(rank)).collect();
         let (epochs, _) = by_hand(&runs, &case.sizes);
         for run in &runs {
-            let found = Floor::of(run, &case.sizes, capacity, Scope::Cluster).unwrap();
-            prop_assert_eq!(found, Floor { bytes: floor(&epochs, capacity), exact: true });
+            let found = LowerBound::of(run, &case.sizes, capacity, Scope::Cluster).unwrap();
+            prop_assert_eq!(found, LowerBound { bytes: floor(&epochs, capacity), exact: true });
         }
     }
 
@@ -141,7 +141,7 @@ proptest! {
         let run = case.run(0);
         let samples: Vec<u64> = case.sizes.iter().map(Sizes::len).collect();
         let ones: Vec<_> = samples.iter().map(|&samples| Sizes::uniform(samples, 1)).collect();
-        let bound = Floor::of(&run, &ones, capacity, Scope::Rank).unwrap().bytes;
+        let bound = LowerBound::of(&run, &ones, capacity, Scope::Rank).unwrap().bytes;
         let stream = stream(&run, &samples);
         let min = policies::min(&stream, capacity);
         for other in [
@@ -166,7 +166,7 @@ proptest! {
         let sizes = Sizes::table(&lengths);
         let weighted = Weighted::new(&vec![1.0; lengths.len()], draws, seed).unwrap();
         let run = run(3, vec![phase(0, Shuffle::new(samples, seed).unwrap()), phase(0, weighted)]);
-        let bound = Floor::of(&run, std::slice::from_ref(&sizes), capacity, Scope::Rank).unwrap().bytes;
+        let bound = LowerBound::of(&run, std::slice::from_ref(&sizes), capacity, Scope::Rank).unwrap().bytes;
         prop_assert!(cheapest(&stream(&run, &[samples]), &lengths, capacity) >= bound);
     }
 }
@@ -217,7 +217,7 @@ fn whole_epochs_follow_the_short_formula() {
     let samples = 1 << 50;
     let run = run(1000, vec![phase(0, Shuffle::new(samples, 0).unwrap())]);
     for capacity in [0, samples / 3, samples, u64::MAX] {
-        let found = Floor::of(&run, &[Sizes::uniform(samples, 1)], capacity, Scope::Rank).unwrap();
+        let found = LowerBound::of(&run, &[Sizes::uniform(samples, 1)], capacity, Scope::Rank).unwrap();
         assert_eq!(found.bytes, samples + 999 * samples.saturating_sub(capacity));
         assert!(found.exact);
     }

@@ -92,8 +92,8 @@ impl Compared {
         self.0.bars().map_err(|error| ExceptionClass::Error.with(error.to_string()))
     }
 
-    /// Seconds against cache size, as SVG; None for a scenario without a cache. Simulates each policy ten
-    /// more times.
+    /// Seconds against cache size, as SVG; None for a scenario without a cache. Simulates each
+    /// policy ten more times.
     fn against_cache(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let compared = self.0.clone();
         let swept =
@@ -124,8 +124,8 @@ pub(crate) fn compare(
             parsed.map_err(|error| ExceptionClass::Config.with(format!("policies: {error}")))?
         }
     };
-    if policies.is_empty() || !(1..=Comparison::MOST_SEEDS).contains(&seeds) {
-        let most = Comparison::MOST_SEEDS;
+    if policies.is_empty() || !(1..=Comparison::MAX_SEEDS).contains(&seeds) {
+        let most = Comparison::MAX_SEEDS;
         return Err(
             ExceptionClass::Config.with(format!("expected at least one policy, and from 1 to {most} seeds"))
         );

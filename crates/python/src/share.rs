@@ -1,13 +1,13 @@
 //! `foreread.ShareClient`: samples from another process's source, and the server side of a source.
 //!
-//! A client connects at its first use in each process, also after `fork` or in a spawned process. So an
-//! object with a client can be passed to workers unchanged.
+//! A client connects at its first use in each process, also after `fork` or in a spawned process.
+//! So an object with a client can be passed to workers unchanged.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foreread::SampleId;
-use foreread::share::{Client, Held, Settings, ShareError, ShareErrorKind};
+use foreread::share::{Client, ServerSettings, ShareError, ShareErrorKind, SharedBytes};
 use foreread::size::ByteSize;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -25,7 +25,7 @@ pub(crate) fn start(
     slot: &SourceSlot,
     shared_memory: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<String> {
-    let mut settings = Settings::default();
+    let mut settings = ServerSettings::default();
     if let Some(given) = shared_memory {
         let size = settings::size("shared_memory", given)?;
         let ByteSize(bytes) =
@@ -75,7 +75,8 @@ fn raised(error: &ShareError) -> PyErr {
     class.with(error.to_string())
 }
 
-/// Runs `work` without the GIL. Its argument returns true after a signal handler raised an exception.
+/// Runs `work` without the GIL. Its argument returns true after a signal handler raised an
+/// exception.
 fn stoppable<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send,
@@ -116,8 +117,8 @@ impl ShareClient {
         }
         let made = stoppable(py, |stop| Client::connect_with(&self.address, stop))?;
         let made = made.map_err(|error| raised(&error))?;
-        // Another thread may have connected in the meantime. Dropping a parent's client closes only this
-        // process's copy of its socket.
+        // Another thread may have connected in the meantime. Dropping a parent's client closes only
+        // this process's copy of its socket.
         let mut current = self.lock();
         match current.as_ref().filter(|client| client.is_own()) {
             Some(client) => Ok(client.clone()),
@@ -129,7 +130,7 @@ impl ShareClient {
         let client = self.client(py)?;
         let wanted: Vec<_> = ids.iter().copied().map(SampleId).collect();
         let results = stoppable(py, |stop| client.get_with(&wanted, stop))?;
-        let sample = |(id, held): (u64, Result<Held, ShareError>)| match held {
+        let sample = |(id, held): (u64, Result<SharedBytes, ShareError>)| match held {
             Ok(held) => Ok(SharedSample { id, held: ProcessLocal::new(held) }),
             Err(error) => Err(match error.tier_error() {
                 Some(error) => errors::unreadable(id, error),
@@ -198,18 +199,18 @@ impl ShareClient {
 
 /// A sample from another process: a read-only buffer of its bytes in shared memory.
 ///
-/// Its shared memory is occupied until the last view is gone. Only the process that received it may read
-/// it, not a child forked later.
+/// Its shared memory is occupied until the last view is gone. Only the process that received it may
+/// read it, not a child forked later.
 #[pyclass(frozen, module = "foreread")]
 #[derive(Debug)]
 pub struct SharedSample {
     id: u64,
-    held: ProcessLocal<Held>,
+    held: ProcessLocal<SharedBytes>,
 }
 
 impl SharedSample {
     fn bytes(&self) -> PyResult<&[u8]> {
-        self.held.get("sample").map(Held::as_ref)
+        self.held.get("sample").map(SharedBytes::as_ref)
     }
 }
 
@@ -224,7 +225,7 @@ impl SharedSample {
     /// Whether it is in shared memory. Without room there, it is a copy in this process.
     #[getter]
     fn is_shared(&self) -> PyResult<bool> {
-        self.held.get("sample").map(Held::is_shared)
+        self.held.get("sample").map(SharedBytes::is_shared)
     }
 
     fn __len__(&self) -> PyResult<usize> {

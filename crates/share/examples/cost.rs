@@ -18,7 +18,7 @@ mod linux {
     use std::time::{Duration, Instant};
 
     use bytes::Bytes;
-    use foreread_share::{Ask, Call, Client, Samples, Server, Settings};
+    use foreread_share::{Client, SampleProvider, SampleRequest, Server, ServerSettings, WorkerCall};
     use foreread_types::SampleId;
     use rustix::time::{ClockId, clock_gettime};
 
@@ -28,15 +28,15 @@ mod linux {
 
     struct InMemory(Vec<Bytes>);
 
-    impl Samples for InMemory {
-        fn get(&self, asks: Vec<Ask>) {
+    impl SampleProvider for InMemory {
+        fn get(&self, asks: Vec<SampleRequest>) {
             for ask in asks {
                 let bytes = self.0[ask.id().0 as usize % self.0.len()].clone();
                 ask.answer(Ok(bytes));
             }
         }
 
-        fn call(&self, _: Call) {}
+        fn call(&self, _: WorkerCall) {}
     }
 
     fn processor_time() -> Duration {
@@ -89,7 +89,7 @@ mod linux {
             return worker(&address, at_once);
         }
         let different = (0..DIFFERENT).map(|id| Bytes::from(vec![id as u8; bytes as usize])).collect();
-        let server = Server::start(Arc::new(InMemory(different)), Settings::default())?;
+        let server = Server::start(Arc::new(InMemory(different)), ServerSettings::default())?;
         let before = processor_time();
         let status = Command::new(std::env::current_exe()?)
             .args([bytes.to_string(), at_once.to_string()])

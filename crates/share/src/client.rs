@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foreread_types::SampleId;
 
 use crate::address::Address;
-use crate::shared_sample::Held;
+use crate::shared_sample::SharedBytes;
 use crate::wire::{MAX_CALL_NAME, MAX_CALL_PAYLOAD};
 use crate::worker_connection::{CallerGuard, SendStatus, StopCheck, WorkerConnection};
 use crate::{ShareError, ShareErrorKind};
@@ -47,7 +47,7 @@ impl Client {
     /// The server handles some hundreds of requests at once, so request many samples together where
     /// many are needed. A sample that finds no room in the shared memory arrives through the
     /// socket.
-    pub fn get(&self, ids: &[SampleId]) -> Vec<Result<Held, ShareError>> {
+    pub fn get(&self, ids: &[SampleId]) -> Vec<Result<SharedBytes, ShareError>> {
         self.get_with(ids, &mut || false)
     }
 
@@ -57,8 +57,8 @@ impl Client {
         &self,
         ids: &[SampleId],
         stop: &mut dyn FnMut() -> bool,
-    ) -> Vec<Result<Held, ShareError>> {
-        let mut got: Vec<Option<Result<Held, ShareError>>> = Vec::new();
+    ) -> Vec<Result<SharedBytes, ShareError>> {
+        let mut got: Vec<Option<Result<SharedBytes, ShareError>>> = Vec::new();
         got.resize_with(ids.len(), || None);
         let ended = self.collect(ids, &mut got, &mut StopCheck::new(stop));
         let missing = || ended.clone().err().unwrap_or_else(ShareError::gone);
@@ -68,7 +68,7 @@ impl Client {
     fn collect(
         &self,
         ids: &[SampleId],
-        got: &mut [Option<Result<Held, ShareError>>],
+        got: &mut [Option<Result<SharedBytes, ShareError>>],
         stop_check: &mut StopCheck<'_>,
     ) -> Result<(), ShareError> {
         self.own()?;
@@ -81,7 +81,8 @@ impl Client {
             // Also after an error, because earlier results are valid.
             for (tag, received) in self.connection.take(caller.number) {
                 if let Some(at) = missing.remove(&tag) {
-                    got[at] = Some(received.map(|place| Held::new(Arc::clone(&self.connection), place)));
+                    got[at] =
+                        Some(received.map(|place| SharedBytes::new(Arc::clone(&self.connection), place)));
                 }
             }
         }
@@ -156,7 +157,7 @@ impl Client {
             self.connection.wait(caller.number, false, stop_check)?;
             if let Some((_, received)) = self.connection.take(caller.number).pop() {
                 return received
-                    .map(|place| Held::new(Arc::clone(&self.connection), place).as_ref().to_vec());
+                    .map(|place| SharedBytes::new(Arc::clone(&self.connection), place).as_ref().to_vec());
             }
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! Worker processes (such as those of PyTorch's `DataLoader`) would each open a cache and read the
 //! origin. Instead the main process has a [`Server`], which serves the samples of its engine
-//! ([`Samples`]), and each worker a [`Client`].
+//! ([`SampleProvider`]), and each worker a [`Client`].
 //!
 //! # How it works
 //!
@@ -22,10 +22,10 @@
 //!
 //! # Decisions and price
 //!
-//! * *One thread serves all clients, and answers may come from any thread.* [`Samples::get`] only
-//!   starts reads, so a slow sample delays no other. The answering thread makes the copy. The price
-//!   is a wake-up of the serving thread per answer (fewer under load). A very large copy for one
-//!   client delays the others.
+//! * *One thread serves all clients, and answers may come from any thread.* [`SampleProvider::get`]
+//!   only starts reads, so a slow sample delays no other. The answering thread makes the copy. The
+//!   price is a wake-up of the serving thread per answer (fewer under load). A very large copy for
+//!   one client delays the others.
 //! * *The client has no thread and no runtime*, because it is used in processes that were just
 //!   forked. One of the waiting threads reads the socket for all. The price: a release is sent with
 //!   the next request, or when enough have accumulated.
@@ -38,24 +38,24 @@
 //! ```no_run
 //! # #[cfg(target_os = "linux")] {
 //! use std::sync::Arc;
-//! use foreread_share::{Ask, Call, Client, Samples, Server, Settings};
+//! use foreread_share::{SampleRequest, WorkerCall, Client, SampleProvider, Server, ServerSettings};
 //! use foreread_types::SampleId;
 //!
 //! struct Numbers;
-//! impl Samples for Numbers {
-//!     fn get(&self, asks: Vec<Ask>) {
+//! impl SampleProvider for Numbers {
+//!     fn get(&self, asks: Vec<SampleRequest>) {
 //!         for ask in asks {
 //!             let text = ask.id().to_string();
 //!             ask.answer(Ok(text.into()));
 //!         }
 //!     }
-//!     fn call(&self, call: Call) {
+//!     fn call(&self, call: WorkerCall) {
 //!         let payload = call.payload().clone();
 //!         call.answer(Ok(payload));
 //!     }
 //! }
 //!
-//! let server = Server::start(Arc::new(Numbers), Settings::default())?;
+//! let server = Server::start(Arc::new(Numbers), ServerSettings::default())?;
 //! // In a worker:
 //! let client = Client::connect(&server.address())?;
 //! let samples = client.get(&[SampleId(7)]);
@@ -86,6 +86,6 @@ mod worker_connection;
 
 pub use client::Client;
 pub use error::{ShareError, ShareErrorKind};
-pub use requests::{Ask, Call, Samples};
-pub use server::{Server, ServerStatus, Settings};
-pub use shared_sample::Held;
+pub use requests::{SampleProvider, SampleRequest, WorkerCall};
+pub use server::{Server, ServerSettings, ServerStatus};
+pub use shared_sample::SharedBytes;

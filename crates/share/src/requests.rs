@@ -1,7 +1,7 @@
 //! The server's requests to the engine: samples and calls, each with a handle for its reply.
 //!
-//! An [`Ask`] is answered once, from any thread, at any time. If it is dropped, the worker gets an
-//! error and does not wait for ever.
+//! An [`SampleRequest`] is answered once, from any thread, at any time. If it is dropped, the
+//! worker gets an error and does not wait for ever.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,14 +13,14 @@ use foreread_types::SampleId;
 use crate::answer_queue::{AnswerBody, AnswerQueue};
 
 /// The engine behind a server.
-pub trait Samples: Send + Sync + 'static {
+pub trait SampleProvider: Send + Sync + 'static {
     /// Starts to read samples. It runs on the thread that serves all workers, so it must not block.
     /// It may answer samples in memory before it returns. Answering a sample of a megabyte takes
     /// about 0.1 ms, because it is copied.
-    fn get(&self, asks: Vec<Ask>);
+    fn get(&self, asks: Vec<SampleRequest>);
 
     /// Starts to answer a call. It must not block.
-    fn call(&self, call: Call);
+    fn call(&self, call: WorkerCall);
 }
 
 /// The reply to a worker.
@@ -74,12 +74,12 @@ impl Drop for ReplyHandle {
 
 /// A worker's request for a sample.
 #[derive(Debug)]
-pub struct Ask {
+pub struct SampleRequest {
     id: SampleId,
     reply: ReplyHandle,
 }
 
-impl Ask {
+impl SampleRequest {
     pub(crate) fn new(id: SampleId, reply: ReplyHandle) -> Self {
         Self { id, reply }
     }
@@ -106,13 +106,13 @@ impl Ask {
 
 /// A call from the layer above a worker: a name and bytes, answered by bytes.
 #[derive(Debug)]
-pub struct Call {
+pub struct WorkerCall {
     name: String,
     payload: Bytes,
     reply: ReplyHandle,
 }
 
-impl Call {
+impl WorkerCall {
     pub(crate) fn new(name: String, payload: Bytes, reply: ReplyHandle) -> Self {
         Self { name, payload, reply }
     }

@@ -7,27 +7,27 @@ use std::thread::JoinHandle;
 use crate::address::Address;
 use crate::answer_queue::AnswerQueue;
 use crate::memory::SharedMemory;
-use crate::requests::Samples;
+use crate::requests::SampleProvider;
 use crate::server_loop::ServerLoop;
 use crate::{ShareError, socket};
 
 /// The settings of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Settings {
-    /// The maximum size of the shared memory. Physical memory is allocated on first use. Samples
-    /// that workers hold at one time should fit. Others go through the socket, which costs another
-    /// copy. 256 MiB by default.
+pub struct ServerSettings {
+    /// The maximum size of the shared memory. Physical memory is allocated on first use.
+    /// SampleProvider that workers hold at one time should fit. Others go through the socket, which
+    /// costs another copy. 256 MiB by default.
     pub shared_bytes: u64,
 }
 
-impl Default for Settings {
+impl Default for ServerSettings {
     fn default() -> Self {
         Self { shared_bytes: 256 << 20 }
     }
 }
 
-impl Settings {
+impl ServerSettings {
     /// Sets the size of the shared memory in bytes.
     #[must_use]
     pub fn with_shared_bytes(mut self, bytes: u64) -> Self {
@@ -46,15 +46,15 @@ pub struct ServerStatus {
     pub shared_bytes: u64,
     /// Bytes in use: held by workers, or on their way to them.
     pub used_bytes: u64,
-    /// Samples that went through the socket because there was no room, since the start.
+    /// SampleProvider that went through the socket because there was no room, since the start.
     pub over_the_socket: u64,
 }
 
 /// Serves the samples of this process's engine to worker processes of the same user.
 ///
-/// Dropping it ends its thread, its sockets and its shared memory. Samples that workers hold stay
-/// valid until they release them. Requests of workers then fail at once. A forked child may drop it
-/// too, which does nothing.
+/// Dropping it ends its thread, its sockets and its shared memory. SampleProvider that workers hold
+/// stay valid until they release them. Requests of workers then fail at once. A forked child may
+/// drop it too, which does nothing.
 #[derive(Debug)]
 pub struct Server {
     address: Address,
@@ -68,7 +68,7 @@ impl Server {
     ///
     /// # Errors
     /// If the system has no memory, no descriptors or no thread.
-    pub fn start(samples: Arc<dyn Samples>, settings: Settings) -> Result<Self, ShareError> {
+    pub fn start(samples: Arc<dyn SampleProvider>, settings: ServerSettings) -> Result<Self, ShareError> {
         let failed = "cannot create a socket for workers";
         let wrong = |error| ShareError::system(failed, error);
         let queue = Arc::new(AnswerQueue::new(SharedMemory::new(settings.shared_bytes)?)?);

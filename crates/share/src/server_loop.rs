@@ -25,7 +25,7 @@ use crate::answer_queue::{AnswerBody, AnswerQueue, PostedAnswer};
 use crate::connection::{Connection, IoStatus, MAX_IN_FLIGHT, ProtocolViolation, QueuedSample};
 use crate::extents::rounded;
 use crate::peer_process::PeerProcess;
-use crate::requests::{Ask, Call, ReplyHandle, Samples};
+use crate::requests::{ReplyHandle, SampleProvider, SampleRequest, WorkerCall};
 use crate::{ShareError, socket, wire};
 
 /// If no slot is released for this long, samples stop waiting for room.
@@ -49,7 +49,7 @@ const WAKE: u64 = u64::MAX - 1;
 const PROCESS: u64 = 1;
 
 pub(crate) struct ServerLoop {
-    samples: Arc<dyn Samples>,
+    samples: Arc<dyn SampleProvider>,
     queue: Arc<AnswerQueue>,
     listener: OwnedFd,
     watch: OwnedFd,
@@ -68,7 +68,7 @@ pub(crate) struct ServerLoop {
 impl ServerLoop {
     /// Starts to watch `listener`.
     pub(crate) fn new(
-        samples: Arc<dyn Samples>,
+        samples: Arc<dyn SampleProvider>,
         queue: Arc<AnswerQueue>,
         listener: OwnedFd,
         secret: Secret,
@@ -290,7 +290,7 @@ impl ServerLoop {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         for (tag, name, payload) in connection.calls() {
             let reply = ReplyHandle::new(&self.queue, (key, tag), &connection.wanted, false);
-            self.samples.call(Call::new(name, payload, reply));
+            self.samples.call(WorkerCall::new(name, payload, reply));
         }
     }
 
@@ -299,7 +299,8 @@ impl ServerLoop {
         for (&key, connection) in &mut self.connections {
             let started = connection.take_requests();
             let reply = |tag| ReplyHandle::new(&self.queue, (key, tag), &connection.wanted, true);
-            let asks: Vec<_> = started.into_iter().map(|(tag, id)| Ask::new(id, reply(tag))).collect();
+            let asks: Vec<_> =
+                started.into_iter().map(|(tag, id)| SampleRequest::new(id, reply(tag))).collect();
             if !asks.is_empty() {
                 self.samples.get(asks);
             }
@@ -457,14 +458,14 @@ mod tests {
 
     /// Keeps its requests.
     #[derive(Default)]
-    struct HoldingEngine(Mutex<Vec<Ask>>);
+    struct HoldingEngine(Mutex<Vec<SampleRequest>>);
 
-    impl Samples for HoldingEngine {
-        fn get(&self, asks: Vec<Ask>) {
+    impl SampleProvider for HoldingEngine {
+        fn get(&self, asks: Vec<SampleRequest>) {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(asks);
         }
 
-        fn call(&self, _: Call) {}
+        fn call(&self, _: WorkerCall) {}
     }
 
     /// A server driven by hand, whose memory of 256 KiB is full.
@@ -482,7 +483,7 @@ mod tests {
             let address = Address::new().unwrap();
             let listener = socket::listen(&address.socket().unwrap()).unwrap();
             let taken = (0..16).map(|_| queue.memory.place(&[0; 16 * KIB]).unwrap()).collect();
-            let samples: Arc<dyn Samples> = Arc::clone(&asked) as _;
+            let samples: Arc<dyn SampleProvider> = Arc::clone(&asked) as _;
             let server = ServerLoop::new(samples, queue, listener, address.secret).unwrap();
             Self { server, asked, address, taken }
         }

@@ -10,12 +10,12 @@ use crate::worker_connection::{SampleBytes, WorkerConnection};
 ///
 /// A sample belongs to the process that got it. In a forked child, dropping it does nothing.
 /// Reading it there ends the child, because the memory changes once the parent releases it.
-pub struct Held {
+pub struct SharedBytes {
     connection: Arc<WorkerConnection>,
     place: SampleBytes,
 }
 
-impl Held {
+impl SharedBytes {
     pub(crate) fn new(connection: Arc<WorkerConnection>, place: SampleBytes) -> Self {
         Self { connection, place }
     }
@@ -26,7 +26,7 @@ impl Held {
     }
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for SharedBytes {
     fn as_ref(&self) -> &[u8] {
         match &self.place {
             SampleBytes::Shared { offset, length, .. } => self.connection.mapping.read(*offset, *length),
@@ -35,7 +35,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for SharedBytes {
     fn drop(&mut self) {
         if let SampleBytes::Shared { slot, length, .. } = self.place {
             self.connection.release(slot, length);
@@ -43,7 +43,7 @@ impl Drop for Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for SharedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = match &self.place {
             SampleBytes::Shared { length, .. } => *length,

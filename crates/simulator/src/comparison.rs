@@ -9,7 +9,7 @@ use std::fmt::{self, Write as _};
 use serde::Serialize;
 
 use crate::plot::{self, PlotError, Sweep};
-use crate::{Figures, Outcome, Policy, Scenario, SimulateError, Simulation};
+use crate::{Figures, Policy, Scenario, SimulateError, Simulation, SimulationOutcome};
 
 /// The cache sizes of the second plot, as fractions of the dataset.
 const SHARES: [f64; 10] = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
@@ -22,7 +22,7 @@ pub type StepProgress<'a> = &'a mut dyn FnMut(u64, u64);
 pub struct Comparison {
     scenario: Scenario,
     policies: Vec<Policy>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<SimulationOutcome>,
     /// MB of the dataset, the mean over the seeds.
     dataset_mb: f64,
     seeds: u64,
@@ -40,7 +40,7 @@ struct ComparisonReport<'a> {
     cache_mb: f64,
     seed: u64,
     seeds: u64,
-    policies: &'a [Outcome],
+    policies: &'a [SimulationOutcome],
 }
 
 /// Progress over batches. A policy that refuses counts as done.
@@ -51,7 +51,7 @@ struct StepCounter<'a> {
 }
 
 impl StepCounter<'_> {
-    fn run(&mut self, simulation: &Simulation, policy: Policy) -> Outcome {
+    fn run(&mut self, simulation: &Simulation, policy: Policy) -> SimulationOutcome {
         let began = self.done;
         let outcome = simulation.run(policy, &mut || {
             self.done += 1;
@@ -68,9 +68,10 @@ impl StepCounter<'_> {
 
 impl Comparison {
     /// The maximum number of seeds to average.
-    pub const MOST_SEEDS: u64 = 1000;
+    pub const MAX_SEEDS: u64 = 1000;
 
-    /// Runs every policy with the scenario's seed and those after it, and averages each policy's runs.
+    /// Runs every policy with the scenario's seed and those after it, and averages each policy's
+    /// runs.
     ///
     /// # Errors
     /// A scenario that cannot be simulated.
@@ -80,7 +81,7 @@ impl Comparison {
         seeds: u64,
         progress: StepProgress<'_>,
     ) -> Result<Self, SimulateError> {
-        let mut runs: Vec<Vec<Outcome>> = vec![Vec::new(); policies.len()];
+        let mut runs: Vec<Vec<SimulationOutcome>> = vec![Vec::new(); policies.len()];
         let mut dataset_mb = 0.0;
         let mut steps = StepCounter { report: progress, total: 0, done: 0 };
         for seed in 0..seeds {
@@ -91,7 +92,7 @@ impl Comparison {
                 runs.push(steps.run(&simulation, policy));
             }
         }
-        let outcomes = runs.iter().filter_map(|runs| Outcome::mean(runs)).collect();
+        let outcomes = runs.iter().filter_map(|runs| SimulationOutcome::mean(runs)).collect();
         Ok(Self { scenario, policies: policies.to_vec(), outcomes, dataset_mb, seeds })
     }
 
@@ -101,7 +102,7 @@ impl Comparison {
     }
 
     /// The outcome of each policy.
-    pub fn outcomes(&self) -> &[Outcome] {
+    pub fn outcomes(&self) -> &[SimulationOutcome] {
         &self.outcomes
     }
 
@@ -167,7 +168,7 @@ impl Comparison {
             |policy: &Policy| first.steps(*policy) * if policy.has_cache() { SHARES.len() as u64 } else { 1 };
         let total = self.policies.iter().map(cost).sum();
         let mut steps = StepCounter { report: progress, total, done: 0 };
-        let seconds = |outcome: Outcome| outcome.figures.map(|figures| figures.seconds);
+        let seconds = |outcome: SimulationOutcome| outcome.figures.map(|figures| figures.seconds);
         let lines = self.policies.iter().filter(|&&policy| policy != Policy::LowerBound);
         let mut sweeps: Vec<Sweep> = lines.map(|&policy| Sweep { policy, points: Vec::new() }).collect();
         for sweep in sweeps.iter_mut().filter(|sweep| !sweep.policy.has_cache()) {

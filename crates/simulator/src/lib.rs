@@ -3,8 +3,8 @@
 //!
 //! A [`Scenario`] describes workers, their storage classes, the shared file system, the dataset and
 //! the training. A [`Policy`] decides what is cached where and read from where. [`Simulation::run`]
-//! simulates the run and returns an [`Outcome`]: seconds, sources of reads, bytes read from the
-//! file system, and their lower bound for any policy.
+//! simulates the run and returns an [`SimulationOutcome`]: seconds, sources of reads, bytes read
+//! from the file system, and their lower bound for any policy.
 //!
 //! # The decision, and its price
 //!
@@ -53,7 +53,7 @@ mod workload;
 pub use comparison::Comparison;
 pub use error::{SimulateError, SimulateErrorKind};
 pub use model::{Curve, Model};
-pub use outcome::{Figures, Outcome};
+pub use outcome::{Figures, SimulationOutcome};
 pub use plot::{PlotError, Sweep};
 pub use policies::Policy;
 pub use scenario::{Accounting, MAX_ACCESSES, Scenario, StorageClass};

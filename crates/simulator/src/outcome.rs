@@ -6,7 +6,7 @@ use crate::policies::Policy;
 
 /// One policy's run, or the mean of several runs that differ in their seeds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// The policy.
     pub policy: Policy,
     /// The reason if the policy refuses this scenario. Then there are no figures.
@@ -61,7 +61,7 @@ pub struct Figures {
     pub steady_mb: f64,
 }
 
-impl Outcome {
+impl SimulationOutcome {
     /// The header of [`csv`](Self::csv).
     pub const CSV_HEADER: &'static str = "policy,seconds,init_stall_seconds,reads_staging,reads_pfs,\
         reads_local,reads_remote,prefetch_pfs,prefetch_local,prefetch_remote,pfs_mb,floor_pfs_mb";

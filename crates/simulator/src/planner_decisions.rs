@@ -8,8 +8,8 @@
 
 use foreread_oracle::Run;
 use foreread_planner::{
-    Cluster, ClusterPlan, Curve, Level, LevelIndex, Locality, Network, Origin, PlanError, Ranks, SecondCopy,
-    Store, Trainer, plan_cluster_and_copies,
+    CacheStore, Cluster, ClusterPlan, Curve, Level, LevelIndex, Locality, Network, Origin, PlanError, Ranks,
+    SecondCopy, Trainer, plan_cluster_and_copies,
 };
 use foreread_types::{Footprint, SampleId, SampleKey, StoreId};
 
@@ -100,7 +100,7 @@ fn cluster(scenario: &Scenario) -> Result<Cluster, PlanError> {
     let staging = &scenario.storage[0];
     let busy = scenario.pfs.at(scenario.workers) / scenario.workers as f64;
     Ok(Cluster {
-        stores: (0..workers).map(|worker| Store::new(StoreId(worker), levels.clone())).collect(),
+        stores: (0..workers).map(|worker| CacheStore::new(StoreId(worker), levels.clone())).collect(),
         ranks: Ranks::PerStore(1),
         look_ahead: space.capacity(0),
         origin: Origin {

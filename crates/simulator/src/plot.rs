@@ -14,7 +14,7 @@ use plotters::prelude::{
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, ShapeStyle, TextStyle};
 
-use crate::{Outcome, Policy};
+use crate::{Policy, SimulationOutcome};
 
 /// A plot could not be drawn. Opaque, because callers can only omit the plot.
 #[derive(Debug, thiserror::Error)]
@@ -66,13 +66,13 @@ pub struct Sweep {
 ///
 /// # Errors
 /// If the plot cannot be drawn.
-pub fn bars(name: &str, headline: &str, outcomes: &[Outcome]) -> Result<String> {
+pub fn bars(name: &str, headline: &str, outcomes: &[SimulationOutcome]) -> Result<String> {
     const LEFT: i32 = 165;
     const RIGHT: i32 = WIDTH - 85;
     const TOP: i32 = 112;
     const ROW: i32 = 30;
     let bottom = TOP + ROW * outcomes.len() as i32;
-    let seconds = |outcome: &Outcome| outcome.figures.map(|figures| figures.seconds);
+    let seconds = |outcome: &SimulationOutcome| outcome.figures.map(|figures| figures.seconds);
     let most = outcomes.iter().filter_map(seconds).fold(0.0, f64::max);
     // If no policy takes any time, the axis still has a length.
     let axis =

@@ -3,7 +3,7 @@
 use crate::engine;
 use crate::error::SimulateError;
 use crate::model::Model;
-use crate::outcome::Outcome;
+use crate::outcome::SimulationOutcome;
 use crate::plan::Setup;
 use crate::policies::Policy;
 use crate::scenario::Scenario;
@@ -26,15 +26,15 @@ impl Simulation {
 
     /// Runs a policy to its end. Calls `step` after every batch of every plan that the policy
     /// tries.
-    pub fn run(&self, policy: Policy, step: &mut dyn FnMut()) -> Outcome {
+    pub fn run(&self, policy: Policy, step: &mut dyn FnMut()) -> SimulationOutcome {
         let setup = self.setup();
         let plans = match policy.plans(&setup) {
             Ok(plans) => plans,
-            Err(why) => return Outcome { policy, refused: Some(why), figures: None },
+            Err(why) => return SimulationOutcome { policy, refused: Some(why), figures: None },
         };
         let runs = plans.into_iter().map(|plan| engine::run(&setup, plan, step));
         let figures = runs.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        Outcome { policy, refused: None, figures }
+        SimulationOutcome { policy, refused: None, figures }
     }
 
     /// The number of calls of `step` in [`run`](Self::run) for a policy that does not refuse.

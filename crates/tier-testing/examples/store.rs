@@ -1,17 +1,19 @@
 //! A store for other processes: generated objects in the bucket `bench`, until standard input ends.
 //!
 //! ```text
-//! cargo run --release -p foreread-tier-testing --features http --example store -- --objects 20000 --size 110000
+//! cargo run --release -p foreread-tier-testing --features http --example store -- \
+//!     --objects 20000 --size 110000
 //! ```
 //!
-//! It prints its endpoint, and its request counts at the end. `--port 0` (the default) takes any free port.
+//! It prints its endpoint, and its request counts at the end. `--port 0` (the default) takes any
+//! free port.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::Parser;
-use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
+use foreread_tier_testing::store::{Fault, HttpStore, Kind, NumberedObjects, When};
 
 /// Serves generated objects over S3's protocol.
 #[derive(Debug, Parser)]
@@ -45,8 +47,8 @@ struct Options {
 fn main() {
     let options = Options::parse();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
-    let store = Store::start_at(address, options.threads, options.seed);
-    store.numbered("bench", Numbered::new(options.objects, options.size));
+    let store = HttpStore::start_at(address, options.threads, options.seed);
+    store.numbered("bench", NumberedObjects::new(options.objects, options.size));
     store.set_latency(Duration::from_secs_f64(options.latency_ms / 1000.0));
     store.set_ceiling(options.ceiling);
     if options.faults > 0.0 {

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use foreread_tier::{Object, ReadRequest, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 
-/// The content of the object `path` of `size` bytes: a pure function of its arguments, different for every object and
-/// without a period, so that a wrong path, length or offset is detected.
+/// The content of the object `path` of `size` bytes: a pure function of its arguments, different
+/// for every object and without a period, so that a wrong path, length or offset is detected.
 pub fn content(seed: u64, path: &str, size: u64) -> Bytes {
     content_range(seed, path, size, 0..size)
 }
@@ -38,7 +38,7 @@ pub(crate) fn unit(value: u64) -> f64 {
 
 /// An object with its sample's key and its content.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct KnownSample {
     /// The sample.
     pub key: SampleKey,
     /// The object.
@@ -47,9 +47,9 @@ pub struct Known {
     pub content: Bytes,
 }
 
-impl Known {
-    /// Objects of the given paths and sizes without versions, numbered in this order as samples of dataset 0, with the
-    /// [`content`] of `seed`.
+impl KnownSample {
+    /// Objects of the given paths and sizes without versions, numbered in this order as samples of
+    /// dataset 0, with the [`content`] of `seed`.
     pub fn generate<'a>(seed: u64, named: impl IntoIterator<Item = (&'a str, u64)>) -> Vec<Self> {
         named
             .into_iter()

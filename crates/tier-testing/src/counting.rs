@@ -1,4 +1,4 @@
-//! Counts the reads of a tier.
+//! ReadCounter the reads of a tier.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use foreread_types::{Footprint, SampleKey};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
-use crate::Counts;
+use crate::ReadCounter;
 
-/// A tier whose reads are counted and recorded. A request starts when it is read, and is in flight until it is answered or
-/// its future is dropped.
+/// A tier whose reads are counted and recorded. A request starts when it is read, and is in flight
+/// until it is answered or its future is dropped.
 #[derive(Debug)]
 pub struct CountingTier<T: ?Sized> {
-    counts: Counts,
+    counts: ReadCounter,
     inner: Arc<T>,
 }
 
 impl<T: ?Sized> CountingTier<T> {
     /// Wraps `inner`.
     pub fn new(inner: Arc<T>) -> Self {
-        Self { counts: Counts::default(), inner }
+        Self { counts: ReadCounter::default(), inner }
     }
 
     /// The counts.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &ReadCounter {
         &self.counts
     }
 

@@ -7,7 +7,7 @@ use foreread_types::SampleKey;
 
 /// The requests and answers up to a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ReadCounts {
     /// Requests that have started.
     pub requests: u64,
     /// Bytes in the answers.
@@ -24,21 +24,21 @@ pub struct Tally {
 
 #[derive(Debug, Default)]
 struct CountsState {
-    tally: Tally,
+    tally: ReadCounts,
     order: Vec<SampleKey>,
 }
 
-/// A shared [`Tally`] and the order in which requests started; clones share it.
+/// A shared [`ReadCounts`] and the order in which requests started; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Counts(Arc<Mutex<CountsState>>);
+pub struct ReadCounter(Arc<Mutex<CountsState>>);
 
-impl Counts {
+impl ReadCounter {
     fn lock(&self) -> MutexGuard<'_, CountsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The current counts.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> ReadCounts {
         self.lock().tally.clone()
     }
 
@@ -52,12 +52,13 @@ impl Counts {
         let mut state = self.lock();
         let in_flight = state.tally.in_flight;
         *state = CountsState {
-            tally: Tally { in_flight, peak_in_flight: in_flight, ..Tally::default() },
+            tally: ReadCounts { in_flight, peak_in_flight: in_flight, ..ReadCounts::default() },
             order: vec![],
         };
     }
 
-    /// One request starts; it ends with [`CountedRead::end`], or is cancelled when the result is dropped.
+    /// One request starts; it ends with [`CountedRead::end`], or is cancelled when the result is
+    /// dropped.
     pub(crate) fn start(&self, key: SampleKey) -> CountedRead {
         let mut state = self.lock();
         state.order.push(key);
@@ -72,7 +73,7 @@ impl Counts {
 /// One request in flight.
 #[derive(Debug)]
 pub(crate) struct CountedRead {
-    counts: Counts,
+    counts: ReadCounter,
     ended: bool,
 }
 

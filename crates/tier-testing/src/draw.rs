@@ -6,13 +6,13 @@ use foreread_types::SplitMix64;
 
 /// `SplitMix64`, seeded by `FOREREAD_TEST_SEED` or by the clock.
 #[derive(Debug)]
-pub struct Draw {
+pub struct TestRandom {
     /// The seed.
     pub seed: u64,
     generator: SplitMix64,
 }
 
-impl Draw {
+impl TestRandom {
     /// Prints the seed, so that a failure can be reproduced.
     ///
     /// # Panics

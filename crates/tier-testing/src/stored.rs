@@ -15,12 +15,13 @@ use foreread_types::{Footprint, SampleKey};
 use futures::FutureExt;
 use tokio::time::sleep;
 
-use crate::Counts;
+use crate::ReadCounter;
 
-/// A cache whose lookup returns [`Lookup::Stored`] and which is then read, like a disk. A store copies, so the sample's own
-/// charge ends with the sample. A read takes time and returns a copy. The capacity is released when the sample is removed
-/// and no read of it is in flight. With a [write-behind](Self::with_write_behind), samples are copied at once and written
-/// one after another. Clones share everything.
+/// A cache whose lookup returns [`Lookup::Stored`] and which is then read, like a disk. A store
+/// copies, so the sample's own charge ends with the sample. A read takes time and returns a copy.
+/// The capacity is released when the sample is removed and no read of it is in flight. With a
+/// [write-behind](Self::with_write_behind), samples are copied at once and written one after
+/// another. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct StoredCache {
     name: String,
@@ -31,7 +32,7 @@ pub struct StoredCache {
     budget: Budget,
     write_behind: Option<WriteBehind>,
     kept: Arc<Mutex<HashMap<SampleKey, Arc<CachedSample>>>>,
-    counts: Counts,
+    counts: ReadCounter,
 }
 
 /// The write-behind queue.
@@ -62,7 +63,7 @@ impl StoredCache {
             budget: Budget::new(capacity),
             write_behind: None,
             kept: Arc::default(),
-            counts: Counts::default(),
+            counts: ReadCounter::default(),
         }
     }
 
@@ -72,8 +73,8 @@ impl StoredCache {
         Self { read_latency: read, write_latency: write, ..self }
     }
 
-    /// The same with a write-behind of at most `bytes` of samples; more is [`Full`](ErrorKind::Full). If it `hangs`, no
-    /// write ever ends.
+    /// The same with a write-behind of at most `bytes` of samples; more is
+    /// [`Full`](ErrorKind::Full). If it `hangs`, no write ever ends.
     #[must_use]
     pub fn with_write_behind(self, bytes: u64, hangs: bool) -> Self {
         let write_behind =
@@ -93,7 +94,7 @@ impl StoredCache {
     }
 
     /// The counts of its reads.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &ReadCounter {
         &self.counts
     }
 

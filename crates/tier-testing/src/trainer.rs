@@ -9,8 +9,8 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
-/// Reads samples in order, ahead of a trainer by a look-ahead in bytes, in bursts of a sixteenth of it. The trainer takes a
-/// batch as soon as it wants one and the batch is complete.
+/// Reads samples in order, ahead of a trainer by a look-ahead in bytes, in bursts of a sixteenth of
+/// it. The trainer takes a batch as soon as it wants one and the batch is complete.
 #[derive(Clone, Debug)]
 pub struct Trainer {
     /// The look-ahead, in bytes.
@@ -19,13 +19,13 @@ pub struct Trainer {
     pub batch: usize,
     /// The compute time per batch.
     pub compute: Duration,
-    /// The length of each entry of [`Fared::course`].
+    /// The length of each entry of [`TrainerReport::course`].
     pub step: Duration,
 }
 
 /// The events of one step of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Course {
+pub struct TrainerStep {
     /// Samples that the trainer took.
     pub taken: u64,
     /// Samples that arrived.
@@ -38,7 +38,7 @@ pub struct Course {
 
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Fared {
+pub struct TrainerReport {
     /// Samples that the trainer took.
     pub taken: u64,
     /// The errors of samples that could not be read.
@@ -50,10 +50,10 @@ pub struct Fared {
     /// Its wait for all other batches together.
     pub stalled: Duration,
     /// The run in steps of time.
-    pub course: Vec<Course>,
+    pub course: Vec<TrainerStep>,
 }
 
-impl Fared {
+impl TrainerReport {
     /// Samples per second that the trainer took between two moments, in whole steps of `step`.
     pub fn rate(&self, step: Duration, from: Duration, to: Duration) -> f64 {
         let at = |time: Duration| (time.as_nanos() / step.as_nanos()) as usize;
@@ -69,8 +69,8 @@ impl Trainer {
         Self { look_ahead: 256 << 20, batch: 32, compute, step: Duration::from_millis(10) }
     }
 
-    /// Reads with `request` (by sample, from 0 on) until `samples` have been taken or `until` has passed. `probe` is called
-    /// with the time after each step, and its value is recorded.
+    /// Reads with `request` (by sample, from 0 on) until `samples` have been taken or `until` has
+    /// passed. `probe` is called with the time after each step, and its value is recorded.
     ///
     /// # Panics
     /// If an answer has the wrong length.
@@ -81,9 +81,9 @@ impl Trainer {
         until: Duration,
         request: impl Fn(u64) -> ReadRequest,
         mut probe: impl FnMut(Duration) -> usize,
-    ) -> Fared {
+    ) -> TrainerReport {
         let began = Instant::now();
-        let (mut fared, mut course) = (Fared::default(), Course::default());
+        let (mut fared, mut course) = (TrainerReport::default(), TrainerStep::default());
         let mut reads = FuturesUnordered::new();
         // The bytes of each sample in the look-ahead, and whether it has arrived.
         let mut window: VecDeque<(u64, bool)> = VecDeque::new();

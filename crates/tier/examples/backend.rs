@@ -1,7 +1,10 @@
-//! A storage backend in one file: objects in a map, opened by `map://`. The conformance suite checks it.
+//! A storage backend in one file: objects in a map, opened by `map://`. The conformance suite
+//! checks it.
 //!
-//! To use a backend, register it: `Loader::builder("map://").registry(Registry::with_defaults().register(map))` in Rust,
-//! `foreread_cli::run_with` for the command. Run the checks with `cargo run -p foreread-tier --example backend`.
+//! To use a backend, register it:
+//! `Loader::builder("map://").registry(Registry::with_defaults().register(map))` in Rust,
+//! `foreread_cli::run_with` for the command. Run the checks with `cargo run -p foreread-tier
+//! --example backend`.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -9,8 +12,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Backend, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier,
-    TierError, TierProfile, check_path,
+    Backend, ErrorKind, HeapBuffers, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest,
+    Tier, TierError, TierProfile, check_path,
 };
 use foreread_tier_testing::conformance;
 use futures::future::BoxFuture;
@@ -26,7 +29,12 @@ impl Backend for Map {
         &["map"]
     }
 
-    async fn open(&self, _: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+    async fn open(
+        &self,
+        _: &str,
+        _: &OpenOptions,
+        _: &OpenContext,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
         Ok(Arc::new(self.clone()))
     }
 }
@@ -95,7 +103,7 @@ async fn main() -> Result<(), TierError> {
     let samples = conformance::samples(7);
     let map = samples.iter().map(|known| (known.object.path.to_string(), known.content.clone())).collect();
     let runtime = tokio::runtime::Handle::current();
-    let context = Context { buffers: Arc::new(HeapBuffers), runtime, seed: 7 };
+    let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime, seed: 7 };
     let origin = Map(map).open("map://", &OpenOptions::default(), &context).await?;
     conformance::origin(&*origin, &samples).await;
     println!("{} objects: the backend keeps the contract", samples.len());

@@ -11,7 +11,7 @@ use crate::{Buffers, OriginTier, TierError};
 
 /// The resources of a backend, shared by all backends of a run.
 #[derive(Clone, Debug)]
-pub struct Context {
+pub struct OpenContext {
     /// Allocates memory for samples.
     pub buffers: Arc<dyn Buffers>,
     /// Runs tasks.
@@ -63,8 +63,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The schemes, lower case, without `://`.
     fn schemes(&self) -> &[&str];
 
-    /// Opens the origin at `url`, whose scheme is one of [`schemes`](Self::schemes). The backend of `file` also gets
-    /// paths without a scheme.
+    /// Opens the origin at `url`, whose scheme is one of [`schemes`](Self::schemes). The backend of
+    /// `file` also gets paths without a scheme.
     ///
     /// # Errors
     /// If the origin does not exist, reading it is denied, or the URL is invalid.
@@ -72,6 +72,6 @@ pub trait Backend: Debug + Send + Sync + 'static {
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError>;
 }

@@ -1,14 +1,16 @@
 //! Reads between ranks: requests, replies, and the service of an owner.
 //!
-//! A client sees a [`Tier`] for each store of the cluster, so limits, retries and breakers are layers there as everywhere.
-//! The engine answers, through [`Serve`]: it alone knows which samples it holds, reads, or has to read for others. A reply
-//! that needs the origin first is announced at once ([`Served::Reading`]). From outside, a slow owner and a dead owner look
-//! alike, and only a dead one is a reason to read the sample from the origin. The price is a few bytes on the wire for each
-//! sample that is not ready.
+//! A client sees a [`Tier`] for each store of the cluster, so limits, retries and breakers are
+//! layers there as everywhere. The engine answers, through [`PeerService`]: it alone knows which
+//! samples it holds, reads, or has to read for others. A reply that needs the origin first is
+//! announced at once ([`PeerReply::Reading`]). From outside, a slow owner and a dead owner look
+//! alike, and only a dead one is a reason to read the sample from the origin. The price is a few
+//! bytes on the wire for each sample that is not ready.
 //!
-//! Only the client's engine knows how long a sample is worth waiting for. A sample needed in a minute may take its time on
-//! a slow link, and the same link must not delay a trainer. So the engine reads late samples from the origin as well, and
-//! cancels the request that lost ([`Peers::cancel`]).
+//! Only the client's engine knows how long a sample is worth waiting for. A sample needed in a
+//! minute may take its time on a slow link, and the same link must not delay a trainer. So the
+//! engine reads late samples from the origin as well, and cancels the request that lost
+//! ([`Peers::cancel`]).
 
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
@@ -21,7 +23,7 @@ use crate::{Sample, Tier, TierError};
 
 /// A request of another rank for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct PeerRequest {
     /// Unique within the batch; the reply carries it back.
     pub tag: u32,
     /// The sample.
@@ -32,7 +34,7 @@ pub struct Asked {
 
 /// A reply to a request for a sample.
 #[derive(Clone, Debug)]
-pub enum Served {
+pub enum PeerReply {
     /// The sample is being read, so waiting is worthwhile. Precedes the answer, at most once.
     Reading {
         /// The tag of the request.
@@ -54,7 +56,7 @@ pub enum Served {
     },
 }
 
-impl Served {
+impl PeerReply {
     /// The tag and the answer, if it is one.
     pub fn answer(self) -> Option<(u32, Result<Bytes, TierError>)> {
         match self {
@@ -65,15 +67,15 @@ impl Served {
     }
 }
 
-/// The replies to a batch: one answer per tag ([`Served::answer`]), in any order, then the end. Dropping the stream cancels
-/// the reads that no other caller waits for.
-pub type Serving = BoxStream<'static, Served>;
+/// The replies to a batch: one answer per tag ([`PeerReply::answer`]), in any order, then the end.
+/// Dropping the stream cancels the reads that no other caller waits for.
+pub type PeerReplies = BoxStream<'static, PeerReply>;
 
 /// The service of a rank for other ranks.
-pub trait Serve: Debug + Send + Sync + 'static {
+pub trait PeerService: Debug + Send + Sync + 'static {
     /// Starts to answer a batch and returns at once. A sample that this rank does not own is
     /// [`ErrorKind::Absent`](crate::ErrorKind::Absent).
-    fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving;
+    fn serve(&self, from: Rank, asked: Vec<PeerRequest>) -> PeerReplies;
 }
 
 /// The other ranks of a run, as seen by one rank.
@@ -84,15 +86,16 @@ pub trait Peers: Debug + Send + Sync + 'static {
     /// The number of ranks.
     fn world_size(&self) -> u32;
 
-    /// The samples in `store`, read through a rank that uses it. `None` for this rank's own store and for a store without
-    /// ranks. Requests need the key and the object's length only.
+    /// The samples in `store`, read through a rank that uses it. `None` for this rank's own store
+    /// and for a store without ranks. Requests need the key and the object's length only.
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>>;
 
     /// Cancels a request for a sample of `store`. If it is still open, it fails with
-    /// [`ErrorKind::Transient`](crate::ErrorKind::Transient) and is cancelled at the owner. Returns at once.
+    /// [`ErrorKind::Transient`](crate::ErrorKind::Transient) and is cancelled at the owner. Returns
+    /// at once.
     fn cancel(&self, store: StoreId, key: SampleKey);
 
-    /// Starts to answer requests of other ranks, which wait until then. Once `source` is dropped, the answer is
-    /// [`ErrorKind::Absent`](crate::ErrorKind::Absent).
-    fn serve(&self, source: Weak<dyn Serve>);
+    /// Starts to answer requests of other ranks, which wait until then. Once `source` is dropped,
+    /// the answer is [`ErrorKind::Absent`](crate::ErrorKind::Absent).
+    fn serve(&self, source: Weak<dyn PeerService>);
 }

@@ -314,6 +314,6 @@ fn index_replaces_catalogs_only() {
     let before = fs::read(&victim).unwrap();
     let target = samples.path().to_str().unwrap();
     let line = run(&mut foreread(["index", target, "-o", victim.to_str().unwrap()])).fails(2);
-    assert_says(&line, &["a/2", "no catalog"]);
+    assert_says(&line, &["a/2", "not a catalog"]);
     assert_eq!(fs::read(&victim).unwrap(), before);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foreread_tier_testing::store::{Fault, Kind, Store, When};
+use foreread_tier_testing::store::{Fault, HttpStore, Kind, When};
 use serde_json::Value;
 
 use crate::s3;
@@ -71,8 +71,8 @@ fn plans_use_the_measured_speeds() {
     assert!(number(&report, "/disk/0/read/0/bytes_per_second") > 0);
     assert_eq!(number(&report, "/origin/read/0/parallelism"), 1);
     let rates = report["origin"]["read"].as_array().unwrap();
-    // The limit applies to a run's rate. After a pause one part of the run may exceed it. Without the limit
-    // the rate would be a hundred times higher.
+    // The limit applies to a run's rate. After a pause one part of the run may exceed it. Without
+    // the limit the rate would be a hundred times higher.
     assert!(rates.iter().all(|rate| number(rate, "/bytes_per_second") < 60_000_000), "{rates:?}");
     let planned = plan(&[data, "--memory", "0", "--calibration", text]);
     // One of the measured rates, whichever was the best.
@@ -105,7 +105,7 @@ fn failed_calibration_is_one_line_with_the_name() {
     assert!(printed.contains("--seconds 0 (argument): must be at least 1"), "{printed}");
     let samples = Samples::awkward(20, 50_000);
     let data = samples.path().to_str().unwrap();
-    let store = Store::start();
+    let store = HttpStore::start();
     store.bucket("train");
     store.put("train", "a", "a sample");
     store.on(Kind::Get, When::Always, Fault::StallHeaders(Duration::from_secs(600)));

@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::support::{
-    Draw, Samples, assert_digests, cache_root, content, disk, foreread, four_thousand, load, number, run,
-    taken, times,
+    Samples, TestRandom, assert_digests, cache_root, content, disk, foreread, four_thousand, load, number,
+    run, taken, times,
 };
 
 #[test]
@@ -70,7 +70,8 @@ fn disk_contents_are_used_under_any_plan() {
     let directory = tempfile::tempdir().unwrap();
     let all = disk(directory.path(), 20_000_000);
     load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--compute-ms=5"]);
-    // Memory now holds everything: every sample moves there from the disk, and none is read from the origin.
+    // Memory now holds everything: every sample moves there from the disk, and none is read from
+    // the origin.
     let moved = load(&samples, &["--epochs=2", &all, "--memory=50MB", "--digest", "--look-ahead=100KB"]);
     assert_eq!(number(&moved, "/origin_requests"), 0);
     assert_eq!(number(&moved, "/epochs/0/reads/disk/samples"), 200);
@@ -78,14 +79,14 @@ fn disk_contents_are_used_under_any_plan() {
     assert_digests(&samples, &moved);
 }
 
-/// Most kills hit a run that fills a new cache, after a random number of listed samples. Every fourth hits a
-/// run that continues with an existing cache, at a random time.
+/// Most kills hit a run that fills a new cache, after a random number of listed samples. Every
+/// fourth hits a run that continues with an existing cache, at a random time.
 #[test]
 // semantics: DISK-8
 fn killed_run_leaves_only_whole_samples() {
     let samples = Samples::awkward(300, 30_000);
     let mut directory = tempfile::tempdir().unwrap();
-    let (mut draw, kills, mut unfinished) = (Draw::new(), times(10, 500), 0);
+    let (mut draw, kills, mut unfinished) = (TestRandom::new(), times(10, 500), 0);
     for kill in 0..kills {
         let afresh = kill % 4 != 3;
         if afresh {
@@ -200,7 +201,7 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     fs::write(&notes, "x").unwrap();
     let removed = run(&mut foreread(["cache", "clean", path])).ok();
     assert!(removed.starts_with("removed "), "{removed}");
-    assert!(removed.contains(&format!("left {}", notes.display())), "{removed}");
+    assert!(removed.contains(&format!("kept {}", notes.display())), "{removed}");
     assert_eq!(run(&mut foreread(["cache", "list", path])).ok().lines().count(), 1);
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use foreread_tier_testing::store::Store;
+use foreread_tier_testing::store::HttpStore;
 use serde_json::Value;
 
 use crate::s3::at;
@@ -18,7 +18,8 @@ fn then(number: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000 + number) + Duration::from_nanos(123_456_789)
 }
 
-/// Writes data of a `kind`. Kinds differ in bytes only, not in names, sizes and modification `times`.
+/// Writes data of a `kind`. Kinds differ in bytes only, not in names, sizes and modification
+/// `times`.
 fn write(samples: &Samples, kind: u64, times: fn(u64) -> SystemTime) {
     for number in 0..COUNT {
         let name = format!("class-{}/{number:03}.npy", number % 3);
@@ -140,7 +141,7 @@ fn named_catalog_keeps_its_cache_when_the_data_are_moved() {
 }
 
 /// A bucket `data` with objects below `prefix`.
-fn put(store: &Store, prefix: &str, samples: &Samples) {
+fn put(store: &HttpStore, prefix: &str, samples: &Samples) {
     store.bucket("data");
     for path in samples.in_order() {
         let name = path.strip_prefix(samples.path()).unwrap().to_str().unwrap().to_owned();
@@ -153,7 +154,7 @@ fn put(store: &Store, prefix: &str, samples: &Samples) {
 fn stores_whose_objects_look_alike_share_no_cache() {
     let samples = [made(1, TIMES[0]), made(2, TIMES[0])];
     // Both stores number their tags from one.
-    let stores = [Store::start(), Store::start()];
+    let stores = [HttpStore::start(), HttpStore::start()];
     let directory = tempfile::tempdir().unwrap();
     let disk = disk(directory.path(), 20_000_000);
     for (store, samples) in stores.iter().zip(&samples) {
@@ -174,7 +175,7 @@ fn stores_whose_objects_look_alike_share_no_cache() {
 // semantics: DISK-5
 fn store_without_versions_caches_by_saved_catalog_only() {
     let (one, two) = (made(1, TIMES[0]), made(2, TIMES[0]));
-    let store = Store::start();
+    let store = HttpStore::start();
     store.forget_tags();
     put(&store, "one", &one);
     put(&store, "two", &two);

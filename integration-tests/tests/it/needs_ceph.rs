@@ -1,8 +1,8 @@
 //! The command against a real S3 service: Ceph's gateway.
 //!
-//! `FOREREAD_TEST_CEPH` is a JSON object with the gateway's `endpoint`, `region` and `log`, and the keys of two users:
-//! `full` may do everything, `reader` what a bucket's policy allows. `cargo xtask ceph` starts such a gateway and
-//! prints it. Requests are counted in the gateway's log.
+//! `FOREREAD_TEST_CEPH` is a JSON object with the gateway's `endpoint`, `region` and `log`, and the
+//! keys of two users: `full` may do everything, `reader` what a bucket's policy allows. `cargo
+//! xtask ceph` starts such a gateway and prints it. Requests are counted in the gateway's log.
 
 pub mod gateway;
 
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use self::gateway::{Bucket, Gateway, of_objects};
 use crate::state::{ids, joined};
-use crate::support::{Draw, Finished, Samples, assert_digests, number, run};
+use crate::support::{Finished, Samples, TestRandom, assert_digests, number, run};
 
 fn gateway() -> Option<Gateway> {
     let Ok(description) = std::env::var("FOREREAD_TEST_CEPH") else {
@@ -132,7 +132,7 @@ fn terminated_run_from_a_bucket_resumes() {
     let state = of.directory.path().join("state.json");
     let load = ["load", &of.catalog, "--report=json", "--ids", "--epochs=3", "--batch-size=4", "--seed=9"];
     let whole = ids(&json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
-    let (mut draw, mut seen, mut ended) = (Draw::new(), Vec::new(), 0);
+    let (mut draw, mut seen, mut ended) = (TestRandom::new(), Vec::new(), 0);
     loop {
         let out = tempfile::NamedTempFile::new().unwrap();
         let mut command = gateway.foreread(&gateway.full, &load);

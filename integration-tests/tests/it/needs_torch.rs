@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Draw, order, output, times};
+use crate::support::{TestRandom, order, output, times};
 
 /// Draws cases and prints the result of PyTorch's classes for each.
 const SCRIPT: &str = r#"
@@ -37,7 +37,7 @@ fn order_equals_distributed_sampler_for_random_cases() {
         println!("skipped: FOREREAD_TEST_PYTHON_TORCH names no Python with PyTorch");
         return;
     };
-    let (seed, count) = (Draw::new().seed.to_string(), times(150, 3000).to_string());
+    let (seed, count) = (TestRandom::new().seed.to_string(), times(150, 3000).to_string());
     let printed = output(Command::new(python).args(["-c", SCRIPT, &seed, &count]));
     assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
     let cases: Vec<Value> = serde_json::from_slice(&printed.stdout).unwrap();

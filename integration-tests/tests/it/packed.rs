@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_dataset::Catalog;
-use foreread_tier_testing::store::{Archive, Content, Numbered, Store};
+use foreread_tier_testing::store::{Archive, Content, HttpStore, NumberedObjects};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -126,7 +126,7 @@ const LATE: &str = "version = 1\nmade = 0\n[origin]\nurl = \"s3://train/shards\"
 // semantics: CACHE-15
 fn first_epoch_of_a_slow_store_reads_blocks_once() {
     let (directory, samples) = records();
-    let store = Store::start();
+    let store = HttpStore::start();
     store.bucket("train");
     let mut bytes = 0;
     for shard in 0..4 {
@@ -162,7 +162,8 @@ fn first_epoch_of_a_slow_store_reads_blocks_once() {
     let (requests, asked) = load(&memory);
     assert_eq!((requests, asked.get), (4, 4), "{asked:?}");
     assert!(asked.bytes <= bytes, "{asked:?} of {bytes}");
-    // With almost no room, samples are read by their extents. Neighbours that are due together share a request.
+    // With almost no room, samples are read by their extents. Neighbours that are due together
+    // share a request.
     let (requests, _) = load(&["--epochs", "2", "--memory", "50KB", "--calibration", late]);
     assert!(requests > 100, "{requests}");
     // A flipped byte in a block is found, and named.
@@ -179,10 +180,10 @@ fn first_epoch_of_a_slow_store_reads_blocks_once() {
 // semantics: SHARD-9
 fn tar_of_10_gb_on_a_slow_store_is_indexed_by_headers() {
     const MEMBERS: u64 = 1250;
-    let members = Numbered::named(MEMBERS, 8 << 20, |id| format!("{id:06}.bin"));
+    let members = NumberedObjects::named(MEMBERS, 8 << 20, |id| format!("{id:06}.bin"));
     let archive = Archive::new(members.clone());
     assert!(archive.size() > 10_000_000_000);
-    let store = Store::start();
+    let store = HttpStore::start();
     store.bucket("train");
     store.set_latency(Duration::from_millis(10));
     store.put_content("train", "large.tar", Arc::new(archive.clone()));
@@ -224,7 +225,7 @@ fn number_only_shards_are_detected_by_first_bytes_or_format() {
     let (directory, samples) = records();
     let numbered = tempfile::tempdir().unwrap();
     let odd = tempfile::tempdir().unwrap();
-    let store = Store::start();
+    let store = HttpStore::start();
     store.bucket("train");
     for shard in 0..4 {
         let bytes = fs::read(directory.path().join(format!("train-{shard:03}.tfrecord"))).unwrap();
@@ -282,7 +283,7 @@ fn number_only_shards_are_detected_by_first_bytes_or_format() {
 // semantics: SAMPLE-16
 fn killed_shard_indexing_resumes() {
     const SHARDS: u64 = 1000;
-    let store = Store::start();
+    let store = HttpStore::start();
     store.bucket("train");
     for number in 0..SHARDS {
         let members = if number % 2 == 0 { "gnutar-pax" } else { "webdataset" };
@@ -311,8 +312,8 @@ fn killed_shard_indexing_resumes() {
     store.reset();
     let printed = run(&mut at(&store, &arguments)).ok();
     let asked = store.requests().get;
-    // Only unfinished shards are read. One line may be torn, and the number of reads per shard depends on
-    // their speed.
+    // Only unfinished shards are read. One line may be torn, and the number of reads per shard
+    // depends on their speed.
     assert!(asked * SHARDS <= whole * (SHARDS - done + 1) * 3 / 2, "{asked} of {whole} with {done} done");
     assert!(printed.contains(" shards were already indexed"), "{printed}");
     let open = |path: &Path| Catalog::open(path).unwrap().fingerprint();

@@ -1,5 +1,5 @@
-//! Several ranks of one run, each in a separate process: their total reads, and the effect of one rank's
-//! faults on the others.
+//! Several ranks of one run, each in a separate process: their total reads, and the effect of one
+//! rank's faults on the others.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::support::{Draw, Finished, Samples, foreread, four_thousand, number, order};
+use crate::support::{Finished, Samples, TestRandom, foreread, four_thousand, number, order};
 
 /// The deadline, after which a test counts as hanging.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -319,7 +319,8 @@ fn missing_dataset_ends_all_ranks() {
     }
 }
 
-/// Missing on one rank only, under the same name or another: all ranks name the rank and the dataset.
+/// Missing on one rank only, under the same name or another: all ranks name the rank and the
+/// dataset.
 #[test]
 fn dataset_missing_on_one_rank_is_named_with_the_rank() {
     let samples = Samples::awkward(8, 1000);
@@ -338,7 +339,7 @@ fn dataset_missing_on_one_rank_is_named_with_the_rank() {
 #[test]
 // semantics: RANK-16
 fn killed_rank_costs_others_reads_only() {
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let samples = Samples::awkward(2000, 20_000);
     let arguments =
         ["--epochs", "3", "--batch-size", "8", "--memory", "100MB", "--digest", "--compute-ms", "40"];
@@ -412,7 +413,7 @@ fn stopped_rank_does_not_delay_others() {
 #[test]
 // semantics: STATE-4, RANK-37
 fn run_resumes_with_another_number_of_ranks() {
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let samples = Samples::awkward(600, 2000);
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
@@ -509,7 +510,7 @@ fn unauthenticated_connections_are_refused() {
         })
         .collect();
     std::thread::sleep(Duration::from_millis(500));
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let mut held = Vec::new();
     for _ in 0..300 {
         if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {

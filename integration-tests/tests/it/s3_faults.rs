@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use foreread_tier_testing::Draw;
-use foreread_tier_testing::store::{Fault, Kind, Numbered, Requests, Store, When};
+use foreread_tier_testing::TestRandom;
+use foreread_tier_testing::store::{Fault, HttpStore, Kind, NumberedObjects, RequestCounts, When};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -16,8 +16,8 @@ const READS: u64 = 10_000;
 /// The deadline, after which a test counts as hanging.
 const DEADLINE: Duration = Duration::from_secs(400);
 
-fn objects() -> Numbered {
-    Numbered::new(READS, 2_000)
+fn objects() -> NumberedObjects {
+    NumberedObjects::new(READS, 2_000)
 }
 
 /// The digest of epoch 0, from the objects themselves.
@@ -48,14 +48,14 @@ const PASSING: [Fault; 9] = [
 ];
 
 /// Loads everything once while the store has the faults of `spoil`.
-fn survives(spoil: impl Fn(&Store)) {
+fn survives(spoil: impl Fn(&HttpStore)) {
     let (requests, report) = loaded(spoil);
     assert!(requests.faults > 50, "{requests:?}");
     assert!(number(&report, "/retried") > 0);
 }
 
-fn loaded(spoil: impl Fn(&Store)) -> (Requests, Value) {
-    let store = Store::start_with(1, 3);
+fn loaded(spoil: impl Fn(&HttpStore)) -> (RequestCounts, Value) {
+    let store = HttpStore::start_with(1, 3);
     store.numbered("train", objects());
     let (_kept, catalog) = index(&store, "s3://train");
     spoil(&store);
@@ -71,7 +71,7 @@ fn loaded(spoil: impl Fn(&Store)) -> (Requests, Value) {
     (requests, report)
 }
 
-fn each_at(rate: f64) -> impl Fn(&Store) {
+fn each_at(rate: f64) -> impl Fn(&HttpStore) {
     move |store| {
         for fault in PASSING {
             store.on(Kind::Get, When::Chance(rate / PASSING.len() as f64), fault);
@@ -96,7 +96,7 @@ fn temporary_faults_of_ten_per_cent_are_survived() {
 // semantics: BUCKET-16
 fn each_fault_alone_is_survived() {
     let ways = [When::Chance(0.01), When::Chance(0.10), When::Burst { length: 60, of: 1500 }];
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     // The budget of second reads covers one hanging read in a hundred. Higher rates cause waits.
     let stalls = [Fault::StallHeaders(STALL), Fault::StallBody(STALL)].map(|fault| (fault, &ways[..1]));
     for (fault, ways) in PASSING[..8].iter().map(|&fault| (fault, &ways[..])).chain(stalls) {
@@ -129,8 +129,8 @@ fn persistent_fault_names_object_and_cause() {
     for (fault, cause) in
         [(Fault::Replaced, "changed since it was indexed"), (Fault::Internal, "InternalError")]
     {
-        let store = Store::start();
-        store.numbered("train", Numbered::new(200, 2_000));
+        let store = HttpStore::start();
+        store.numbered("train", NumberedObjects::new(200, 2_000));
         let (_kept, catalog) = index(&store, "s3://train");
         store.on(Kind::Get, if fault == Fault::Replaced { When::Chance(0.05) } else { When::Always }, fault);
         let line = watch(&mut at(&store, &["load", catalog.to_str().unwrap()]), DEADLINE, |_| ()).fails(1);

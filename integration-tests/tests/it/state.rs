@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Draw, Samples, foreread, load, run, times};
+use crate::support::{Samples, TestRandom, foreread, load, run, times};
 
 /// The delivered samples of each pass: epoch, phase, ids in order.
 pub type Passes = Vec<(u64, String, Vec<u64>)>;
@@ -58,7 +58,7 @@ fn run_terminated_anywhere_resumes() {
             validation.path().to_str().unwrap(),
         ],
     ));
-    let (mut draw, runs) = (Draw::new(), times(12, 300));
+    let (mut draw, runs) = (TestRandom::new(), times(12, 300));
     for done in 1..=runs {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state.json");

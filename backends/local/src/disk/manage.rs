@@ -39,7 +39,7 @@ pub struct CacheEntry {
 /// Selects caches for removal. All conditions must hold. An empty rule selects none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Rule {
+pub struct CleanRule {
     /// Minimum time since the last use.
     pub older_than: Option<Duration>,
     /// The dataset.
@@ -48,7 +48,7 @@ pub struct Rule {
     pub all: bool,
 }
 
-impl Rule {
+impl CleanRule {
     /// Selects every unused cache.
     pub fn all() -> Self {
         Self { all: true, ..Self::default() }
@@ -75,7 +75,7 @@ impl Rule {
 /// A cache that was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Removed {
+pub struct RemovedCache {
     /// The dataset's identity.
     pub identity: DatasetIdentity,
     /// The directory of its files.
@@ -136,7 +136,7 @@ fn entries_of(root: &Folder) -> Result<Vec<(CacheEntry, Folder)>, TierError> {
 /// # Errors
 /// If the directory or a cache cannot be read or locked. Caches that were removed before stay
 /// removed.
-pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
+pub fn clean(directory: &Path, rule: &CleanRule) -> Result<Vec<RemovedCache>, TierError> {
     let mut removed = Vec::new();
     for root in root::existing(directory)? {
         let before = removed.len();
@@ -161,7 +161,7 @@ pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
 }
 
 /// Removes one dataset's cache in `root`. `None` if it is in use.
-fn remove(root: &Folder, dataset: &Folder, identity: DatasetIdentity) -> Result<Option<Removed>, Errno> {
+fn remove(root: &Folder, dataset: &Folder, identity: DatasetIdentity) -> Result<Option<RemovedCache>, Errno> {
     let before = dataset.allocated(".");
     let Some(_held) = flock::hold(dataset)? else { return Ok(None) };
     let mut stays = layout::remove_files(dataset)?;
@@ -182,7 +182,7 @@ fn remove(root: &Folder, dataset: &Folder, identity: DatasetIdentity) -> Result<
         after = dataset.allocated(".");
     }
     let (path, bytes) = (dataset.path().to_owned(), before.saturating_sub(after));
-    Ok(Some(Removed { identity, path, bytes, left }))
+    Ok(Some(RemovedCache { identity, path, bytes, left }))
 }
 
 /// Removes unused caches, least recently used first, until `root` without the caches in `own` takes
@@ -204,7 +204,7 @@ pub(super) fn make_room(root: &Folder, own: &[(DatasetIdentity, &Folder)], most:
             break;
         }
         match remove(root, &folder, identity) {
-            Ok(Some(Removed { bytes, .. })) => {
+            Ok(Some(RemovedCache { bytes, .. })) => {
                 tracing::info!(%identity, bytes, "an old disk cache was removed to make room");
                 others = others.saturating_sub(bytes);
             }

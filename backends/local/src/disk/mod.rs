@@ -122,6 +122,6 @@ mod writer;
 pub use config::{
     Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskDirectory, DiskReader, WhenOwned,
 };
-pub use manage::{CacheEntry, Removed, Rule, clean, list};
+pub use manage::{CacheEntry, CleanRule, RemovedCache, clean, list};
 pub(crate) use root::is_cache_name;
 pub use tier::DiskTier;

@@ -4,16 +4,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foreread_local::disk::{self, DiskTier, Rule};
+use foreread_local::disk::{self, CleanRule, DiskTier};
 use foreread_tier::ErrorKind;
-use foreread_tier_testing::Known;
+use foreread_tier_testing::KnownSample;
 use foreread_types::DatasetIdentity;
 
 use crate::rig::{config, copy, files, open, place, read, root, run, sample, store, verify};
 
 const SAMPLES: u64 = 3;
 
-fn small(id: u64) -> Known {
+fn small(id: u64) -> KnownSample {
     sample(id, 40 + id * 7)
 }
 
@@ -189,7 +189,7 @@ fn zeroed_segment_is_freed_and_zeroed_cache_removed() {
     for name in ["index", "00000.segment"] {
         edit(&file(cache.path(), name), |bytes| bytes.fill(0));
     }
-    let removed = disk::clean(cache.path(), &Rule::all()).unwrap();
+    let removed = disk::clean(cache.path(), &CleanRule::all()).unwrap();
     assert!(removed.len() == 2 && removed.iter().all(|removed| removed.left.is_empty()), "{removed:?}");
     assert_eq!(files(cache.path()), [] as [PathBuf; 0], "nothing stays, the owner's file neither");
     open(cache.path(), 4 << 20);
@@ -202,7 +202,7 @@ fn unremovable_files_are_named_and_stay_listed() {
     fs::remove_file(file(cache.path(), "00000.segment")).unwrap();
     fs::create_dir(file(cache.path(), "00000.segment")).unwrap();
     fs::write(file(cache.path(), "00000.segment").join("file"), "x").unwrap();
-    let removed = disk::clean(cache.path(), &Rule::dataset(DatasetIdentity(1))).unwrap();
+    let removed = disk::clean(cache.path(), &CleanRule::dataset(DatasetIdentity(1))).unwrap();
     assert_eq!(removed[0].left, [file(cache.path(), "00000.segment")]);
     assert!(disk::list(cache.path()).unwrap().iter().any(|entry| entry.identity == DatasetIdentity(1)));
     // A cache without its lock is listed and removed too.
@@ -210,7 +210,7 @@ fn unremovable_files_are_named_and_stay_listed() {
     fs::remove_dir_all(file(cache.path(), "00000.segment")).unwrap();
     fs::write(file(cache.path(), "00003.segment"), "x").unwrap();
     assert!(disk::list(cache.path()).unwrap().iter().all(|entry| !entry.in_use));
-    let removed = disk::clean(cache.path(), &Rule::dataset(DatasetIdentity(1))).unwrap();
+    let removed = disk::clean(cache.path(), &CleanRule::dataset(DatasetIdentity(1))).unwrap();
     assert_eq!(removed[0].left, [] as [PathBuf; 0]);
     assert!(!file(cache.path(), "lock").parent().unwrap().exists());
 }
@@ -224,7 +224,7 @@ fn directory_in_place_of_a_lock_locks_and_is_removed() {
     assert!(disk::list(cache.path()).unwrap()[0].in_use);
     drop(tier);
     assert!(!disk::list(cache.path()).unwrap()[0].in_use);
-    assert_eq!(disk::clean(cache.path(), &Rule::all()).unwrap().len(), 2);
+    assert_eq!(disk::clean(cache.path(), &CleanRule::all()).unwrap().len(), 2);
     assert!(disk::list(cache.path()).unwrap().is_empty());
 }
 

@@ -5,19 +5,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foreread_local::disk::{Access, DiskTier, WhenOwned};
 use foreread_tier::{Buffer, Buffers, CacheTier, ErrorKind, HeapBuffers, ReadRequest, Sample, Span};
-use foreread_tier_testing::{Known, ReadAll};
+use foreread_tier_testing::{KnownSample, ReadAll};
 use foreread_types::{DatasetId, Tick};
 use futures::StreamExt;
 
 use crate::rig::{config, datasets, known, open, open_as, read, run, sample, store};
 
-fn requests(known: &[Known]) -> Vec<ReadRequest> {
-    let request = |known: &Known| ReadRequest::new(known.key, known.object.clone(), Span::Whole, Tick(0));
+fn requests(known: &[KnownSample]) -> Vec<ReadRequest> {
+    let request =
+        |known: &KnownSample| ReadRequest::new(known.key, known.object.clone(), Span::Whole, Tick(0));
     known.iter().map(request).collect()
 }
 
-fn fill(tier: &DiskTier, count: u64, size: u64) -> Vec<Known> {
-    let known: Vec<Known> = (0..count).map(|id| sample(id, size)).collect();
+fn fill(tier: &DiskTier, count: u64, size: u64) -> Vec<KnownSample> {
+    let known: Vec<KnownSample> = (0..count).map(|id| sample(id, size)).collect();
     run(async {
         for known in &known {
             store(tier, known).await.unwrap().unwrap();
@@ -44,7 +45,7 @@ fn queued_read_whose_future_is_dropped_is_not_executed() {
     let tier =
         DiskTier::open(config(directory.path(), 64 << 20), &datasets(), Arc::clone(&buffers) as _).unwrap();
     let known = fill(&tier, 400, 100_000);
-    let all: Vec<Known> = known.iter().cycle().take(4000).cloned().collect();
+    let all: Vec<KnownSample> = known.iter().cycle().take(4000).cloned().collect();
     run(async {
         drop(tier.read_all(requests(&all)));
         // It is queued after them, so its answer means that they were skipped.

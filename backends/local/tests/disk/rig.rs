@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
 use foreread_tier::{CacheTier, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span, TierError};
-use foreread_tier_testing::{Known, content};
+use foreread_tier_testing::{KnownSample, content};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -46,11 +46,11 @@ pub fn place(directory: &Path, print: u128) -> PathBuf {
 }
 
 /// The sample `id` of dataset 0 with `size` bytes. Its content depends on both.
-pub fn sample(id: u64, size: u64) -> Known {
+pub fn sample(id: u64, size: u64) -> KnownSample {
     let path = format!("samples/{id}");
     let content = content(9, &path, size);
     let object = Object { path: path.into(), size, version: None };
-    Known { key: SampleKey::new(DatasetId(0), SampleId(id)), object, content }
+    KnownSample { key: SampleKey::new(DatasetId(0), SampleId(id)), object, content }
 }
 
 /// A fixed length per sample.
@@ -58,7 +58,7 @@ pub fn size_of(id: u64) -> u64 {
     [0, 1, 100, 4032, 4033, 20_000, 70_001, 110_000][(id % 8) as usize] + id / 8 % 7
 }
 
-pub fn known(id: u64) -> Known {
+pub fn known(id: u64) -> KnownSample {
     sample(id, size_of(id))
 }
 
@@ -68,18 +68,18 @@ pub fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Stores a sample and waits until it is written. `None` if it does not fit.
-pub async fn store(tier: &DiskTier, known: &Known) -> Option<Result<(), TierError>> {
+pub async fn store(tier: &DiskTier, known: &KnownSample) -> Option<Result<(), TierError>> {
     let room = tier.reserve(tier.footprint().of(known.object.size))?;
     Some(tier.store(room, known.key, Sample::uncharged(known.content.clone())).await)
 }
 
-pub async fn read(tier: &DiskTier, known: &Known) -> Result<Bytes, TierError> {
+pub async fn read(tier: &DiskTier, known: &KnownSample) -> Result<Bytes, TierError> {
     let object = known.object.clone();
     let request = ReadRequest::new(known.key, object, Span::Whole, Tick(0));
     foreread_tier::Tier::read(tier, Arc::new(request)).await
 }
 
-pub fn is_stored(tier: &DiskTier, known: &Known) -> bool {
+pub fn is_stored(tier: &DiskTier, known: &KnownSample) -> bool {
     matches!(tier.lookup(known.key), Lookup::Stored)
 }
 
@@ -88,7 +88,7 @@ pub fn is_stored(tier: &DiskTier, known: &Known) -> bool {
 ///
 /// # Panics
 /// If one is wrong.
-pub async fn verify(tier: &DiskTier, known: impl Fn(u64) -> Known) -> u64 {
+pub async fn verify(tier: &DiskTier, known: impl Fn(u64) -> KnownSample) -> u64 {
     let mut right = 0;
     for id in tier.samples(DatasetId(0)) {
         let known = known(id.0);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use foreread_local::disk::{self, Access, DiskTier, Rule, WhenOwned};
+use foreread_local::disk::{self, Access, CleanRule, DiskTier, WhenOwned};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers};
 use foreread_types::{DatasetId, DatasetIdentity};
 
@@ -80,21 +80,26 @@ fn list_and_clean_keep_caches_in_use() {
         assert!(entry.last_used.elapsed().unwrap() < Duration::from_secs(60));
     }
     assert!(entries[0].bytes > 100_000);
-    assert!(disk::clean(directory.path(), &Rule::all()).unwrap().is_empty());
+    assert!(disk::clean(directory.path(), &CleanRule::all()).unwrap().is_empty());
     let reader = open_as(config(directory.path(), 8 << 20)).unwrap();
     drop(owner);
-    assert!(disk::clean(directory.path(), &Rule::all()).unwrap().is_empty(), "a reader uses it");
+    assert!(disk::clean(directory.path(), &CleanRule::all()).unwrap().is_empty(), "a reader uses it");
     assert_eq!(disk::list(directory.path()).unwrap()[0].owner, None);
     drop(reader);
-    assert!(disk::clean(directory.path(), &Rule::default()).unwrap().is_empty());
-    assert!(disk::clean(directory.path(), &Rule::older_than(Duration::from_secs(60))).unwrap().is_empty());
-    let removed = disk::clean(directory.path(), &Rule::dataset(DatasetIdentity(1))).unwrap();
+    assert!(disk::clean(directory.path(), &CleanRule::default()).unwrap().is_empty());
+    assert!(
+        disk::clean(directory.path(), &CleanRule::older_than(Duration::from_secs(60))).unwrap().is_empty()
+    );
+    let removed = disk::clean(directory.path(), &CleanRule::dataset(DatasetIdentity(1))).unwrap();
     assert_eq!(removed.iter().map(|removed| removed.identity).collect::<Vec<_>>(), [DatasetIdentity(1)]);
     assert!(removed[0].bytes > 100_000);
     let lock = place(directory.path(), 2).join("lock");
     let old = SystemTime::now() - Duration::from_secs(100);
     std::fs::File::options().write(true).open(lock).unwrap().set_modified(old).unwrap();
-    assert_eq!(disk::clean(directory.path(), &Rule::older_than(Duration::from_secs(60))).unwrap().len(), 1);
+    assert_eq!(
+        disk::clean(directory.path(), &CleanRule::older_than(Duration::from_secs(60))).unwrap().len(),
+        1
+    );
     let tier = open(directory.path(), 8 << 20);
     assert_eq!(tier.stored(DatasetId(0)).samples, 0);
 }
@@ -117,10 +122,10 @@ fn cache_that_a_reader_found_later_is_not_removed() {
     assert!(!disk::list(directory.path()).unwrap().is_empty()); // waits for the last writes
     reader.refresh();
     assert!(is_stored(&reader, &known(9)));
-    assert!(disk::clean(directory.path(), &Rule::all()).unwrap().is_empty(), "the reader uses it");
+    assert!(disk::clean(directory.path(), &CleanRule::all()).unwrap().is_empty(), "the reader uses it");
     assert_eq!(run(read(&reader, &known(9))).unwrap(), known(9).content);
     drop(reader);
-    assert_eq!(disk::clean(directory.path(), &Rule::all()).unwrap().len(), 1);
+    assert_eq!(disk::clean(directory.path(), &CleanRule::all()).unwrap().len(), 1);
 }
 
 #[test]

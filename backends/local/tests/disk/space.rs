@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use foreread_local::disk::{self, Access, DiskTier, Rule};
+use foreread_local::disk::{self, Access, CleanRule, DiskTier};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers, Sample};
 use foreread_types::{DatasetId, DatasetIdentity, SplitMix64};
 
@@ -100,7 +100,7 @@ fn old_caches_are_removed_only_for_needed_space() {
     // A child of another test holds this process's locks until it executes its own program.
     let mut cleaned = 0;
     for _ in 0..1000 {
-        cleaned += disk::clean(directory.path(), &Rule::all()).unwrap().len();
+        cleaned += disk::clean(directory.path(), &CleanRule::all()).unwrap().len();
         if cleaned == 2 {
             break;
         }
@@ -346,7 +346,7 @@ fn foreign_files_are_neither_changed_nor_removed() {
     run(tier.remove(vec![known(5).key]));
     assert!(!is_stored(&tier, &known(5)));
     drop(tier);
-    let removed = disk::clean(directory.path(), &Rule::dataset(DatasetIdentity(1))).unwrap();
+    let removed = disk::clean(directory.path(), &CleanRule::dataset(DatasetIdentity(1))).unwrap();
     assert_eq!(removed[0].left, [own.join("123.segment"), own.join("notes.txt")], "what is left is named");
     for path in &foreign {
         assert!(path.exists(), "{}", path.display());

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use foreread_local::disk::{self, Access, DiskConfig, DiskDirectory, DiskTier, Rule};
+use foreread_local::disk::{self, Access, CleanRule, DiskConfig, DiskDirectory, DiskTier};
 use foreread_tier::{ErrorKind, HeapBuffers};
 use foreread_tier_testing::copy_program;
 use foreread_types::DatasetId;
@@ -195,7 +195,7 @@ fn planted_cache_is_neither_read_nor_changed() {
         let listed = disk::list(directory.path()).unwrap();
         assert!(listed.iter().all(|entry| entry.path.starts_with(&roots(directory.path())[1])), "{listed:?}");
         drop(tier);
-        disk::clean(directory.path(), &Rule::all()).unwrap();
+        disk::clean(directory.path(), &CleanRule::all()).unwrap();
         assert_eq!(picture(&root(directory.path())), planted);
         assert!(disk::list(directory.path()).unwrap().is_empty());
     }
@@ -273,7 +273,7 @@ fn link_in_place_of_a_cache_is_left_unchanged() {
     symlink(&important, place(directory.path(), 1)).unwrap();
     let error = open_as(config(directory.path(), 8 << 20)).unwrap_err();
     assert!(error.to_string().contains(place(directory.path(), 1).to_str().unwrap()), "{error}");
-    assert!(disk::clean(directory.path(), &Rule::all()).unwrap().len() == 1, "the other dataset's");
+    assert!(disk::clean(directory.path(), &CleanRule::all()).unwrap().len() == 1, "the other dataset's");
     assert_eq!(picture(&important), before);
 }
 
@@ -309,7 +309,10 @@ fn pipe_in_place_of_a_cache_does_not_block() {
         disk::list(directory.path()).unwrap();
     }
     assert!(
-        disk::clean(directory.path(), &Rule::all()).unwrap().iter().all(|removed| removed.left.is_empty())
+        disk::clean(directory.path(), &CleanRule::all())
+            .unwrap()
+            .iter()
+            .all(|removed| removed.left.is_empty())
     );
     works(directory.path());
 }
@@ -364,7 +367,7 @@ fn cache_of_an_earlier_version_is_named_once_and_cleaned() {
     let of_old: Vec<_> = listed.iter().filter(|entry| entry.is_old).collect();
     assert!(of_old.len() == 2 && of_old.iter().all(|entry| entry.path.starts_with(&old)), "{listed:?}");
     assert_eq!((of_old[0].samples, listed.len()), (1, 4));
-    assert_eq!(disk::clean(directory.path(), &Rule::all()).unwrap().len(), 4);
+    assert_eq!(disk::clean(directory.path(), &CleanRule::all()).unwrap().len(), 4);
     assert!(!old.exists());
     // Another user's is neither named nor removed.
     if is_root() {
@@ -372,7 +375,7 @@ fn cache_of_an_earlier_version_is_named_once_and_cleaned() {
         give_away(&old);
         drop(open(directory.path(), 8 << 20));
         assert_eq!(warnings(&old).iter().filter(about).count(), 1);
-        disk::clean(directory.path(), &Rule::all()).unwrap();
+        disk::clean(directory.path(), &CleanRule::all()).unwrap();
         assert!(old.exists());
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use foreread_tier::{ErrorKind, TierError};
-use foreread_tier_testing::{Known, ReadAll};
+use foreread_tier_testing::{KnownSample, ReadAll};
 use futures::StreamExt;
 use http::StatusCode;
 
@@ -14,7 +14,7 @@ use crate::{TEST_TIMEOUT, list, samples};
 /// A server, an origin on it, and a sample of more than one packet.
 async fn one(
     scheme: &str,
-) -> (tempfile::TempDir, WebDavServer, std::sync::Arc<dyn foreread_tier::OriginTier>, Known) {
+) -> (tempfile::TempDir, WebDavServer, std::sync::Arc<dyn foreread_tier::OriginTier>, KnownSample) {
     let (directory, samples) = samples();
     let server = WebDavServer::start(directory.path()).await;
     let origin = open(&format!("{scheme}://{}", server.address), &[]).await;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_opendal::{OpendalConfig, OpendalOrigin};
-use foreread_tier::{Context, HeapBuffers, Object, OriginTier, TierError};
+use foreread_tier::{HeapBuffers, Object, OpenContext, OriginTier, TierError};
 use foreread_tier_testing::conformance;
 use futures::StreamExt;
 use opendal::{Operator, services};
@@ -23,8 +23,8 @@ use opendal::{Operator, services};
 /// The timeout of all operations.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn context() -> Context {
-    Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 }
+fn context() -> OpenContext {
+    OpenContext { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 }
 }
 
 fn write(root: &Path, path: &str, content: impl AsRef<[u8]>) {
@@ -34,7 +34,7 @@ fn write(root: &Path, path: &str, content: impl AsRef<[u8]>) {
 }
 
 /// A directory with the files of the conformance suite.
-fn samples() -> (tempfile::TempDir, Vec<foreread_tier_testing::Known>) {
+fn samples() -> (tempfile::TempDir, Vec<foreread_tier_testing::KnownSample>) {
     let (directory, samples) = (tempfile::tempdir().unwrap(), conformance::samples(3));
     for sample in &samples {
         write(directory.path(), &sample.object.path, &sample.content);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foreread_opendal::OpendalBackend;
 use foreread_tier::{Backend, ErrorKind, OpenOptions, OriginTier, Version};
-use foreread_tier_testing::{Known, ReadAll, conformance};
+use foreread_tier_testing::{KnownSample, ReadAll, conformance};
 use futures::StreamExt;
 
 use crate::server::{FaultMode, WebDavServer};
@@ -19,15 +19,18 @@ pub async fn open(url: &str, settings: &[(&str, &str)]) -> Arc<dyn OriginTier> {
 }
 
 /// The samples with the versions of a listing.
-async fn listed(origin: &dyn OriginTier, samples: &[Known]) -> Vec<Known> {
+async fn listed(origin: &dyn OriginTier, samples: &[KnownSample]) -> Vec<KnownSample> {
     let (objects, errors) = list(origin, "").await;
     assert!(errors.is_empty(), "{errors:?}");
-    let of = |sample: &Known| Known { object: objects[&*sample.object.path].clone(), ..sample.clone() };
+    let of = |sample: &KnownSample| KnownSample {
+        object: objects[&*sample.object.path].clone(),
+        ..sample.clone()
+    };
     samples.iter().map(of).collect()
 }
 
 /// A list of all paths, including hidden ones.
-fn list_file(samples: &[Known]) -> tempfile::NamedTempFile {
+fn list_file(samples: &[KnownSample]) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let hidden = conformance::HIDDEN.iter().map(|(path, _)| *path);
     let paths: Vec<&str> = samples.iter().map(|sample| &*sample.object.path).chain(hidden).collect();

@@ -2,17 +2,17 @@
 //! the same bytes, or is an error.
 #![no_main]
 
-use foreread_peer::frame::{Ask, HEADER, Header, decode_tags, encode_tags};
+use foreread_peer::frame::{SampleRequest, HEADER, FrameHeader, decode_tags, encode_tags};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Some(header) = bytes.first_chunk::<HEADER>()
-        && let Ok(decoded) = Header::decode(header)
+        && let Ok(decoded) = FrameHeader::decode(header)
     {
         assert_eq!(decoded.encode(), *header);
     }
-    if let Ok(asks) = Ask::decode(bytes) {
-        assert_eq!(&Ask::encode(asks.into_iter())[..], bytes);
+    if let Ok(asks) = SampleRequest::decode(bytes) {
+        assert_eq!(&SampleRequest::encode(asks.into_iter())[..], bytes);
     }
     if let Ok(tags) = decode_tags(bytes) {
         assert_eq!(&encode_tags(&tags.collect::<Vec<_>>())[..], bytes);

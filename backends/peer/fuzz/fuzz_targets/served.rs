@@ -5,9 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_peer::{Address, Identity, Nonce, Purpose, RunId, Server, Settings, Token, Wire, handshake};
-use foreread_peer_testing::Simulated;
-use foreread_tier::{Asked, Serve, Served, Serving};
+use foreread_peer::{
+    Address, Identity, Nonce, PeerServer, Purpose, RunId, Settings, Token, WireProtection, handshake,
+};
+use foreread_peer_testing::SimulatedNetwork;
+use foreread_tier::{PeerRequest, PeerService, PeerReply, PeerReplies};
 use foreread_types::Rank;
 use futures::{StreamExt, stream};
 use libfuzzer_sys::fuzz_target;
@@ -17,11 +19,11 @@ use tokio::time::timeout;
 #[derive(Debug)]
 struct FixedSample;
 
-impl Serve for FixedSample {
-    fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
+impl PeerService for FixedSample {
+    fn serve(&self, _: Rank, asked: Vec<PeerRequest>) -> PeerReplies {
         let answers = asked.into_iter().flat_map(|asked| {
-            let done = Served::Done { tag: asked.tag, result: Ok(vec![7; 100].into()) };
-            [Served::Reading { tag: asked.tag }, done]
+            let done = PeerReply::Done { tag: asked.tag, result: Ok(vec![7; 100].into()) };
+            [PeerReply::Reading { tag: asked.tag }, done]
         });
         stream::iter(answers.collect::<Vec<_>>()).boxed()
     }
@@ -30,21 +32,22 @@ impl Serve for FixedSample {
 fuzz_target!(|bytes: &[u8]| {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {
-        let world = Simulated::new(1);
+        let world = SimulatedNetwork::new(1);
         let listener = world.host("one").listen(&Address::tcp("one", 0)).await.expect("a listener");
         let token = Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").expect("a token");
         let identity = |rank| Identity { rank: Rank(rank), job: 1, token: token.clone() };
         let runtime = tokio::runtime::Handle::current();
-        let settings = Settings { budget: 1000, share: 1000, wire: Wire::Checksummed };
-        let server = Server::start(&runtime, identity(0), vec![listener], settings, Arc::default());
+        let settings = Settings { budget: 1000, share: 1000, wire: WireProtection::Checksummed };
+        let server = PeerServer::start(&runtime, identity(0), vec![listener], settings, Arc::default());
         let run = RunId::new(Nonce::default(), &[]);
         server.enter(run);
-        let source: Arc<dyn Serve> = Arc::new(FixedSample);
+        let source: Arc<dyn PeerService> = Arc::new(FixedSample);
         server.serve(Arc::downgrade(&source));
         let stream = world.host("two").connect(&server.addresses()[0]).await.expect("a connection");
         // Without tags, because payloads with an invalid tag are never decoded.
         let asked =
-            handshake::ask(stream, &identity(1), Purpose::Samples(run), Wire::Checksummed, None).await;
+            let purpose = Purpose::Samples(run);
+            handshake::ask(stream, &identity(1), purpose, WireProtection::Checksummed, None).await;
         let (mut stream, _) = asked.expect("a handshake").0.into_raw();
         let _ = stream.write_all(bytes).await;
         let mut heard = [0; 4096];

@@ -19,13 +19,13 @@ use tokio::time::Instant;
 
 use super::{ClientAction, ClientEvent, ClientMachine, ExpectedPayload, NAME};
 use crate::batch::RequestBatch;
-use crate::channel::Channel;
-use crate::frame::Header;
-use crate::input::Input;
-use crate::output::Output;
+use crate::channel::AuthenticatedStream;
+use crate::frame::FrameHeader;
+use crate::input::FrameInput;
+use crate::output::FrameOutput;
 use crate::peer_client::ClientShared;
 use crate::timer::PollTimer;
-use crate::{Stream, WireError, WireErrorKind};
+use crate::{BoxedStream, WireError, WireErrorKind};
 
 /// A command to the connection's task.
 pub(crate) enum ClientCommand {
@@ -48,8 +48,8 @@ impl ClientCommand {
 
 /// The payload that follows a header.
 enum Body {
-    Sample(Header, SampleKey, Buffer),
-    Small(Header, Limit<BytesMut>),
+    Sample(FrameHeader, SampleKey, Buffer),
+    Small(FrameHeader, Limit<BytesMut>),
     /// The bytes that are left.
     Skipped(u64),
 }
@@ -81,14 +81,14 @@ impl OpenRequests {
 /// The task of a connection.
 pub(crate) struct ClientTask<'a> {
     remote: &'a ClientShared,
-    stream: Stream,
+    stream: BoxedStream,
     commands: &'a mut mpsc::UnboundedReceiver<ClientCommand>,
     open: &'a mut OpenRequests,
     /// Output of the machine that is carried out next. Empty between events.
     actions: Vec<ClientAction>,
-    input: Input,
+    input: FrameInput,
     body: Option<Body>,
-    output: Output,
+    output: FrameOutput,
     came: u64,
     timer: PollTimer,
 }
@@ -97,7 +97,7 @@ impl<'a> ClientTask<'a> {
     /// Resumes the `open` requests on a new connection.
     pub(crate) fn new(
         remote: &'a ClientShared,
-        channel: Channel,
+        channel: AuthenticatedStream,
         commands: &'a mut mpsc::UnboundedReceiver<ClientCommand>,
         open: &'a mut OpenRequests,
     ) -> Self {
@@ -240,7 +240,7 @@ impl<'a> ClientTask<'a> {
     }
 
     /// Where the bytes that follow `header` go.
-    fn expect(&mut self, header: Header) -> Result<Body, WireError> {
+    fn expect(&mut self, header: FrameHeader) -> Result<Body, WireError> {
         let length = header.length as usize;
         let skipped = Body::Skipped(u64::from(header.length));
         let expected = self.open.machine.expect(&header, &mut self.actions)?;
@@ -275,7 +275,7 @@ impl<'a> ClientTask<'a> {
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         while let Poll::Ready(frame) = self.poll_frame(cx) {
             if !frame? {
-                return Err(WireError::new(WireErrorKind::Gone, "it closed the connection"));
+                return Err(WireError::new(WireErrorKind::Disconnected, "it closed the connection"));
             }
         }
         if self.input.came() > self.came {
@@ -285,7 +285,7 @@ impl<'a> ClientTask<'a> {
         while let Poll::Ready(command) = self.commands.poll_recv(cx) {
             match command {
                 Some(command) => self.command(command)?,
-                None => return Err(WireError::new(WireErrorKind::Gone, "no caller is left")),
+                None => return Err(WireError::new(WireErrorKind::Disconnected, "no caller is left")),
             }
         }
         loop {

@@ -38,7 +38,9 @@ use foreread_tier::{ErrorKind, TierError};
 use foreread_types::{Rank, SampleKey};
 
 pub(crate) use self::driver::{ClientCommand, ClientTask, OpenRequests};
-use crate::frame::{Ask, Header, Kind, MOST_WORDS, decode_tags, encode_tags, kind_of};
+use crate::frame::{
+    FrameHeader, FrameKind, MAX_ERROR_BYTES, SampleRequest, decode_tags, encode_tags, kind_of,
+};
 use crate::{WireError, WireErrorKind};
 
 /// Heartbeat timeout: a rank that sends no byte for this long, while a request is open, counts as
@@ -68,7 +70,7 @@ pub enum ClientEvent {
         /// Its number, larger than all earlier ones.
         request: u64,
         /// The samples. The position is the tag on the wire.
-        asks: Vec<Ask>,
+        asks: Vec<SampleRequest>,
     },
     /// Samples of a request are no longer wanted.
     Cancel {
@@ -87,14 +89,14 @@ pub enum ClientEvent {
     /// A sample arrived ([`ExpectedPayload::Sample`]). An error says why it is unusable.
     Sample {
         /// Its frame.
-        header: Header,
+        header: FrameHeader,
         /// Its bytes.
         result: Result<Bytes, TierError>,
     },
     /// The payload of a short frame arrived undamaged ([`ExpectedPayload::Small`]).
     Small {
         /// The frame.
-        header: Header,
+        header: FrameHeader,
         /// The payload.
         bytes: Bytes,
     },
@@ -104,7 +106,7 @@ pub enum ClientEvent {
 #[derive(Debug)]
 pub enum ClientAction {
     /// Send this frame.
-    Send(Header, Bytes),
+    Send(FrameHeader, Bytes),
     /// Complete a sample of a request.
     Answer {
         /// The request's number.
@@ -140,18 +142,18 @@ enum Status {
 
 #[derive(Debug)]
 struct PendingRequest {
-    asks: Vec<(Ask, Status)>,
+    asks: Vec<(SampleRequest, Status)>,
     left: usize,
     since: Duration,
 }
 
 impl PendingRequest {
-    fn open(&self) -> impl Iterator<Item = (u32, &Ask, Status)> {
+    fn open(&self) -> impl Iterator<Item = (u32, &SampleRequest, Status)> {
         let all = (0..).zip(&self.asks).map(|(tag, (ask, state))| (tag, ask, *state));
         all.filter(|(.., state)| *state != Status::Done)
     }
 
-    fn open_mut(&mut self, tag: u32) -> Option<&mut (Ask, Status)> {
+    fn open_mut(&mut self, tag: u32) -> Option<&mut (SampleRequest, Status)> {
         self.asks.get_mut(tag as usize).filter(|(_, state)| *state != Status::Done)
     }
 
@@ -231,12 +233,12 @@ impl ClientMachine {
         Ok(())
     }
 
-    fn send(&self, kind: Kind, request: u64, payload: Bytes, actions: &mut Actions) {
-        actions.push(ClientAction::Send(Header::new(kind, self.run, request).over(&payload), payload));
+    fn send(&self, kind: FrameKind, request: u64, payload: Bytes, actions: &mut Actions) {
+        actions.push(ClientAction::Send(FrameHeader::new(kind, self.run, request).over(&payload), payload));
     }
 
-    fn ask(&mut self, request: u64, asks: Vec<Ask>, now: Duration, actions: &mut Actions) {
-        self.send(Kind::Ask, request, Ask::encode(asks.iter().copied()), actions);
+    fn ask(&mut self, request: u64, asks: Vec<SampleRequest>, now: Duration, actions: &mut Actions) {
+        self.send(FrameKind::Ask, request, SampleRequest::encode(asks.iter().copied()), actions);
         if self.open == 0 {
             (self.last_byte, self.silent_until) = (now, None);
         }
@@ -252,9 +254,11 @@ impl ClientMachine {
         self.ack_deadlines.clear();
         for (&number, request) in &mut self.requests {
             let asks = request.asks.iter().map(|(ask, _)| *ask);
-            let payload = Ask::encode(asks);
-            actions
-                .push(ClientAction::Send(Header::new(Kind::Ask, self.run, number).over(&payload), payload));
+            let payload = SampleRequest::encode(asks);
+            actions.push(ClientAction::Send(
+                FrameHeader::new(FrameKind::Ask, self.run, number).over(&payload),
+                payload,
+            ));
             let done = (0..).zip(&mut request.asks).filter_map(|(tag, (_, state))| match state {
                 Status::Done => Some(tag),
                 open => {
@@ -265,7 +269,7 @@ impl ClientMachine {
             let done: Vec<u32> = done.collect();
             if !done.is_empty() {
                 let payload = encode_tags(&done);
-                let header = Header::new(Kind::Cancel, self.run, number);
+                let header = FrameHeader::new(FrameKind::Cancel, self.run, number);
                 actions.push(ClientAction::Send(header.over(&payload), payload));
             }
             self.ack_deadlines.push_back((now + ACK_TIMEOUT, number));
@@ -288,7 +292,7 @@ impl ClientMachine {
 
     /// Sends a cancellation.
     fn cancel(&self, request: u64, tags: &[u32], actions: &mut Actions) {
-        self.send(Kind::Cancel, request, encode_tags(tags), actions);
+        self.send(FrameKind::Cancel, request, encode_tags(tags), actions);
     }
 
     fn forget(&mut self, key: SampleKey, actions: &mut Actions) {
@@ -306,16 +310,20 @@ impl ClientMachine {
     ///
     /// # Errors
     /// The frame violates the protocol. The connection must end.
-    pub fn expect(&mut self, header: &Header, actions: &mut Actions) -> Result<ExpectedPayload, WireError> {
+    pub fn expect(
+        &mut self,
+        header: &FrameHeader,
+        actions: &mut Actions,
+    ) -> Result<ExpectedPayload, WireError> {
         if header.job != self.run {
             return Err(WireError::malformed("a frame of another run"));
         }
         match header.kind {
-            Kind::Alive => Ok(ExpectedPayload::Skipped),
-            Kind::Reading => Ok(ExpectedPayload::Small),
-            Kind::Answer => {
+            FrameKind::Alive => Ok(ExpectedPayload::Skipped),
+            FrameKind::Reading => Ok(ExpectedPayload::Small),
+            FrameKind::Answer => {
                 let length = header.length;
-                if header.status != 0 && length as usize > MOST_WORDS {
+                if header.status != 0 && length as usize > MAX_ERROR_BYTES {
                     return Err(WireError::malformed(format!("an error in {length} bytes")));
                 }
                 let known = self.requests.get(&header.request);
@@ -338,14 +346,14 @@ impl ClientMachine {
                 self.answer(header.request, header.tag, Err(error), actions);
                 Ok(ExpectedPayload::Skipped)
             }
-            Kind::Ask | Kind::Cancel | Kind::Control => {
+            FrameKind::Ask | FrameKind::Cancel | FrameKind::Control => {
                 Err(WireError::malformed(format!("unexpected frame {:?} from a server", header.kind)))
             }
         }
     }
 
-    fn small(&mut self, header: &Header, bytes: &[u8], actions: &mut Actions) -> Result<(), WireError> {
-        if let Some(kind) = kind_of(header.status).filter(|_| header.kind == Kind::Answer) {
+    fn small(&mut self, header: &FrameHeader, bytes: &[u8], actions: &mut Actions) -> Result<(), WireError> {
+        if let Some(kind) = kind_of(header.status).filter(|_| header.kind == FrameKind::Answer) {
             let text = String::from_utf8_lossy(bytes);
             let colon = if text.is_empty() { "" } else { ": " };
             let detail = format!("rank {}{colon}{text}", self.rank);
@@ -409,7 +417,7 @@ impl ClientMachine {
             if next <= now {
                 let silence = now.saturating_sub(self.last_byte).as_secs_f64();
                 let detail = format!("no data for {silence:.1} s");
-                return Err(WireError::new(WireErrorKind::Late, detail));
+                return Err(WireError::new(WireErrorKind::Timeout, detail));
             }
         }
         while let Some(&(until, number)) = self.ack_deadlines.front() {
@@ -466,17 +474,17 @@ mod tests {
     /// A machine that has requested `samples` samples of 10 bytes at time 0, as request 1.
     fn asking(samples: u64) -> ClientMachine {
         let mut machine = ClientMachine::new(Rank(3), 7);
-        let asks = (0..samples).map(|id| Ask { key: key(id), due: Tick(id), length: 10 }).collect();
+        let asks = (0..samples).map(|id| SampleRequest { key: key(id), due: Tick(id), length: 10 }).collect();
         let mut actions = Vec::new();
         machine.on(ClientEvent::Ask { request: 1, asks }, Duration::ZERO, &mut actions).unwrap();
-        assert!(matches!(actions[..], [ClientAction::Send(Header { kind: Kind::Ask, .. }, _)]));
+        assert!(matches!(actions[..], [ClientAction::Send(FrameHeader { kind: FrameKind::Ask, .. }, _)]));
         machine
     }
 
     /// The actions as text: kinds of frames with their tags, and completed samples.
     fn shown(actions: &[ClientAction]) -> Vec<String> {
         let shown = actions.iter().map(|action| match action {
-            ClientAction::Send(header, payload) if header.kind == Kind::Cancel => {
+            ClientAction::Send(header, payload) if header.kind == FrameKind::Cancel => {
                 format!("Cancel {:?}", decode_tags(payload).unwrap().collect::<Vec<_>>())
             }
             ClientAction::Send(header, _) => format!("{:?}", header.kind),
@@ -486,7 +494,7 @@ mod tests {
     }
 
     fn sample(machine: &mut ClientMachine, tag: u32, now: Duration) -> Vec<String> {
-        let header = Header { tag, ..Header::new(Kind::Answer, 7, 1) };
+        let header = FrameHeader { tag, ..FrameHeader::new(FrameKind::Answer, 7, 1) };
         let (mut actions, result) = (Vec::new(), Ok(Bytes::from_static(&[0; 10])));
         machine.on(ClientEvent::Sample { header, result }, now, &mut actions).unwrap();
         shown(&actions)
@@ -499,7 +507,7 @@ mod tests {
         assert_eq!(look(1).unwrap(), Some(HEARTBEAT_TIMEOUT));
         // This process was paused. Bytes that arrived meanwhile are read first.
         assert_eq!(look(700).unwrap(), Some(750 * MS));
-        assert_eq!(look(750).unwrap_err().kind(), WireErrorKind::Late);
+        assert_eq!(look(750).unwrap_err().kind(), WireErrorKind::Timeout);
     }
 
     #[test]

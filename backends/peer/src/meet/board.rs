@@ -13,9 +13,9 @@ use crate::{Address, lock};
 /// The loaders of one process at one rendezvous address, as rank 0. All of them share an
 /// [`Arc`](std::sync::Arc) of it ([`Settings::board`](super::Settings::board)).
 #[derive(Debug, Default)]
-pub struct Board(Mutex<BTreeMap<u16, Vec<Address>>>);
+pub struct LoaderDirectory(Mutex<BTreeMap<u16, Vec<Address>>>);
 
-impl Board {
+impl LoaderDirectory {
     /// A loader listens at these addresses.
     pub(super) fn put(&self, loader: u16, addresses: Vec<Address>) {
         lock(&self.0).insert(loader, addresses);

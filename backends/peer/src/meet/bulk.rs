@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use super::link::{IncomingMessage, LinkTraffic, RankLink};
 use super::messages::{MeetMessage, key};
 use super::{MeetError, MeetErrorKind};
-use crate::{Address, Connection, Greeting, Identity, Network};
+use crate::{Address, ControlConnection, Identity, PeerIdentity, Transport};
 
 /// Catalogs of a run.
 pub(super) const MAX_CATALOGS: usize = 16;
@@ -51,7 +51,7 @@ type ReadCatalog = Arc<dyn Fn() -> io::Result<Bytes> + Send + Sync>;
 
 /// A catalog, which not all ranks need.
 #[derive(Clone)]
-pub struct Bulk {
+pub struct SharedCatalog {
     length: u64,
     is_pushed: bool,
     read: ReadCatalog,
@@ -69,7 +69,7 @@ impl AsRef<[u8]> for SharedBytes {
     }
 }
 
-impl fmt::Debug for Bulk {
+impl fmt::Debug for SharedCatalog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bulk")
             .field("length", &self.length)
@@ -78,7 +78,7 @@ impl fmt::Debug for Bulk {
     }
 }
 
-impl Bulk {
+impl SharedCatalog {
     /// A catalog that each node needs. It is sent without a request.
     pub fn needed(bytes: Bytes) -> Self {
         Self::new(bytes.len() as u64, true, Arc::new(move || Ok(bytes.clone())))
@@ -163,7 +163,7 @@ pub(super) struct RelayOffers {
     /// named them.
     pub pushed: Vec<bool>,
     /// The catalogs that this rank has.
-    pub here: BTreeMap<usize, Bulk>,
+    pub here: BTreeMap<usize, SharedCatalog>,
     /// Whether this rank waits for catalogs from rank 0.
     pub is_waiting: bool,
 }
@@ -175,7 +175,7 @@ impl RelayOffers {
         &self,
         requested: &BTreeSet<usize>,
         sent: &BTreeSet<usize>,
-    ) -> Option<(usize, Option<Bulk>)> {
+    ) -> Option<(usize, Option<SharedCatalog>)> {
         let is_due = |number: &usize| self.pushed[*number] || requested.contains(number);
         let due = (0..self.pushed.len()).filter(|number| is_due(number) && !sent.contains(number));
         let mut due: Vec<_> = due.map(|number| (number, self.here.get(&number).cloned())).collect();
@@ -186,7 +186,7 @@ impl RelayOffers {
 
 /// Relays catalogs to the other ranks of the node. Ends with the last handle on `meetings`.
 pub(super) async fn relay_catalogs(
-    mut meetings: mpsc::Receiver<(Greeting, Connection)>,
+    mut meetings: mpsc::Receiver<(PeerIdentity, ControlConnection)>,
     offers: watch::Receiver<RelayOffers>,
     traffic: Arc<LinkTraffic>,
 ) {
@@ -265,7 +265,7 @@ async fn relay_to(
 /// Fetches the catalogs of these numbers from the `relay` (`true`: sent without a request). The
 /// relay may be silent for at most `silence`. Returns those that arrived.
 pub(super) async fn fetch(
-    network: &dyn Network,
+    network: &dyn Transport,
     (relay, addresses): (Rank, &[Address]),
     identity: &Identity,
     traffic: &Arc<LinkTraffic>,
@@ -274,7 +274,7 @@ pub(super) async fn fetch(
 ) -> BTreeMap<usize, Bytes> {
     let mut got = BTreeMap::new();
     for address in addresses {
-        let opened = Connection::open(network, address, identity, Some(relay), CONNECT_TIMEOUT).await;
+        let opened = ControlConnection::open(network, address, identity, Some(relay), CONNECT_TIMEOUT).await;
         let connection = match opened {
             Ok((connection, _)) => connection,
             Err(error) => {

@@ -19,7 +19,7 @@ use super::endpoint::is_anywhere;
 use super::node::node_id;
 use super::notice::{PrivateDirectory, Rank0Notice};
 use super::{MeetError, MeetErrorKind};
-use crate::{Address, Connection, Identity, Network, Token, WireError, WireErrorKind};
+use crate::{Address, ControlConnection, Identity, Token, Transport, WireError, WireErrorKind};
 
 /// Timeout of connect and handshake at one address. Rank 0 may be busy with a thousand other ranks.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ impl std::fmt::Display for Rank0Location {
 /// Finds rank 0 and connects to it.
 #[derive(Clone, Debug)]
 pub(super) struct Rank0Dialer {
-    network: Arc<dyn Network>,
+    network: Arc<dyn Transport>,
     pub place: Rank0Location,
     /// Also tried after [`FALLBACK_DELAY`].
     fallback: Vec<Address>,
@@ -84,7 +84,7 @@ pub(super) struct Rank0Dialer {
 /// An authenticated connection to rank 0.
 #[derive(Debug)]
 pub(super) struct Rank0Connection {
-    pub connection: Connection,
+    pub connection: ControlConnection,
     pub at: Address,
     pub identity: Identity,
 }
@@ -104,7 +104,7 @@ pub(super) enum DialError {
 /// most.
 fn informativeness(why: &WireError) -> u8 {
     match why.kind() {
-        WireErrorKind::Gone => 0,
+        WireErrorKind::Disconnected => 0,
         WireErrorKind::OtherVersion => 2,
         _ => 1,
     }
@@ -112,7 +112,7 @@ fn informativeness(why: &WireError) -> u8 {
 
 impl Rank0Dialer {
     pub(super) fn new(
-        network: Arc<dyn Network>,
+        network: Arc<dyn Transport>,
         place: Rank0Location,
         rank: Rank,
         job: u64,
@@ -191,7 +191,8 @@ impl Rank0Dialer {
         let identity = &Identity { rank: self.rank, job: self.job, token };
         let open = |at: Address| async move {
             let opened =
-                Connection::open(&*self.network, &at, identity, Some(Rank(0)), HANDSHAKE_TIMEOUT).await;
+                ControlConnection::open(&*self.network, &at, identity, Some(Rank(0)), HANDSHAKE_TIMEOUT)
+                    .await;
             (at, opened)
         };
         let (mut waiting, mut tried) = (VecDeque::from(addresses), FuturesUnordered::new());
@@ -241,7 +242,15 @@ mod tests {
     fn retries_for_a_dead_rank_0_slow_down_to_one_a_minute() {
         let place = Rank0Location::Addresses(Vec::new());
         let dial = |rank| {
-            Rank0Dialer::new(Arc::new(crate::System), place.clone(), Rank(rank), 1, 0, None, Vec::new())
+            Rank0Dialer::new(
+                Arc::new(crate::SystemTransport),
+                place.clone(),
+                Rank(rank),
+                1,
+                0,
+                None,
+                Vec::new(),
+            )
         };
         let second = Duration::from_secs(1);
         assert!(dial(3).retry_delay(1, true) < second / 5);

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 
 use sha2::{Digest, Sha256};
 
-use super::board::Board;
+use super::board::LoaderDirectory;
 use super::dial::{Rank0Dialer, Rank0Location};
 use super::interfaces::{self, InterfaceAddresses};
 use super::launcher::{Launched, Rendezvous};
@@ -31,9 +31,9 @@ use super::node::{host_name, node_id};
 use super::notice::{PrivateDirectory, Rank0Notice, no_token};
 use super::settings::Settings;
 use super::{MeetError, MeetErrorKind};
-use crate::system::is_nobody;
+use crate::system::is_overflow_user;
 use crate::token::hexadecimal;
-use crate::{Address, Listener, Network, Token, lock, token};
+use crate::{Address, Token, Transport, TransportListener, lock, token};
 
 /// All addresses of this host: both families, and IPv4 alone.
 const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
@@ -49,14 +49,14 @@ pub(super) fn is_anywhere(host: &str) -> bool {
 /// This rank's listeners and rendezvous address.
 #[derive(Debug)]
 pub(super) struct LocalEndpoint {
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn Transport>,
     pub launched: Launched,
     rendezvous: Rendezvous,
     /// The number of the process's loader, from 0.
     loader: u16,
     process: u64,
     /// The addresses of the process's other loaders.
-    pub board: Arc<Board>,
+    pub board: Arc<LoaderDirectory>,
     /// The node's id.
     pub node: String,
     /// The user's listen addresses.
@@ -84,7 +84,7 @@ impl LocalEndpoint {
                 Some(blocking(move || PrivateDirectory::open(&path)).await??)
             }
             Rendezvous::Host { .. } | Rendezvous::List(_) if !has_token => return Err(no_token(&rendezvous)),
-            Rendezvous::Node { or, .. } if is_nobody() && (or.is_none() || !has_token) => {
+            Rendezvous::Node { or, .. } if is_overflow_user() && (or.is_none() || !has_token) => {
                 return Err(unsupported_user());
             }
             Rendezvous::Node { .. } | Rendezvous::Host { .. } | Rendezvous::List(_) => None,
@@ -147,7 +147,7 @@ impl LocalEndpoint {
             }
             (None, Rendezvous::Directory(_)) => Rank0Location::Addresses(Vec::new()),
         };
-        let (rank, job) = (self.launched.rank, self.launched.job_number());
+        let (rank, job) = (self.launched.rank, self.launched.job_hash());
         Rank0Dialer::new(Arc::clone(&self.network), place, rank, job, self.loader, token, fallback)
     }
 
@@ -163,7 +163,7 @@ impl LocalEndpoint {
     }
 
     /// Opens the listeners of this rank.
-    pub(super) async fn listen(&self) -> Result<Vec<Box<dyn Listener>>, MeetError> {
+    pub(super) async fn listen(&self) -> Result<Vec<Box<dyn TransportListener>>, MeetError> {
         let mut all = Vec::new();
         if !self.given.is_empty() {
             for address in &self.given {
@@ -226,7 +226,7 @@ impl LocalEndpoint {
     /// Listens at the rendezvous address, for rank 0 of a later loader. The earlier loader may end
     /// before all ranks were redirected by it. `None` if this does not apply, or the address is in
     /// use.
-    pub(super) async fn listen_at_place(&self, listens: &[Address]) -> Option<Box<dyn Listener>> {
+    pub(super) async fn listen_at_place(&self, listens: &[Address]) -> Option<Box<dyn TransportListener>> {
         let ports = match &self.rendezvous {
             Rendezvous::Host { ports, .. } => ports.clone(),
             Rendezvous::List(list) => vec![list.first()?.1],
@@ -242,7 +242,7 @@ impl LocalEndpoint {
 
     /// Listens at the first free address. A port that is in use in one address family is skipped in
     /// both.
-    async fn first_of(&self, addresses: Vec<Address>) -> Result<Box<dyn Listener>, MeetError> {
+    async fn first_of(&self, addresses: Vec<Address>) -> Result<Box<dyn TransportListener>, MeetError> {
         let (mut last, mut taken) = (None, None);
         for address in addresses {
             let port = match &address {
@@ -455,7 +455,7 @@ mod tests {
             job: String::new(),
             launcher: "a test",
         };
-        let (network, given, directory) = (Arc::new(crate::System), Vec::new(), None);
+        let (network, given, directory) = (Arc::new(crate::SystemTransport), Vec::new(), None);
         let (selected, is_withdrawn, board, node) = Default::default();
         let (loader, process, has_token) = (0, 1, false);
         LocalEndpoint {

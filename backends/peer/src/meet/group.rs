@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{Context, Peers, Serve, Tier};
+use foreread_tier::{OpenContext, PeerService, Peers, Tier};
 use foreread_types::{Rank, SampleKey, StoreId};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -22,14 +22,14 @@ use super::members::RECONNECT_TIMEOUT;
 use super::messages::key;
 use super::roster::Roster;
 use super::run_session::{Outbox, RunEvents, run};
-use crate::{Asker, Counters, PeerClient, RunId, Server, lock};
+use crate::{PeerClient, PeerClientFactory, PeerCounters, PeerServer, RunId, lock};
 
 /// Timeout for sending the final messages.
 const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How the ranks ended the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum RunEnd {
     /// All ranks were done.
     Together,
     /// Rank 0 no longer waited for these ranks: they are gone, or the deadline passed.
@@ -58,13 +58,13 @@ impl RunLink {
         hub: Arc<Hub>,
         serving: Option<OwnedTask>,
         roster: &Arc<Roster>,
-        context: &Context,
+        context: &OpenContext,
     ) -> Self {
         let following = apply_roster_changes(Arc::clone(&hub), Arc::clone(roster));
         Self::Rank0 { hub, _serving: serving, _following: OwnedTask(context.runtime.spawn(following)) }
     }
 
-    pub(super) fn follower(mut driver: FollowerDriver, roster: &Arc<Roster>, context: &Context) -> Self {
+    pub(super) fn follower(mut driver: FollowerDriver, roster: &Arc<Roster>, context: &OpenContext) -> Self {
         // The roster has them.
         driver.follower.forget();
         let (outbox, told) = watch::channel(Outbox::default());
@@ -76,25 +76,25 @@ impl RunLink {
 
 /// The ranks of a run, which have started together.
 #[derive(Debug)]
-pub struct Group {
+pub struct RunGroup {
     endpoint: Arc<LocalEndpoint>,
     running: RunLink,
     roster: Arc<Roster>,
     /// The store of each rank.
     stores: Vec<StoreId>,
-    asker: Asker,
+    asker: PeerClientFactory,
     /// Serves samples until all ranks are done.
-    server: Mutex<Option<Server>>,
+    server: Mutex<Option<PeerServer>>,
 }
 
-impl Group {
+impl RunGroup {
     pub(super) fn new(
         endpoint: Arc<LocalEndpoint>,
         running: RunLink,
         roster: Arc<Roster>,
         stores: Vec<StoreId>,
-        asker: Asker,
-        server: Server,
+        asker: PeerClientFactory,
+        server: PeerServer,
     ) -> Self {
         Self { endpoint, running, roster, stores, asker, server: Mutex::new(Some(server)) }
     }
@@ -169,7 +169,7 @@ impl Group {
     ///
     /// # Cancel safety
     /// Only the elapsed time is lost.
-    pub async fn lost_first(&self, this_long: Duration) {
+    pub async fn rank0_lost(&self, this_long: Duration) {
         let RunLink::Follower { events, .. } = &self.running else {
             return std::future::pending().await;
         };
@@ -196,7 +196,7 @@ impl Group {
     ///
     /// # Cancel safety
     /// The report is sent even if the future is dropped.
-    pub async fn leave(&self, deadline: Duration) -> Left {
+    pub async fn leave(&self, deadline: Duration) -> RunEnd {
         let left = self.end_run(Instant::now() + deadline).await;
         let server = lock(&self.server).take();
         if let Some(server) = server {
@@ -206,7 +206,7 @@ impl Group {
         left
     }
 
-    async fn end_run(&self, until: Instant) -> Left {
+    async fn end_run(&self, until: Instant) -> RunEnd {
         match &self.running {
             RunLink::Rank0 { hub, .. } => {
                 drop(hub.with(|leader| leader.part(0, key::DONE, Bytes::new())));
@@ -230,7 +230,7 @@ impl Group {
                     }
                 };
                 drop(timeout(FINAL_MESSAGE_TIMEOUT, last).await);
-                if missing.is_empty() { Left::Together } else { Left::Without(missing) }
+                if missing.is_empty() { RunEnd::Together } else { RunEnd::Without(missing) }
             }
             RunLink::Follower { outbox, task, events } => {
                 outbox.send_modify(|outbox| outbox.done = true);
@@ -243,9 +243,9 @@ impl Group {
                     drop(timeout(FINAL_MESSAGE_TIMEOUT, &mut task.0).await);
                 }
                 match missing {
-                    None => Left::Unheard,
-                    Some(missing) if missing.is_empty() => Left::Together,
-                    Some(missing) => Left::Without(missing),
+                    None => RunEnd::Unheard,
+                    Some(missing) if missing.is_empty() => RunEnd::Together,
+                    Some(missing) => RunEnd::Without(missing),
                 }
             }
         }
@@ -262,7 +262,7 @@ impl Group {
     }
 
     /// The counters of samples.
-    pub fn counters(&self) -> &Arc<Counters> {
+    pub fn counters(&self) -> &Arc<PeerCounters> {
         &self.asker.counters
     }
 
@@ -273,13 +273,13 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for RunGroup {
     fn drop(&mut self) {
         self.endpoint.withdraw();
     }
 }
 
-impl Peers for Group {
+impl Peers for RunGroup {
     fn rank(&self) -> Rank {
         self.endpoint.launched.rank
     }
@@ -298,7 +298,7 @@ impl Peers for Group {
         }
     }
 
-    fn serve(&self, source: Weak<dyn Serve>) {
+    fn serve(&self, source: Weak<dyn PeerService>) {
         if let Some(server) = &*lock(&self.server) {
             server.serve(source);
         }

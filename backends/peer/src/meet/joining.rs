@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::Context;
+use foreread_tier::OpenContext;
 use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::bulk::{self, Bulk, RelayOffers};
+use super::bulk::{self, RelayOffers, SharedCatalog};
 use super::compare::{difference, pack, unpack};
 use super::descriptors;
 use super::endpoint::LocalEndpoint;
 use super::follower::Follower;
 use super::follower_driver::{FollowerDriver, check_other_rank0};
-use super::group::{Group, RunLink};
+use super::group::{RunGroup, RunLink};
 use super::hub::Hub;
 use super::leader::Leader;
 use super::link::LinkTraffic;
@@ -30,7 +30,7 @@ use super::sessions::{redirect_all, serve_all};
 use super::settings::Settings;
 use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
-use crate::{Asker, Identity, Nonce, RunId, Server, token};
+use crate::{Identity, Nonce, PeerClientFactory, PeerServer, RunId, token};
 
 /// The largest part of a key that a rank may send, in bytes.
 pub(super) const MAX_PART_BYTES: u64 = 256 << 20;
@@ -44,12 +44,12 @@ const REPUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// Dropping it notifies the other ranks that this rank gave up.
 #[derive(Debug)]
-pub struct Joining {
+pub struct RendezvousSteps {
     role: Role,
     endpoint: Arc<LocalEndpoint>,
     identity: Identity,
     /// `None` after the start.
-    server: Option<Server>,
+    server: Option<PeerServer>,
     nodes: Vec<u32>,
     /// Steps that this rank has made.
     steps: u32,
@@ -93,7 +93,7 @@ impl Drop for OwnedTask {
     }
 }
 
-impl Joining {
+impl RendezvousSteps {
     /// Connects to the other ranks. Returns when all ranks are connected.
     ///
     /// # Errors
@@ -110,12 +110,12 @@ impl Joining {
         let counters = settings.counters;
         let made = if token.is_some() { None } else { endpoint.generated_token()? };
         let token = token.or_else(|| made.clone());
-        let (rank, job, world_size) = (launched.rank, launched.job_number(), launched.world_size);
+        let (rank, job, world_size) = (launched.rank, launched.job_hash(), launched.world_size);
         let dial = endpoint.dial(token.clone());
         let hello = Hello::new(endpoint.info(&[]), world_size, version.clone(), loader, process);
         let wait = WaitDeadline::new(deadline, progress, Instant::now());
         let start = |identity, listeners| {
-            Server::start(&Handle::current(), identity, listeners, bounds, Arc::clone(&counters))
+            PeerServer::start(&Handle::current(), identity, listeners, bounds, Arc::clone(&counters))
         };
         let (role, identity, server) = if rank.0 == 0 {
             check_other_rank0(&dial, &hello).await?;
@@ -143,7 +143,7 @@ impl Joining {
                     if let Some(listener) = publishing.listen_at_place(&listens).await {
                         let (known, counted) = (known.clone(), Arc::clone(&counted));
                         let server =
-                            Server::start(&Handle::current(), known, vec![listener], bounds, counted);
+                            PeerServer::start(&Handle::current(), known, vec![listener], bounds, counted);
                         if let Some(meetings) = server.meetings() {
                             redirect_all(&listens, &traffic, meetings).await;
                         }
@@ -156,7 +156,7 @@ impl Joining {
             let traffic = LinkTraffic::new(u64::MAX, Arc::clone(&counters));
             let follower = Follower::new(hello, wait, dial.place.to_string());
             let mut driver = FollowerDriver::new(dial, follower, Arc::clone(&traffic));
-            let mut served: Option<(Identity, Server)> = None;
+            let mut served: Option<(Identity, PeerServer)> = None;
             let (identity, server) = loop {
                 let found = driver.find().await?;
                 let same =
@@ -273,7 +273,11 @@ impl Joining {
     ///
     /// As [`join`](Self::join). [`MeetErrorKind::Setting`] if more than 16 GiB of catalogs would
     /// leave rank 0, or there are more than 16 of them.
-    pub async fn share_with(&mut self, blob: Option<Bytes>, bulks: Vec<Bulk>) -> Result<Bytes, MeetError> {
+    pub async fn share_with(
+        &mut self,
+        blob: Option<Bytes>,
+        bulks: Vec<SharedCatalog>,
+    ) -> Result<Bytes, MeetError> {
         let key = self.step("share");
         match &mut self.role {
             Role::Rank0 { driver, .. } => {
@@ -310,7 +314,7 @@ impl Joining {
     /// # Errors
     ///
     /// As [`join`](Self::join).
-    pub async fn bulks(&mut self, have: Vec<Option<Bulk>>) -> Result<Vec<Option<Bytes>>, MeetError> {
+    pub async fn bulks(&mut self, have: Vec<Option<SharedCatalog>>) -> Result<Vec<Option<Bytes>>, MeetError> {
         let rank = self.rank();
         let relay = bulk::relay(self.nodes.iter(), rank.0 as usize).map(|rank| Rank(rank as u32));
         let relay = relay.filter(|relay| *relay != rank);
@@ -323,7 +327,7 @@ impl Joining {
         let shared = self.pushed.iter().copied().enumerate();
         let missing = shared.filter(|(number, _)| have.get(*number).is_none_or(Option::is_none));
         let missing: BTreeMap<usize, bool> = missing.collect();
-        let offer = |here: BTreeMap<usize, Bulk>| {
+        let offer = |here: BTreeMap<usize, SharedCatalog>| {
             if let Some(offers) = &*offers {
                 offers.send_modify(|offers| {
                     offers.here.extend(here);
@@ -352,7 +356,7 @@ impl Joining {
             let comes = relay.is_none() && is_pushed;
             let fetch = (MeetMessage::Fetch { number: number as u32 }, Bytes::new());
             let value = driver.value(identity, &key::bulk(number), Some(fetch), comes).await?;
-            offer(BTreeMap::from([(number, Bulk::needed(value.clone()))]));
+            offer(BTreeMap::from([(number, SharedCatalog::needed(value.clone()))]));
             got.insert(number, value);
         }
         Ok(numbers.map(|number| got.remove(&number)).collect())
@@ -432,8 +436,8 @@ impl Joining {
         words: ComparedSettings,
         bound: &[Fingerprint],
         stores: &[StoreId],
-        context: &Context,
-    ) -> Result<Group, MeetError> {
+        context: &OpenContext,
+    ) -> Result<RunGroup, MeetError> {
         let nonce = match &self.role {
             Role::Rank0 { driver, .. } => Some(driver.hub.with(|leader| leader.nonce)),
             Role::Follower { driver, .. } => driver.follower.nonce,
@@ -461,8 +465,9 @@ impl Joining {
         let server = self.server.take().ok_or_else(has_started)?;
         let (endpoint, identity) = (Arc::clone(&self.endpoint), self.identity.clone());
         let (network, counters) = (Arc::clone(&endpoint.network), Arc::clone(server.counters()));
-        let asker = Asker::new(identity, run, network, context, counters).with_wire(server.wire());
-        Ok(Group::new(endpoint, running, roster, stores.to_vec(), asker, server))
+        let asker =
+            PeerClientFactory::new(identity, run, network, context, counters).with_wire(server.wire());
+        Ok(RunGroup::new(endpoint, running, roster, stores.to_vec(), asker, server))
     }
 
     /// Ends before the start. Every rank ends with a line that contains `why`.
@@ -486,7 +491,7 @@ impl Joining {
     }
 }
 
-impl Drop for Joining {
+impl Drop for RendezvousSteps {
     fn drop(&mut self) {
         const WHY: &str = "it ended before the start";
         match &mut self.role {

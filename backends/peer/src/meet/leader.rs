@@ -17,8 +17,8 @@ use tokio::time::Instant;
 mod send;
 
 pub(super) use self::send::{FollowerSession, NextSend};
-use super::board::Board;
-use super::bulk::{self, Bulk};
+use super::board::LoaderDirectory;
+use super::bulk::{self, SharedCatalog};
 use super::members::{Admission, Members, RankSession, RejectedClaims, retry_later};
 use super::messages::{Hello, MeetMessage, RankInfo, key};
 use super::store::KeyValueStore;
@@ -48,11 +48,11 @@ pub(super) struct Leader {
     /// The number of the process's loader.
     loader: u16,
     /// The addresses of the process's other loaders.
-    board: Arc<Board>,
+    board: Arc<LoaderDirectory>,
     pub(super) members: Members,
     pub(super) store: KeyValueStore,
     /// Catalogs.
-    bulks: Vec<Bulk>,
+    bulks: Vec<SharedCatalog>,
     /// Pairs of catalog and rank that were sent, and the sum of their bytes, counted once.
     bulk_to: BTreeSet<(usize, usize)>,
     bulk_bytes: u64,
@@ -102,7 +102,7 @@ impl Leader {
     }
 
     /// Sets the number of the process's loader, and the addresses of the others.
-    pub(super) fn with_loader(self, loader: u16, board: Arc<Board>) -> Self {
+    pub(super) fn with_loader(self, loader: u16, board: Arc<LoaderDirectory>) -> Self {
         Self { loader, board, ..self }
     }
 
@@ -375,7 +375,7 @@ impl Leader {
 
     /// Catalogs for the ranks that need them. Called before the value that names them is published.
     /// Fails the rendezvous if too many bytes would leave rank 0.
-    pub(super) fn put_bulks(&mut self, bulks: Vec<Bulk>) {
+    pub(super) fn put_bulks(&mut self, bulks: Vec<SharedCatalog>) {
         let relays = (1..self.world).filter(|rank| bulk::relay(self.nodes(), *rank) == Some(*rank)).count();
         let pushed = bulks.iter().filter(|bulk| bulk.is_pushed());
         let pushed = pushed.fold(0u64, |sum, bulk| sum.saturating_add(bulk.length()));
@@ -557,7 +557,7 @@ mod tests {
     fn bulk_counts_once_for_a_rank_that_requests_it_again() {
         let mut leader = leader(3);
         let mut followers = followers(&mut leader, 0);
-        leader.put_bulks(vec![Bulk::on_request(10 << 30, || Ok(Bytes::new()))]);
+        leader.put_bulks(vec![SharedCatalog::on_request(10 << 30, || Ok(Bytes::new()))]);
         let mut fetch = |rank: usize| {
             let follower = &mut followers[rank - 1];
             leader.message(follower, MeetMessage::Fetch { number: 0 }, Bytes::new()).unwrap();

@@ -18,8 +18,8 @@ use tokio::time::timeout;
 use super::messages::{
     HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, MAX_MESSAGE_BYTES, MAX_PIECE_BYTES, MeetMessage, frame_kind,
 };
-use crate::Counters;
-use crate::connection::{Connection, Receiver, Sender};
+use crate::PeerCounters;
+use crate::connection::{ControlConnection, MessageReceiver, MessageSender};
 
 /// Messages that wait to be sent or received. Few, because their bulk may be large.
 const QUEUE_LENGTH: usize = 4;
@@ -55,13 +55,13 @@ pub(super) struct LinkTraffic {
     most: u64,
     /// Budget of bulk that is being received. Other senders wait.
     room: Arc<Semaphore>,
-    counters: Arc<Counters>,
+    counters: Arc<PeerCounters>,
 }
 
 impl LinkTraffic {
     /// For links on which at most `most` bytes follow a received message. Messages are counted in
     /// `counters`.
-    pub(super) fn new(most: u64, counters: Arc<Counters>) -> Arc<Self> {
+    pub(super) fn new(most: u64, counters: Arc<PeerCounters>) -> Arc<Self> {
         let room = Arc::new(Semaphore::new(RECEIVE_BUDGET_KIB as usize));
         Arc::new(Self { moved: AtomicU64::new(0), most, room, counters })
     }
@@ -70,7 +70,7 @@ impl LinkTraffic {
         self.moved.load(Relaxed)
     }
 
-    pub(super) fn counters(&self) -> &Arc<Counters> {
+    pub(super) fn counters(&self) -> &Arc<PeerCounters> {
         &self.counters
     }
 }
@@ -87,7 +87,7 @@ pub(super) struct RankLink {
 
 impl RankLink {
     /// Starts the tasks of a connection.
-    pub(super) fn new(connection: Connection, traffic: Arc<LinkTraffic>) -> Self {
+    pub(super) fn new(connection: ControlConnection, traffic: Arc<LinkTraffic>) -> Self {
         let (sender, receiver) = connection.split();
         let (out, outgoing) = mpsc::channel(QUEUE_LENGTH);
         let (incoming, come) = mpsc::channel(QUEUE_LENGTH);
@@ -145,7 +145,7 @@ impl RankLink {
 
 /// Sends all queued messages. `None` if the other end no longer reads.
 async fn write(
-    mut sender: Sender,
+    mut sender: MessageSender,
     mut outgoing: mpsc::Receiver<OutgoingMessage>,
     traffic: &LinkTraffic,
 ) -> Option<()> {
@@ -169,13 +169,13 @@ async fn write(
     }
 }
 
-async fn send_frame(sender: &mut Sender, what: u32, payload: Bytes) -> Option<()> {
+async fn send_frame(sender: &mut MessageSender, what: u32, payload: Bytes) -> Option<()> {
     timeout(SEND_TIMEOUT, sender.send(what, payload)).await.ok()?.ok()
 }
 
 /// The receiving half of a link.
 struct LinkReader {
-    receiver: Receiver,
+    receiver: MessageReceiver,
     traffic: Arc<LinkTraffic>,
 }
 

@@ -44,14 +44,14 @@
 //! | `endpoint`, `board`, `node`, `interfaces`, `descriptors` | where a rank listens |
 //! | `notice`, `dial` | how a follower finds rank 0: handshake, retries, backoff |
 //! | `messages`, `link` | messages and heartbeats, one connection |
-//! | `settings`, `joining` | the steps until the start, the same on all ranks: [`Joining`] |
+//! | `settings`, `joining` | the steps until the start, the same on all ranks: [`RendezvousSteps`] |
 //! | `store`, `members`, `leader`, `hub`, `sessions`, `rank0`, `compare` | rank 0 |
 //! | `follower`, `follower_driver`, `run_session` | followers, before and after the start |
 //! | `bulk` | catalogs, which travel once per node |
-//! | `group`, `roster` | the run: [`Group`], and the addresses of all ranks |
+//! | `group`, `roster` | the run: [`RunGroup`], and the addresses of all ranks |
 //!
 //! Nothing waits forever. Each step has a deadline. Each connection has a heartbeat every two
-//! seconds and a heartbeat timeout of ten. What is waited for is shown ([`Waiting`]).
+//! seconds and a heartbeat timeout of ten. What is waited for is shown ([`RendezvousProgress`]).
 
 mod board;
 mod bulk;
@@ -84,13 +84,13 @@ mod waiting;
 
 use foreread_launcher as launcher;
 
-pub use board::Board;
-pub use bulk::Bulk;
+pub use board::LoaderDirectory;
+pub use bulk::SharedCatalog;
 pub use error::{MeetError, MeetErrorKind};
-pub use group::{Group, Left};
+pub use group::{RunEnd, RunGroup};
 pub use interfaces::INTERFACE;
-pub use joining::Joining;
-pub use launcher::{Launched, MEET, Rendezvous, Surroundings, TOKEN};
+pub use joining::RendezvousSteps;
+pub use launcher::{Launched, LauncherEnv, MEET, Rendezvous, TOKEN};
 pub use notice::given_token;
 pub use settings::Settings;
-pub use waiting::{Waiting, WaitingCallback};
+pub use waiting::{RendezvousProgress, WaitingCallback};

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::launcher::{Surroundings, TOKEN};
+use super::launcher::{LauncherEnv, TOKEN};
 use super::{MeetError, MeetErrorKind};
 use crate::Token;
 
@@ -43,7 +43,7 @@ fn secret_error(line: String) -> MeetError {
 /// # Errors
 ///
 /// [`MeetErrorKind::Secret`] if it can be guessed.
-pub fn given_token(surroundings: &Surroundings<'_>) -> Result<Option<Token>, MeetError> {
+pub fn given_token(surroundings: &LauncherEnv<'_>) -> Result<Option<Token>, MeetError> {
     let token = surroundings.get(TOKEN).map(Token::new).transpose();
     token.map_err(|why| secret_error(format!("{TOKEN} cannot be used: {why}")))
 }
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn guessable_token_is_refused_with_the_remedy() {
         let with = |text: &'static str| {
-            given_token(&Surroundings::new(&|name| (name == TOKEN).then(|| text.to_owned()), 0, 1))
+            given_token(&LauncherEnv::new(&|name| (name == TOKEN).then(|| text.to_owned()), 0, 1))
         };
         assert!(with("").unwrap().is_none());
         assert!(with("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap().is_some());

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use foreread_types::Rank;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::bulk::Bulk;
+use super::bulk::SharedCatalog;
 use super::compare::{differences, pack, unpack};
 use super::hub::Hub;
 use super::leader::Leader;
@@ -168,7 +168,12 @@ impl Rank0Driver {
     }
 
     /// Publishes `value`, and `bulks` to ranks that need them.
-    pub(super) async fn share(&mut self, key: &str, value: Bytes, bulks: Vec<Bulk>) -> Result<(), MeetError> {
+    pub(super) async fn share(
+        &mut self,
+        key: &str,
+        value: Bytes,
+        bulks: Vec<SharedCatalog>,
+    ) -> Result<(), MeetError> {
         if !bulks.is_empty() {
             self.hub.with(|leader| leader.put_bulks(bulks));
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use foreread_types::Rank;
 
 use super::messages::RankInfo;
-use crate::{Address, Asker, PeerClient, lock};
+use crate::{Address, PeerClient, PeerClientFactory, lock};
 
 /// The ranks of a run.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Roster {
     }
 
     /// The client of a rank.
-    pub(super) fn remote(&self, rank: Rank, asker: &Asker) -> Arc<PeerClient> {
+    pub(super) fn remote(&self, rank: Rank, asker: &PeerClientFactory) -> Arc<PeerClient> {
         let mut ranks = lock(&self.ranks);
         let make = |addresses: &[Address]| asker.remote(rank, addresses.to_vec());
         match ranks.get_mut(rank.0 as usize) {

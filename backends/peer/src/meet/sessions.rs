@@ -17,13 +17,16 @@ use super::leader::{FollowerSession, HelloRefusal, MessageFault, NextSend};
 use super::link::{IncomingMessage, LinkTraffic, RankLink};
 use super::members::RECONNECT_TIMEOUT;
 use super::messages::{DRAIN_TIMEOUT, MeetMessage};
-use crate::{Address, Connection, Greeting};
+use crate::{Address, ControlConnection, PeerIdentity};
 
 /// Timeout of the hello after the handshake.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves all connections. Ends with the last handle on `meetings`.
-pub(super) async fn serve_all(hub: Arc<Hub>, mut meetings: mpsc::Receiver<(Greeting, Connection)>) {
+pub(super) async fn serve_all(
+    hub: Arc<Hub>,
+    mut meetings: mpsc::Receiver<(PeerIdentity, ControlConnection)>,
+) {
     let mut all = JoinSet::new();
     loop {
         tokio::select! {
@@ -43,7 +46,7 @@ pub(super) async fn serve_all(hub: Arc<Hub>, mut meetings: mpsc::Receiver<(Greet
 pub(super) async fn redirect_all(
     addresses: &[Address],
     traffic: &Arc<LinkTraffic>,
-    mut meetings: mpsc::Receiver<(Greeting, Connection)>,
+    mut meetings: mpsc::Receiver<(PeerIdentity, ControlConnection)>,
 ) {
     while let Some((_, connection)) = meetings.recv().await {
         let addresses = addresses.iter().map(ToString::to_string).collect();
@@ -55,7 +58,7 @@ pub(super) async fn redirect_all(
 }
 
 /// One connection, from the hello to its end.
-async fn serve_session(hub: Arc<Hub>, greeting: Greeting, connection: Connection) {
+async fn serve_session(hub: Arc<Hub>, greeting: PeerIdentity, connection: ControlConnection) {
     let mut link = RankLink::new(connection, Arc::clone(&hub.traffic));
     let come = timeout(HELLO_TIMEOUT, link.next()).await;
     let Ok(Some(IncomingMessage { message: MeetMessage::Hello(hello), .. })) = come else {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::board::Board;
+use super::board::LoaderDirectory;
 use super::launcher::Launched;
 use super::node::node_id;
 use super::waiting::WaitingCallback;
-use crate::{Address, Counters, Network, Settings as Bounds, System, Token};
+use crate::{Address, PeerCounters, Settings as Bounds, SystemTransport, Token, Transport};
 
 /// The settings of a rendezvous. The fields of [`Settings::new`] may be changed.
 #[allow(missing_debug_implementations, reason = "it holds a closure")]
@@ -20,9 +20,9 @@ pub struct Settings {
     /// processes meet, while earlier ones may still run.
     pub loader: u16,
     /// Shared by all loaders of the process at one rendezvous address.
-    pub board: Arc<Board>,
+    pub board: Arc<LoaderDirectory>,
     /// The network.
-    pub network: Arc<dyn Network>,
+    pub network: Arc<dyn Transport>,
     /// The user's token ([`given_token`](super::given_token)).
     pub token: Option<Token>,
     /// The addresses at which the rank listens. Empty: chosen automatically.
@@ -34,7 +34,7 @@ pub struct Settings {
     /// Limits of serving samples.
     pub serving: Bounds,
     /// The counters of the rendezvous and the run.
-    pub counters: Arc<Counters>,
+    pub counters: Arc<PeerCounters>,
     /// The node's id, equal for processes that can use each other's Unix sockets.
     pub node: String,
     /// The network interfaces by which other nodes reach this one
@@ -51,7 +51,7 @@ impl Settings {
             version: version.into(),
             loader: 0,
             board: Arc::default(),
-            network: Arc::new(System),
+            network: Arc::new(SystemTransport),
             token: None,
             listen: Vec::new(),
             deadline: Duration::from_secs(300),

@@ -18,7 +18,7 @@ pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a rank that disconnected before the start may take to reconnect.
 pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Waiting time after which the hint is shown.
+/// The waiting time after which the hint is shown.
 const HINT_DELAY: Duration = Duration::from_secs(10);
 
 /// A remedy for ranks that do not come because they make no such loader.
@@ -45,7 +45,7 @@ impl TwoStepCheck {
 /// What a rank waits for. Displays as `waiting for ranks 2, 5 and 7 others (12 s of 300 s)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Waiting {
+pub struct RendezvousProgress {
     /// The first missing ranks.
     pub missing: Vec<Rank>,
     /// How many more are missing.
@@ -58,7 +58,7 @@ pub struct Waiting {
     pub deadline: Duration,
 }
 
-impl fmt::Display for Waiting {
+impl fmt::Display for RendezvousProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (waited, deadline) = (self.waited.as_secs(), self.deadline.as_secs());
         write!(f, "waiting for {} ({waited} s of {deadline} s)", ranks(&self.missing, self.more))?;
@@ -70,7 +70,7 @@ impl fmt::Display for Waiting {
 }
 
 /// Called with what is being waited for.
-pub type WaitingCallback = Box<dyn FnMut(&Waiting) + Send + Sync>;
+pub type WaitingCallback = Box<dyn FnMut(&RendezvousProgress) + Send + Sync>;
 
 /// A deadline that restarts on progress, and shows what is waited for.
 pub(super) struct WaitDeadline {
@@ -138,7 +138,7 @@ impl WaitDeadline {
         }
         (self.shown, self.is_due) = (now, false);
         let (missing, waited) = (missing.to_vec(), now.duration_since(self.began));
-        let waiting = Waiting { missing, more, on, waited, deadline: self.deadline };
+        let waiting = RendezvousProgress { missing, more, on, waited, deadline: self.deadline };
         (self.progress)(&waiting);
     }
 }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn waiting_displays_as_one_line() {
-        let mut waiting = Waiting {
+        let mut waiting = RendezvousProgress {
             missing: vec![Rank(2), Rank(5)],
             more: 7,
             on: None,
@@ -164,7 +164,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waiting_is_shown_once_a_second_and_ends() {
         let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
-        let show = move |waiting: &Waiting| drop(sender.send(waiting.to_string()));
+        let show = move |waiting: &RendezvousProgress| drop(sender.send(waiting.to_string()));
         let mut wait = WaitDeadline::new(Duration::from_millis(2500), Box::new(show), Instant::now());
         while !wait.is_expired(Instant::now()) {
             tokio::time::sleep_until(wait.next()).await;
@@ -181,7 +181,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn long_wait_shows_the_remedy_for_a_single_rank_loader() {
         let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
-        let show = move |waiting: &Waiting| drop(sender.send(waiting.to_string()));
+        let show = move |waiting: &RendezvousProgress| drop(sender.send(waiting.to_string()));
         let mut wait = WaitDeadline::new(Duration::from_secs(300), Box::new(show), Instant::now());
         for on in [None, Some("at node1:7000".to_owned())] {
             tokio::time::sleep(Duration::from_secs(6)).await;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
-use foreread_tier::{Sample, Served};
+use foreread_tier::{PeerReply, Sample};
 use foreread_types::{Rank, SampleKey};
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, SelectAll};
@@ -18,26 +18,26 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::{EngineReply, SampleCheck, ServerAction, ServerMachine};
-use crate::channel::Channel;
-use crate::frame::Header;
-use crate::input::Input;
+use crate::channel::AuthenticatedStream;
+use crate::frame::FrameHeader;
+use crate::input::FrameInput;
 use crate::server::ServerShared;
-use crate::tags::SampleTags;
+use crate::tags::SampleMac;
 use crate::timer::PollTimer;
-use crate::{RunId, Stream, WireError};
+use crate::{BoxedStream, RunId, WireError};
 
 /// The engine's replies to a chunk. Ends after one response per sample, or when the engine ends.
 struct ChunkReplies {
     chunk: u64,
     left: usize,
-    answers: BoxStream<'static, Served>,
+    answers: BoxStream<'static, PeerReply>,
 }
 
 /// A reply of the engine to a chunk.
 struct ChunkReply {
     chunk: u64,
     /// `None` at the end.
-    served: Option<Served>,
+    served: Option<PeerReply>,
     /// Whether it is the last one.
     last: bool,
 }
@@ -52,8 +52,8 @@ impl futures::Stream for ChunkReplies {
         let served = ready!(self.answers.poll_next_unpin(cx));
         match &served {
             None => self.left = 0,
-            Some(Served::Reading { .. }) => {}
-            Some(Served::Done { .. } | Served::Kept { .. }) => self.left -= 1,
+            Some(PeerReply::Reading { .. }) => {}
+            Some(PeerReply::Done { .. } | PeerReply::Kept { .. }) => self.left -= 1,
         }
         Poll::Ready(Some(ChunkReply { chunk: self.chunk, served, last: self.left == 0 }))
     }
@@ -63,11 +63,11 @@ impl futures::Stream for ChunkReplies {
 pub(crate) struct PeerConnection {
     shared: Arc<ServerShared>,
     from: Rank,
-    stream: Stream,
+    stream: BoxedStream,
     /// Computes the tags of samples on authenticated connections.
-    samples: Option<Arc<SampleTags>>,
-    input: Input,
-    body: Option<(Header, Limit<BytesMut>)>,
+    samples: Option<Arc<SampleMac>>,
+    input: FrameInput,
+    body: Option<(FrameHeader, Limit<BytesMut>)>,
     machine: ServerMachine<OwnedSemaphorePermit>,
     /// Output of the machine that is carried out next. Empty between events.
     actions: Vec<ServerAction>,
@@ -79,7 +79,12 @@ pub(crate) struct PeerConnection {
 }
 
 impl PeerConnection {
-    pub(crate) fn new(shared: Arc<ServerShared>, from: Rank, run: RunId, channel: Channel) -> Self {
+    pub(crate) fn new(
+        shared: Arc<ServerShared>,
+        from: Rank,
+        run: RunId,
+        channel: AuthenticatedStream,
+    ) -> Self {
         let samples = channel.keys.as_ref().map(|keys| Arc::clone(&keys.samples));
         let (stream, input, output) = channel.into_parts();
         let machine = ServerMachine::new(run.tag(), shared.settings.share, output);
@@ -100,18 +105,18 @@ impl PeerConnection {
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
-        let before = self.machine.output.left_ever();
+        let before = self.machine.output.total_sent();
         if let Poll::Ready(done) = self.machine.output.poll_write(&mut self.stream, cx) {
             done?;
         }
-        if self.machine.output.left_ever() > before {
+        if self.machine.output.total_sent() > before {
             self.machine.on_write(self.clock.elapsed());
         }
         Ok(())
     }
 
     /// The next frame and its payload.
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(Header, Bytes)>, WireError>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(FrameHeader, Bytes)>, WireError>> {
         if self.body.is_none() {
             let Some(header) = ready!(self.input.poll_header(&mut self.stream, cx))? else {
                 return Poll::Ready(Ok(None));
@@ -191,14 +196,14 @@ impl PeerConnection {
     }
 
     /// A reply to a sample that is still wanted, with its checksum or tag.
-    fn checked(&self, chunk: u64, served: Served) -> Option<(u32, EngineReply)> {
+    fn checked(&self, chunk: u64, served: PeerReply) -> Option<(u32, EngineReply)> {
         Some(match served {
-            Served::Reading { tag } => (tag, EngineReply::Reading),
-            Served::Done { tag, result } => {
+            PeerReply::Reading { tag } => (tag, EngineReply::Reading),
+            PeerReply::Done { tag, result } => {
                 let key = self.machine.wanted(chunk, tag)?;
                 (tag, EngineReply::Done(result.map(|bytes| (bytes.clone(), self.check(key, &bytes)))))
             }
-            Served::Kept { tag, sample } => {
+            PeerReply::Kept { tag, sample } => {
                 let key = self.machine.wanted(chunk, tag)?;
                 (tag, EngineReply::Done(Ok((sample.bytes(), self.check_kept(key, &sample)))))
             }

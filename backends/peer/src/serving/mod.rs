@@ -1,18 +1,18 @@
 //! The serving end of a connection between ranks, as a state machine.
 //!
-//! Input is events and the time. Output is a queue of frames and [`ServerAction`]s for the engine.
-//! There is no clock, I/O, channel or hash order, so a simulation can play any interleaving.
-//! [`PeerConnection`] owns the stream, the timer, the budget and the engine's replies. What a
-//! connection may hold is bounded:
+//! Input is events and the time. FrameOutput is a queue of frames and [`ServerAction`]s for the
+//! engine. There is no clock, I/O, channel or hash order, so a simulation can play any
+//! interleaving. [`PeerConnection`] owns the stream, the timer, the budget and the engine's
+//! replies. What a connection may hold is bounded:
 //!
 //! * Samples that the engine has and has not acknowledged, and responses that wait to be written,
-//!   have together at most [`Settings::share`] bytes, or are one sample. Once the engine reports that
-//!   it reads a sample from the origin, the sample no longer counts. Slow origin reads therefore do
-//!   not hold up cached samples.
+//!   have together at most [`Settings::share`] bytes, or are one sample. Once the engine reports
+//!   that it reads a sample from the origin, the sample no longer counts. Slow origin reads
+//!   therefore do not hold up cached samples.
 //! * Waiting responses of all connections have at most [`Settings::budget`] bytes, plus one
 //!   response on each connection. A rank that does not read its responses holds its share and no
-//!   more. A sample larger than the budget is sent when its connection has nothing else. There is no
-//!   deadlock between two ranks, because each has room for one more response.
+//!   more. A sample larger than the budget is sent when its connection has nothing else. There is
+//!   no deadlock between two ranks, because each has room for one more response.
 //! * Requests wait in a queue, ordered by their due time. With [`MAX_OPEN_SAMPLES`] open, the
 //!   connection is not read, and the client gets backpressure.
 //!
@@ -32,15 +32,18 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{Asked, ErrorKind, TierError};
+use foreread_tier::{ErrorKind, PeerRequest, TierError};
 use foreread_types::SampleKey;
 
 use self::chunk::{ChunkSample, EngineChunk};
 pub(crate) use self::driver::PeerConnection;
 use self::requests::{OpenRequest, QueuedSample};
-use crate::frame::{Ask, Header, Kind, MOST_ASKED, MOST_WORDS, decode_tags, encode_tags, status_of};
-use crate::output::Output;
-use crate::tags::Trailer;
+use crate::frame::{
+    FrameHeader, FrameKind, MAX_ERROR_BYTES, MAX_SAMPLES_PER_REQUEST, SampleRequest, decode_tags,
+    encode_tags, status_of,
+};
+use crate::output::FrameOutput;
+use crate::tags::PayloadTag;
 use crate::{WireError, WireErrorKind};
 
 #[cfg(doc)]
@@ -62,7 +65,7 @@ pub const MAX_OPEN_SAMPLES: usize = 64 << 10;
 const MAX_CHUNK: (u64, usize) = (1 << 20, 64);
 
 /// The checksum of a sample, and its tag on authenticated connections.
-pub(crate) type SampleCheck = (u32, Option<Trailer>);
+pub(crate) type SampleCheck = (u32, Option<PayloadTag>);
 
 /// The engine's reply to a sample.
 pub(crate) enum EngineReply {
@@ -76,7 +79,7 @@ pub(crate) enum EngineReply {
 #[derive(Debug)]
 pub(crate) enum ServerAction {
     /// Read these samples. Their tags count from 0.
-    Start { chunk: u64, asked: Vec<Asked> },
+    Start { chunk: u64, asked: Vec<PeerRequest> },
     /// Stop a chunk: its samples are no longer wanted.
     Stop { chunk: u64 },
 }
@@ -120,7 +123,7 @@ pub(crate) struct ServerMachine<R> {
     /// The most bytes that the connection may hold.
     share: u64,
     /// Frames that wait to be sent.
-    pub(crate) output: Output<QueuedFrame<R>>,
+    pub(crate) output: FrameOutput<QueuedFrame<R>>,
     requests: BTreeMap<u64, OpenRequest>,
     /// Open samples in `requests`.
     open: usize,
@@ -133,7 +136,7 @@ pub(crate) struct ServerMachine<R> {
     /// Samples that the engine reads from the origin, to be acknowledged.
     origin_reads: Vec<(u64, u32)>,
     /// A response that waits for the budget.
-    blocked_response: Option<(Header, Bytes, Option<Trailer>)>,
+    blocked_response: Option<(FrameHeader, Bytes, Option<PayloadTag>)>,
     /// When bytes were last sent, or the first request arrived after an idle time.
     sent: Duration,
     /// When to check for samples that have waited for long.
@@ -146,7 +149,7 @@ pub(crate) struct ServerMachine<R> {
 
 impl<R> ServerMachine<R> {
     /// A connection of the run with the tag `run` that may hold `share` bytes.
-    pub(crate) fn new(run: u64, share: u64, output: Output<QueuedFrame<R>>) -> Self {
+    pub(crate) fn new(run: u64, share: u64, output: FrameOutput<QueuedFrame<R>>) -> Self {
         Self {
             run,
             share,
@@ -180,8 +183,8 @@ impl<R> ServerMachine<R> {
     ///
     /// # Errors
     /// It violates the protocol. The connection must end.
-    pub(crate) fn expect(&self, header: &Header) -> Result<(), WireError> {
-        if matches!(header.kind, Kind::Ask | Kind::Cancel) && header.job == self.run {
+    pub(crate) fn expect(&self, header: &FrameHeader) -> Result<(), WireError> {
+        if matches!(header.kind, FrameKind::Ask | FrameKind::Cancel) && header.job == self.run {
             return Ok(());
         }
         Err(WireError::malformed(format!("unexpected frame {:?} from a client", header.kind)))
@@ -193,19 +196,19 @@ impl<R> ServerMachine<R> {
     /// It violates the protocol. The connection must end.
     pub(crate) fn on_request(
         &mut self,
-        header: &Header,
+        header: &FrameHeader,
         payload: &[u8],
         now: Duration,
         actions: &mut Actions,
     ) -> Result<(), WireError> {
         let request = header.request;
-        if header.kind == Kind::Cancel {
+        if header.kind == FrameKind::Cancel {
             let mut tags: Vec<u32> = decode_tags(payload)?.collect();
             tags.sort_unstable();
             self.cancel(request, &tags, actions);
             return Ok(());
         }
-        let asks = Ask::decode(payload)?;
+        let asks = SampleRequest::decode(payload)?;
         if self.requests.insert(request, OpenRequest::new(asks.len(), now)).is_some() {
             return Err(WireError::malformed(format!("request {request} was made twice")));
         }
@@ -225,7 +228,7 @@ impl<R> ServerMachine<R> {
     fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Actions) {
         self.forget(request, tags, actions);
         self.output.discard(|held| held.is_of(request, tags));
-        let is_unwanted = |header: &Header| header.request == request && names(tags, header.tag);
+        let is_unwanted = |header: &FrameHeader| header.request == request && names(tags, header.tag);
         drop(self.blocked_response.take_if(|(header, ..)| is_unwanted(header)));
         if self.queue.len() > 2 * self.open + MAX_CHUNK.1 {
             let requests = &self.requests;
@@ -273,7 +276,7 @@ impl<R> ServerMachine<R> {
     fn start_one(&mut self) -> Option<ServerAction> {
         let waiting = self.output.waiting() as u64;
         let mut samples: Vec<ChunkSample> = Vec::new();
-        let mut asked: Vec<Asked> = Vec::new();
+        let mut asked: Vec<PeerRequest> = Vec::new();
         let (mut request, mut bytes) = (0, 0u64);
         while let Some(Reverse(next)) = self.queue.peek() {
             let known = self.requests.get(&next.request);
@@ -290,7 +293,7 @@ impl<R> ServerMachine<R> {
             let Some(Reverse(next)) = self.queue.pop() else { break };
             request = next.request;
             bytes = bytes.saturating_add(next.length);
-            asked.push(Asked { tag: samples.len() as u32, key: next.key, due: next.due });
+            asked.push(PeerRequest { tag: samples.len() as u32, key: next.key, due: next.due });
             samples.push(ChunkSample::new(next.tag, next.key, next.length));
         }
         if samples.is_empty() {
@@ -359,7 +362,8 @@ impl<R> ServerMachine<R> {
         result: Result<(Bytes, SampleCheck), TierError>,
         now: Duration,
     ) {
-        let header = Header { sample: key.id.0, tag, ..Header::new(Kind::Answer, self.run, request) };
+        let header =
+            FrameHeader { sample: key.id.0, tag, ..FrameHeader::new(FrameKind::Answer, self.run, request) };
         match result {
             Ok((bytes, (crc32c, trailer))) => {
                 self.served = (self.served.0 + 1, self.served.1 + bytes.len() as u64);
@@ -372,15 +376,15 @@ impl<R> ServerMachine<R> {
             Err(error) => {
                 self.refused += 1;
                 let text = Bytes::from(error_text(&error));
-                let header = Header { status: status_of(error.kind()), ..header };
+                let header = FrameHeader { status: status_of(error.kind()), ..header };
                 self.push((header.over(&text), text, None), None, now);
             }
         }
     }
 
-    fn push(&mut self, answer: (Header, Bytes, Option<Trailer>), room: Option<R>, now: Duration) {
+    fn push(&mut self, answer: (FrameHeader, Bytes, Option<PayloadTag>), room: Option<R>, now: Duration) {
         let (header, bytes, trailer) = answer;
-        let Header { request, tag, .. } = header;
+        let FrameHeader { request, tag, .. } = header;
         let held = QueuedFrame::Answer { _room: room, request, tag, unacked_since: Some(now) };
         self.output.push(header, bytes, trailer, held);
     }
@@ -423,10 +427,10 @@ impl<R> ServerMachine<R> {
     fn acknowledge(&mut self, mut samples: Vec<(u64, u32)>) {
         samples.sort_unstable();
         for of_one in samples.chunk_by(|one, other| one.0 == other.0) {
-            for part in of_one.chunks(MOST_ASKED) {
+            for part in of_one.chunks(MAX_SAMPLES_PER_REQUEST) {
                 let tags = encode_tags(&part.iter().map(|(_, tag)| *tag).collect::<Vec<_>>());
-                let header = Header::new(Kind::Reading, self.run, part[0].0);
-                self.output.push_early(header.over(&tags), tags, QueuedFrame::Acknowledgement);
+                let header = FrameHeader::new(FrameKind::Reading, self.run, part[0].0);
+                self.output.push_front(header.over(&tags), tags, QueuedFrame::Acknowledgement);
             }
         }
     }
@@ -453,7 +457,7 @@ impl<R> ServerMachine<R> {
         let blocked = !self.output.is_empty();
         if blocked && now.saturating_sub(self.sent) >= WRITE_TIMEOUT {
             let detail = format!("it has read nothing for {} s", WRITE_TIMEOUT.as_secs());
-            return Err(WireError::new(WireErrorKind::Late, detail));
+            return Err(WireError::new(WireErrorKind::Timeout, detail));
         }
         // A waiting response is a sign of life when it is sent.
         let due =
@@ -461,7 +465,7 @@ impl<R> ServerMachine<R> {
         if due > now {
             return Ok(Some(due));
         }
-        let header = Header::new(Kind::Alive, self.run, 0);
+        let header = FrameHeader::new(FrameKind::Alive, self.run, 0);
         self.output.push(header.over(&[]), Bytes::new(), None, QueuedFrame::Heartbeat);
         self.sent = now; // even if it waits: the kernel has sent earlier frames
         Ok(Some(now))
@@ -503,7 +507,7 @@ impl<R> ServerMachine<R> {
 /// The error text for the client, truncated to the limit of a frame.
 fn error_text(error: &TierError) -> String {
     let mut text = error.detail().unwrap_or_default().to_owned();
-    let end = (0..=MOST_WORDS.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    let end = (0..=MAX_ERROR_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.truncate(end.unwrap_or(0));
     text
 }
@@ -527,11 +531,14 @@ mod tests {
     /// A connection with a share of 250 bytes and one request at time 0, number 1, of `samples`
     /// samples of 100 bytes. The last one is due first.
     fn serving(samples: u64) -> ServerMachine<()> {
-        let mut machine = ServerMachine::new(7, 250, Output::new(None));
-        let ask =
-            |id| Ask { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(99 - id), length: 100 };
-        let asks = Ask::encode((0..samples).map(ask));
-        let header = Header::new(Kind::Ask, 7, 1).over(&asks);
+        let mut machine = ServerMachine::new(7, 250, FrameOutput::new(None));
+        let ask = |id| SampleRequest {
+            key: SampleKey::new(DatasetId(0), SampleId(id)),
+            due: Tick(99 - id),
+            length: 100,
+        };
+        let asks = SampleRequest::encode((0..samples).map(ask));
+        let header = FrameHeader::new(FrameKind::Ask, 7, 1).over(&asks);
         machine.expect(&header).unwrap();
         machine.on_request(&header, &asks, Duration::ZERO, &mut Vec::new()).unwrap();
         machine
@@ -577,7 +584,7 @@ mod tests {
         started(&mut machine);
         machine.on_reply(0, 0, bytes(), MS);
         assert!(!machine.output.is_empty());
-        let header = Header::new(Kind::Cancel, 7, 1);
+        let header = FrameHeader::new(FrameKind::Cancel, 7, 1);
         let mut actions = Vec::new();
         machine.on_request(&header, &[], MS, &mut actions).unwrap();
         assert!(matches!(actions[..], [ServerAction::Stop { chunk: 0 }]));
@@ -610,7 +617,7 @@ mod tests {
         machine.check_at = WRITE_TIMEOUT + 2 * HEARTBEAT_INTERVAL;
         assert_eq!(
             machine.check_timeouts(WRITE_TIMEOUT + HEARTBEAT_INTERVAL).unwrap_err().kind(),
-            WireErrorKind::Late
+            WireErrorKind::Timeout
         );
     }
 }

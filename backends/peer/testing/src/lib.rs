@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use foreread_peer::{Address, Listener, Network, Stream};
+use foreread_peer::{Address, BoxedStream, Transport, TransportListener};
 use foreread_types::mix;
 
 /// Bytes in flight in one direction.
@@ -28,14 +28,14 @@ const CAPACITY: usize = 64 << 10;
 
 /// All hosts and the cables between them. Clones share them.
 #[derive(Clone)]
-pub struct Simulated(Arc<Mutex<NetworkState>>);
+pub struct SimulatedNetwork(Arc<Mutex<NetworkState>>);
 
 struct NetworkState {
     seed: u64,
     draws: u64,
     break_chance: f64,
     next_port: u16,
-    listeners: HashMap<(String, u16), mpsc::UnboundedSender<(Stream, String)>>,
+    listeners: HashMap<(String, u16), mpsc::UnboundedSender<(BoxedStream, String)>>,
     cables: HashMap<(String, String), Arc<Cable>>,
 }
 
@@ -43,7 +43,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Simulated {
+impl SimulatedNetwork {
     /// A network without hosts.
     pub fn new(seed: u64) -> Self {
         let (listeners, cables) = (HashMap::new(), HashMap::new());
@@ -59,7 +59,7 @@ impl Simulated {
 
     /// The network as the host `name` sees it. It listens and connects at [`Address::Tcp`] of
     /// hosts' names.
-    pub fn host(&self, name: impl Into<String>) -> Arc<dyn Network> {
+    pub fn host(&self, name: impl Into<String>) -> Arc<dyn Transport> {
         Arc::new(SimulatedHost { world: self.clone(), name: name.into() })
     }
 
@@ -115,7 +115,7 @@ impl Simulated {
     }
 }
 
-impl fmt::Debug for Simulated {
+impl fmt::Debug for SimulatedNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Simulated").field("connections", &self.connections()).finish()
     }
@@ -142,7 +142,7 @@ impl Cable {
     }
 
     /// A new connection over it: both ends.
-    fn connect(self: &Arc<Self>, world: &Simulated) -> (ConnectionEnd, ConnectionEnd) {
+    fn connect(self: &Arc<Self>, world: &SimulatedNetwork) -> (ConnectionEnd, ConnectionEnd) {
         let pipe =
             || Arc::new(Pipe { cable: Arc::clone(self), world: world.clone(), state: Mutex::default() });
         let (one, other) = (pipe(), pipe());
@@ -162,7 +162,7 @@ impl Cable {
 /// One direction of a connection.
 struct Pipe {
     cable: Arc<Cable>,
-    world: Simulated,
+    world: SimulatedNetwork,
     state: Mutex<PipeState>,
 }
 
@@ -325,7 +325,7 @@ impl Drop for ConnectionEnd {
 
 #[derive(Debug)]
 struct SimulatedHost {
-    world: Simulated,
+    world: SimulatedNetwork,
     name: String,
 }
 
@@ -339,8 +339,8 @@ fn tcp(address: &Address) -> io::Result<(&str, u16)> {
 }
 
 #[async_trait]
-impl Network for SimulatedHost {
-    async fn listen(&self, address: &Address) -> io::Result<Box<dyn Listener>> {
+impl Transport for SimulatedHost {
+    async fn listen(&self, address: &Address) -> io::Result<Box<dyn TransportListener>> {
         let (_, mut port) = tcp(address)?;
         let mut world = lock(&self.world.0);
         if port == 0 {
@@ -356,7 +356,7 @@ impl Network for SimulatedHost {
         Ok(Box::new(SimulatedListener { accepted, address: Address::tcp(self.name.clone(), port) }))
     }
 
-    async fn connect(&self, address: &Address) -> io::Result<Stream> {
+    async fn connect(&self, address: &Address) -> io::Result<BoxedStream> {
         let (host, port) = tcp(address)?;
         let cable = self.world.cable(&self.name, host);
         loop {
@@ -381,13 +381,13 @@ impl Network for SimulatedHost {
 
 #[derive(Debug)]
 struct SimulatedListener {
-    accepted: mpsc::UnboundedReceiver<(Stream, String)>,
+    accepted: mpsc::UnboundedReceiver<(BoxedStream, String)>,
     address: Address,
 }
 
 #[async_trait]
-impl Listener for SimulatedListener {
-    async fn accept(&mut self) -> io::Result<(Stream, String)> {
+impl TransportListener for SimulatedListener {
+    async fn accept(&mut self) -> io::Result<(BoxedStream, String)> {
         self.accepted.recv().await.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
@@ -403,7 +403,7 @@ mod tests {
 
     use super::*;
 
-    async fn pair(network: &Simulated) -> (Stream, Stream) {
+    async fn pair(network: &SimulatedNetwork) -> (BoxedStream, BoxedStream) {
         let mut listener = network.host("a").listen(&Address::tcp("a", 0)).await.unwrap();
         let one = network.host("b").connect(listener.address()).await.unwrap();
         (one, listener.accept().await.unwrap().0)
@@ -411,7 +411,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn bytes_arrive_in_order_and_the_end_after_them() {
-        let network = Simulated::new(1);
+        let network = SimulatedNetwork::new(1);
         let (mut one, mut other) = pair(&network).await;
         let sent: Vec<u8> = (0..200_000u32).map(|at| (at % 251) as u8).collect();
         let expected = sent.clone();
@@ -425,7 +425,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn cut_cable_delays_and_severed_cable_ends() {
-        let network = Simulated::new(1);
+        let network = SimulatedNetwork::new(1);
         let (mut one, mut other) = pair(&network).await;
         network.cut("a", "b");
         one.write_all(b"late").await.unwrap();
@@ -442,7 +442,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn sent_bytes_arrive_after_the_delay() {
-        let network = Simulated::new(1);
+        let network = SimulatedNetwork::new(1);
         network.delay("a", "b", Duration::from_millis(30));
         let began = Instant::now();
         let (mut one, mut other) = pair(&network).await;

@@ -2,26 +2,27 @@
 
 use std::sync::Arc;
 
-use foreread_tier::{Asked, Serve, Served, Serving};
-use foreread_tier_testing::Known;
+use foreread_tier::{PeerReplies, PeerReply, PeerRequest, PeerService};
+use foreread_tier_testing::KnownSample;
 use foreread_types::Rank;
 use futures::{StreamExt, stream};
 
 #[derive(Debug)]
-pub struct FixedSample(pub Known);
+pub struct FixedSample(pub KnownSample);
 
 impl FixedSample {
     /// A sample of this length.
-    pub fn bytes(length: u64) -> (Known, Arc<dyn Serve>) {
-        let known = Known::generate(1, [("a", length)]).remove(0);
+    pub fn bytes(length: u64) -> (KnownSample, Arc<dyn PeerService>) {
+        let known = KnownSample::generate(1, [("a", length)]).remove(0);
         (known.clone(), Arc::new(Self(known)))
     }
 }
 
-impl Serve for FixedSample {
-    fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
+impl PeerService for FixedSample {
+    fn serve(&self, _: Rank, asked: Vec<PeerRequest>) -> PeerReplies {
         let content = self.0.content.clone();
-        let answer = move |asked: Asked| Served::Done { tag: asked.tag, result: Ok(content.clone()) };
+        let answer =
+            move |asked: PeerRequest| PeerReply::Done { tag: asked.tag, result: Ok(content.clone()) };
         stream::iter(asked).map(answer).boxed()
     }
 }

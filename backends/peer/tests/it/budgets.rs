@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::{Address, Settings, frame};
-use foreread_peer_testing::Simulated;
-use foreread_tier_testing::{Draw, ReadAll};
+use foreread_peer_testing::SimulatedNetwork;
+use foreread_tier_testing::{ReadAll, TestRandom};
 use foreread_types::Rank;
 use futures::StreamExt;
 use futures::future::join_all;
@@ -20,7 +20,7 @@ use crate::support::{AnswerRule, Node, SampleStore, batch, raw, read_all, run, s
 // semantics: RANK-30
 async fn mutual_requests_beyond_the_budget_do_not_deadlock() {
     for (seed, budget) in [(1, 1), (2, 5_000), (3, 200_000), (4, 32 << 20)] {
-        let world = Simulated::new(seed);
+        let world = SimulatedNetwork::new(seed);
         let settings = Settings { budget, share: budget / 2 + 1, ..Settings::default() };
         let known = samples(150, 20_000);
         let mut nodes = Vec::new();
@@ -53,7 +53,7 @@ async fn mutual_requests_beyond_the_budget_do_not_deadlock() {
 
 #[tokio::test(start_paused = true)]
 async fn greedy_rank_does_not_starve_another() {
-    let world = Simulated::new(1);
+    let world = SimulatedNetwork::new(1);
     let known = samples(3000, 20_000);
     let settings = Settings { budget: 400_000, share: 200_000, ..Settings::default() };
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
@@ -91,19 +91,19 @@ async fn greedy_rank_does_not_starve_another() {
 #[tokio::test(start_paused = true)]
 // semantics: RANK-30
 async fn rank_that_does_not_read_holds_its_share_and_is_closed() {
-    let world = Simulated::new(1);
+    let world = SimulatedNetwork::new(1);
     let known = samples(2000, 20_000);
     let settings = Settings { budget: 300_000, share: 200_000, ..Settings::default() };
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
     let asker =
         Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    let asks = frame::Ask::encode(batch(&known).iter().map(|request| frame::Ask {
+    let asks = frame::SampleRequest::encode(batch(&known).iter().map(|request| frame::SampleRequest {
         key: request.key,
         due: request.due,
         length: request.len(),
     }));
-    let ask = frame::Header::new(frame::Kind::Ask, run().tag(), 1);
+    let ask = frame::FrameHeader::new(frame::FrameKind::Ask, run().tag(), 1);
     // More than the budget has shares.
     let mut hung = Vec::new();
     for number in 0..10 {
@@ -124,10 +124,10 @@ async fn rank_that_does_not_read_holds_its_share_and_is_closed() {
 
 #[tokio::test(start_paused = true)]
 async fn origin_reads_do_not_delay_cached_samples() {
-    let world = Simulated::new(1);
+    let world = SimulatedNetwork::new(1);
     let known = samples(1000, 20_000);
     let settings = Settings { budget: 100_000, share: 100_000, ..Settings::default() };
-    let rule = |_: Rank, asked: &foreread_tier::Asked| match asked.key.id.0 {
+    let rule = |_: Rank, asked: &foreread_tier::PeerRequest| match asked.key.id.0 {
         0..900 => AnswerRule::Reading(Duration::from_secs(5)),
         _ => AnswerRule::Now,
     };
@@ -147,9 +147,9 @@ async fn origin_reads_do_not_delay_cached_samples() {
 
 #[tokio::test(start_paused = true)]
 async fn random_disconnects_lose_no_response_and_no_budget() {
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     for _ in 0..20 {
-        let world = Simulated::new(draw.below(u64::MAX));
+        let world = SimulatedNetwork::new(draw.below(u64::MAX));
         let known = samples(100, 5_000);
         let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 % 3 {
             0 => AnswerRule::Reading(Duration::from_millis(40)),
@@ -183,7 +183,7 @@ async fn random_disconnects_lose_no_response_and_no_budget() {
 /// in the queue.
 #[tokio::test(start_paused = true)]
 async fn cancelled_samples_leave_the_queue() {
-    let world = Simulated::new(1);
+    let world = SimulatedNetwork::new(1);
     let known = samples(2000, 20_000);
     let settings = Settings { budget: 20_000, share: 20_000, ..Settings::default() };
     let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 {

@@ -9,19 +9,19 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use foreread_peer::{Address, Settings};
-use foreread_peer_testing::Simulated;
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier::{ErrorKind, Tier};
-use foreread_tier_testing::Known;
+use foreread_tier_testing::KnownSample;
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{AnswerRule, Node, SampleStore, read_all, samples};
 
 async fn two(
-    known: &[Known],
+    known: &[KnownSample],
     rule: impl Fn(u64) -> AnswerRule + Send + Sync + 'static,
-) -> (Simulated, Node, Node) {
-    let world = Simulated::new(5);
+) -> (SimulatedNetwork, Node, Node) {
+    let world = SimulatedNetwork::new(5);
     let (one, two) = (world.host("one"), world.host("two"));
     let store = SampleStore::new(known, move |_, asked| rule(asked.key.id.0));
     let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), store).await;

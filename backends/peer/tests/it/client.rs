@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::{
-    Address, Counters, Identity, Network, PeerClient, RawFrames, Server, Settings, Token, Wire, frame,
+    Address, Identity, PeerClient, PeerCounters, PeerServer, RawFrames, Settings, Token, Transport,
+    WireProtection, frame,
 };
-use foreread_peer_testing::Simulated;
-use foreread_tier::{ErrorKind, Serve};
-use foreread_tier_testing::{Known, ReadAll};
+use foreread_peer_testing::SimulatedNetwork;
+use foreread_tier::{ErrorKind, PeerService};
+use foreread_tier_testing::{KnownSample, ReadAll};
 use foreread_types::{Rank, SampleKey};
 use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,10 +22,10 @@ use crate::support::{
 
 /// Two ranks with a network between them. The first has the samples.
 async fn two(
-    known: &[Known],
+    known: &[KnownSample],
     rule: impl Fn(u64) -> AnswerRule + Send + Sync + 'static,
-) -> (Simulated, Node, Node) {
-    let world = Simulated::new(5);
+) -> (SimulatedNetwork, Node, Node) {
+    let world = SimulatedNetwork::new(5);
     let (one, two) = (world.host("one"), world.host("two"));
     let store = SampleStore::new(known, move |_, asked| rule(asked.key.id.0));
     let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), store).await;
@@ -311,10 +312,10 @@ type Frames = Box<dyn Fn(&mut RawFrames, u64) -> Vec<u8> + Send>;
 
 /// A rank that answers one request with frames made by the test.
 async fn answers_with(
-    wire: Wire,
+    wire: WireProtection,
     frames: impl Fn(&mut RawFrames, u64) -> Vec<u8> + Send + 'static,
-) -> (Simulated, Arc<PeerClient>) {
-    let world = Simulated::new(2);
+) -> (SimulatedNetwork, Arc<PeerClient>) {
+    let world = SimulatedNetwork::new(2);
     let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let address = listener.address().clone();
     tokio::spawn(async move {
@@ -322,7 +323,7 @@ async fn answers_with(
             let (mut stream, mut raw) = raw_answer(&mut *listener, wire).await;
             let mut header = vec![0; raw.head()];
             stream.read_exact(&mut header).await.unwrap();
-            let header = frame::Header::decode(header.first_chunk().unwrap()).unwrap();
+            let header = frame::FrameHeader::decode(header.first_chunk().unwrap()).unwrap();
             let mut asks = vec![0; header.length as usize];
             stream.read_exact(&mut asks).await.unwrap();
             stream.write_all(&frames(&mut raw, header.request)).await.unwrap();
@@ -337,12 +338,12 @@ async fn answers_with(
     (world, tier)
 }
 
-fn header(kind: frame::Kind, request: u64) -> frame::Header {
-    frame::Header::new(kind, run().tag(), request)
+fn header(kind: frame::FrameKind, request: u64) -> frame::FrameHeader {
+    frame::FrameHeader::new(kind, run().tag(), request)
 }
 
 fn answer(raw: &mut RawFrames, request: u64, tag: u32, key: SampleKey, payload: &[u8]) -> Vec<u8> {
-    let header = frame::Header { tag, sample: key.id.0, ..header(frame::Kind::Answer, request) };
+    let header = frame::FrameHeader { tag, sample: key.id.0, ..header(frame::FrameKind::Answer, request) };
     raw.frame(header, Some(key), payload)
 }
 
@@ -398,16 +399,16 @@ async fn frames_that_no_rank_sends_end_the_connection_at_once() {
 }
 
 /// Frames that end a connection, each with a part of the error.
-fn nonsense(key: SampleKey, wire: Wire) -> [(&'static str, Frames); 6] {
-    let no_frame = if wire == Wire::Authenticated { "arrived damaged" } else { "not a frame" };
+fn nonsense(key: SampleKey, wire: WireProtection) -> [(&'static str, Frames); 6] {
+    let no_frame = if wire == WireProtection::Authenticated { "arrived damaged" } else { "not a frame" };
     let damaged = move |raw: &mut RawFrames, request| {
         let mut bytes = answer(raw, request, 0, key, &[7; 1000]);
         bytes[20] ^= 1;
         bytes
     };
     let other = SampleKey { id: foreread_types::SampleId(key.id.0 + 1), ..key };
-    let other_run = |request| frame::Header::new(frame::Kind::Alive, run().tag() + 1, request);
-    let long_error = |request| frame::Header { status: 3, ..header(frame::Kind::Answer, request) };
+    let other_run = |request| frame::FrameHeader::new(frame::FrameKind::Alive, run().tag() + 1, request);
+    let long_error = |request| frame::FrameHeader { status: 3, ..header(frame::FrameKind::Answer, request) };
     [
         (no_frame, Box::new(|_, _| vec![0x55; 4096])),
         ("arrived damaged", Box::new(damaged)),
@@ -417,7 +418,7 @@ fn nonsense(key: SampleKey, wire: Wire) -> [(&'static str, Frames); 6] {
         ),
         (
             "unexpected frame Ask from a server",
-            Box::new(|raw, request| raw.frame(header(frame::Kind::Ask, request), None, &[])),
+            Box::new(|raw, request| raw.frame(header(frame::FrameKind::Ask, request), None, &[])),
         ),
         ("of another run", Box::new(move |raw, request| raw.frame(other_run(request), None, &[]))),
         (
@@ -441,22 +442,22 @@ async fn connection_closes_when_its_client_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn rendezvous_connections_are_passed_to_their_receiver() {
-    let world = Simulated::new(2);
+    let world = SimulatedNetwork::new(2);
     let host = world.host("one");
     let listener = host.listen(&Address::tcp("one", 0)).await.unwrap();
-    let server = Server::start(
+    let server = PeerServer::start(
         &Handle::current(),
         identity(0),
         vec![listener],
         Settings::default(),
-        Arc::new(Counters::default()),
+        Arc::new(PeerCounters::default()),
     );
     let mut meetings = server.meetings().unwrap();
     assert!(server.meetings().is_none());
-    let (network, address): (Arc<dyn Network>, _) = (world.host("two"), server.addresses()[0].clone());
+    let (network, address): (Arc<dyn Transport>, _) = (world.host("two"), server.addresses()[0].clone());
     let patience = Duration::from_secs(1);
     let me = identity(4);
-    let open = || foreread_peer::Connection::open(&*network, &address, &me, None, patience);
+    let open = || foreread_peer::ControlConnection::open(&*network, &address, &me, None, patience);
     let (mut ours, rank) = open().await.unwrap();
     assert_eq!(rank, Rank(0));
     let (greeting, mut theirs) = meetings.recv().await.unwrap();
@@ -474,24 +475,29 @@ async fn rendezvous_connections_are_passed_to_their_receiver() {
     assert_eq!(ours.receive(10).await.unwrap(), None);
     drop(meetings);
     let refused = open().await.unwrap_err();
-    assert_eq!(refused.kind(), foreread_peer::WireErrorKind::Unwanted);
+    assert_eq!(refused.kind(), foreread_peer::WireErrorKind::Refused);
 }
 
 #[tokio::test(start_paused = true)]
 async fn half_received_message_is_received_later() {
-    let world = Simulated::new(2);
+    let world = SimulatedNetwork::new(2);
     let host = world.host("one");
     let listener = host.listen(&Address::tcp("one", 0)).await.unwrap();
-    let counters = Arc::new(Counters::default());
+    let counters = Arc::new(PeerCounters::default());
     let server =
-        Server::start(&Handle::current(), identity(0), vec![listener], Settings::default(), counters);
+        PeerServer::start(&Handle::current(), identity(0), vec![listener], Settings::default(), counters);
     let mut meetings = server.meetings().unwrap();
     let network = world.host("two");
     let address = &server.addresses()[0];
-    let (mut ours, _) =
-        foreread_peer::Connection::open(&*network, address, &identity(4), None, Duration::from_secs(1))
-            .await
-            .unwrap();
+    let (mut ours, _) = foreread_peer::ControlConnection::open(
+        &*network,
+        address,
+        &identity(4),
+        None,
+        Duration::from_secs(1),
+    )
+    .await
+    .unwrap();
     let (_, mut theirs) = meetings.recv().await.unwrap();
     world.delay("one", "two", Duration::from_millis(50));
     let sending = tokio::spawn(async move {
@@ -516,14 +522,14 @@ async fn half_received_message_is_received_later() {
 async fn source_that_ends_early_holds_nothing() {
     #[derive(Debug)]
     struct Ends;
-    impl Serve for Ends {
-        fn serve(&self, _: Rank, _: Vec<foreread_tier::Asked>) -> foreread_tier::Serving {
+    impl PeerService for Ends {
+        fn serve(&self, _: Rank, _: Vec<foreread_tier::PeerRequest>) -> foreread_tier::PeerReplies {
             futures::stream::empty().boxed()
         }
     }
     let known = samples(2, 1000);
     let (_world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
-    let source: Arc<dyn Serve> = Arc::new(Ends);
+    let source: Arc<dyn PeerService> = Arc::new(Ends);
     owner.server.serve(Arc::downgrade(&source));
     let answers: Vec<_> = owner.seen_by(&asker).read_all(batch(&known)).collect().await;
     assert!(answers.iter().all(|answer| answer.result.as_ref().unwrap_err().kind() == ErrorKind::Absent));

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use foreread_peer::{Address, Network, Settings, System, Wire};
-use foreread_peer_testing::Simulated;
+use foreread_peer::{Address, Settings, SystemTransport, Transport, WireProtection};
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier::{ErrorKind, Span};
 use foreread_tier_testing::{ReadAll, conformance};
 use foreread_types::{DatasetId, SampleKey};
@@ -11,7 +11,7 @@ use futures::StreamExt;
 
 use crate::support::{AnswerRule, Node, SampleStore, WIRES, batch, read_all, read_one, samples};
 
-async fn conforms(network: Arc<dyn Network>, address: Address, wire: Wire) {
+async fn conforms(network: Arc<dyn Transport>, address: Address, wire: WireProtection) {
     let known = conformance::samples(11);
     let settings = Settings { wire, ..Settings::default() };
     for settings in [settings, Settings { budget: 1, share: 1, ..settings }] {
@@ -28,7 +28,7 @@ async fn conforms(network: Arc<dyn Network>, address: Address, wire: Wire) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peer_over_tcp_is_a_tier() {
     for wire in WIRES {
-        conforms(Arc::new(System), Address::tcp("127.0.0.1", 0), wire).await;
+        conforms(Arc::new(SystemTransport), Address::tcp("127.0.0.1", 0), wire).await;
     }
 }
 
@@ -36,9 +36,9 @@ async fn peer_over_tcp_is_a_tier() {
 async fn peer_over_a_unix_socket_is_a_tier() {
     let directory = tempfile::tempdir().unwrap();
     conforms(
-        Arc::new(System),
+        Arc::new(SystemTransport),
         Address::local(directory.path().join("rank/0").to_string_lossy()),
-        Wire::default(),
+        WireProtection::default(),
     )
     .await;
 }
@@ -46,14 +46,14 @@ async fn peer_over_a_unix_socket_is_a_tier() {
 #[tokio::test(start_paused = true)]
 async fn peer_over_a_network_in_memory_is_a_tier() {
     for wire in WIRES {
-        conforms(Simulated::new(3).host("one"), Address::tcp("one", 0), wire).await;
+        conforms(SimulatedNetwork::new(3).host("one"), Address::tcp("one", 0), wire).await;
     }
 }
 
 #[tokio::test]
 async fn unix_sockets_are_preferred_and_tcp_is_the_fallback() {
     let directory = tempfile::tempdir().unwrap();
-    let network: Arc<dyn Network> = Arc::new(System);
+    let network: Arc<dyn Transport> = Arc::new(SystemTransport);
     let known = samples(3, 1000);
     let unix = Address::local(directory.path().join("rank/0").to_string_lossy());
     let listen = [Address::tcp("127.0.0.1", 0), unix.clone()];
@@ -80,7 +80,7 @@ async fn unix_sockets_are_preferred_and_tcp_is_the_fallback() {
 
 #[tokio::test(start_paused = true)]
 async fn batches_longer_than_a_frame_are_answered_whole() {
-    let network = Simulated::new(3).host("one");
+    let network = SimulatedNetwork::new(3).host("one");
     let known = samples(10_000, 10);
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
@@ -94,7 +94,7 @@ async fn batches_longer_than_a_frame_are_answered_whole() {
 
 #[tokio::test(start_paused = true)]
 async fn each_error_kind_arrives_and_harms_no_other_sample() {
-    let network = Simulated::new(3).host("one");
+    let network = SimulatedNetwork::new(3).host("one");
     let known = samples(4, 100);
     let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 {
         1 => AnswerRule::Fails(ErrorKind::NotFound),
@@ -141,7 +141,7 @@ async fn each_error_kind_arrives_and_harms_no_other_sample() {
 
 #[tokio::test(start_paused = true)]
 async fn server_without_a_source_holds_no_sample() {
-    let network = Simulated::new(3).host("one");
+    let network = SimulatedNetwork::new(3).host("one");
     let known = samples(1, 100);
     let mut owner = Node::new(
         &network,

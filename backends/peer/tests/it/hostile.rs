@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foreread_peer::frame::{Ask, Header, Kind, encode_tags};
-use foreread_peer::{Address, Network, RawFrames, Settings, System, Wire};
-use foreread_peer_testing::Simulated;
+use foreread_peer::frame::{FrameHeader, FrameKind, SampleRequest, encode_tags};
+use foreread_peer::{Address, RawFrames, Settings, SystemTransport, Transport, WireProtection};
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use futures::StreamExt;
@@ -20,24 +20,25 @@ use crate::support::{AnswerRule, Node, SampleStore, WIRES, batch, raw, raw_answe
 
 /// Valid bytes of a requester, or of a server.
 fn seed(asks_or_answers: usize, raw: &mut RawFrames) -> Vec<u8> {
-    let header = |kind, request| Header::new(kind, run().tag(), request);
-    let ask = |id| Ask { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id), length: 1000 };
-    let asks = Ask::encode((0..5).map(ask));
+    let header = |kind, request| FrameHeader::new(kind, run().tag(), request);
+    let ask =
+        |id| SampleRequest { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id), length: 1000 };
+    let asks = SampleRequest::encode((0..5).map(ask));
     let tags = encode_tags(&[0, 1, 4]);
-    let words = Header { status: 3, tag: 1, sample: 1, ..header(Kind::Answer, 0) };
+    let words = FrameHeader { status: 3, tag: 1, sample: 1, ..header(FrameKind::Answer, 0) };
     let content = &samples(1, 1000)[0].content;
     let key = SampleKey::new(DatasetId(0), SampleId(0));
-    let asking: [(Header, Option<SampleKey>, &[u8]); 4] = [
-        (header(Kind::Ask, 1), None, &asks),
-        (header(Kind::Cancel, 1), None, &tags),
-        (header(Kind::Ask, 2), None, &asks),
-        (header(Kind::Cancel, 2), None, &[]),
+    let asking: [(FrameHeader, Option<SampleKey>, &[u8]); 4] = [
+        (header(FrameKind::Ask, 1), None, &asks),
+        (header(FrameKind::Cancel, 1), None, &tags),
+        (header(FrameKind::Ask, 2), None, &asks),
+        (header(FrameKind::Cancel, 2), None, &[]),
     ];
-    let answering: [(Header, Option<SampleKey>, &[u8]); 4] = [
-        (header(Kind::Reading, 0), None, &tags),
-        (header(Kind::Alive, 0), None, &[]),
+    let answering: [(FrameHeader, Option<SampleKey>, &[u8]); 4] = [
+        (header(FrameKind::Reading, 0), None, &tags),
+        (header(FrameKind::Alive, 0), None, &[]),
         (words, None, b"why"),
-        (header(Kind::Answer, 0), Some(key), content),
+        (header(FrameKind::Answer, 0), Some(key), content),
     ];
     let frames = [asking, answering][asks_or_answers];
     frames.into_iter().flat_map(|(header, sample, payload)| raw.frame(header, sample, payload)).collect()
@@ -98,8 +99,12 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
 }
 
 /// Half of the time without tags, so that the protected fields are tested as well.
-fn wires() -> impl Strategy<Value = Wire> {
-    prop_oneof![3 => Just(Wire::Checksummed), 2 => Just(Wire::Authenticated), 1 => Just(Wire::Sealed)]
+fn wires() -> impl Strategy<Value = WireProtection> {
+    prop_oneof![
+        3 => Just(WireProtection::Checksummed),
+        2 => Just(WireProtection::Authenticated),
+        1 => Just(WireProtection::Sealed)
+    ]
 }
 
 fn paused<T>(future: impl Future<Output = T>) -> T {
@@ -108,8 +113,8 @@ fn paused<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Sends bytes to a server after a handshake, while another rank is served.
-async fn to_who_serves(wire: Wire, bytes: Sends<'_>) {
-    let world = Simulated::new(1);
+async fn to_who_serves(wire: WireProtection, bytes: Sends<'_>) {
+    let world = SimulatedNetwork::new(1);
     let known = samples(5, 1000);
     let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 {
         3 => AnswerRule::Never,
@@ -139,8 +144,8 @@ async fn to_who_serves(wire: Wire, bytes: Sends<'_>) {
 }
 
 /// Sends bytes to a client after a handshake.
-async fn to_who_asks(wire: Wire, bytes: Sends<'_>) {
-    let world = Simulated::new(1);
+async fn to_who_asks(wire: WireProtection, bytes: Sends<'_>) {
+    let world = SimulatedNetwork::new(1);
     let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let address = listener.address().clone();
     let sends = async {
@@ -224,7 +229,7 @@ fn eprintln_on_panic(tried: &dyn std::fmt::Debug, act: impl FnOnce()) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_frame_and_silence_harm_no_rank_on_real_sockets() {
-    let network: Arc<dyn Network> = Arc::new(System);
+    let network: Arc<dyn Transport> = Arc::new(SystemTransport);
     let known = samples(20, 50_000);
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let listen = [Address::tcp("127.0.0.1", 0)];
@@ -234,8 +239,8 @@ async fn half_a_frame_and_silence_harm_no_rank_on_real_sockets() {
     let mut halves = Vec::new();
     for length in [0, 1, 47, 48, 87, 88] {
         let (mut stream, mut frames) =
-            raw(&network, &owner.server.addresses()[0], 9, Wire::Authenticated).await;
-        let asks = frames.frame(Header::new(Kind::Ask, run().tag(), 1), None, &[0; 28]);
+            raw(&network, &owner.server.addresses()[0], 9, WireProtection::Authenticated).await;
+        let asks = frames.frame(FrameHeader::new(FrameKind::Ask, run().tag(), 1), None, &[0; 28]);
         stream.write_all(&asks[..length]).await.unwrap();
         halves.push(stream);
     }

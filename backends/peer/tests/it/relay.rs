@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::frame::HEADER;
-use foreread_peer::{Address, Connection, Identity, Network, Nonce, RunId, Server, Settings, Stream, Wire};
-use foreread_peer_testing::Simulated;
-use foreread_tier::Serve;
-use foreread_tier_testing::{Draw, Known, ReadAll};
+use foreread_peer::{
+    Address, BoxedStream, ControlConnection, Identity, Nonce, PeerServer, RunId, Settings, Transport,
+    WireProtection,
+};
+use foreread_peer_testing::SimulatedNetwork;
+use foreread_tier::PeerService;
+use foreread_tier_testing::{KnownSample, ReadAll, TestRandom};
 use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
@@ -25,8 +28,8 @@ const CONFIRMATION: usize = 16;
 
 /// The actions of the man in the middle, and what it has seen.
 struct Middle {
-    draw: Draw,
-    wire: Wire,
+    draw: TestRandom,
+    wire: WireProtection,
     /// One of this many frames is changed.
     every: u64,
     changed: u64,
@@ -36,29 +39,29 @@ struct Middle {
 type Shared = Arc<Mutex<Middle>>;
 
 impl Middle {
-    fn shared(draw: Draw, wire: Wire, every: u64) -> Shared {
+    fn shared(draw: TestRandom, wire: WireProtection, every: u64) -> Shared {
         Arc::new(Mutex::new(Self { draw, wire, every, changed: 0, seen: Vec::new() }))
     }
 
     /// Bytes before the payload of a frame or record.
     fn head(&self) -> usize {
         match self.wire {
-            Wire::Authenticated => HEADER + 40,
-            Wire::Checksummed => HEADER,
-            Wire::Sealed => 2,
+            WireProtection::Authenticated => HEADER + 40,
+            WireProtection::Checksummed => HEADER,
+            WireProtection::Sealed => 2,
         }
     }
 
     fn payload(&self, head: &[u8]) -> usize {
         match self.wire {
-            Wire::Sealed => usize::from(u16::from_le_bytes([head[0], head[1]])),
+            WireProtection::Sealed => usize::from(u16::from_le_bytes([head[0], head[1]])),
             _ => u32::from_le_bytes([head[36], head[37], head[38], head[39]]) as usize,
         }
     }
 
     /// Recomputes checksums that need no key.
     fn recompute(&self, frame: &mut [u8]) {
-        if self.wire != Wire::Sealed && frame.len() >= self.head() {
+        if self.wire != WireProtection::Sealed && frame.len() >= self.head() {
             let check = crc32c::crc32c(&frame[self.head()..]);
             frame[40..44].copy_from_slice(&check.to_le_bytes());
             let seal = crc32c::crc32c(&frame[..44]);
@@ -135,13 +138,13 @@ async fn put(into: &tokio::sync::Mutex<impl AsyncWrite + Unpin>, bytes: &[u8]) -
     into.flush().await.ok()
 }
 
-type Way = Arc<tokio::sync::Mutex<WriteHalf<Stream>>>;
+type Way = Arc<tokio::sync::Mutex<WriteHalf<BoxedStream>>>;
 
 /// One direction, after its handshake messages of these lengths. Each of them may have a changed
 /// bit.
 async fn pump(
     middle: Shared,
-    mut from: ReadHalf<Stream>,
+    mut from: ReadHalf<BoxedStream>,
     into: Way,
     back: Way,
     handshake: &[usize],
@@ -171,7 +174,7 @@ async fn pump(
 }
 
 /// Listens as `relay` and connects each client to one of `owners`, mostly the first.
-async fn relay(network: Arc<dyn Network>, middle: Shared, owners: Vec<Address>) -> Address {
+async fn relay(network: Arc<dyn Transport>, middle: Shared, owners: Vec<Address>) -> Address {
     let mut listener = network.listen(&Address::tcp("relay", 0)).await.unwrap();
     let address = listener.address().clone();
     tokio::spawn(async move {
@@ -211,15 +214,15 @@ fn other_run() -> RunId {
 }
 
 /// Samples with the ids and lengths of [`samples`], and other bytes.
-fn other_samples(known: &[Known], seed: u64) -> Vec<Known> {
+fn other_samples(known: &[KnownSample], seed: u64) -> Vec<KnownSample> {
     let names: Vec<_> = known.iter().map(|known| (&*known.object.path, known.object.size)).collect();
-    Known::generate(seed, names)
+    KnownSample::generate(seed, names)
 }
 
 /// Three servers: the one that clients expect, another rank of its run, and the same rank in
 /// another run.
-async fn owners(world: &Simulated, known: &[Known], settings: Settings) -> [Node; 3] {
-    let store = |known: &[Known]| SampleStore::new(known, |_, _| AnswerRule::Now);
+async fn owners(world: &SimulatedNetwork, known: &[KnownSample], settings: Settings) -> [Node; 3] {
+    let store = |known: &[KnownSample]| SampleStore::new(known, |_, _| AnswerRule::Now);
     let at = |host: &str| [Address::tcp(host, 0)];
     let (second, third) = (store(&other_samples(known, 6)), store(&other_samples(known, 7)));
     [
@@ -232,8 +235,13 @@ async fn owners(world: &Simulated, known: &[Known], settings: Settings) -> [Node
 
 /// What clients received through a relay until it has changed this many frames: right bytes, wrong
 /// bytes, errors.
-async fn through_a_relay(draw: Draw, wire: Wire, every: u64, changes: u64) -> (u64, u64, u64) {
-    let world = Simulated::new(draw.seed);
+async fn through_a_relay(
+    draw: TestRandom,
+    wire: WireProtection,
+    every: u64,
+    changes: u64,
+) -> (u64, u64, u64) {
+    let world = SimulatedNetwork::new(draw.seed);
     let settings = Settings { wire, ..Settings::default() };
     let known = samples(6, 1000);
     let nodes = owners(&world, &known, settings).await;
@@ -284,7 +292,8 @@ async fn through_a_relay(draw: Draw, wire: Wire, every: u64, changes: u64) -> (u
 #[tokio::test(start_paused = true)]
 // semantics: RANK-35
 async fn relay_that_changes_10000_frames_delivers_no_wrong_byte() {
-    let (right, wrong, failed) = through_a_relay(Draw::new(), Wire::Authenticated, 4, 10_000).await;
+    let (right, wrong, failed) =
+        through_a_relay(TestRandom::new(), WireProtection::Authenticated, 4, 10_000).await;
     println!("{right} samples came, {failed} did not");
     assert_eq!(wrong, 0);
     assert!(right > 1000 && failed > 1000, "{right} came, {failed} did not");
@@ -293,7 +302,7 @@ async fn relay_that_changes_10000_frames_delivers_no_wrong_byte() {
 #[tokio::test(start_paused = true)]
 // semantics: RANK-35
 async fn relay_of_sealed_samples_delivers_no_wrong_byte() {
-    let (right, wrong, failed) = through_a_relay(Draw::new(), Wire::Sealed, 4, 1_000).await;
+    let (right, wrong, failed) = through_a_relay(TestRandom::new(), WireProtection::Sealed, 4, 1_000).await;
     assert_eq!(wrong, 0);
     assert!(right > 100 && failed > 100, "{right} came, {failed} did not");
 }
@@ -302,22 +311,22 @@ async fn relay_of_sealed_samples_delivers_no_wrong_byte() {
 #[tokio::test(start_paused = true)]
 // semantics: RANK-35
 async fn relay_of_checksummed_samples_can_change_them() {
-    let (_, wrong, _) = through_a_relay(Draw::new(), Wire::Checksummed, 4, 1_000).await;
+    let (_, wrong, _) = through_a_relay(TestRandom::new(), WireProtection::Checksummed, 4, 1_000).await;
     assert!(wrong > 100, "{wrong}");
 }
 
 /// A relay that changes nothing has no effect.
 #[tokio::test(start_paused = true)]
 async fn relay_that_changes_nothing_is_not_noticed() {
-    for wire in [Wire::Authenticated, Wire::Sealed] {
-        let world = Simulated::new(1);
+    for wire in [WireProtection::Authenticated, WireProtection::Sealed] {
+        let world = SimulatedNetwork::new(1);
         let settings = Settings { wire, ..Settings::default() };
         let known = samples(6, 20_000);
         let nodes = owners(&world, &known, settings).await;
         let asker =
             Node::new(&world.host("asker"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now))
                 .await;
-        let middle = Middle::shared(Draw::of(1), wire, u64::MAX >> 8);
+        let middle = Middle::shared(TestRandom::of(1), wire, u64::MAX >> 8);
         let owner = vec![nodes[0].server.addresses()[0].clone()];
         let address = relay(world.host("relay"), Arc::clone(&middle), owner).await;
         let tier = asker.asker.remote(Rank(0), vec![address]);
@@ -325,7 +334,7 @@ async fn relay_that_changes_nothing_is_not_noticed() {
         let seen = middle.lock().unwrap().seen.concat();
         let content = &known[0].content[..32];
         let readable = seen.windows(32).any(|part| part == content);
-        assert_eq!(readable, wire == Wire::Authenticated, "{wire}");
+        assert_eq!(readable, wire == WireProtection::Authenticated, "{wire}");
     }
 }
 
@@ -333,18 +342,18 @@ async fn relay_that_changes_nothing_is_not_noticed() {
 #[tokio::test(start_paused = true)]
 // semantics: RANK-35
 async fn relay_of_a_rendezvous_delivers_no_other_message() {
-    let draw = Draw::new();
-    let world = Simulated::new(draw.seed);
+    let draw = TestRandom::new();
+    let world = SimulatedNetwork::new(draw.seed);
     let mut servers = Vec::new();
     for (rank, host) in [(0, "one"), (2, "two")] {
         let listener = world.host(host).listen(&Address::tcp(host, 0)).await.unwrap();
         let runtime = tokio::runtime::Handle::current();
         let settings = Settings::default();
-        servers.push(Server::start(&runtime, identity(rank), vec![listener], settings, Arc::default()));
+        servers.push(PeerServer::start(&runtime, identity(rank), vec![listener], settings, Arc::default()));
     }
-    let source: Arc<dyn Serve> = SampleStore::new(&[], |_, _| AnswerRule::Now);
+    let source: Arc<dyn PeerService> = SampleStore::new(&[], |_, _| AnswerRule::Now);
     servers[0].serve(Arc::downgrade(&source));
-    let middle = Middle::shared(draw, Wire::Sealed, 4);
+    let middle = Middle::shared(draw, WireProtection::Sealed, 4);
     let owners = servers.iter().map(|server| server.addresses()[0].clone()).collect();
     let address = relay(world.host("relay"), Arc::clone(&middle), owners).await;
     // Each server returns the message with one byte more.
@@ -366,7 +375,7 @@ async fn relay_of_a_rendezvous_delivers_no_other_message() {
     let (network, me): (_, Identity) = (world.host("asker"), identity(1));
     let (mut right, mut failed) = (0, 0);
     while middle.lock().unwrap().changed < 1000 {
-        let open = Connection::open(&*network, &address, &me, Some(Rank(0)), Duration::from_secs(1));
+        let open = ControlConnection::open(&*network, &address, &me, Some(Rank(0)), Duration::from_secs(1));
         let Ok((mut connection, _)) = open.await else { continue };
         for number in 0..20u32 {
             let bytes = Bytes::from(vec![number as u8; 100 * number as usize]);

@@ -4,10 +4,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foreread_peer::frame::{Header, Kind};
-use foreread_peer::{Address, Counters, Network, Nonce, RunId, Server, Settings, System, Wire};
-use foreread_peer_testing::Simulated;
-use foreread_tier::{ErrorKind, Serve};
+use foreread_peer::frame::{FrameHeader, FrameKind};
+use foreread_peer::{
+    Address, Nonce, PeerCounters, PeerServer, RunId, Settings, SystemTransport, Transport, WireProtection,
+};
+use foreread_peer_testing::SimulatedNetwork;
+use foreread_tier::{ErrorKind, PeerService};
 use foreread_tier_testing::ReadAll;
 use foreread_types::Rank;
 use futures::StreamExt;
@@ -24,9 +26,9 @@ fn other_run() -> RunId {
 }
 
 /// Every kind of connection, with an address to listen at.
-fn connections(directory: &Path) -> Vec<(Wire, Address)> {
+fn connections(directory: &Path) -> Vec<(WireProtection, Address)> {
     let tcp = WIRES.map(|wire| (wire, Address::tcp("127.0.0.1", 0)));
-    let unix = (Wire::Authenticated, Address::local(directory.join("rank/0").to_string_lossy()));
+    let unix = (WireProtection::Authenticated, Address::local(directory.join("rank/0").to_string_lossy()));
     tcp.into_iter().chain([unix]).collect()
 }
 
@@ -39,7 +41,7 @@ fn nothing() -> Arc<SampleStore> {
 async fn rank_of_another_run_gets_no_sample_on_any_connection() {
     let directory = tempfile::tempdir().unwrap();
     let known = samples(3, 1000);
-    let network: Arc<dyn Network> = Arc::new(System);
+    let network: Arc<dyn Transport> = Arc::new(SystemTransport);
     for (wire, address) in connections(directory.path()) {
         let (what, settings) = (format!("{wire} {address}"), Settings { wire, ..Settings::default() });
         let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
@@ -59,13 +61,13 @@ async fn rank_of_another_run_gets_no_sample_on_any_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn rank_in_no_run_serves_no_sample() {
-    let world = Simulated::new(1);
+    let world = SimulatedNetwork::new(1);
     let known = samples(2, 1000);
     let listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
-    let counters = Arc::new(Counters::default());
+    let counters = Arc::new(PeerCounters::default());
     let server =
-        Server::start(&Handle::current(), identity(0), vec![listener], Settings::default(), counters);
-    let store: Arc<dyn Serve> = SampleStore::new(&known, |_, _| AnswerRule::Now);
+        PeerServer::start(&Handle::current(), identity(0), vec![listener], Settings::default(), counters);
+    let store: Arc<dyn PeerService> = SampleStore::new(&known, |_, _| AnswerRule::Now);
     server.serve(Arc::downgrade(&store));
     let asker = Node::new(&world.host("two"), 1, &[], Settings::default(), nothing()).await;
     let tier = || asker.asker.remote(Rank(0), server.addresses().to_vec());
@@ -84,7 +86,7 @@ async fn rank_in_no_run_serves_no_sample() {
 async fn client_rejects_frames_of_another_run_on_any_connection() {
     let directory = tempfile::tempdir().unwrap();
     let known = samples(1, 1000);
-    let network: Arc<dyn Network> = Arc::new(System);
+    let network: Arc<dyn Transport> = Arc::new(SystemTransport);
     for (wire, address) in connections(directory.path()) {
         let (what, settings) = (format!("{wire} {address}"), Settings { wire, ..Settings::default() });
         let mut listener = network.listen(&address).await.unwrap();
@@ -94,9 +96,9 @@ async fn client_rejects_frames_of_another_run_on_any_connection() {
             let (mut stream, mut frames) = raw_answer(&mut *listener, wire).await;
             let mut header = vec![0; frames.head()];
             stream.read_exact(&mut header).await.unwrap();
-            let asked = Header::decode(header.first_chunk().unwrap()).unwrap();
+            let asked = FrameHeader::decode(header.first_chunk().unwrap()).unwrap();
             assert_eq!(asked.job, run().tag());
-            let header = Header::new(Kind::Answer, other_run().tag(), asked.request);
+            let header = FrameHeader::new(FrameKind::Answer, other_run().tag(), asked.request);
             stream.write_all(&frames.frame(header, Some(key), &content)).await.unwrap();
             stream.flush().await.unwrap();
             // Until the client has closed it.
@@ -115,18 +117,20 @@ async fn client_rejects_frames_of_another_run_on_any_connection() {
 /// The same from the client: a request of another run ends its connection.
 #[tokio::test(start_paused = true)]
 async fn server_rejects_frames_of_another_run() {
-    let world = Simulated::new(1);
+    let world = SimulatedNetwork::new(1);
     let known = samples(1, 1000);
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
     let network = world.host("two");
-    let (mut stream, mut frames) = raw(&network, &owner.server.addresses()[0], 1, Wire::Authenticated).await;
-    let asks = foreread_peer::frame::Ask::encode(std::iter::once(foreread_peer::frame::Ask {
-        key: known[0].key,
-        due: foreread_types::Tick(0),
-        length: 1000,
-    }));
-    let header = Header::new(Kind::Ask, other_run().tag(), 1);
+    let (mut stream, mut frames) =
+        raw(&network, &owner.server.addresses()[0], 1, WireProtection::Authenticated).await;
+    let asks =
+        foreread_peer::frame::SampleRequest::encode(std::iter::once(foreread_peer::frame::SampleRequest {
+            key: known[0].key,
+            due: foreread_types::Tick(0),
+            length: 1000,
+        }));
+    let header = FrameHeader::new(FrameKind::Ask, other_run().tag(), 1);
     stream.write_all(&frames.frame(header, None, &asks)).await.unwrap();
     let mut heard = Vec::new();
     stream.read_to_end(&mut heard).await.unwrap();

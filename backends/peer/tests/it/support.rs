@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, PeerClient, Purpose, RawFrames,
-    RunId, Server, Settings, Stream, Token, Wire, handshake,
+    Address, BoxedStream, Identity, Nonce, PeerClient, PeerClientFactory, PeerCounters, PeerServer, Purpose,
+    RawFrames, RunId, SampleOffer, Settings, Token, Transport, TransportListener, WireProtection, handshake,
 };
-use foreread_tier::{Asked, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, Tier, TierError};
-use foreread_tier_testing::{Known, ReadAll};
+use foreread_tier::{
+    ErrorKind, OpenContext, PeerReplies, PeerReply, PeerRequest, PeerService, RecycledBuffers, Tier,
+    TierError,
+};
+use foreread_tier_testing::{KnownSample, ReadAll};
 use foreread_types::{Rank, SampleKey};
 use futures::{StreamExt, stream};
 use tokio::runtime::Handle;
@@ -45,7 +48,7 @@ pub enum AnswerRule {
     Fails(ErrorKind),
 }
 
-type Rule = Box<dyn Fn(Rank, &Asked) -> AnswerRule + Send + Sync>;
+type Rule = Box<dyn Fn(Rank, &PeerRequest) -> AnswerRule + Send + Sync>;
 
 /// A rank's samples.
 pub struct SampleStore {
@@ -63,8 +66,8 @@ impl fmt::Debug for SampleStore {
 
 impl SampleStore {
     pub fn new(
-        known: &[Known],
-        rule: impl Fn(Rank, &Asked) -> AnswerRule + Send + Sync + 'static,
+        known: &[KnownSample],
+        rule: impl Fn(Rank, &PeerRequest) -> AnswerRule + Send + Sync + 'static,
     ) -> Arc<Self> {
         let samples = known.iter().map(|known| (known.key, known.content.clone())).collect();
         Arc::new(Self { samples, rule: Box::new(rule), open: Arc::default() })
@@ -90,16 +93,16 @@ impl Drop for Open {
     }
 }
 
-impl Serve for SampleStore {
-    fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving {
-        let one = |asked: Asked| {
+impl PeerService for SampleStore {
+    fn serve(&self, from: Rank, asked: Vec<PeerRequest>) -> PeerReplies {
+        let one = |asked: PeerRequest| {
             let tag = asked.tag;
             let held = self.samples.get(&asked.key).cloned();
             let result = held.ok_or_else(|| TierError::new(ErrorKind::Absent, "store"));
             let open = Open::new(&self.open);
             let done = move |result| {
                 drop(open);
-                Served::Done { tag, result }
+                PeerReply::Done { tag, result }
             };
             match (self.rule)(from, &asked) {
                 AnswerRule::Now => stream::iter([done(result)]).boxed(),
@@ -126,7 +129,7 @@ impl Serve for SampleStore {
                         sleep(time).await;
                         done(result)
                     };
-                    stream::iter([Served::Reading { tag }]).chain(stream::once(answer)).boxed()
+                    stream::iter([PeerReply::Reading { tag }]).chain(stream::once(answer)).boxed()
                 }
             }
         };
@@ -136,20 +139,20 @@ impl Serve for SampleStore {
 
 /// A rank that serves and requests samples.
 pub struct Node {
-    pub server: Server,
-    pub asker: Asker,
+    pub server: PeerServer,
+    pub asker: PeerClientFactory,
     pub store: Arc<SampleStore>,
     rank: Rank,
 }
 
-pub fn context() -> Context {
+pub fn context() -> OpenContext {
     let buffers = Arc::new(RecycledBuffers::default());
-    Context { buffers, runtime: Handle::current(), seed: 7 }
+    OpenContext { buffers, runtime: Handle::current(), seed: 7 }
 }
 
 impl Node {
     pub async fn new(
-        network: &Arc<dyn Network>,
+        network: &Arc<dyn Transport>,
         rank: u32,
         listen: &[Address],
         settings: Settings,
@@ -159,7 +162,7 @@ impl Node {
     }
 
     pub async fn with_identity(
-        network: &Arc<dyn Network>,
+        network: &Arc<dyn Transport>,
         identity: Identity,
         run: RunId,
         listen: &[Address],
@@ -170,14 +173,20 @@ impl Node {
         for address in listen {
             listeners.push(network.listen(address).await.unwrap());
         }
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(PeerCounters::default());
         let runtime = Handle::current();
-        let asker = Asker::new(identity.clone(), run, Arc::clone(network), &context(), Arc::clone(&counters))
-            .with_wire(settings.wire);
+        let asker = PeerClientFactory::new(
+            identity.clone(),
+            run,
+            Arc::clone(network),
+            &context(),
+            Arc::clone(&counters),
+        )
+        .with_wire(settings.wire);
         let rank = identity.rank;
-        let server = Server::start(&runtime, identity, listeners, settings, counters);
+        let server = PeerServer::start(&runtime, identity, listeners, settings, counters);
         server.enter(run);
-        let source: Arc<dyn Serve> = store.clone();
+        let source: Arc<dyn PeerService> = store.clone();
         server.serve(Arc::downgrade(&source));
         Self { server, asker, store, rank }
     }
@@ -202,17 +211,17 @@ impl Node {
 }
 
 /// `count` samples of `size` bytes.
-pub fn samples(count: u64, size: u64) -> Vec<Known> {
+pub fn samples(count: u64, size: u64) -> Vec<KnownSample> {
     let names: Vec<String> = (0..count).map(|id| format!("s/{id}")).collect();
-    Known::generate(5, names.iter().map(|name| (name.as_str(), size)))
+    KnownSample::generate(5, names.iter().map(|name| (name.as_str(), size)))
 }
 
-pub fn batch(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
+pub fn batch(known: &[KnownSample]) -> Vec<foreread_tier::ReadRequest> {
     known.iter().zip(0..).map(|(known, tag)| known.whole(tag)).collect()
 }
 
 /// Reads all of `known` and checks the bytes.
-pub async fn read_all(tier: &PeerClient, known: &[Known]) {
+pub async fn read_all(tier: &PeerClient, known: &[KnownSample]) {
     let mut answers = tier.read_all(batch(known));
     let mut count = 0;
     while let Some(answer) = answers.next().await {
@@ -227,29 +236,34 @@ pub async fn read_all(tier: &PeerClient, known: &[Known]) {
 }
 
 /// Reads one sample.
-pub async fn read_one(tier: &PeerClient, known: &Known) -> Result<Bytes, TierError> {
+pub async fn read_one(tier: &PeerClient, known: &KnownSample) -> Result<Bytes, TierError> {
     tier.read(Arc::new(known.whole(3))).await
 }
 
 /// Every protection of connections between nodes.
-pub const WIRES: [Wire; 3] = [Wire::Authenticated, Wire::Sealed, Wire::Checksummed];
+pub const WIRES: [WireProtection; 3] =
+    [WireProtection::Authenticated, WireProtection::Sealed, WireProtection::Checksummed];
 
 /// An authenticated connection on which the test sends its own frames.
 pub async fn raw(
-    network: &Arc<dyn Network>,
+    network: &Arc<dyn Transport>,
     address: &Address,
     rank: u32,
-    wire: Wire,
-) -> (Stream, RawFrames) {
+    wire: WireProtection,
+) -> (BoxedStream, RawFrames) {
     let stream = network.connect(address).await.unwrap();
     let (me, purpose) = (identity(rank), Purpose::Samples(run()));
     handshake::ask(stream, &me, purpose, wire.over(address), None).await.unwrap().0.into_raw()
 }
 
 /// The same at the server's end, as rank 0.
-pub async fn raw_answer(listener: &mut dyn Listener, wire: Wire) -> (Stream, RawFrames) {
+pub async fn raw_answer(
+    listener: &mut dyn TransportListener,
+    wire: WireProtection,
+) -> (BoxedStream, RawFrames) {
     let (stream, from) = listener.accept().await.unwrap();
-    let (me, offer, spoke) = (identity(0), Offer::new(wire.over(listener.address())), AtomicBool::new(false));
+    let (me, offer, spoke) =
+        (identity(0), SampleOffer::new(wire.over(listener.address())), AtomicBool::new(false));
     let wanted = |purpose| purpose == Purpose::Samples(run());
     handshake::answer(stream, from, &me, &offer, wanted, &spoke).await.unwrap().0.into_raw()
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foreread_peer::Token;
-use foreread_peer::meet::{Joining, Left, MeetErrorKind, Settings};
+use foreread_peer::meet::{MeetErrorKind, RendezvousSteps, RunEnd, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -24,7 +24,7 @@ async fn run(size: u32, wait: impl Fn(u32) -> Duration) {
         })
     });
     let ranks: Vec<_> = ranks.collect();
-    assert!(all(ranks).await.iter().all(|left| *left == Left::Together));
+    assert!(all(ranks).await.iter().all(|left| *left == RunEnd::Together));
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,7 +81,7 @@ async fn progress_is_shown_on_every_rank() {
             let shown = Arc::clone(&shown[rank as usize]);
             let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{waiting}"));
             let settings = Settings { progress: Box::new(progress), ..job.settings(rank) };
-            tokio::spawn(Joining::join(settings))
+            tokio::spawn(RendezvousSteps::join(settings))
         })
         .collect();
     let late = job.spawn(3, SECOND * 10, |joining| async move { joining.unwrap() });
@@ -112,7 +112,7 @@ async fn second_process_of_a_rank_is_refused_and_the_first_continues() {
     let error = double.await.unwrap().unwrap();
     assert_eq!(error.kind(), MeetErrorKind::Setting, "{error}");
     assert!(error.to_string().contains(" is rank 1 twice: "), "{error}");
-    assert!(all(ranks).await.iter().all(|left| *left == Left::Together));
+    assert!(all(ranks).await.iter().all(|left| *left == RunEnd::Together));
 }
 
 #[tokio::test(start_paused = true)]
@@ -158,7 +158,7 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
         let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
         let settings =
             Settings { deadline: SECOND * 300, progress: Box::new(progress), ..job.settings(rank) };
-        tokio::spawn(async move { Joining::join(settings).await.err() })
+        tokio::spawn(async move { RendezvousSteps::join(settings).await.err() })
     });
     // Independent of the deadline, and no longer than that.
     let mut strange = Vec::new();
@@ -169,7 +169,7 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
         let settings =
             Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(2) };
         let settings = Settings { deadline, progress: Box::new(progress), ..settings };
-        let joined = async move { (Joining::join(settings).await.err(), began.elapsed()) };
+        let joined = async move { (RendezvousSteps::join(settings).await.err(), began.elapsed()) };
         strange.push((deadline, shown_lines, tokio::spawn(joined)));
     }
     for (deadline, shown_lines, joined) in strange {
@@ -199,7 +199,7 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
 }
 
 /// A process without the token that listens at a port before rank 0 does.
-async fn unauthenticated_peer(mut stream: foreread_peer::Stream, reply: &str) {
+async fn unauthenticated_peer(mut stream: foreread_peer::BoxedStream, reply: &str) {
     let mut hello = [0; 100];
     let Ok(1..) = stream.read(&mut hello).await else { return };
     let mut challenge = [0; 40];
@@ -241,7 +241,7 @@ async fn unauthenticated_listener_before_rank_0_ends_no_rank() {
                     })
                 })
                 .collect();
-            assert!(all(ranks).await.iter().all(|left| *left == Left::Together), "{reply}");
+            assert!(all(ranks).await.iter().all(|left| *left == RunEnd::Together), "{reply}");
             sits.abort();
         }
     }
@@ -259,7 +259,7 @@ async fn other_version_in_rank_0s_place_is_named_at_the_deadline() {
         }
     });
     let began = Instant::now();
-    let error = Joining::join(job.settings(1)).await.unwrap_err();
+    let error = RendezvousSteps::join(job.settings(1)).await.unwrap_err();
     assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
     let expected = "the last attempt: r0:7000: it speaks version 9 between ranks, this program 4: run one \
          version on all ranks";
@@ -275,7 +275,7 @@ async fn rank_of_another_version_is_named_by_rank_0() {
     tokio::time::sleep(SECOND).await;
     let at = foreread_peer::Address::tcp("r0", 7000);
     let mut stream = job.network.host("r1").connect(&at).await.unwrap();
-    let of_job = job.launched(1).job_number().to_le_bytes();
+    let of_job = job.launched(1).job_hash().to_le_bytes();
     let hello = [b"FRDH\x03\x02\0\0\x01\0\0\0", &of_job[..], &[7; 72]].concat();
     stream.write_all(&hello).await.unwrap();
     let error = first.await.unwrap();
@@ -296,7 +296,7 @@ async fn restarted_rank_is_admitted_after_another_claim() {
     job.network.cut("r0", "r1");
     tokio::time::sleep(SECOND).await;
     let settings = Settings { network: job.network.host("another"), ..job.settings(1) };
-    let again = begin(Joining::join(settings).await.unwrap(), &job.stores()).await.unwrap();
+    let again = begin(RendezvousSteps::join(settings).await.unwrap(), &job.stores()).await.unwrap();
     assert_eq!(again.run(), groups[0].run());
 }
 
@@ -305,7 +305,7 @@ async fn restarted_rank_is_admitted_after_another_claim() {
 async fn port_of_a_job_with_another_token_is_skipped() {
     let job = Job::new(3);
     let other = Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(0) };
-    let other = tokio::spawn(async move { Joining::join(other).await.err() });
+    let other = tokio::spawn(async move { RendezvousSteps::join(other).await.err() });
     tokio::time::sleep(SECOND / 2).await;
     let groups = job.start().await;
     assert_eq!(groups.len(), 3);
@@ -330,7 +330,7 @@ async fn broken_connections_of_a_rendezvous_are_reconnected() {
         tokio::time::sleep(Duration::from_millis(230)).await;
         job.network.sever("r0", &format!("r{}", 1 + step % 3));
     }
-    assert!(all(ranks).await.iter().all(|left| *left == Left::Together));
+    assert!(all(ranks).await.iter().all(|left| *left == RunEnd::Together));
 }
 
 #[tokio::test(start_paused = true)]
@@ -397,7 +397,7 @@ async fn disconnected_rank_is_named_soon_on_every_rank() {
             let settings =
                 Settings { deadline: SECOND * 300, progress: Box::new(progress), ..job.settings(rank) };
             tokio::spawn(async move {
-                let mut joining = Joining::join(settings).await.unwrap();
+                let mut joining = RendezvousSteps::join(settings).await.unwrap();
                 tokio::time::sleep(SECOND * if rank == 1 { 5 } else { 1 }).await;
                 compare(&mut joining, Vec::new()).await.unwrap_err()
             })

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_peer::Counters;
-use foreread_peer::meet::{Bulk, Joining, MeetError, MeetErrorKind, Settings};
+use foreread_peer::PeerCounters;
+use foreread_peer::meet::{MeetError, MeetErrorKind, RendezvousSteps, Settings, SharedCatalog};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -25,16 +25,16 @@ fn catalog() -> Bytes {
 /// The ranks of such a job and rank 0's counters, starting with the share of rank 0's `bulks`.
 fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     job: &Job,
-    bulks: &[Bulk],
-    act: impl Fn(Joining) -> F + Clone + Send + 'static,
-) -> (Vec<JoinHandle<T>>, Arc<Counters>) {
-    let counters: Arc<Counters> = Arc::default();
+    bulks: &[SharedCatalog],
+    act: impl Fn(RendezvousSteps) -> F + Clone + Send + 'static,
+) -> (Vec<JoinHandle<T>>, Arc<PeerCounters>) {
+    let counters: Arc<PeerCounters> = Arc::default();
     let ranks = (0..job.size).map(|rank| {
         let counters = if rank == 0 { Arc::clone(&counters) } else { Arc::default() };
         let settings = Settings { node: format!("n{}", rank / ON_NODE), counters, ..job.settings(rank) };
         let (act, bulks) = (act.clone(), if rank == 0 { bulks.to_vec() } else { Vec::new() });
         tokio::spawn(async move {
-            let mut joining = Joining::join(settings).await.unwrap();
+            let mut joining = RendezvousSteps::join(settings).await.unwrap();
             joining.share_with(Some("head".into()), bulks).await.unwrap();
             act(joining).await
         })
@@ -43,7 +43,7 @@ fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
 }
 
 /// Takes the catalog and continues to a common step.
-async fn take(mut joining: Joining) -> Result<Joining, MeetError> {
+async fn take(mut joining: RendezvousSteps) -> Result<RendezvousSteps, MeetError> {
     let bulks = joining.bulks(vec![None]).await?;
     assert!(joining.rank().0 == 0 || bulks == [Some(catalog())]);
     compare(&mut joining, Vec::new()).await?;
@@ -57,7 +57,7 @@ async fn relay_that_loses_its_connection_gets_the_catalog_again() {
     let relay = format!("r{RELAY}");
     job.network.delay("r0", &relay, Duration::from_millis(10));
     let network = job.network.clone();
-    let (ranks, counters) = spawn(&job, &[Bulk::needed(catalog())], move |joining| {
+    let (ranks, counters) = spawn(&job, &[SharedCatalog::needed(catalog())], move |joining| {
         if joining.rank().0 == RELAY {
             let (network, relay) = (network.clone(), relay.clone());
             tokio::spawn(async move {
@@ -78,7 +78,7 @@ async fn relay_that_loses_its_connection_gets_the_catalog_again() {
 async fn relay_that_gets_the_catalog_slowly_is_waited_for() {
     let job = Job::new(2 * ON_NODE);
     job.network.delay("r0", &format!("r{RELAY}"), Duration::from_secs(1));
-    let (ranks, counters) = spawn(&job, &[Bulk::needed(catalog())], |joining| async move {
+    let (ranks, counters) = spawn(&job, &[SharedCatalog::needed(catalog())], |joining| async move {
         let began = Instant::now();
         let joining = take(joining).await.unwrap();
         assert!(began.elapsed() > Duration::from_secs(60));
@@ -96,7 +96,7 @@ async fn rank_that_waits_at_its_relay_keeps_its_connection_to_rank_0() {
     let job = Job::new(2 * ON_NODE);
     job.network.delay("r0", &format!("r{RELAY}"), Duration::from_secs(1));
     let network = job.network.clone();
-    let (ranks, _) = spawn(&job, &[Bulk::needed(catalog())], move |joining| {
+    let (ranks, _) = spawn(&job, &[SharedCatalog::needed(catalog())], move |joining| {
         let rank = joining.rank().0;
         if rank > RELAY {
             let network = network.clone();
@@ -114,7 +114,7 @@ async fn rank_that_waits_at_its_relay_keeps_its_connection_to_rank_0() {
 // semantics: RANK-25
 async fn unreadable_catalog_ends_the_rendezvous_with_the_reason() {
     let job = Job::new(2 * ON_NODE);
-    let bulk = Bulk::on_request(9, || Err(io::Error::other("it was overwritten")));
+    let bulk = SharedCatalog::on_request(9, || Err(io::Error::other("it was overwritten")));
     let (ranks, _) = spawn(&job, &[bulk], |mut joining| async move {
         let error = match joining.rank().0 {
             RELAY => take(joining).await.unwrap_err(),
@@ -135,7 +135,7 @@ async fn concurrent_requests_share_one_read_of_the_catalog() {
     }
     let reads = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&reads);
-    let bulk = Bulk::on_request(4 << 20, move || {
+    let bulk = SharedCatalog::on_request(4 << 20, move || {
         counted.fetch_add(1, Relaxed);
         Ok(catalog())
     });
@@ -150,10 +150,10 @@ async fn concurrent_requests_share_one_read_of_the_catalog() {
 // semantics: RANK-25
 async fn relay_that_has_the_catalog_file_serves_its_node() {
     let job = Job::new(2 * ON_NODE);
-    let bulk = Bulk::on_request(4 << 20, || Ok(catalog()));
+    let bulk = SharedCatalog::on_request(4 << 20, || Ok(catalog()));
     let (ranks, counters) = spawn(&job, &[bulk], |mut joining| async move {
         if joining.rank().0 == RELAY {
-            let own = Bulk::on_request(4 << 20, || Ok(catalog()));
+            let own = SharedCatalog::on_request(4 << 20, || Ok(catalog()));
             assert_eq!(joining.bulks(vec![Some(own)]).await.unwrap(), [None]);
             sleep(Duration::from_secs(20)).await;
         } else if joining.rank().0 > RELAY {
@@ -172,9 +172,9 @@ async fn relay_that_has_the_catalog_file_serves_its_node() {
 // semantics: RANK-25
 async fn relay_whose_catalog_file_vanishes_leaves_its_node_to_rank_0() {
     let job = Job::new(2 * ON_NODE);
-    let bulk = Bulk::on_request(4 << 20, || Ok(catalog()));
+    let bulk = SharedCatalog::on_request(4 << 20, || Ok(catalog()));
     let (ranks, counters) = spawn(&job, &[bulk], |mut joining| async move {
-        let gone = Bulk::on_request(4 << 20, || Err(io::Error::other("it was removed")));
+        let gone = SharedCatalog::on_request(4 << 20, || Err(io::Error::other("it was removed")));
         let own = (joining.rank().0 <= RELAY).then_some(gone);
         let bulks = joining.bulks(vec![own]).await.unwrap();
         assert!(bulks[0].is_none() || bulks == [Some(catalog())]);
@@ -193,23 +193,24 @@ async fn catalog_file_next_to_a_listed_catalog_is_not_sent() {
     let job = Job::new(2 * ON_NODE);
     let reads = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&reads);
-    let file = Bulk::on_request(4 << 20, move || {
+    let file = SharedCatalog::on_request(4 << 20, move || {
         counted.fetch_add(1, Relaxed);
         Ok(catalog())
     });
     let listed = Bytes::from_static(b"listed");
-    let (ranks, counters) = spawn(&job, &[Bulk::needed(listed.clone()), file], move |mut joining| {
-        let listed = listed.clone();
-        async move {
-            let own = Bulk::on_request(4 << 20, || Ok(catalog()));
-            let is_blind = joining.rank().0 == RELAY;
-            let bulks = joining.bulks(vec![None, (!is_blind).then_some(own)]).await.unwrap();
-            let expected = [Some(listed), is_blind.then(catalog)];
-            assert!(joining.rank().0 == 0 || bulks == expected);
-            compare(&mut joining, Vec::new()).await.unwrap();
-            joining
-        }
-    });
+    let (ranks, counters) =
+        spawn(&job, &[SharedCatalog::needed(listed.clone()), file], move |mut joining| {
+            let listed = listed.clone();
+            async move {
+                let own = SharedCatalog::on_request(4 << 20, || Ok(catalog()));
+                let is_blind = joining.rank().0 == RELAY;
+                let bulks = joining.bulks(vec![None, (!is_blind).then_some(own)]).await.unwrap();
+                let expected = [Some(listed), is_blind.then(catalog)];
+                assert!(joining.rank().0 == 0 || bulks == expected);
+                compare(&mut joining, Vec::new()).await.unwrap();
+                joining
+            }
+        });
     all(ranks).await;
     assert_eq!(
         (reads.load(Relaxed), counters.read().bulks),
@@ -226,7 +227,7 @@ async fn relay_that_waits_for_its_first_byte_is_waited_for() {
     let listed = Bytes::from_static(b"listed");
     let network = job.network.clone();
     let bulk = listed.clone();
-    let bulk = Bulk::on_request(6, move || Ok(bulk.clone()));
+    let bulk = SharedCatalog::on_request(6, move || Ok(bulk.clone()));
     let (ranks, counters) = spawn(&job, &[bulk], move |mut joining| {
         if joining.rank().0 == RELAY {
             // The round trip is 14 s. The deadline is 30 s, and the relay timeout 10 s.
@@ -249,7 +250,7 @@ async fn relay_that_waits_for_its_first_byte_is_waited_for() {
 // semantics: RANK-25
 async fn unresponsive_relay_is_replaced_by_rank_0() {
     let job = Job::new(2 * ON_NODE);
-    let (ranks, counters) = spawn(&job, &[Bulk::needed(catalog())], |joining| async move {
+    let (ranks, counters) = spawn(&job, &[SharedCatalog::needed(catalog())], |joining| async move {
         if joining.rank().0 == RELAY {
             sleep(Duration::from_secs(20)).await;
         }

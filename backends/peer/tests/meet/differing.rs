@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foreread_peer::meet::{Joining, MeetErrorKind};
+use foreread_peer::meet::{MeetErrorKind, RendezvousSteps};
 use tokio::time::Instant;
 
 use crate::support::{DEADLINE, Job, all, compare, context, words};
@@ -31,7 +31,7 @@ async fn different_world_size_is_reported_on_every_rank() {
         async move {
             // The last rank comes after the difference is known.
             tokio::time::sleep(Duration::from_secs(u64::from(rank))).await;
-            Joining::join(settings).await.err().map(|error| error.to_string())
+            RendezvousSteps::join(settings).await.err().map(|error| error.to_string())
         }
     });
     for error in errors(ranks).await {
@@ -53,7 +53,7 @@ async fn different_version_is_reported_on_every_rank() {
             deadline: DEADLINE,
             ..Settings::new(job.launched(rank), version)
         };
-        async move { Joining::join(settings).await.err().map(|error| error.to_string()) }
+        async move { RendezvousSteps::join(settings).await.err().map(|error| error.to_string()) }
     });
     for error in errors(ranks).await {
         assert!(error.contains("rank 1 (process "), "{error}");
@@ -67,7 +67,7 @@ async fn different_seed_is_reported_on_every_rank() {
     let ranks = (0..5).map(|rank| {
         let settings = job.settings(rank);
         async move {
-            let mut joining = Joining::join(settings).await.unwrap();
+            let mut joining = RendezvousSteps::join(settings).await.unwrap();
             let seed = if rank == 3 { "7" } else { "5" };
             let error = compare(&mut joining, words(seed, "plan")).await.err()?;
             assert_eq!(error.kind(), MeetErrorKind::Differs);
@@ -85,7 +85,7 @@ async fn differing_rank_0_is_reported() {
     let ranks = (0..4).map(|rank| {
         let settings = job.settings(rank);
         async move {
-            let mut joining = Joining::join(settings).await.unwrap();
+            let mut joining = RendezvousSteps::join(settings).await.unwrap();
             // Equal before planning, not after.
             compare(&mut joining, words("5", "")).await.unwrap();
             let plan = if rank == 0 { "a" } else { "b" };
@@ -105,7 +105,7 @@ async fn difference_is_reported_although_another_rank_hangs() {
     let ranks = (0..4).map(|rank| {
         let settings = job.settings(rank);
         async move {
-            let mut joining = Joining::join(settings).await.unwrap();
+            let mut joining = RendezvousSteps::join(settings).await.unwrap();
             if rank == 1 {
                 tokio::time::sleep(DEADLINE / 3).await;
             }
@@ -128,7 +128,7 @@ async fn ranks_with_conflicting_steps_fail_with_the_reason() {
     let ranks = (0..3).map(|rank| {
         let (settings, stores) = (job.settings(rank), job.stores());
         async move {
-            let mut joining = Joining::join(settings).await.unwrap();
+            let mut joining = RendezvousSteps::join(settings).await.unwrap();
             let error = match rank {
                 2 => joining.start(Vec::new(), &[], &stores, &context()).await.err(),
                 _ => compare(&mut joining, Vec::new()).await.err(),

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use foreread_peer::meet::{Group, Joining, Left, MeetErrorKind, Settings};
-use foreread_tier::{Peers, Serve};
+use foreread_peer::meet::{MeetErrorKind, RendezvousSteps, RunEnd, RunGroup, Settings};
+use foreread_tier::{PeerService, Peers};
 use foreread_types::Fingerprint;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -20,7 +20,7 @@ type Shown = Arc<Mutex<Vec<String>>>;
 
 /// The ranks of a later run: rank 0 at the earlier one's host, the others on their own hosts. Each
 /// comes after `wait`.
-fn later(job: &Job, wait: impl Fn(u32) -> Duration) -> (Shown, Vec<JoinHandle<Arc<Group>>>) {
+fn later(job: &Job, wait: impl Fn(u32) -> Duration) -> (Shown, Vec<JoinHandle<Arc<RunGroup>>>) {
     let shown = Shown::default();
     let ranks = (0..job.size).map(|rank| {
         let host = if rank == 0 { "r0".to_owned() } else { format!("b{rank}") };
@@ -31,25 +31,25 @@ fn later(job: &Job, wait: impl Fn(u32) -> Duration) -> (Shown, Vec<JoinHandle<Ar
         let (stores, wait) = (job.stores(), wait(rank));
         tokio::spawn(async move {
             sleep(wait).await;
-            Arc::new(begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap())
+            Arc::new(begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap())
         })
     });
     let ranks = ranks.collect();
     (shown, ranks)
 }
 
-async fn leave(groups: Vec<Arc<Group>>) {
+async fn leave(groups: Vec<Arc<RunGroup>>) {
     let leaving = groups.into_iter().map(|group| tokio::spawn(async move { group.leave(DEADLINE).await }));
     let leaving: Vec<_> = leaving.collect();
-    assert!(all(leaving).await.iter().all(|left| *left == Left::Together));
+    assert!(all(leaving).await.iter().all(|left| *left == RunEnd::Together));
 }
 
 #[tokio::test(start_paused = true)]
 async fn left_over_rank_gets_no_sample_of_a_later_run() {
     let job = Job::new(2);
     let mut old = job.start().await;
-    let holds: Vec<Arc<dyn Serve>> =
-        [3, 4, 5].map(|text| Arc::new(RankSamples(text)) as Arc<dyn Serve>).into();
+    let holds: Vec<Arc<dyn PeerService>> =
+        [3, 4, 5].map(|text| Arc::new(RankSamples(text)) as Arc<dyn PeerService>).into();
     old[0].serve(Arc::downgrade(&holds[0]));
     assert_eq!(ask(&old[1], 0).await.unwrap(), "3:00042");
     drop(old.remove(0));
@@ -85,7 +85,7 @@ async fn left_over_rank_gets_nothing_before_the_later_run_starts() {
     let ranks = [0, 1].map(|rank| {
         let host = if rank == 0 { "r0" } else { "b1" };
         let settings = Settings { network: job.network.host(host), ..job.settings(rank) };
-        tokio::spawn(async move { Joining::join(settings).await.unwrap() })
+        tokio::spawn(async move { RendezvousSteps::join(settings).await.unwrap() })
     });
     let joined = all(ranks).await;
     let error = ask(&old[0], 0).await.unwrap_err().to_string();
@@ -105,7 +105,7 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
                 job.spawn(rank, Duration::ZERO, move |joining| async move {
                     let group =
                         joining.unwrap().start(Vec::new(), &[bound], &stores, &context()).await.unwrap();
-                    let holds: Arc<dyn Serve> = Arc::new(RankSamples(rank));
+                    let holds: Arc<dyn PeerService> = Arc::new(RankSamples(rank));
                     group.serve(Arc::downgrade(&holds));
                     (group, holds)
                 })
@@ -164,7 +164,7 @@ async fn left_over_rank_between_steps_changes_nothing() {
         let settings = Settings { network, ..job.settings(rank) };
         let stores = job.stores();
         tokio::spawn(async move {
-            let mut joining = Joining::join(settings).await.unwrap();
+            let mut joining = RendezvousSteps::join(settings).await.unwrap();
             for _ in 0..15 {
                 sleep(SECOND).await;
                 compare(&mut joining, vec![("seed".to_owned(), "5".to_owned())]).await.unwrap();
@@ -174,7 +174,7 @@ async fn left_over_rank_between_steps_changes_nothing() {
     });
     sleep(SECOND * 5).await;
     job.network.mend("r0", "r2");
-    assert!(all(ranks).await.iter().all(|left| *left == Left::Together));
+    assert!(all(ranks).await.iter().all(|left| *left == RunEnd::Together));
     drop(old);
 }
 
@@ -196,7 +196,7 @@ async fn rank_of_another_world_size_or_version_fails_alone() {
         };
         let stray = tokio::spawn(async move {
             sleep(SECOND).await;
-            (Joining::join(stray).await.unwrap_err(), Instant::now())
+            (RendezvousSteps::join(stray).await.unwrap_err(), Instant::now())
         });
         let began = Instant::now();
         let (shown, ranks) = later(&job, |rank| SECOND * 10 * u32::from(rank == 1));

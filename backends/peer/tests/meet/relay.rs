@@ -4,15 +4,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use foreread_peer::{Address, Stream};
-use foreread_tier_testing::Draw;
+use foreread_peer::{Address, BoxedStream};
+use foreread_tier_testing::TestRandom;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 
 use crate::support::{Job, all, begin};
 
 /// What it has seen, and how many bytes it has yet to change.
 struct Middle {
-    draw: Draw,
+    draw: TestRandom,
     left: u64,
     seen: Vec<u8>,
 }
@@ -39,7 +39,7 @@ async fn pump(
     }
 }
 
-async fn relay(middle: Arc<Mutex<Middle>>, asker: Stream, first: Stream) {
+async fn relay(middle: Arc<Mutex<Middle>>, asker: BoxedStream, first: BoxedStream) {
     let ((from_asker, to_asker), (from_first, to_first)) = (split(asker), split(first));
     tokio::select! {
         _ = pump(&middle, from_asker, to_first) => {}
@@ -53,7 +53,7 @@ async fn ranks_meet_through_a_relay_that_changes_what_they_say() {
     let job = Job::new(4);
     let host = job.network.host("r0");
     let mut listener = host.listen(&Address::tcp("r0", 7000)).await.unwrap();
-    let middle = Arc::new(Mutex::new(Middle { draw: Draw::new(), left: 2, seen: Vec::new() }));
+    let middle = Arc::new(Mutex::new(Middle { draw: TestRandom::new(), left: 2, seen: Vec::new() }));
     let shared = Arc::clone(&middle);
     let sits = tokio::spawn(async move {
         while let Ok((asker, _)) = listener.accept().await {

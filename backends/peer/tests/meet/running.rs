@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_peer::meet::{Group, Joining, Left, MeetErrorKind};
-use foreread_peer_testing::Simulated;
-use foreread_tier::{Asked, Object, Peers, ReadRequest, Serve, Served, Serving, Span};
+use foreread_peer::meet::{MeetErrorKind, RendezvousSteps, RunEnd, RunGroup};
+use foreread_peer_testing::SimulatedNetwork;
+use foreread_tier::{Object, PeerReplies, PeerReply, PeerRequest, PeerService, Peers, ReadRequest, Span};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 use futures::{StreamExt, stream};
 use tokio::time::{Instant, sleep, timeout};
@@ -16,7 +16,7 @@ use crate::support::{CATALOG, DEADLINE, Job, all, begin, words};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// All ranks leave at once.
-async fn leave(groups: &[Arc<Group>], deadline: Duration) -> Vec<Left> {
+async fn leave(groups: &[Arc<RunGroup>], deadline: Duration) -> Vec<RunEnd> {
     let leaving = groups.iter().map(|group| {
         let group = Arc::clone(group);
         tokio::spawn(async move { group.leave(deadline).await })
@@ -78,7 +78,7 @@ async fn rank_that_is_done_early_serves_until_all_are() {
         sleep(SECOND * 20).await;
         late.leave(DEADLINE).await
     });
-    assert_eq!((early, late), (vec![Left::Together, Left::Together], Left::Together));
+    assert_eq!((early, late), (vec![RunEnd::Together, RunEnd::Together], RunEnd::Together));
     assert!((SECOND * 20..SECOND * 21).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
@@ -93,12 +93,12 @@ async fn hanging_rank_is_left_behind_at_the_deadline() {
     let hung = rest.remove(2);
     for left in leave(&rest, SECOND * 5).await {
         assert!(
-            matches!(&left, Left::Without(who) if who == &[Rank(2)]) || left == Left::Unheard,
+            matches!(&left, RunEnd::Without(who) if who == &[Rank(2)]) || left == RunEnd::Unheard,
             "{left:?}"
         );
     }
     assert!(began.elapsed() < SECOND * 8, "{:?}", began.elapsed());
-    assert_eq!(hung.leave(SECOND).await, Left::Without(vec![Rank(2)]));
+    assert_eq!(hung.leave(SECOND).await, RunEnd::Without(vec![Rank(2)]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,11 +109,11 @@ async fn disconnected_rank_is_gone_and_not_waited_for() {
     let began = Instant::now();
     let cut_off = groups.pop().unwrap();
     for left in leave(&groups, SECOND * 60).await {
-        assert_eq!(left, Left::Without(vec![Rank(3)]));
+        assert_eq!(left, RunEnd::Without(vec![Rank(3)]));
     }
     assert!(began.elapsed() < SECOND * 15, "{:?}", began.elapsed());
     assert_eq!(groups[0].gone(), [Rank(3)]);
-    assert_eq!(cut_off.leave(SECOND * 2).await, Left::Unheard);
+    assert_eq!(cut_off.leave(SECOND * 2).await, RunEnd::Unheard);
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +130,7 @@ async fn mended_cable_brings_the_rank_back() {
     (0..2).for_each(|rank| groups[rank].progress(9));
     sleep(SECOND).await;
     assert_eq!(*groups[0].lowest().unwrap().borrow(), 7);
-    assert_eq!(leave(&groups, DEADLINE).await, [Left::Together, Left::Together, Left::Together]);
+    assert_eq!(leave(&groups, DEADLINE).await, [RunEnd::Together, RunEnd::Together, RunEnd::Together]);
 }
 
 /// As if rank 0's process was paused: all others have lost it and reconnect at once.
@@ -143,7 +143,7 @@ async fn paused_rank_0_does_not_report_the_others_as_gone() {
         sleep(Duration::from_millis(20)).await;
         assert_eq!(groups[0].gone(), []);
     }
-    assert_eq!(leave(&groups, DEADLINE).await, [Left::Together, Left::Together, Left::Together]);
+    assert_eq!(leave(&groups, DEADLINE).await, [RunEnd::Together, RunEnd::Together, RunEnd::Together]);
 }
 
 /// Connections break at any moment, a few per rank and run.
@@ -151,7 +151,7 @@ async fn paused_rank_0_does_not_report_the_others_as_gone() {
 // semantics: RANK-9
 async fn broken_connections_cost_only_time() {
     for seed in 0..60 {
-        let job = Job { network: Simulated::new(seed), size: 5 };
+        let job = Job { network: SimulatedNetwork::new(seed), size: 5 };
         job.network.breaking(0.02);
         let stores = job.stores();
         let ranks = (0..5).map(|rank| {
@@ -172,9 +172,9 @@ async fn broken_connections_cost_only_time() {
         let ranks: Vec<_> = ranks.collect();
         let began = Instant::now();
         let ended = all(ranks).await;
-        assert_eq!(ended[0], (true, 5, Left::Together, Some(20)), "seed {seed}");
+        assert_eq!(ended[0], (true, 5, RunEnd::Together, Some(20)), "seed {seed}");
         for other in &ended[1..] {
-            assert_eq!(*other, (true, 0, Left::Together, None), "seed {seed}");
+            assert_eq!(*other, (true, 0, RunEnd::Together, None), "seed {seed}");
         }
         assert!(began.elapsed() < DEADLINE, "seed {seed}: {:?}", began.elapsed());
     }
@@ -184,19 +184,19 @@ async fn broken_connections_cost_only_time() {
 #[derive(Debug)]
 pub struct RankSamples(pub u32);
 
-impl Serve for RankSamples {
-    fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
+impl PeerService for RankSamples {
+    fn serve(&self, _: Rank, asked: Vec<PeerRequest>) -> PeerReplies {
         let rank = self.0;
-        let answer = move |asked: Asked| {
+        let answer = move |asked: PeerRequest| {
             let text = format!("{rank}:{:05}", asked.key.id);
-            Served::Done { tag: asked.tag, result: Ok(text.into()) }
+            PeerReply::Done { tag: asked.tag, result: Ok(text.into()) }
         };
         stream::iter(asked.into_iter().map(answer)).boxed()
     }
 }
 
 /// The sample that `group` gets from `store`.
-pub async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::TierError> {
+pub async fn ask(group: &RunGroup, store: u32) -> Result<Bytes, foreread_tier::TierError> {
     let key = SampleKey::new(DatasetId(0), SampleId(42));
     let object = Object { path: "x".into(), size: 7, version: None };
     let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
@@ -209,8 +209,8 @@ pub async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::Tier
 async fn restarted_rank_takes_its_place() {
     let job = Job::new(3);
     let mut groups = job.start().await;
-    let holds: Vec<Arc<dyn Serve>> =
-        (0..3).map(|rank| Arc::new(RankSamples(rank)) as Arc<dyn Serve>).collect();
+    let holds: Vec<Arc<dyn PeerService>> =
+        (0..3).map(|rank| Arc::new(RankSamples(rank)) as Arc<dyn PeerService>).collect();
     for (group, holds) in groups.iter().zip(&holds) {
         group.serve(Arc::downgrade(holds));
     }
@@ -226,7 +226,7 @@ async fn restarted_rank_takes_its_place() {
 
     // The same process again: it gets the shared value, and its differing setting is reported.
     let settings = job.settings(2);
-    let mut wrong = Joining::join(settings).await.unwrap();
+    let mut wrong = RendezvousSteps::join(settings).await.unwrap();
     assert_eq!(wrong.share(None).await.unwrap(), CATALOG);
     let digest = |_| panic!("only rank 0 does this");
     let error = wrong.exchange(words("6", ""), "other".into(), digest).await.unwrap_err();
@@ -250,7 +250,7 @@ async fn restarted_rank_takes_its_place() {
     for group in &groups {
         group.progress(9);
     }
-    assert_eq!(leave(&groups, DEADLINE).await, [Left::Together, Left::Together, Left::Together]);
+    assert_eq!(leave(&groups, DEADLINE).await, [RunEnd::Together, RunEnd::Together, RunEnd::Together]);
     assert_eq!(*groups[0].lowest().unwrap().borrow(), 9);
 }
 
@@ -258,8 +258,8 @@ async fn restarted_rank_takes_its_place() {
 async fn dead_rank_0_ends_waits_and_samples_still_flow() {
     let job = Job::new(3);
     let mut groups = job.start().await;
-    let holds: Vec<Arc<dyn Serve>> =
-        (0..3).map(|rank| Arc::new(RankSamples(rank)) as Arc<dyn Serve>).collect();
+    let holds: Vec<Arc<dyn PeerService>> =
+        (0..3).map(|rank| Arc::new(RankSamples(rank)) as Arc<dyn PeerService>).collect();
     for (group, holds) in groups.iter().zip(&holds) {
         group.serve(Arc::downgrade(holds));
     }
@@ -269,7 +269,7 @@ async fn dead_rank_0_ends_waits_and_samples_still_flow() {
     groups[0].progress(8);
     assert!(!groups[0].report(Bytes::from_static(b"{}"), SECOND * 2).await);
     let began = Instant::now();
-    assert_eq!(leave(&groups, SECOND * 4).await, [Left::Unheard, Left::Unheard]);
+    assert_eq!(leave(&groups, SECOND * 4).await, [RunEnd::Unheard, RunEnd::Unheard]);
     assert!(began.elapsed() < SECOND * 7, "{:?}", began.elapsed());
 }
 
@@ -280,7 +280,7 @@ async fn rank_0_alone_cannot_be_started_again() {
     let mut groups = job.start().await;
     drop(groups.remove(0));
     let began = Instant::now();
-    let error = Joining::join(job.settings(0)).await.unwrap_err();
+    let error = RendezvousSteps::join(job.settings(0)).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Broken);
     let line = error.to_string();
     assert!(line.starts_with("rank 0 was started again while rank 1 (process "), "{line}");
@@ -293,7 +293,7 @@ async fn rank_0_alone_cannot_be_started_again() {
 async fn store_is_that_of_another_rank_or_none() {
     let job = Job::new(2);
     let groups = job.start().await;
-    let holds: Arc<dyn Serve> = Arc::new(RankSamples(1));
+    let holds: Arc<dyn PeerService> = Arc::new(RankSamples(1));
     groups[1].serve(Arc::downgrade(&holds));
     assert_eq!(ask(&groups[0], 1).await.unwrap(), "1:00042");
     assert!(groups[1].tier(StoreId(1)).is_none(), "its own");

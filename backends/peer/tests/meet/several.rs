@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use foreread_peer::meet::{Board, Group, Joining, Left, MeetErrorKind, Rendezvous, Settings};
+use foreread_peer::meet::{
+    LoaderDirectory, MeetErrorKind, Rendezvous, RendezvousSteps, RunEnd, RunGroup, Settings,
+};
 use tokio::time::sleep;
 
 use crate::support::{DEADLINE, Job, all, begin, launched};
@@ -14,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 struct Several {
     job: Job,
-    board: Arc<Board>,
+    board: Arc<LoaderDirectory>,
 }
 
 impl Several {
@@ -38,20 +40,22 @@ fn settings(job: &Several, rank: u32, loader: u16, place: &Rendezvous) -> Settin
 }
 
 /// All ranks with their loader of this number.
-async fn start(job: &Several, meeting: u16, place: &Rendezvous) -> Vec<Group> {
+async fn start(job: &Several, meeting: u16, place: &Rendezvous) -> Vec<RunGroup> {
     let ranks: Vec<_> = (0..job.size)
         .map(|rank| {
             let (settings, stores) = (settings(job, rank, meeting, place), job.stores());
-            tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
+            tokio::spawn(async move {
+                begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap()
+            })
         })
         .collect();
     all(ranks).await
 }
 
-async fn leave(groups: Vec<Group>) {
+async fn leave(groups: Vec<RunGroup>) {
     let leaving: Vec<_> =
         groups.into_iter().map(|group| tokio::spawn(async move { group.leave(DEADLINE).await })).collect();
-    assert!(all(leaving).await.iter().all(|left| *left == Left::Together));
+    assert!(all(leaving).await.iter().all(|left| *left == RunEnd::Together));
 }
 
 /// Rendezvous addresses with ports: one, several, and one for each rank.
@@ -96,7 +100,7 @@ async fn new_loader_does_not_meet_an_old_one() {
             tokio::spawn(async move {
                 let mut leaving = Vec::new();
                 for meeting in 0..20 {
-                    let joining = Joining::join(settings(&job, rank, meeting, &place)).await.unwrap();
+                    let joining = RendezvousSteps::join(settings(&job, rank, meeting, &place)).await.unwrap();
                     let group = begin(joining, &job.stores()).await.unwrap();
                     leaving.push(tokio::spawn(async move {
                         sleep(SECOND * ((1 + rank * 7 + u32::from(meeting) * 5) % 11)).await;
@@ -108,7 +112,7 @@ async fn new_loader_does_not_meet_an_old_one() {
             })
         });
         let ranks: Vec<_> = ranks.collect();
-        assert!(all(ranks).await.into_iter().flatten().all(|left| left == Left::Together));
+        assert!(all(ranks).await.into_iter().flatten().all(|left| left == RunEnd::Together));
     }
 }
 
@@ -125,19 +129,20 @@ async fn rank_that_is_a_loader_ahead_waits_for_the_others() {
             .map(|rank| {
                 let (job, place, shown) = (job.clone(), place.clone(), Arc::clone(&shown));
                 tokio::spawn(async move {
-                    let first = Joining::join(settings(&job, rank, 0, &place)).await.unwrap();
+                    let first = RendezvousSteps::join(settings(&job, rank, 0, &place)).await.unwrap();
                     let first = begin(first, &job.stores()).await.unwrap();
                     sleep(SECOND * if rank == late { 20 } else { rank }).await;
                     let progress =
                         move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
                     let second = Settings { progress: Box::new(progress), ..settings(&job, rank, 1, &place) };
-                    let second = begin(Joining::join(second).await.unwrap(), &job.stores()).await.unwrap();
+                    let second =
+                        begin(RendezvousSteps::join(second).await.unwrap(), &job.stores()).await.unwrap();
                     (first.leave(DEADLINE).await, second.leave(DEADLINE).await)
                 })
             })
             .collect();
         for left in all(ranks).await {
-            assert_eq!(left, (Left::Together, Left::Together));
+            assert_eq!(left, (RunEnd::Together, RunEnd::Together));
         }
         let shown = shown.lock().unwrap();
         let waits = |line: &&String| line.contains(&format!("waiting for rank {late} ("));
@@ -155,7 +160,9 @@ async fn later_loader_is_found_although_the_earlier_one_has_ended() {
     let training = start(&job, 0, &place).await;
     let join = |rank| {
         let (settings, stores) = (settings(&job, rank, 1, &place), job.stores());
-        tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
+        tokio::spawn(
+            async move { begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap() },
+        )
     };
     let first = join(0);
     sleep(SECOND * 5).await;
@@ -175,8 +182,9 @@ async fn restarted_process_cannot_join_a_later_loader() {
     let mut second = start(&job, 1, &place).await;
     drop(second.pop());
     sleep(SECOND * 5).await;
-    let error = Joining::join(settings(&job, 2, 0, &place)).await.unwrap_err().to_string();
-    let expected = "rank 0 there has loader 2 of its process, and this is loader 1; a process that was started \
+    let error = RendezvousSteps::join(settings(&job, 2, 0, &place)).await.unwrap_err().to_string();
+    let expected = "rank 0 there has loader 2 of its process, and this is loader 1; a process that was \
+         started \
          again cannot";
     assert!(error.contains(expected), "{error}");
 }
@@ -191,7 +199,7 @@ async fn failed_loader_is_removed_from_the_board() {
         let settings = settings(&job, rank, 1, &place);
         tokio::spawn(async move {
             // The other rank may have given up before this one has received the roster.
-            if let Ok(joining) = Joining::join(settings).await {
+            if let Ok(joining) = RendezvousSteps::join(settings).await {
                 joining.give_up("the disk is full").await;
             }
         })
@@ -212,7 +220,7 @@ async fn loader_made_by_rank_0_alone_fails_with_the_remedy() {
     let shown_lines = Arc::clone(&shown);
     let progress = move |waiting: &_| shown_lines.lock().unwrap().push(format!("{waiting}"));
     let alone = Settings { progress: Box::new(progress), ..settings(&job, 0, 1, &place) };
-    let error = Joining::join(alone).await.unwrap_err();
+    let error = RendezvousSteps::join(alone).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Deadline);
     let remedy = "pass rank=0 and world_size=1 there, or together=False";
     assert!(error.to_string().contains(remedy), "{error}");
@@ -231,13 +239,15 @@ async fn next_port_of_another_run_does_not_end_a_later_rendezvous() {
     let strange = launched(0, 2, Rendezvous::Host { host: "r0".to_owned(), ports: vec![7001] });
     let token = foreread_peer::Token::new(crate::support::OTHER_TOKEN).unwrap();
     let strange = Settings { token: Some(token), ..job.settings_of(strange) };
-    let strange = tokio::spawn(async move { Joining::join(strange).await.err() });
+    let strange = tokio::spawn(async move { RendezvousSteps::join(strange).await.err() });
     let early = {
         let (settings, stores) = (settings(&job, 1, 1, &place), job.stores());
-        tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
+        tokio::spawn(
+            async move { begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap() },
+        )
     };
     sleep(SECOND * 5).await;
-    let rank_0 = Joining::join(settings(&job, 0, 1, &place)).await.unwrap();
+    let rank_0 = RendezvousSteps::join(settings(&job, 0, 1, &place)).await.unwrap();
     let second = vec![begin(rank_0, &job.stores()).await.unwrap(), early.await.unwrap()];
     leave(second).await;
     leave(first).await;

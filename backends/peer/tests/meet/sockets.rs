@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::Token;
-use foreread_peer::meet::{Board, Group, Joining, Launched, Left, MeetErrorKind, Rendezvous, Settings};
+use foreread_peer::meet::{
+    Launched, LoaderDirectory, MeetErrorKind, Rendezvous, RendezvousSteps, RunEnd, RunGroup, Settings,
+};
 
 use crate::support::{TOKEN, all, begin, compare, launched};
 
@@ -20,25 +22,27 @@ fn node(words: &str) -> Rendezvous {
     Rendezvous::Node { words: format!("{words} {}", std::process::id()), or: None }
 }
 
-async fn meet(size: u32, token: Option<&'static str>, rendezvous: impl Fn() -> Rendezvous) -> Vec<Group> {
+async fn meet(size: u32, token: Option<&'static str>, rendezvous: impl Fn() -> Rendezvous) -> Vec<RunGroup> {
     meet_again(0, &Arc::default(), size, token, rendezvous).await
 }
 
 /// The processes' loader of this number.
 async fn meet_again(
     loader: u16,
-    board: &Arc<Board>,
+    board: &Arc<LoaderDirectory>,
     size: u32,
     token: Option<&'static str>,
     rendezvous: impl Fn() -> Rendezvous,
-) -> Vec<Group> {
+) -> Vec<RunGroup> {
     let ranks: Vec<_> = (0..size)
         .rev()
         .map(|rank| {
             let launched = launched(rank, size, rendezvous());
             let stores: Vec<_> = (0..size).map(foreread_types::StoreId).collect();
             let settings = Settings { loader, board: Arc::clone(board), ..settings(launched, token) };
-            tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
+            tokio::spawn(async move {
+                begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap()
+            })
         })
         .collect();
     let mut groups = all(ranks).await;
@@ -46,12 +50,12 @@ async fn meet_again(
     groups
 }
 
-async fn leave(groups: Vec<Group>) {
+async fn leave(groups: Vec<RunGroup>) {
     let leaving: Vec<_> = groups
         .into_iter()
         .map(|group| tokio::spawn(async move { group.leave(Duration::from_secs(20)).await }))
         .collect();
-    assert!(all(leaving).await.iter().all(|left| *left == Left::Together));
+    assert!(all(leaving).await.iter().all(|left| *left == RunEnd::Together));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,9 +73,9 @@ async fn ranks_of_one_node_meet_without_a_token_or_a_file() {
 async fn rank_without_the_nodes_token_is_refused() {
     let place = || node("token");
     leave(meet(2, Some(TOKEN), place).await).await;
-    let first = tokio::spawn(Joining::join(settings(launched(0, 2, place()), Some(TOKEN))));
+    let first = tokio::spawn(RendezvousSteps::join(settings(launched(0, 2, place()), Some(TOKEN))));
     let without = Settings { deadline: Duration::from_secs(3), ..settings(launched(1, 2, place()), None) };
-    let error = Joining::join(without).await.unwrap_err();
+    let error = RendezvousSteps::join(without).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Secret, "{error}");
     first.abort();
 }
@@ -113,10 +117,10 @@ async fn stale_notice_holds_up_no_rank_when_it_is_replaced() {
     fs::write(path.join("rank0"), stale(&addresses)).unwrap();
     fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
     let early = settings(launched(1, 2, Rendezvous::Directory(path.clone())), None);
-    let early = tokio::spawn(async move { Joining::join(early).await });
+    let early = tokio::spawn(async move { RendezvousSteps::join(early).await });
     // The rank has begun to try them.
     let (mut accepted, _) = silent[0].accept().unwrap();
-    let first = Joining::join(settings(launched(0, 2, Rendezvous::Directory(path.clone())), None));
+    let first = RendezvousSteps::join(settings(launched(0, 2, Rendezvous::Directory(path.clone())), None));
     let began = std::time::Instant::now();
     let (first, early) = (first.await.unwrap(), early.await.unwrap().unwrap());
     // Less than the handshake timeout of one of the eight addresses.
@@ -131,12 +135,12 @@ async fn removed_notice_is_written_again() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("job");
     let place = || Rendezvous::Directory(path.clone());
-    let first = tokio::spawn(Joining::join(settings(launched(0, 2, place()), None)));
+    let first = tokio::spawn(RendezvousSteps::join(settings(launched(0, 2, place()), None)));
     while !path.join("rank0").exists() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     fs::remove_file(path.join("rank0")).unwrap();
-    let other = Joining::join(settings(launched(1, 2, place()), None)).await;
+    let other = RendezvousSteps::join(settings(launched(1, 2, place()), None)).await;
     assert!(other.is_ok() && first.await.unwrap().is_ok());
 }
 
@@ -150,11 +154,11 @@ async fn interface_that_is_named_is_the_one_in_the_notice() {
         interface: Some(interface.to_owned()),
         ..settings(launched(rank, 2, place()), None)
     };
-    let error = Joining::join(settings(0, "nosuch")).await.unwrap_err();
+    let error = RendezvousSteps::join(settings(0, "nosuch")).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Setting);
     assert!(error.to_string().contains("lo (127.0.0.1)"), "{error}");
 
-    let first = tokio::spawn(Joining::join(settings(0, "=lo")));
+    let first = tokio::spawn(RendezvousSteps::join(settings(0, "=lo")));
     while !path.join("rank0").exists() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -163,7 +167,7 @@ async fn interface_that_is_named_is_the_one_in_the_notice() {
     let is_own =
         |address: &str| ["\"unix:", "\"127.", "\"[::1"].iter().any(|start| address.starts_with(start));
     assert!(addresses.contains("127.0.0.1:") && addresses.split(',').all(is_own), "{notice}");
-    let other = Joining::join(settings(1, "=lo")).await;
+    let other = RendezvousSteps::join(settings(1, "=lo")).await;
     assert!(other.is_ok() && first.await.unwrap().is_ok());
 }
 
@@ -230,7 +234,9 @@ async fn ranks_without_common_unix_sockets_meet_at_the_host() {
     // Different socket names simulate different network namespaces.
     let ranks = ["here", "there"].iter().zip(0..).map(|(words, rank)| {
         let settings = settings(launched(rank, 2, at(words)), Some(TOKEN));
-        tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
+        tokio::spawn(
+            async move { begin(RendezvousSteps::join(settings).await.unwrap(), &stores).await.unwrap() },
+        )
     });
     let ranks: Vec<_> = ranks.collect();
     leave(all(ranks).await).await;
@@ -250,7 +256,8 @@ async fn each_rank_of_a_list_listens_at_its_entry() {
 async fn rank_without_a_token_does_not_listen_for_other_nodes() {
     let rendezvous = Rendezvous::Host { host: "node1".to_owned(), ports: vec![port()] };
     for rank in 0..2 {
-        let error = Joining::join(settings(launched(rank, 2, rendezvous.clone()), None)).await.unwrap_err();
+        let error =
+            RendezvousSteps::join(settings(launched(rank, 2, rendezvous.clone()), None)).await.unwrap_err();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
         assert!(error.to_string().contains("export FOREREAD_TOKEN=$(foreread token)"), "{error}");
     }
@@ -264,7 +271,7 @@ async fn directory_that_other_users_can_enter_is_an_error() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     for rank in 0..2 {
         let rendezvous = Rendezvous::Directory(path.clone());
-        let error = Joining::join(settings(launched(rank, 2, rendezvous), None)).await.unwrap_err();
+        let error = RendezvousSteps::join(settings(launched(rank, 2, rendezvous), None)).await.unwrap_err();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
         assert!(error.to_string().contains("chmod 700"), "{error}");
     }
@@ -281,15 +288,16 @@ async fn consecutive_runs_in_one_directory_do_not_meet() {
             let mut all = Vec::new();
             for _ in 0..20 {
                 let launched = launched(rank, 3, Rendezvous::Directory(path.clone()));
-                let group =
-                    begin(Joining::join(settings(launched, None)).await.unwrap(), &stores).await.unwrap();
+                let group = begin(RendezvousSteps::join(settings(launched, None)).await.unwrap(), &stores)
+                    .await
+                    .unwrap();
                 all.push(group.leave(Duration::from_secs(20)).await);
             }
             all
         })
     });
     let ranks: Vec<_> = ranks.collect();
-    assert!(all(ranks).await.into_iter().flatten().all(|left| left == Left::Together));
+    assert!(all(ranks).await.into_iter().flatten().all(|left| left == RunEnd::Together));
     assert!(!path.exists());
 }
 
@@ -310,7 +318,7 @@ async fn reason_of_an_earlier_attempt_is_not_reported_later() {
         progress: Box::new(progress),
         ..settings(launched, None)
     };
-    let joining = tokio::spawn(Joining::join(settings));
+    let joining = tokio::spawn(RendezvousSteps::join(settings));
     let first = shown_lines.recv().await.unwrap();
     assert!(first.contains("cannot connect"), "{first}");
     fs::remove_file(path.join("rank0")).unwrap();
@@ -329,7 +337,7 @@ async fn reason_for_giving_up_survives_a_concurrent_send() {
         let ranks = (0..2).map(|rank| {
             let launched = launched(rank, 2, node(&format!("gives up {run}")));
             tokio::spawn(async move {
-                let mut joining = Joining::join(settings(launched, None)).await.unwrap();
+                let mut joining = RendezvousSteps::join(settings(launched, None)).await.unwrap();
                 if rank == 1 {
                     joining.give_up("its disk is full").await;
                     return None;

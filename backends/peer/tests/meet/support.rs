@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::Token;
-use foreread_peer::meet::{Group, Joining, Launched, MeetError, Rendezvous, Settings};
-use foreread_peer_testing::Simulated;
-use foreread_tier::{Context, HeapBuffers};
+use foreread_peer::meet::{Launched, MeetError, Rendezvous, RendezvousSteps, RunGroup, Settings};
+use foreread_peer_testing::SimulatedNetwork;
+use foreread_tier::{HeapBuffers, OpenContext};
 use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::task::JoinHandle;
 
@@ -18,8 +18,8 @@ pub const OTHER_TOKEN: &str = "0f1e2d3c4b5a69788796a5b4c3d2e1f0";
 
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-pub fn context() -> Context {
-    Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 1 }
+pub fn context() -> OpenContext {
+    OpenContext { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 1 }
 }
 
 pub fn launched(rank: u32, world_size: u32, rendezvous: Rendezvous) -> Launched {
@@ -38,13 +38,13 @@ pub fn launched(rank: u32, world_size: u32, rendezvous: Rendezvous) -> Launched 
 /// A job whose rank `i` runs on the host `ri` of a network in memory.
 #[derive(Clone, Debug)]
 pub struct Job {
-    pub network: Simulated,
+    pub network: SimulatedNetwork,
     pub size: u32,
 }
 
 impl Job {
     pub fn new(size: u32) -> Self {
-        Self { network: Simulated::new(7), size }
+        Self { network: SimulatedNetwork::new(7), size }
     }
 
     pub fn launched(&self, rank: u32) -> Launched {
@@ -70,17 +70,17 @@ impl Job {
         &self,
         rank: u32,
         wait: Duration,
-        act: impl FnOnce(Result<Joining, MeetError>) -> F + Send + 'static,
+        act: impl FnOnce(Result<RendezvousSteps, MeetError>) -> F + Send + 'static,
     ) -> JoinHandle<T> {
         let settings = self.settings(rank);
         tokio::spawn(async move {
             tokio::time::sleep(wait).await;
-            act(Joining::join(settings).await).await
+            act(RendezvousSteps::join(settings).await).await
         })
     }
 
     /// All ranks, from the beginning to the start.
-    pub async fn start(&self) -> Vec<Arc<Group>> {
+    pub async fn start(&self) -> Vec<Arc<RunGroup>> {
         let all: Vec<_> =
             (0..self.size)
                 .map(|rank| {
@@ -106,7 +106,7 @@ impl Job {
 pub const CATALOG: &[u8] = b"a catalog";
 
 /// The steps of every rank between the rendezvous and the start.
-pub async fn begin(mut joining: Joining, stores: &[StoreId]) -> Result<Group, MeetError> {
+pub async fn begin(mut joining: RendezvousSteps, stores: &[StoreId]) -> Result<RunGroup, MeetError> {
     let first = joining.rank().0 == 0;
     let catalog = joining.share(first.then(|| Bytes::from_static(CATALOG))).await?;
     assert_eq!(catalog, CATALOG);
@@ -118,7 +118,7 @@ pub async fn begin(mut joining: Joining, stores: &[StoreId]) -> Result<Group, Me
 }
 
 /// Checks that all ranks have equal settings.
-pub async fn compare(joining: &mut Joining, words: Vec<(String, String)>) -> Result<(), MeetError> {
+pub async fn compare(joining: &mut RendezvousSteps, words: Vec<(String, String)>) -> Result<(), MeetError> {
     joining.exchange(words, Bytes::new(), |_| Bytes::new()).await.map(drop)
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use foreread_peer::Counters;
-use foreread_peer::meet::{Bulk, Joining, Left, Settings};
+use foreread_peer::PeerCounters;
+use foreread_peer::meet::{RendezvousSteps, RunEnd, Settings, SharedCatalog};
 use tokio::time::sleep;
 
 use crate::support::{DEADLINE, Job, all, compare, context, words};
@@ -14,7 +14,7 @@ const RANKS: u32 = 1024;
 const ON_NODE: u32 = 8;
 
 /// A rank of a job with several nodes.
-fn settings(job: &Job, rank: u32, counters: &Arc<Counters>) -> Settings {
+fn settings(job: &Job, rank: u32, counters: &Arc<PeerCounters>) -> Settings {
     Settings {
         node: format!("n{}", rank / ON_NODE),
         deadline: Duration::from_secs(300),
@@ -44,15 +44,15 @@ fn catalog(bytes: usize) -> Bytes {
 async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
     let (began, job, catalog) = (Instant::now(), Job::new(RANKS), catalog(catalog_bytes()));
     let (expected, stores) = (crc32c::crc32c(&catalog), job.stores());
-    let counters: Vec<Arc<Counters>> = (0..RANKS).map(|_| Arc::default()).collect();
+    let counters: Vec<Arc<PeerCounters>> = (0..RANKS).map(|_| Arc::default()).collect();
     let ranks: Vec<_> = (0..RANKS)
         .map(|rank| {
             let (stores, catalog) = (stores.clone(), catalog.clone());
             let settings = settings(&job, rank, &counters[rank as usize]);
             tokio::spawn(async move {
-                let mut joining = Joining::join(settings).await.unwrap();
+                let mut joining = RendezvousSteps::join(settings).await.unwrap();
                 let first = rank == 0;
-                let bulks = if first { vec![Bulk::needed(catalog)] } else { Vec::new() };
+                let bulks = if first { vec![SharedCatalog::needed(catalog)] } else { Vec::new() };
                 let head = joining.share_with(first.then(|| "head".into()), bulks).await.unwrap();
                 assert_eq!(head, "head");
                 let [bulk] = joining.bulks(vec![None]).await.unwrap().try_into().unwrap();
@@ -89,7 +89,7 @@ async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
         })
     });
     let running: Vec<_> = running.collect();
-    assert!(all(running).await.iter().all(|left| *left == Left::Together));
+    assert!(all(running).await.iter().all(|left| *left == RunEnd::Together));
     assert!(peak() < 2 << 30);
 }
 
@@ -98,7 +98,7 @@ async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
 // semantics: RANK-25
 async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
     let (job, catalog) = (Job::new(2 * ON_NODE), catalog(1 << 20));
-    let counters: Vec<Arc<Counters>> = (0..job.size).map(|_| Arc::default()).collect();
+    let counters: Vec<Arc<PeerCounters>> = (0..job.size).map(|_| Arc::default()).collect();
     // Rank 8 is the second node's first. The others of its node cannot reach it.
     for rank in ON_NODE + 1..2 * ON_NODE {
         job.network.cut(&format!("r{ON_NODE}"), &format!("r{rank}"));
@@ -107,8 +107,9 @@ async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
         .map(|rank| {
             let (settings, catalog) = (settings(&job, rank, &counters[rank as usize]), catalog.clone());
             tokio::spawn(async move {
-                let mut joining = Joining::join(Settings { deadline: DEADLINE, ..settings }).await.unwrap();
-                let bulks = if rank == 0 { vec![Bulk::needed(catalog.clone())] } else { Vec::new() };
+                let mut joining =
+                    RendezvousSteps::join(Settings { deadline: DEADLINE, ..settings }).await.unwrap();
+                let bulks = if rank == 0 { vec![SharedCatalog::needed(catalog.clone())] } else { Vec::new() };
                 joining.share_with(Some("head".into()), bulks).await.unwrap();
                 let [bulk] = joining.bulks(vec![None]).await.unwrap().try_into().unwrap();
                 compare(&mut joining, Vec::new()).await.unwrap();
@@ -128,14 +129,14 @@ async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
 // semantics: RANK-25
 async fn catalog_on_request_is_sent_to_nodes_that_need_it() {
     let (job, catalog) = (Job::new(3 * ON_NODE), catalog(1 << 20));
-    let counters: Vec<Arc<Counters>> = (0..job.size).map(|_| Arc::default()).collect();
+    let counters: Vec<Arc<PeerCounters>> = (0..job.size).map(|_| Arc::default()).collect();
     let ranks: Vec<_> = (0..job.size)
         .map(|rank| {
             let (settings, catalog) = (settings(&job, rank, &counters[rank as usize]), catalog.clone());
             tokio::spawn(async move {
-                let mut joining = Joining::join(settings).await.unwrap();
+                let mut joining = RendezvousSteps::join(settings).await.unwrap();
                 let read = catalog.clone();
-                let bulk = Bulk::on_request(catalog.len() as u64, move || Ok(read.clone()));
+                let bulk = SharedCatalog::on_request(catalog.len() as u64, move || Ok(read.clone()));
                 let bulks = if rank == 0 { vec![bulk] } else { Vec::new() };
                 joining.share_with(Some("head".into()), bulks).await.unwrap();
                 if rank / ON_NODE == 2 {
@@ -158,10 +159,10 @@ async fn catalogs_above_16_gib_end_the_rendezvous_with_the_remedy() {
     let gibibyte = Bytes::from(vec![0; 1 << 30]);
     let ranks = (0..4).map(|rank| {
         let settings = Settings { node: format!("n{rank}"), ..job.settings(rank) };
-        let bulks = if rank == 0 { vec![Bulk::needed(gibibyte.clone()); 6] } else { Vec::new() };
+        let bulks = if rank == 0 { vec![SharedCatalog::needed(gibibyte.clone()); 6] } else { Vec::new() };
         tokio::spawn(async move {
             let shared =
-                async { Joining::join(settings).await?.share_with(Some("head".into()), bulks).await };
+                async { RendezvousSteps::join(settings).await?.share_with(Some("head".into()), bulks).await };
             shared.await.unwrap_err().to_string()
         })
     });

@@ -11,9 +11,9 @@ use foreread_tier::{ErrorKind, TierError};
 
 use super::pipe::Pipe;
 use crate::client::{self, ExpectedPayload};
-use crate::frame::Header;
-use crate::input::Input;
-use crate::output::Output;
+use crate::frame::FrameHeader;
+use crate::input::FrameInput;
+use crate::output::FrameOutput;
 use crate::serving;
 use crate::{WireError, WireErrorKind};
 
@@ -34,17 +34,17 @@ impl Drop for Room {
 }
 
 enum Body {
-    Sample(Header, foreread_types::SampleKey, Limit<BytesMut>),
-    Small(Header, Limit<BytesMut>),
+    Sample(FrameHeader, foreread_types::SampleKey, Limit<BytesMut>),
+    Small(FrameHeader, Limit<BytesMut>),
     Skipped(u64),
 }
 
-fn body(header: &Header) -> Limit<BytesMut> {
+fn body(header: &FrameHeader) -> Limit<BytesMut> {
     let length = header.length as usize;
     BytesMut::with_capacity(length).limit(length)
 }
 
-fn fits(input: &Input, header: &Header, bytes: &[u8]) -> Result<(), WireError> {
+fn fits(input: &FrameInput, header: &FrameHeader, bytes: &[u8]) -> Result<(), WireError> {
     match input.fits(header, None, bytes) {
         true => Ok(()),
         false => Err(WireError::malformed("damaged")),
@@ -53,15 +53,15 @@ fn fits(input: &Input, header: &Header, bytes: &[u8]) -> Result<(), WireError> {
 
 /// The requesting end.
 pub(super) struct AskingEnd {
-    input: Input,
+    input: FrameInput,
     body: Option<Body>,
-    output: Output,
+    output: FrameOutput,
     came: u64,
 }
 
 impl AskingEnd {
     pub(super) fn new() -> Self {
-        Self { input: Input::new(None), body: None, output: Output::new(None), came: 0 }
+        Self { input: FrameInput::new(None), body: None, output: FrameOutput::new(None), came: 0 }
     }
 
     pub(super) fn was_useful(&self) -> bool {
@@ -80,7 +80,7 @@ impl AskingEnd {
         let mut actions = Vec::new();
         while let Poll::Ready(frame) = self.poll_frame(machine, &mut pipes[1], now, &mut actions, cx) {
             if !frame? {
-                return Err(WireError::new(WireErrorKind::Gone, "closed"));
+                return Err(WireError::new(WireErrorKind::Disconnected, "closed"));
             }
             self.act(machine, &mut actions, answers);
         }
@@ -161,15 +161,15 @@ impl AskingEnd {
 
 /// The serving end.
 pub(super) struct ServingEnd {
-    input: Input,
-    body: Option<(Header, Limit<BytesMut>)>,
+    input: FrameInput,
+    body: Option<(FrameHeader, Limit<BytesMut>)>,
     pub(super) machine: serving::ServerMachine<Room>,
 }
 
 impl ServingEnd {
     pub(super) fn new(run: u64, share: u64) -> Self {
-        let machine = serving::ServerMachine::new(run, share, Output::new(None));
-        Self { input: Input::new(None), body: None, machine }
+        let machine = serving::ServerMachine::new(run, share, FrameOutput::new(None));
+        Self { input: FrameInput::new(None), body: None, machine }
     }
 
     /// Does all that is possible. Appends actions for the engine. Returns when to run it again.
@@ -184,7 +184,7 @@ impl ServingEnd {
         while self.machine.takes_requests() {
             let Poll::Ready(frame) = self.poll_frame(&mut pipes[0], now, actions, cx) else { break };
             if !frame? {
-                return Err(WireError::new(WireErrorKind::Gone, "closed"));
+                return Err(WireError::new(WireErrorKind::Disconnected, "closed"));
             }
         }
         self.give_room(free, now);
@@ -210,11 +210,11 @@ impl ServingEnd {
     }
 
     fn write(&mut self, pipe: &mut Pipe, now: Duration, cx: &mut Context<'_>) -> Result<(), WireError> {
-        let before = self.machine.output.left_ever();
+        let before = self.machine.output.total_sent();
         if let Poll::Ready(written) = self.machine.output.poll_write(pipe, cx) {
             written?;
         }
-        if self.machine.output.left_ever() > before {
+        if self.machine.output.total_sent() > before {
             self.machine.on_write(now);
         }
         Ok(())

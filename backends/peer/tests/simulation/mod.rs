@@ -15,7 +15,7 @@ mod world;
 
 use std::time::Duration;
 
-use foreread_tier_testing::Draw;
+use foreread_tier_testing::TestRandom;
 
 use self::world::{Outcome, World};
 
@@ -32,7 +32,7 @@ fn run(seed: u64) -> Outcome {
 #[test]
 // semantics: RANK-20
 fn simulated_ranks_get_every_sample_within_bounds() {
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let runs = if std::env::var_os("FOREREAD_SOAK").is_some() { RUNS.1 } else { RUNS.0 };
     let mut sum = Outcome::default();
     for number in 0..runs {

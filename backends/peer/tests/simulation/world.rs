@@ -13,7 +13,7 @@ use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use super::ends::{AskingEnd, ServingEnd};
 use super::pipe::Pipe;
 use crate::client::{self, RECONNECT_JITTER};
-use crate::frame::Ask;
+use crate::frame::SampleRequest;
 use crate::peer_client::{BACKOFF, CONNECT_TIMEOUT};
 use crate::serving::{self, EngineReply};
 use crate::{WireError, WireErrorKind};
@@ -164,7 +164,7 @@ struct Link {
     /// By request: the uses, and which are complete.
     batches: BTreeMap<u64, Vec<(usize, bool)>>,
     /// Requests that wait for the connection.
-    pending: Vec<(u64, Vec<Ask>)>,
+    pending: Vec<(u64, Vec<SampleRequest>)>,
     requests: u64,
     failures: u32,
     /// The breaker: failures in a row, how often it opened, until when it is open, and its epoch.

@@ -1,8 +1,9 @@
-//! What a read from the tier costs, beside 16 threads that read the same records directly and look at none.
+//! The cost of a read from the tier, compared with 16 threads that read the same records with
+//! direct I/O and do not verify them.
 //!
-//! Each contender reads every sample once, in an order of its own, in a process of its own. CPU time is that of all
-//! threads, so the one that takes the answers is in it. It takes every answer, looks at its length and lets go of it,
-//! with four batches of 64 under way.
+//! Each contender reads every sample once, in a different order, in a separate process. CPU time is
+//! that of all threads, including the receiver of the responses. The receiver checks the length of
+//! each response and drops it, with four batches of 64 in flight.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,9 +14,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use foreread_benches::table::{Asked, Figure};
-use foreread_benches::usage::{Usage, cached};
-use foreread_benches::{median, share};
+use foreread_benches::table::{Figure, Goal};
+use foreread_benches::usage::{Usage, cached_pages};
+use foreread_benches::{median, subprocess};
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskReader, DiskTier};
 use foreread_oracle::{Sampler, Shuffle};
 use foreread_tier::{
@@ -27,37 +28,38 @@ use futures::StreamExt;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-/// Samples in each tier, and how long they are in the two that are read from. One is about an image, one is small.
+/// Samples in each tier, and their lengths in the two tiers: about that of an image, and a small
+/// one.
 const SAMPLES: u64 = 5000;
 const LENGTHS: [u64; 2] = [110_000, 16_000];
 
 const ROUNDS: usize = 7;
 
-/// Reads of the loop under way at once.
-const LOOP: usize = 16;
+/// Threads of the loop, each with one read in flight.
+const LOOP_THREADS: usize = 16;
 
-/// Reads that are asked for at once, and how many such batches.
+/// Reads per batch, and batches in flight.
 const BATCH: usize = 64;
 const BATCHES: usize = 4;
 
-/// What a contender is called, as an argument and in the table. The loop comes first.
+/// The contenders' names, as an argument and in the table. The two loops come first.
 const CONTENDERS: [(&str, &str); 6] = [
-    ("loop", "a loop of direct reads, 16 in flight, memory of its own"),
-    ("loop-reused", "the same into the same memory each time"),
-    ("io_uring", "the tier by io_uring"),
-    ("threads", "the tier by threads"),
-    ("io_uring-heap", "the tier by io_uring, every buffer from the allocator"),
-    ("threads-heap", "the tier by threads, every buffer from the allocator"),
+    ("loop", "a loop of direct reads, 16 in flight, new buffers"),
+    ("loop-reused", "the same loop with reused buffers"),
+    ("io_uring", "the tier with io_uring"),
+    ("threads", "the tier with threads"),
+    ("io_uring-heap", "the tier with io_uring, every buffer from the allocator"),
+    ("threads-heap", "the tier with threads, every buffer from the allocator"),
 ];
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Found {
+struct Measurement {
     used: Usage,
-    /// How long opening took, in seconds.
+    /// Seconds to open the tier.
     opened: f64,
 }
 
-impl Found {
+impl Measurement {
     fn rate(&self) -> f64 {
         SAMPLES as f64 / self.used.seconds
     }
@@ -72,11 +74,11 @@ pub fn figures() -> Result<Vec<Figure>> {
     let mut opened = Vec::new();
     for length in LENGTHS {
         let directory = tempfile::tempdir()?;
-        let ask = |name: &str| -> Result<Found> {
-            share::ask(&[&"disk_tier", &"device", &name, &directory.path(), &length.to_string()])
+        let ask = |name: &str| -> Result<Measurement> {
+            subprocess::run(&[&"disk_tier", &"device", &name, &directory.path(), &length.to_string()])
         };
         ask("fill")?;
-        let mut found: Vec<Vec<Found>> = vec![Vec::new(); CONTENDERS.len()];
+        let mut found: Vec<Vec<Measurement>> = vec![Vec::new(); CONTENDERS.len()];
         for _ in 0..ROUNDS {
             for ((name, _), found) in CONTENDERS.iter().zip(&mut found) {
                 found.push(ask(name)?);
@@ -84,27 +86,27 @@ pub fn figures() -> Result<Vec<Figure>> {
         }
         let about = format!("disk tier, {} kB samples", length / 1000);
         for at in 2..CONTENDERS.len() {
-            // Round by round, so that a neighbour's noise meets both; the better loop of the two counts.
+            // Rounds are paired, so that noise affects both. The faster of the two loops counts.
             let shares = found[at].iter().zip(&found[0]).zip(&found[1]);
             let shares = shares.map(|((ours, a), b)| ours.rate() / a.rate().max(b.rate()) * 100.0);
             let (_, what) = CONTENDERS[at];
-            let asked = if at == 2 { Asked::AtLeast(90.0) } else { Asked::Nothing };
+            let target = if at == 2 { Goal::AtLeast(90.0) } else { Goal::None };
             figures.push(Figure::new(
-                format!("{about}: {what}, of the better loop"),
-                asked,
+                format!("{about}: {what}, rate / the faster loop's"),
+                target,
                 median(shares),
                 "%",
             ));
         }
         for (at, (_, what)) in CONTENDERS.iter().enumerate() {
-            let asked = if at == 2 && length == LENGTHS[0] { Asked::AtMost(20.0) } else { Asked::Nothing };
-            let rate = median(found[at].iter().map(Found::rate));
-            let cpu = median(found[at].iter().map(Found::cpu));
-            let least = found[at].iter().map(Found::cpu).fold(f64::INFINITY, f64::min);
+            let target = if at == 2 && length == LENGTHS[0] { Goal::AtMost(20.0) } else { Goal::None };
+            let rate = median(found[at].iter().map(Measurement::rate));
+            let cpu = median(found[at].iter().map(Measurement::cpu));
+            let least = found[at].iter().map(Measurement::cpu).fold(f64::INFINITY, f64::min);
             let system = median(found[at].iter().map(|found| found.used.system * 1e6 / SAMPLES as f64));
-            figures.push(Figure::new(format!("{about}: {what}, CPU"), asked, cpu, "us/sample").note(
+            figures.push(Figure::new(format!("{about}: {what}, CPU"), target, cpu, "us/sample").note(
                 format!(
-                    "{:.0} MB/s; {system:.1} of it in the kernel; {least:.1} in the best round",
+                    "{:.0} MB/s; {system:.1} us in the kernel; {least:.1} us in the best round",
                     rate * length as f64 / 1e6
                 ),
             ));
@@ -112,11 +114,8 @@ pub fn figures() -> Result<Vec<Figure>> {
         let (held, pages) = pages(directory.path())?;
         figures.push(
             Figure::new(
-                format!(
-                    "{about}: its bytes in the page cache, after {} passes",
-                    ROUNDS * (CONTENDERS.len() - 2)
-                ),
-                Asked::AtMost(1.0),
+                format!("{about}: share in the page cache after {} passes", ROUNDS * (CONTENDERS.len() - 2)),
+                Goal::AtMost(1.0),
                 held as f64 / pages as f64 * 100.0,
                 "%",
             )
@@ -125,32 +124,34 @@ pub fn figures() -> Result<Vec<Figure>> {
         opened.push((length, median(found[2..].iter().flatten().map(|found| found.opened)) * 1e3));
     }
     for (length, ms) in opened {
-        let what = format!("disk tier, {SAMPLES} samples of {} kB: opened again", length / 1000);
-        figures
-            .push(Figure::new(what, Asked::Nothing, ms, "ms").note("the index is read, the samples are not"));
+        let what = format!("disk tier, {SAMPLES} samples of {} kB: reopen", length / 1000);
+        figures.push(Figure::new(what, Goal::None, ms, "ms").note("reads the index, not the samples"));
     }
     Ok(figures)
 }
 
-/// How many pages of the tier's segments the page cache holds, and of how many.
+/// The number of the segments' pages in the page cache, and the number of all their pages.
 fn pages(directory: &Path) -> Result<(u64, u64)> {
     let mut sum = (0, 0);
     for path in segments(directory)? {
-        let (held, pages) = cached(&File::open(path)?)?;
+        let (held, pages) = cached_pages(&File::open(path)?)?;
         sum = (sum.0 + held, sum.1 + pages);
     }
     Ok(sum)
 }
 
 pub fn part(args: &[String]) -> Result<()> {
-    let [name, directory, length] = args else { bail!("who, where, and how long a sample is") };
+    let [name, directory, length] = args else {
+        bail!("expected a contender, a directory and a sample length")
+    };
     let (directory, length): (&Path, u64) = (Path::new(directory), length.parse()?);
-    // Without this, glibc gives the memory of almost every sample back to the kernel and takes it again.
+    // Raises glibc's mmap threshold. Otherwise it returns almost every sample's memory to the
+    // kernel.
     drop(std::hint::black_box(Vec::<u8>::with_capacity(31 << 20)));
     let found = match name.as_str() {
         "fill" => fill(directory, length)?,
-        "loop" => plain(directory, length, true)?,
-        "loop-reused" => plain(directory, length, false)?,
+        "loop" => direct_reads(directory, length, true)?,
+        "loop-reused" => direct_reads(directory, length, false)?,
         _ => {
             let (reader, buffers): (&str, Arc<dyn Buffers>) = match name.strip_suffix("-heap") {
                 Some(reader) => (reader, Arc::new(HeapBuffers)),
@@ -159,12 +160,12 @@ pub fn part(args: &[String]) -> Result<()> {
             let reader = match reader {
                 "threads" => DiskReader::Threads,
                 "io_uring" => DiskReader::Ring,
-                other => bail!("nobody is called {other}"),
+                other => bail!("unknown contender {other}"),
             };
             tier(directory, length, reader, buffers)?
         }
     };
-    share::answer(&found)
+    subprocess::print_result(&found)
 }
 
 fn open(directory: &Path, length: u64, reader: DiskReader, buffers: Arc<dyn Buffers>) -> Result<DiskTier> {
@@ -182,8 +183,8 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Stores every sample; bytes without repetition, so that no device compresses them.
-fn fill(directory: &Path, length: u64) -> Result<Found> {
+/// Stores every sample. The bytes do not repeat, so that no device can compress them.
+fn fill(directory: &Path, length: u64) -> Result<Measurement> {
     let start = Instant::now();
     let tier = open(directory, length, DiskReader::Auto, Arc::new(HeapBuffers))?;
     let mut state = 1u64;
@@ -199,7 +200,8 @@ fn fill(directory: &Path, length: u64) -> Result<Found> {
         let stores = (0..SAMPLES).map(|id| {
             let from = (id % 512 * 64) as usize;
             let content = noise.slice(from..from + length as usize);
-            let room = tier.reserve(tier.footprint().of(length)).context("room for all")?;
+            let room =
+                tier.reserve(tier.footprint().of(length)).context("the tier has no room for all samples")?;
             Ok(tier.store(room, key(SampleId(id)), Sample::uncharged(content)))
         });
         let stores = stores.collect::<Result<Vec<_>>>()?;
@@ -211,10 +213,10 @@ fn fill(directory: &Path, length: u64) -> Result<Found> {
         anyhow::Ok(())
     })?;
     ensure!(tier.stored(DatasetId(0)).samples == SAMPLES, "{:?}", tier.counts());
-    Ok(Found { used: Usage::since(start), opened: 0.0 })
+    Ok(Measurement { used: Usage::since(start), opened: 0.0 })
 }
 
-/// An order that differs from process to process.
+/// A shuffled order, different in each process.
 fn order() -> Result<Vec<SampleId>> {
     let mut ids = vec![SampleId(0); SAMPLES as usize];
     let epoch = u64::from(std::process::id());
@@ -222,35 +224,35 @@ fn order() -> Result<Vec<SampleId>> {
     Ok(ids)
 }
 
-fn tier(directory: &Path, length: u64, reader: DiskReader, buffers: Arc<dyn Buffers>) -> Result<Found> {
+fn tier(directory: &Path, length: u64, reader: DiskReader, buffers: Arc<dyn Buffers>) -> Result<Measurement> {
     let start = Instant::now();
     let tier = open(directory, length, reader, buffers)?;
     let opened = start.elapsed().as_secs_f64();
     let ids = order()?;
     runtime()?.block_on(async {
-        // Threads, rings, memory and the files' lists of blocks are there when it counts.
+        // Warm-up: creates threads and rings, and loads memory and the files' block lists.
         read(&tier, &ids[..ids.len() / 10], length).await?;
         let before = Usage::since(start);
         read(&tier, &ids, length).await?;
         let used = Usage::since(start) - before;
         ensure!(tier.counts().corrupt == 0, "{:?}", tier.counts());
-        Ok(Found { used, opened })
+        Ok(Measurement { used, opened })
     })
 }
 
 async fn read(tier: &DiskTier, ids: &[SampleId], length: u64) -> Result<()> {
-    let mut under_way = VecDeque::new();
+    let mut in_flight = VecDeque::new();
     let mut batches = ids.chunks(BATCH).map(|ids| tier.read_all(requests(ids, length)));
-    under_way.extend(batches.by_ref().take(BATCHES));
-    let mut came = 0;
-    while let Some(mut answers) = under_way.pop_front() {
+    in_flight.extend(batches.by_ref().take(BATCHES));
+    let mut received = 0;
+    while let Some(mut answers) = in_flight.pop_front() {
         while let Some(answer) = answers.next().await {
-            ensure!(answer.result?.len() as u64 == length, "a sample of another length");
-            came += 1;
+            ensure!(answer.result?.len() as u64 == length, "a sample has the wrong length");
+            received += 1;
         }
-        under_way.extend(batches.next());
+        in_flight.extend(batches.next());
     }
-    ensure!(came == ids.len(), "{came} of {} answers came", ids.len());
+    ensure!(received == ids.len(), "{received} of {} responses received", ids.len());
     Ok(())
 }
 
@@ -260,8 +262,8 @@ fn requests(ids: &[SampleId], length: u64) -> Vec<ReadRequest> {
     ids.iter().map(request).collect()
 }
 
-/// Direct reads of whole records, into memory of their own or into the same each time.
-fn plain(directory: &Path, length: u64, own: bool) -> Result<Found> {
+/// Direct reads of whole records, into a new buffer or into the same buffer each time.
+fn direct_reads(directory: &Path, length: u64, own: bool) -> Result<Measurement> {
     let start = Instant::now();
     let record = (length + 64).next_multiple_of(4096);
     let mut places = Vec::new();
@@ -276,7 +278,7 @@ fn plain(directory: &Path, length: u64, own: bool) -> Result<Found> {
     let pass = |ids: &[SampleId]| -> Result<()> {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {
-            let memory = || Buffer::heap(record as usize, 4096).context("memory");
+            let memory = || Buffer::heap(record as usize, 4096).context("cannot allocate a buffer");
             let mut buffer = memory()?;
             while let Some(id) = ids.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let (file, offset) = &places[id.0 as usize];
@@ -287,15 +289,15 @@ fn plain(directory: &Path, length: u64, own: bool) -> Result<Found> {
                 buffer.fill(|empty| {
                     let (done, _) = rustix::io::pread(file, empty, *offset)?;
                     read = done.len();
-                    // What is not counted as filled is filled again.
+                    // Bytes not reported as filled are overwritten by the next read.
                     Ok::<_, rustix::io::Errno>(if own { done } else { &mut [] })
                 })?;
-                ensure!(read as u64 == record, "{read} bytes came");
+                ensure!(read as u64 == record, "read {read} bytes");
             }
             Ok(())
         };
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..LOOP).map(|_| scope.spawn(work)).collect();
+            let threads: Vec<_> = (0..LOOP_THREADS).map(|_| scope.spawn(work)).collect();
             threads.into_iter().try_for_each(|thread| match thread.join() {
                 Ok(done) => done,
                 Err(_) => bail!("a thread panicked"),
@@ -305,7 +307,7 @@ fn plain(directory: &Path, length: u64, own: bool) -> Result<Found> {
     pass(&ids[..ids.len() / 10])?;
     let before = Usage::since(start);
     pass(&ids)?;
-    Ok(Found { used: Usage::since(start) - before, opened: 0.0 })
+    Ok(Measurement { used: Usage::since(start) - before, opened: 0.0 })
 }
 
 fn segments(directory: &Path) -> Result<Vec<PathBuf>> {

@@ -1,6 +1,7 @@
-//! The disk tier: beside a plain loop of direct reads on the same device, and under a run whose origin is slow.
+//! The disk tier, compared with a plain loop of direct reads on the same device, and in a run with
+//! a slow origin.
 //!
-//! The tier lies in the temporary directory (`TMPDIR`), so that is the device that is measured.
+//! The tier is in the temporary directory (`TMPDIR`), whose device is measured.
 
 mod device;
 mod run;
@@ -20,6 +21,6 @@ pub fn part(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "device" => device::part(rest),
         Some((name, rest)) if name == "run" => run::part(rest),
-        _ => bail!("what of the disk tier?"),
+        _ => bail!("expected device or run"),
     }
 }

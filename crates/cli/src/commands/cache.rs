@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use foreread::cache::{self, CacheEntry, Rule};
+use foreread::cache::{self, CacheEntry, CleanRule};
 use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind};
 
@@ -59,7 +59,7 @@ fn unused_days(entry: &CacheEntry) -> f64 {
 
 fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Result<()> {
     let usage = |message: String| Error::new(ErrorKind::Usage, message);
-    let mut rule = Rule::default();
+    let mut rule = CleanRule::default();
     if let Some(days) = older_than {
         let age = Duration::try_from_secs_f64(days * DAY);
         rule.older_than = Some(

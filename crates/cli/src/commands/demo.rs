@@ -1,7 +1,8 @@
-//! `foreread demo`: the same training run with and without foreread, on generated data and slow storage.
+//! `foreread demo`: the same training run with and without foreread, on generated data and slow
+//! storage.
 //!
-//! The storage is a backend that is registered at run time: a directory with a latency of some milliseconds per read and a
-//! limited bandwidth. All runs read from it.
+//! The storage is a backend that is registered at run time: a directory with a latency of some
+//! milliseconds per read and a limited bandwidth. All runs read from it.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use foreread::backend::{
-    Backend, Context, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
+    Backend, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
 };
 use foreread::dataset::IndexOptions;
 use foreread::order::sampler;
@@ -38,7 +40,8 @@ const COMPUTE: Duration = Duration::from_millis(25);
 const LATENCY: Duration = Duration::from_millis(8);
 const RATE: NonZeroU64 = NonZeroU64::new(40 << 20).unwrap();
 const LOOK_AHEAD: u64 = 8 << 20;
-/// Readers like the worker processes of a usual loader: each reads a whole batch, sample after sample.
+/// Readers like the worker processes of a usual loader: each reads a whole batch, sample after
+/// sample.
 const READERS: usize = 8;
 /// Batches that are being read or wait for the trainer: two per reader.
 const PREFETCH: usize = 2 * READERS;
@@ -56,7 +59,8 @@ pub fn run(options: &Demo) -> Result<()> {
     let mut out = output::stdout();
     writeln!(
         out,
-        "{SAMPLES} samples, {}, on storage of {}/s with {} ms of latency; {EPOCHS} epochs in batches of {BATCH}, \
+        "{SAMPLES} samples, {}, on storage of {}/s with {} ms of latency; {EPOCHS} epochs in batches of \
+         {BATCH}, \
          {} ms of computation each.\n",
         ByteSize(bytes),
         ByteSize(RATE.get()),
@@ -124,7 +128,7 @@ impl DirectReads {
     fn open(url: &str) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let buffers = Arc::new(foreread::backend::HeapBuffers);
-        let context = Context { buffers, runtime: runtime.handle().clone(), seed: SEED };
+        let context = OpenContext { buffers, runtime: runtime.handle().clone(), seed: SEED };
         let registry = registry();
         let origin = runtime.block_on(registry.find(url)?.open(url, &OpenOptions::default(), &context))?;
         let origin = Stack::bare().with_bandwidth(Some(Bandwidth::new(RATE))).wrap(origin);
@@ -154,7 +158,8 @@ async fn one_by_one(origin: &dyn Tier, requests: Vec<ReadRequest>) -> Result<u64
     Ok(bytes)
 }
 
-/// A plain training loop: it reads the next batch's samples when it needs them, one after the other.
+/// A plain training loop: it reads the next batch's samples when it needs them, one after the
+/// other.
 fn plain(url: &str, signals: &Signals) -> Result<DemoRun> {
     let DirectReads { runtime, origin, epochs } = DirectReads::open(url)?;
     let mut work = WorkProgress::new(ProgressMode::auto(), "without foreread", EPOCHS * SAMPLES, "samples");
@@ -267,7 +272,7 @@ impl Backend for SlowBackend {
         &self,
         url: &str,
         options: &OpenOptions,
-        context: &Context,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let path = url.strip_prefix("slow://").unwrap_or(url);
         let registry = Registry::with_defaults();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
-use foreread::dataset::{IndexOptions, Progress, forget_listing};
+use foreread::dataset::{IndexOptions, IndexProgress, forget_listing};
 use foreread::size::ByteSize;
 use foreread::{Catalog, Error, ErrorKind, Format, Loader, Registry};
 
@@ -34,7 +34,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
         options.targets.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
     let builder = Loader::builder(first).registry(registry);
     let builder = more.iter().fold(builder, |builder, shard| builder.shard(shard));
-    let last = Arc::new(Mutex::new(Progress::default()));
+    let last = Arc::new(Mutex::new(IndexProgress::default()));
     let mut shown = progress::listing(ProgressMode::of(&knobs, 0)?, first);
     let tell = {
         let last = Arc::clone(&last);
@@ -73,7 +73,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
 }
 
 /// The cost of indexing shards.
-fn cost(format: Format, last: &Progress, seconds: f64) -> String {
+fn cost(format: Format, last: &IndexProgress, seconds: f64) -> String {
     let skipped = match last.skipped {
         0 => String::new(),
         1 => "; 1 member is not a sample".to_owned(),
@@ -109,7 +109,8 @@ fn refuse_missing_directory(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The last part of the dataset's path, in the working directory. For shards it is that of their directory.
+/// The last part of the dataset's path, in the working directory. For shards it is that of their
+/// directory.
 fn default_name(targets: &[String]) -> String {
     let first = targets.first().map_or("", |first| first.trim_end_matches('/'));
     let shards = targets.len() > 1 || first.contains('{');

@@ -1,7 +1,8 @@
 //! `foreread simulate`: simulates a run on described machines.
 //!
-//! ReportFormat go to standard output as a table, JSON or CSV. Refusals of policies go to standard error. Plots follow the
-//! figures: bars from them, and the curve of time against cache size from more runs.
+//! ReportFormat go to standard output as a table, JSON or CSV. Refusals of policies go to standard
+//! error. Plots follow the figures: bars from them, and the curve of time against cache size from
+//! more runs.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use anyhow::{Context, Result};
 use foreread::calibration::Calibration;
 use foreread::{Error, ErrorKind};
 use foreread_settings::Knobs;
-use foreread_simulator::{Comparison, Curve as Rates, Outcome, Policy, Scenario};
+use foreread_simulator::{Comparison, Curve as Rates, Policy, Scenario, SimulationOutcome};
 
 use crate::arguments::Simulate;
 use crate::progress::{ProgressMode, WorkProgress};
@@ -32,8 +33,8 @@ pub fn run(options: &Simulate) -> Result<()> {
     let (figures, show) = (figures(&knobs)?, ProgressMode::of(&knobs, 0)?);
     let policies = policies(&knobs)?;
     let seeds: u64 = knobs.parse("seeds")?.unwrap_or(1);
-    if !(1..=Comparison::MOST_SEEDS).contains(&seeds) {
-        return Err(knobs.refuse("seeds", format!("must be from 1 to {}", Comparison::MOST_SEEDS)).into());
+    if !(1..=Comparison::MAX_SEEDS).contains(&seeds) {
+        return Err(knobs.refuse("seeds", format!("must be from 1 to {}", Comparison::MAX_SEEDS)).into());
     }
     let plot = knobs.get("plot").map(|(path, _)| PathBuf::from(path));
     let mut scenario = read(&options.scenario)?;
@@ -62,7 +63,7 @@ pub fn run(options: &Simulate) -> Result<()> {
             writeln!(out)?;
         }
         ReportFormat::Csv => {
-            writeln!(out, "{}", Outcome::CSV_HEADER)?;
+            writeln!(out, "{}", SimulationOutcome::CSV_HEADER)?;
             for outcome in compared.outcomes() {
                 writeln!(out, "{}", outcome.csv())?;
             }
@@ -102,8 +103,9 @@ fn policies(knobs: &Knobs) -> Result<Vec<Policy>> {
     }
 }
 
-/// Replaces the scenario's speeds by measured ones: the file system's for one client (the total cannot be measured from one
-/// client), memory's for the staging buffer and the next class, the first disk's for the class after that.
+/// Replaces the scenario's speeds by measured ones: the file system's for one client (the total
+/// cannot be measured from one client), memory's for the staging buffer and the next class, the
+/// first disk's for the class after that.
 fn speed(scenario: &mut Scenario, measured: &Calibration) -> Result<()> {
     const MB: f64 = 1e6;
     if let Some(best) = measured.origin.as_ref().and_then(|origin| origin.best()) {

@@ -198,7 +198,8 @@ fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
         }
         if entry.compression_method() != CompressionMethod::STORE {
             let why = format!(
-                "the member {name:?} is compressed, so it cannot be read by extent; pack without compression (zip -0)"
+                "the member {name:?} is compressed, so it cannot be read by extent; pack without compression \
+                 (zip -0)"
             );
             return Err(ShardError::unsupported(at, why));
         }

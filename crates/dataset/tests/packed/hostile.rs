@@ -161,7 +161,7 @@ fn members_without_data_are_counted_and_skipped() {
         end(),
     ];
     let origin = Held::new([("a.tar", parts.concat())]);
-    let mut last = foreread_dataset::Progress::default();
+    let mut last = foreread_dataset::IndexProgress::default();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let options = IndexOptions::default();
     let index = origin.index_with(&options, |progress| last = progress);

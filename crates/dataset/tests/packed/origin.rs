@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_dataset::{Catalog, DatasetError, IndexOptions, Progress};
+use foreread_dataset::{Catalog, DatasetError, IndexOptions, IndexProgress};
 use foreread_tier::{
     ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
 };
@@ -102,7 +102,7 @@ impl Held {
     pub async fn index_with(
         &self,
         options: &IndexOptions,
-        progress: impl FnMut(Progress),
+        progress: impl FnMut(IndexProgress),
     ) -> Result<Catalog, DatasetError> {
         Catalog::index(self, "/data", options, progress).await
     }

@@ -1,6 +1,6 @@
 //! Many shards as one dataset: order, formats, names.
 
-use foreread_dataset::{Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
+use foreread_dataset::{Catalog, DatasetErrorKind, Format, IndexOptions, IndexProgress};
 use foreread_types::SampleId;
 use proptest::prelude::*;
 
@@ -52,7 +52,7 @@ async fn samples_are_ordered_by_shard_and_offset() {
         ("a-b.tar", shard(&["r.a", "r.b"])),
         ("none.tar", end()),
     ]);
-    let mut last = Progress::default();
+    let mut last = IndexProgress::default();
     let catalog = origin.index_with(&IndexOptions::default(), |progress| last = progress).await.unwrap();
     assert_eq!(keys(&catalog), ["a-b.tar/r", "a/c.tar/q", "b.tar/z", "b.tar/y"]);
     assert_eq!((last.objects, last.samples, last.skipped), (4, 4, 0));
@@ -201,7 +201,8 @@ proptest! {
             objects.push((format!("{number}.tar"), bytes));
         }
         prop_assume!(!expected.is_empty());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
         let origin = Held::new(objects).slow(std::time::Duration::from_millis(latency));
         let catalog = runtime.block_on(origin.index(&IndexOptions::default())).unwrap();
         let mut found = Vec::new();

@@ -1,7 +1,9 @@
-//! Automatic memory of real processes: what the kernel says that they hold, against what they were granted.
+//! Automatic memory of real processes: what the kernel says that they hold, against what they were
+//! granted.
 //!
-//! The machine's free memory is imagined, or the tests would have to fill half of it. Each test starts its own program again
-//! for each process and measures all of them at one time, because pages that processes share count as a part for each.
+//! The machine's free memory is imagined, or the tests would have to fill half of it. Each test
+//! starts its own program again for each process and measures all of them at one time, because
+//! pages that processes share count as a part for each.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 
@@ -10,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
 use foreread_tier_testing::FakeOrigin;
 
 use super::Machine;
@@ -27,8 +29,9 @@ const LOOK_AHEAD: u64 = 1 << 20;
 const SAMPLES: u64 = 3_000;
 const LENGTH: u64 = 110_000;
 
-/// What a process takes beside its grants: threads, tables, batches, what the allocator keeps of freed memory, and the
-/// program's own pages, of which each of eight processes has an eighth. Measured: 8 MiB, and less than 1 MiB of eight.
+/// What a process takes beside its grants: threads, tables, batches, what the allocator keeps of
+/// freed memory, and the program's own pages, of which each of eight processes has an eighth.
+/// Measured: 8 MiB, and less than 1 MiB of eight.
 const BESIDE: u64 = 16 << 20;
 const BESIDE_OF_EIGHT: u64 = 3 << 20;
 
@@ -41,7 +44,12 @@ impl Backend for Fake {
         &["fake"]
     }
 
-    async fn open(&self, _: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+    async fn open(
+        &self,
+        _: &str,
+        _: &OpenOptions,
+        _: &OpenContext,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
         Ok(Arc::new(self.0.clone()))
     }
 }
@@ -68,7 +76,8 @@ fn loader(machine: &Machine, rank: u32, ranks: u32) -> (u64, Loader) {
     (memory(&ready) + LOOK_AHEAD, ready.start())
 }
 
-/// Fills its loaders' memory, and says what was granted and how much more memory it has than before.
+/// Fills its loaders' memory, and says what was granted and how much more memory it has than
+/// before.
 fn work(job: &str) {
     let [rank, ranks, loaders] = [0, 1, 2].map(|at| job.split(' ').nth(at).unwrap().parse::<u32>().unwrap());
     let root = tempfile::tempdir().unwrap();
@@ -98,8 +107,8 @@ fn line(from: &mut impl BufRead, word: &str) -> String {
     lines.find_map(|line| line.strip_prefix(word).map(str::to_owned)).expect("the process has ended early")
 }
 
-/// Runs so many ranks with so many loaders each, as processes that run `test`, and returns the sums of what they were granted
-/// and of what they hold at one time.
+/// Runs so many ranks with so many loaders each, as processes that run `test`, and returns the sums
+/// of what they were granted and of what they hold at one time.
 fn hold(test: &str, ranks: u32, loaders: u32) -> (u64, u64) {
     let program = std::env::current_exe().unwrap();
     let start = |rank: u32| {

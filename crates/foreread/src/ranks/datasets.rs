@@ -1,34 +1,35 @@
 //! Datasets on the ranks of a group: rank 0 opens them, the others open what rank 0 has found.
 
 use foreread_dataset::{Catalog, Format};
-use foreread_tier::Context;
+use foreread_tier::OpenContext;
 use foreread_types::DatasetIdentity;
 
 use crate::error::{Error, Result};
-use crate::origin::{Opened, Shared};
+use crate::origin::{OpenDataset, OriginPolicy};
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
-use crate::target::{Named, Target};
+use crate::target::{Target, TargetSpec};
 
-/// Opens the origin of a catalog that rank 0 has made or found, and whose identity it has computed: where the data lie may
-/// look different from here.
+/// Opens the origin of a catalog that rank 0 has made or found, and whose identity it has computed:
+/// where the data lie may look different from here.
 pub(super) async fn open_known(
     catalog: Catalog,
     identity: DatasetIdentity,
     storage: &StorageOptions,
     registry: &Registry,
-    context: &Context,
-    shared: &Shared,
-) -> Result<Opened> {
+    context: &OpenContext,
+    shared: &OriginPolicy,
+) -> Result<OpenDataset> {
     let backend = registry.find(catalog.base_url())?;
     let store = backend.open(catalog.base_url(), &shared.options(storage), context).await?;
     let (origin, limit) = shared.wrap(store);
-    Ok(Opened { catalog, identity, listed: false, file: None, origin, limit })
+    Ok(OpenDataset { catalog, identity, listed: false, file: None, origin, limit })
 }
 
-/// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where they can mean that one.
-pub(super) async fn names(targets: &Named, catalog: &Catalog, context: &Context) -> Result<String> {
+/// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where
+/// they can mean that one.
+pub(super) async fn names(targets: &TargetSpec, catalog: &Catalog, context: &OpenContext) -> Result<String> {
     let known = format!("{} (catalog {})", catalog.base_url(), catalog.fingerprint());
     let targets = targets.clone();
     // Looks at files, and reads catalogs whole, while this rank's heartbeats go on.
@@ -54,14 +55,14 @@ pub(super) async fn names(targets: &Named, catalog: &Catalog, context: &Context)
     })
 }
 
-/// Finds out whether what `targets` name is there, where they do not name `catalog`: what is not is another mistake than
-/// what differs.
+/// Finds out whether what `targets` name is there, where they do not name `catalog`: what is not is
+/// another mistake than what differs.
 pub(super) async fn seek(
-    targets: &Named,
+    targets: &TargetSpec,
     catalog: &Catalog,
     registry: &Registry,
-    context: &Context,
-    shared: &Shared,
+    context: &OpenContext,
+    shared: &OriginPolicy,
 ) -> Result<()> {
     let is_catalog = |target: &String| Catalog::is_catalog_file(target) && Format::of_shard(target).is_none();
     let named = targets.clone();

@@ -1,31 +1,31 @@
-//! The other ranks, each behind a breaker: one that does not answer is not asked for a while, so that the samples of its are
-//! read from the origin at once and not after a wait each.
+//! The other ranks, each behind a breaker: one that does not answer is not asked for a while, so
+//! that the samples of its are read from the origin at once and not after a wait each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use foreread_layers::{Breaker, BreakerPolicy};
-use foreread_peer::meet::Group;
-use foreread_tier::{Peers, Serve, Tier};
+use foreread_peer::meet::RunGroup;
+use foreread_tier::{PeerService, Peers, Tier};
 use foreread_types::{Rank, SampleKey, StoreId};
 
 /// A group whose ranks are asked through breakers.
 #[derive(Debug)]
-pub(super) struct Guarded {
-    group: Arc<Group>,
+pub(super) struct PeersWithBreakers {
+    group: Arc<RunGroup>,
     seed: u64,
     /// A breaker remembers, so there is one for each store and not one for each question.
     breakers: Mutex<BTreeMap<StoreId, Arc<Breaker<dyn Tier>>>>,
 }
 
-impl Guarded {
+impl PeersWithBreakers {
     /// `seed`: what waits are drawn from.
-    pub(super) fn new(group: Arc<Group>, seed: u64) -> Self {
+    pub(super) fn new(group: Arc<RunGroup>, seed: u64) -> Self {
         Self { group, seed, breakers: Mutex::default() }
     }
 }
 
-impl Peers for Guarded {
+impl Peers for PeersWithBreakers {
     fn rank(&self) -> Rank {
         self.group.rank()
     }
@@ -50,7 +50,7 @@ impl Peers for Guarded {
         self.group.cancel(store, key);
     }
 
-    fn serve(&self, source: Weak<dyn Serve>) {
+    fn serve(&self, source: Weak<dyn PeerService>) {
         self.group.serve(source);
     }
 }

@@ -2,24 +2,28 @@
 //!
 //! Nothing is connected here, so that what contradicts itself is said before anything is opened.
 //!
-//! A process that makes several loaders comes to several meetings at one place, some of them side by side. They are told apart by
-//! their loader's number: the n-th of one rank is the n-th of all, as it is with collectives of `torch.distributed`. The price is that all
-//! ranks make their loaders in the same order; where they do not, what they compare when they meet says so.
+//! A process that makes several loaders comes to several meetings at one place, some of them side
+//! by side. They are told apart by their loader's number: the n-th of one rank is the n-th of all,
+//! as it is with collectives of `torch.distributed`. The price is that all ranks make their loaders
+//! in the same order; where they do not, what they compare when they meet says so.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_launcher::{LaunchError, Rendezvous};
-use foreread_peer::meet::{Board, INTERFACE, Launched, MeetError, Surroundings, Waiting, given_token};
-use foreread_peer::{Network, System, Token, Wire};
+use foreread_peer::meet::{
+    INTERFACE, Launched, LauncherEnv, LoaderDirectory, MeetError, RendezvousProgress, given_token,
+};
+use foreread_peer::{SystemTransport, Token, Transport, WireProtection};
 use foreread_types::Rank;
 
 use super::wire;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long ranks wait for each other before they give up; what takes long and is seen to go on does not count.
+/// How long ranks wait for each other before they give up; what takes long and is seen to go on
+/// does not count.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 impl From<MeetError> for Error {
@@ -39,14 +43,14 @@ pub struct Meeting {
     pub(super) launched: Launched,
     pub(super) number: u16,
     /// Where the process's loaders are met, which all of them share.
-    pub(super) board: Arc<Board>,
+    pub(super) board: Arc<LoaderDirectory>,
     pub(super) token: Option<Token>,
-    pub(super) network: Arc<dyn Network>,
-    pub(super) wire: Wire,
+    pub(super) network: Arc<dyn Transport>,
+    pub(super) wire: WireProtection,
     /// The network interfaces that other nodes use.
     pub(super) interface: Option<String>,
     pub(super) deadline: Duration,
-    pub(super) progress: Box<dyn FnMut(&Waiting) + Send + Sync>,
+    pub(super) progress: Box<dyn FnMut(&RendezvousProgress) + Send + Sync>,
 }
 
 impl std::fmt::Debug for Meeting {
@@ -57,12 +61,15 @@ impl std::fmt::Debug for Meeting {
 
 impl Meeting {
     /// What to say where there are several ranks, and nothing says where they could meet.
-    pub const ADVICE: &str = "ranks read for themselves: nothing says where they could meet; set FOREREAD_MEET to rank 0's \
-                              host:port and FOREREAD_TOKEN to what `foreread token` prints, or FOREREAD_MEET to a directory \
+    pub const ADVICE: &str = "ranks read for themselves: nothing says where they could meet; set \
+                              FOREREAD_MEET to rank 0's \
+                              host:port and FOREREAD_TOKEN to what `foreread token` prints, or FOREREAD_MEET \
+                              to a directory \
                               that all ranks see";
 
-    /// What the launcher says (torchrun, SLURM, Open MPI, MPICH, or `FOREREAD_MEET` with rank and world size); none where
-    /// there is only one rank, or nothing says where ranks could meet. `environment` gives a variable's value.
+    /// What the launcher says (torchrun, SLURM, Open MPI, MPICH, or `FOREREAD_MEET` with rank and
+    /// world size); none where there is only one rank, or nothing says where ranks could meet.
+    /// `environment` gives a variable's value.
     ///
     /// # Errors
     /// If what is said contradicts itself, or the ranks' secret is missing where it cannot be made.
@@ -71,13 +78,14 @@ impl Meeting {
             return Ok(None);
         }
         let (rank, world_size) = (Rank(config.rank), config.world_size);
-        // Lightning's own launcher says how many ranks there are, and of the rank only which it is on its node: whoever
-        // knows it (torch.distributed) has said it, and that completes the pair.
+        // Lightning's own launcher says how many ranks there are, and of the rank only which it is
+        // on its node: whoever knows it (torch.distributed) has said it, and that completes the
+        // pair.
         let of_all = environment("WORLD_SIZE").is_some_and(|size| size.trim() == world_size.to_string());
         let completed = |name: &str| {
             environment(name).or_else(|| (name == "RANK" && of_all).then(|| config.rank.to_string()))
         };
-        let surroundings = Surroundings::of_this_process(&completed);
+        let surroundings = LauncherEnv::of_this_process(&completed);
         let launched = Launched::by(&surroundings)?
             .filter(|launched| (launched.rank, launched.world_size) == (rank, world_size));
         let launched = match launched {
@@ -88,20 +96,22 @@ impl Meeting {
             return Ok(None);
         }
         let token = given_token(&surroundings)?;
-        let (network, wire) = (Arc::new(System), wire::given(environment)?);
+        let (network, wire) = (Arc::new(SystemTransport), wire::given(environment)?);
         let interface = surroundings.get(INTERFACE);
-        let (number, board, progress) = (0, Arc::default(), Box::new(|_: &Waiting| ()));
+        let (number, board, progress) = (0, Arc::default(), Box::new(|_: &RendezvousProgress| ()));
         let deadline = DEADLINE;
         Ok(Some(Self { launched, number, board, token, network, wire, interface, deadline, progress }))
     }
 
-    /// Whether ranks meet where no secret can be passed to the job's user alone, and none was given.
+    /// Whether ranks meet where no secret can be passed to the job's user alone, and none was
+    /// given.
     pub fn needs_token(&self) -> bool {
         let open = matches!(self.launched.rendezvous, Some(Rendezvous::Host { .. } | Rendezvous::List(_)));
         open && self.token.is_none()
     }
 
-    /// The same with the job's secret, where the environment has none. What the environment has is kept.
+    /// The same with the job's secret, where the environment has none. What the environment has is
+    /// kept.
     #[must_use]
     pub fn token(self, token: Option<Token>) -> Self {
         Self { token: self.token.or(token), ..self }
@@ -115,27 +125,27 @@ impl Meeting {
 
     /// The same over another network than the machine's sockets.
     #[must_use]
-    pub fn network(self, network: Arc<dyn Network>) -> Self {
+    pub fn network(self, network: Arc<dyn Transport>) -> Self {
         Self { network, ..self }
     }
 
     /// The same, telling `progress` about once a second what is being waited for.
     #[must_use]
-    pub fn progress(self, progress: impl FnMut(&Waiting) + Send + Sync + 'static) -> Self {
+    pub fn progress(self, progress: impl FnMut(&RendezvousProgress) + Send + Sync + 'static) -> Self {
         Self { progress: Box::new(progress), ..self }
     }
 }
 
-/// How many meetings this process has come to, as each rank and at each place. A program that makes loaders one after another
-/// keeps one of these for as long as it runs.
+/// How many meetings this process has come to, as each rank and at each place. A program that makes
+/// loaders one after another keeps one of these for as long as it runs.
 #[derive(Debug, Default)]
-pub struct Meetings(Mutex<BTreeMap<(u32, String), Loaders>>);
+pub struct Meetings(Mutex<BTreeMap<(u32, String), MeetingCount>>);
 
 /// The loaders of a rank at a place.
 #[derive(Debug, Default)]
-struct Loaders {
+struct MeetingCount {
     made: u16,
-    board: Arc<Board>,
+    board: Arc<LoaderDirectory>,
 }
 
 impl Meetings {

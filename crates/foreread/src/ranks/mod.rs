@@ -1,11 +1,12 @@
 //! Groups of ranks that share their caches: from a meeting to a common plan.
 //!
-//! Rank 0 opens and lists the dataset. It sends the catalog, its position and the speeds that it knows. Every rank sends
-//! its capacity, its speed and the samples that it already has. From these all ranks compute the same plan. Before
-//! anything is read they compare the plan's inputs by name, and its fingerprint. A difference is one line on every rank.
+//! Rank 0 opens and lists the dataset. It sends the catalog, its position and the speeds that it
+//! knows. Every rank sends its capacity, its speed and the samples that it already has. From these
+//! all ranks compute the same plan. Before anything is read they compare the plan's inputs by name,
+//! and its fingerprint. A difference is one line on every rank.
 //!
-//! The price of one catalog for all: ranks wait for rank 0's listing, which they would otherwise all do at once. The
-//! price of few messages: ranks plan before they compare.
+//! The price of one catalog for all: ranks wait for rank 0's listing, which they would otherwise
+//! all do at once. The price of few messages: ranks plan before they compare.
 //!
 //! ```no_run
 //! use foreread::Loader;
@@ -33,62 +34,62 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_dataset::{Catalog, Progress};
-use foreread_loader::{BlockTable, LocalDeal, Others};
+use foreread_dataset::{Catalog, IndexProgress};
+use foreread_loader::{BlockTable, LocalityDeal, PeerGroup};
 use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
-use foreread_peer::meet::{Joining, Settings};
-use foreread_peer::{Settings as Bounds, Wire};
+use foreread_peer::meet::{RendezvousSteps, Settings};
+use foreread_peer::{Settings as Bounds, WireProtection};
 use foreread_planner::{Cluster, LocalPlan, PLANNER_VERSION};
-use foreread_tier::{Context, Peers};
+use foreread_tier::{OpenContext, Peers};
 use foreread_types::{Fingerprint, Sizes, StoreId};
 use futures::future::BoxFuture;
 
 use self::datasets::{names, open_known, seek};
-use self::guarded::Guarded;
-use self::joint::InGroup;
+use self::guarded::PeersWithBreakers;
+use self::joint::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
-use self::offer::{Offer, OfferedLevel, bundle, unbundle};
-use self::told::{Told, on_request, unreadable};
+use self::offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
+use self::told::{RunDescription, on_request, unreadable};
 use crate::cluster;
 use crate::config::Config;
 use crate::disk;
 use crate::error::Result;
-use crate::joint::Meet;
-use crate::on_node::OnNode;
-use crate::origin::{Opened, Shared, open};
-use crate::planned::{Place, Planned, memory_of, schedule};
+use crate::joint::GroupPreparation;
+use crate::on_node::NodeRank;
+use crate::origin::{OpenDataset, OriginPolicy, open};
+use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::state::State;
-use crate::target::Named;
+use crate::target::TargetSpec;
 
 /// Bytes that are read from the origin for others at a time, and that wait to be sent to them.
 const SERVING: u64 = 64 << 20;
 
-impl Meet for Meeting {
+impl GroupPreparation for Meeting {
     fn prepare<'a>(
         self: Box<Self>,
-        targets: &'a Named,
+        targets: &'a TargetSpec,
         config: Config,
         registry: &'a Registry,
-        context: &'a Context,
+        context: &'a OpenContext,
         resume: Option<State>,
-        progress: Box<dyn FnMut(Progress) + Send + 'a>,
+        progress: Box<dyn FnMut(IndexProgress) + Send + 'a>,
     ) -> BoxFuture<'a, Result<Prepared>> {
         Box::pin(prepare(targets, config, registry, context, resume, *self, progress))
     }
 }
 
 async fn prepare(
-    targets: &Named,
+    targets: &TargetSpec,
     config: Config,
     registry: &Registry,
-    context: &Context,
+    context: &OpenContext,
     resume: Option<State>,
     meeting: Meeting,
-    progress: impl FnMut(Progress) + Send,
+    progress: impl FnMut(IndexProgress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
     let Meeting { launched, number, board, token, network, wire, interface, deadline, progress: show } =
@@ -104,8 +105,8 @@ async fn prepare(
         interface,
         ..Settings::new(launched, env!("CARGO_PKG_VERSION"))
     };
-    let mut joining = Joining::join(settings).await?;
-    let run = Run { targets, config, registry, context, wire };
+    let mut joining = RendezvousSteps::join(settings).await?;
+    let run = GroupRun { targets, config, registry, context, wire };
     match run.prepare(&mut joining, resume, progress).await {
         Ok((prepared, words)) => start(prepared, words, joining, context).await,
         Err(error) => {
@@ -117,17 +118,18 @@ async fn prepare(
 }
 
 /// When others are first told that something goes on, and how often from then on.
-const NEWS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+const PROGRESS_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// Does what takes its time; meanwhile others know why they wait. What is done soon costs no message.
-async fn working<T>(joining: &mut Joining, on: &str, work: impl Future<Output = T>) -> T {
-    let (mut work, mut wait) = (std::pin::pin!(work), NEWS.0);
+/// Does what takes its time; meanwhile others know why they wait. What is done soon costs no
+/// message.
+async fn working<T>(joining: &mut RendezvousSteps, on: &str, work: impl Future<Output = T>) -> T {
+    let (mut work, mut wait) = (std::pin::pin!(work), PROGRESS_INTERVALS.0);
     loop {
         tokio::select! {
             done = &mut work => return done,
             () = tokio::time::sleep(wait) => {
                 joining.working(on).await;
-                wait = NEWS.1;
+                wait = PROGRESS_INTERVALS.1;
             }
         }
     }
@@ -136,12 +138,12 @@ async fn working<T>(joining: &mut Joining, on: &str, work: impl Future<Output = 
 /// Names and values that all ranks must have alike.
 type Words = Vec<(String, String)>;
 
-struct Run<'a> {
-    targets: &'a Named,
+struct GroupRun<'a> {
+    targets: &'a TargetSpec,
     config: Config,
     registry: &'a Registry,
-    context: &'a Context,
-    wire: Wire,
+    context: &'a OpenContext,
+    wire: WireProtection,
 }
 
 /// How many of `nodes` are this one.
@@ -149,15 +151,15 @@ fn count(nodes: &[u32], node: u32) -> u32 {
     nodes.iter().map(|other| u32::from(*other == node)).sum()
 }
 
-impl Run<'_> {
+impl GroupRun<'_> {
     async fn prepare(
         self,
-        joining: &mut Joining,
+        joining: &mut RendezvousSteps,
         resume: Option<State>,
-        progress: impl FnMut(Progress) + Send,
+        progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<(Prepared, Words)> {
         let (config, context) = (&self.config, self.context);
-        let shared = Shared::new(config, context);
+        let shared = OriginPolicy::new(config, context);
         let (told, opened) = self.datasets(joining, &shared, resume, progress).await?;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let words = self.words(&told, &catalogs).await?;
@@ -165,13 +167,13 @@ impl Run<'_> {
         let figures = told.figures(config);
         let nodes = joining.nodes().to_vec();
         let own = nodes.get(config.rank as usize).copied().unwrap_or_default();
-        let on_node = OnNode {
+        let on_node = NodeRank {
             rank: count(&nodes[..nodes.len().min(config.rank as usize)], own),
             ranks: count(&nodes, own).max(1),
         };
         let opening = disk::open(config, on_node, &opened, context);
         let disk = working(joining, "opens its disk tier", opening).await?;
-        let place = Place {
+        let place = RunEnvironment {
             kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: 0,
@@ -188,7 +190,7 @@ impl Run<'_> {
         let own_levels = cluster::describe(&own_figures, memory.tier(), &place, None).stores.remove(0).levels;
         let levels = own_levels.iter().map(OfferedLevel::new);
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
-        let offer = Offer::new(own.to_string(), levels.collect(), held).encode();
+        let offer = CapacityOffer::new(own.to_string(), levels.collect(), held).encode();
         let whole = {
             // Gone before planning: of a thousand ranks they are megabytes, on each.
             let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
@@ -205,7 +207,7 @@ impl Run<'_> {
             Planned::joint(planning_config, &sizes, &place, (whole, memory), start)
         });
         let planned = working(joining, "plans", planning).await.map_err(ended)??;
-        if let LocalPlan::Together { plan, .. } = planned.plan() {
+        if let LocalPlan::Cluster { plan, .. } = planned.plan() {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
@@ -216,15 +218,15 @@ impl Run<'_> {
     /// The datasets, listed by rank 0 for all.
     async fn datasets(
         &self,
-        joining: &mut Joining,
-        shared: &Shared,
+        joining: &mut RendezvousSteps,
+        shared: &OriginPolicy,
         resume: Option<State>,
-        mut progress: impl FnMut(Progress) + Send,
-    ) -> Result<(Told, Vec<Opened>)> {
+        mut progress: impl FnMut(IndexProgress) + Send,
+    ) -> Result<(RunDescription, Vec<OpenDataset>)> {
         let Self { targets, config, registry, context, .. } = self;
         let validation = config.validation();
         if config.rank > 0 {
-            let told = Told::decode(&joining.share(None).await?)?;
+            let told = RunDescription::decode(&joining.share(None).await?)?;
             let catalogs = self.catalogs(joining, &told).await?;
             let identities = told.identities()?;
             for (targets, catalog) in std::iter::once(*targets).chain(&validation).zip(&catalogs) {
@@ -244,30 +246,33 @@ impl Run<'_> {
             opened.push(working(joining, &format!("rank 0 opens {named}"), opening).await?);
         }
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(config));
-        let told = Told::new(&opened, resume, config);
+        let told = RunDescription::new(&opened, resume, config);
         let catalogs = opened.iter().map(|dataset| &dataset.catalog);
         let bulks = told.bulks(catalogs, targets.catalog.is_some())?;
         joining.share_with(Some(told.encode()?), bulks).await?;
         Ok((told, opened))
     }
 
-    /// Rank 0's catalogs on another rank: as its program has them, from their files, or from what rank 0 has sent to this node.
-    async fn catalogs(&self, joining: &mut Joining, told: &Told) -> Result<Vec<Catalog>> {
+    /// Rank 0's catalogs on another rank: as its program has them, from their files, or from what
+    /// rank 0 has sent to this node.
+    async fn catalogs(&self, joining: &mut RendezvousSteps, told: &RunDescription) -> Result<Vec<Catalog>> {
         let (catalogs, at_hand) = (told.catalogs.clone(), self.targets.catalog.clone());
-        let opening =
-            self.context.runtime.spawn_blocking(move || Told::open_files(&catalogs, at_hand.as_ref()));
+        let opening = self
+            .context
+            .runtime
+            .spawn_blocking(move || RunDescription::open_files(&catalogs, at_hand.as_ref()));
         let opened = working(joining, "opens its catalog", opening).await.map_err(ended)?;
-        // Others of the node may get what this rank has from it.
+        // Other ranks of the node may get what this rank has from it.
         let have = opened.iter().map(|catalog| catalog.as_ref().map(on_request)).collect();
         let all = opened.into_iter().zip(joining.bulks(have).await?).zip(&told.catalogs);
         all.map(|((own, bytes), told)| own.map_or_else(|| told.received(bytes), Ok)).collect()
     }
 
     /// What has to be equal on all ranks, in the words in which users say it.
-    async fn words(&self, told: &Told, catalogs: &[Catalog]) -> Result<Words> {
+    async fn words(&self, told: &RunDescription, catalogs: &[Catalog]) -> Result<Words> {
         let (config, context) = (&self.config, self.context);
         let validation = match (&config.validate, catalogs.get(1)) {
-            (Some(target), Some(catalog)) => names(&Named::by(target), catalog, context).await?,
+            (Some(target), Some(catalog)) => names(&TargetSpec::by(target), catalog, context).await?,
             (Some(target), None) => target.clone(),
             (None, _) => "none".to_owned(),
         };
@@ -282,7 +287,7 @@ impl Run<'_> {
             ("deal", if config.locality { "locality".to_owned() } else { config.deal.to_string() }),
             ("look-ahead", config.look_ahead.to_string()),
             ("on-error", format!("{:?}", config.on_error).to_lowercase()),
-            (Wire::VARIABLE, self.wire.to_string()),
+            (WireProtection::VARIABLE, self.wire.to_string()),
         ];
         if let Some(state) = &told.state {
             words.push(("state", format!("epoch {}, {} samples", state.epoch(), state.consumed())));
@@ -321,31 +326,36 @@ fn inputs(whole: &Cluster, schedule: &Schedule) -> Words {
 fn bound(prepared: &Prepared) -> Vec<Fingerprint> {
     let datasets = prepared.opened.iter().map(|dataset| Fingerprint(dataset.identity.0));
     let plan = match prepared.planned.plan() {
-        LocalPlan::Together { plan, .. } => Some(plan.fingerprint()),
-        LocalPlan::Alone(_) => None,
+        LocalPlan::Cluster { plan, .. } => Some(plan.fingerprint()),
+        LocalPlan::Private(_) => None,
     };
     datasets.chain(plan).collect()
 }
 
 /// Begins with the others, when all have said that their runs are the same.
-async fn start(prepared: Prepared, words: Words, joining: Joining, context: &Context) -> Result<Prepared> {
+async fn start(
+    prepared: Prepared,
+    words: Words,
+    joining: RendezvousSteps,
+    context: &OpenContext,
+) -> Result<Prepared> {
     let whole = &prepared.planned.cluster;
     let stores: Vec<StoreId> = whole.stores.iter().map(|store| store.id).collect();
     let group = Arc::new(joining.start(words, &bound(&prepared), &stores, context).await?);
     let locality = match prepared.planned.plan() {
-        LocalPlan::Together { plan, .. } if prepared.planned.config.locality => {
-            Some(Arc::new(LocalDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
+        LocalPlan::Cluster { plan, .. } if prepared.planned.config.locality => {
+            Some(Arc::new(LocalityDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
         }
         _ => None,
     };
-    let peers: Arc<dyn Peers> = Arc::new(Guarded::new(Arc::clone(&group), context.seed));
-    let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
-    Ok(Prepared { joint: Some(Box::new(InGroup::new(group, others))), ..prepared })
+    let peers: Arc<dyn Peers> = Arc::new(PeersWithBreakers::new(Arc::clone(&group), context.seed));
+    let others = PeerGroup { peers, stores: stores.into(), locality, budget: SERVING };
+    Ok(Prepared { joint: Some(Box::new(JoinedGroup::new(group, others))), ..prepared })
 }
 
 #[cfg(test)]
 mod tests {
-    use foreread_planner::{Curve, Level, Store};
+    use foreread_planner::{CacheStore, Curve, Level};
     use foreread_types::Footprint;
 
     use super::*;
@@ -362,7 +372,7 @@ mod tests {
     // semantics: RANK-5
     fn inputs_of_a_plan_differ_by_their_names() {
         let level = |footprint| Level::new("disk", 1000, footprint);
-        let cluster = |level| Cluster::single(Store::new(StoreId(0), vec![level]));
+        let cluster = |level| Cluster::single(CacheStore::new(StoreId(0), vec![level]));
         let usual = cluster(level(Footprint::EXACT));
         assert!(differing(&usual, &usual).is_empty());
         let footprint = cluster(level(Footprint::new(16, 4096)));

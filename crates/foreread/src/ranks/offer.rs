@@ -1,12 +1,13 @@
 //! What each rank brings into a cluster: where it is, how much it can keep, what it keeps already.
 //!
-//! Ranks say this when they meet, rank 0 puts it together, and from the same table all compute the same plan. The speeds of a
-//! rank's caches are in its offer: only the rank knows the names of its directories, so nobody else can look them up. What
-//! disks hold is told as ids, a byte or two each; nothing is told of caches that are empty.
+//! Ranks say this when they meet, rank 0 puts it together, and from the same table all compute the
+//! same plan. The speeds of a rank's caches are in its offer: only the rank knows the names of its
+//! directories, so nobody else can look them up. What disks hold is told as ids, a byte or two
+//! each; nothing is told of caches that are empty.
 
 use std::collections::BTreeMap;
 
-use foreread_planner::{Cluster, Curve, Held, Level, LevelIndex, Ranks, Store};
+use foreread_planner::{CacheContents, CacheStore, Cluster, Curve, Level, LevelIndex, Ranks};
 use foreread_types::{DatasetId, SampleId, SampleKey, StoreId};
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct OfferedLevel {
     pub(crate) name: String,
     pub(crate) capacity: u64,
-    /// Bytes per second that are read from it, and written to it; `u64::MAX` where nobody has measured.
+    /// Bytes per second that are read from it, and written to it; `u64::MAX` where nobody has
+    /// measured.
     pub(crate) read: u64,
     pub(crate) write: u64,
 }
@@ -35,7 +37,7 @@ impl OfferedLevel {
 
 /// One rank's part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Offer {
+pub(crate) struct CapacityOffer {
     /// Ranks of equal nodes reach each other without the network.
     pub(crate) node: String,
     /// The rank's caches, as the cluster's kinds of level are ordered.
@@ -51,12 +53,13 @@ pub(crate) struct Offer {
 #[derive(Debug)]
 pub(crate) struct Unreadable;
 
-impl Offer {
+impl CapacityOffer {
     pub(crate) fn new(node: String, levels: Vec<OfferedLevel>, held: Vec<Vec<SampleId>>) -> Self {
         Self { node, levels, held, lengths: Vec::new() }
     }
 
-    /// The offer as bytes: a line of JSON, then the lists of ids, as differences in seven bits a byte.
+    /// The offer as bytes: a line of JSON, then the lists of ids, as differences in seven bits a
+    /// byte.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let lists: Vec<Vec<u8>> = self.held.iter().map(|ids| differences(ids)).collect();
         let lengths = lists.iter().map(|list| list.len() as u64).collect();
@@ -92,23 +95,28 @@ pub(crate) fn bundle(offers: &[impl AsRef<[u8]>]) -> Vec<u8> {
     all
 }
 
-pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<Offer>, Unreadable> {
+pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<CapacityOffer>, Unreadable> {
     let mut offers = Vec::new();
     while !bytes.is_empty() {
         let (length, rest) = bytes.split_first_chunk::<8>().ok_or(Unreadable)?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| Unreadable)?;
         let (offer, rest) = rest.split_at_checked(length).ok_or(Unreadable)?;
-        offers.push(Offer::decode(offer)?);
+        offers.push(CapacityOffer::decode(offer)?);
         bytes = rest;
     }
     Ok(offers)
 }
 
-/// The cluster of all ranks. `figures` is what rank 0 knows of the origin and the trainer; `kinds` are the kinds of level
-/// that there may be, with their footprints.
-pub(crate) fn cluster(figures: Cluster, kinds: &[Level], offers: &[Offer], persistent: &str) -> Cluster {
+/// The cluster of all ranks. `figures` is what rank 0 knows of the origin and the trainer; `kinds`
+/// are the kinds of level that there may be, with their footprints.
+pub(crate) fn cluster(
+    figures: Cluster,
+    kinds: &[Level],
+    offers: &[CapacityOffer],
+    persistent: &str,
+) -> Cluster {
     let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
-    let (mut stores, mut held) = (Vec::new(), Held::default());
+    let (mut stores, mut held) = (Vec::new(), CacheContents::default());
     for (rank, offer) in (0..).zip(offers) {
         let next = nodes.len() as u32;
         let node = *nodes.entry(&offer.node).or_insert(next);
@@ -127,7 +135,7 @@ pub(crate) fn cluster(figures: Cluster, kinds: &[Level], offers: &[Offer], persi
                 }
             }
         }
-        stores.push(Store { id: StoreId(rank), node, levels });
+        stores.push(CacheStore { id: StoreId(rank), node, levels });
     }
     Cluster { stores, ranks: Ranks::PerStore(1), held, ..figures }
 }
@@ -170,20 +178,20 @@ mod tests {
 
     use super::*;
 
-    fn offer(ids: &[u64]) -> Offer {
+    fn offer(ids: &[u64]) -> CapacityOffer {
         let held = vec![Vec::new(), ids.iter().copied().map(SampleId).collect()];
         let level = |name: &str, capacity, read| {
             let level = Level { read: Curve::flat(read), ..Level::new(name, capacity, Footprint::EXACT) };
             OfferedLevel::new(&level)
         };
         let levels = vec![level("memory", 5, u64::MAX), level("disk", 1 << 40, 700)];
-        Offer::new("a".to_owned(), levels, held)
+        CapacityOffer::new("a".to_owned(), levels, held)
     }
 
     #[test]
     fn what_is_offered_arrives() {
-        let offers = [offer(&[]), offer(&[0, 1, 127, 128, 300_000, 1 << 40]), Offer::default()];
-        let bundled = bundle(&offers.iter().map(Offer::encode).collect::<Vec<_>>());
+        let offers = [offer(&[]), offer(&[0, 1, 127, 128, 300_000, 1 << 40]), CapacityOffer::default()];
+        let bundled = bundle(&offers.iter().map(CapacityOffer::encode).collect::<Vec<_>>());
         assert_eq!(unbundle(&bundled).unwrap(), offers);
         for cut in 0..bundled.len() {
             let parts = unbundle(&bundled[..cut]);
@@ -201,17 +209,18 @@ mod tests {
     #[test]
     fn the_cluster_has_a_store_a_rank_and_knows_what_lies_there() {
         let kinds = [Level::new("memory", 0, Footprint::EXACT), Level::new("disk", 0, Footprint::EXACT)];
-        let other = Offer { node: "b".to_owned(), ..offer(&[3]) };
+        let other = CapacityOffer { node: "b".to_owned(), ..offer(&[3]) };
         let cluster = cluster(Cluster::default(), &kinds, &[offer(&[2, 3]), other, offer(&[])], "disk");
         assert_eq!(cluster.stores.iter().map(|store| store.node).collect::<Vec<_>>(), [0, 1, 0]);
-        let mut held = Held::default();
+        let mut held = CacheContents::default();
         held.add(SampleKey::new(DatasetId(1), SampleId(2)), 0, LevelIndex(1));
         held.add(SampleKey::new(DatasetId(1), SampleId(3)), 0, LevelIndex(1));
         assert_eq!(cluster.held, held);
         assert_eq!(cluster.stores[1].levels[1].capacity, 1 << 40);
     }
 
-    /// Ranks' directories have names of their own, so that no other rank finds them in a calibration.
+    /// Ranks' directories have names of their own, so that no other rank finds them in a
+    /// calibration.
     #[test]
     fn speed_of_a_disk_is_its_own_ranks_on_every_rank() {
         let mut slow = offer(&[]);

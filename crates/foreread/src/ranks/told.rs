@@ -1,7 +1,9 @@
-//! What rank 0 tells all: catalogs, where the run stands, and figures that a plan must have alike on all ranks.
+//! What rank 0 tells all: catalogs, where the run stands, and figures that a plan must have alike
+//! on all ranks.
 //!
-//! Of catalogs it tells where they are. A rank opens a file itself where it finds the same catalog there. Otherwise it gets the
-//! bytes, which are megabytes: they travel once per node, and the catalog shares them.
+//! Of catalogs it tells where they are. A rank opens a file itself where it finds the same catalog
+//! there. Otherwise it gets the bytes, which are megabytes: they travel once per node, and the
+//! catalog shares them.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,28 +12,28 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
-use foreread_peer::meet::Bulk;
+use foreread_peer::meet::SharedCatalog;
 use foreread_types::DatasetIdentity;
 use serde::{Deserialize, Serialize};
 
 use crate::calibration::Calibration;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::origin::Opened;
+use crate::origin::OpenDataset;
 use crate::state::State;
 
 /// A catalog of rank 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct ToldCatalog {
+pub(super) struct DescribedCatalog {
     base_url: String,
     fingerprint: String,
     /// The file that rank 0 has opened.
     file: Option<PathBuf>,
 }
 
-impl ToldCatalog {
-    fn new(opened: &Opened) -> Self {
-        let Opened { catalog, file, .. } = opened;
+impl DescribedCatalog {
+    fn new(opened: &OpenDataset) -> Self {
+        let OpenDataset { catalog, file, .. } = opened;
         let (base_url, fingerprint) = (catalog.base_url().to_owned(), catalog.fingerprint().to_string());
         Self { base_url, fingerprint, file: file.clone() }
     }
@@ -48,7 +50,8 @@ impl ToldCatalog {
         if self.is(&catalog) { Ok(catalog) } else { Err(unreadable(&"it is another catalog")) }
     }
 
-    /// The catalog that is `at_hand`, or that of rank 0's file, where this process finds the same there. Blocks.
+    /// The catalog that is `at_hand`, or that of rank 0's file, where this process finds the same
+    /// there. Blocks.
     fn open(&self, at_hand: Option<&Catalog>) -> Option<Catalog> {
         if let Some(catalog) = at_hand.filter(|catalog| self.is(catalog)) {
             return Some(catalog.clone());
@@ -57,7 +60,8 @@ impl ToldCatalog {
         match Catalog::open(file) {
             Ok(catalog) if self.is(&catalog) => Some(catalog),
             Ok(_) => {
-                tracing::warn!(file = %file.display(), "this is another catalog than rank 0's, whose is used");
+                tracing::warn!(file = %file.display(), "this is another catalog than rank 0's, whose is \
+                    used");
                 None
             }
             Err(error) => {
@@ -70,8 +74,8 @@ impl ToldCatalog {
 
 /// What rank 0 tells all.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Told {
-    pub(super) catalogs: Vec<ToldCatalog>,
+pub(super) struct RunDescription {
+    pub(super) catalogs: Vec<DescribedCatalog>,
     /// What the bytes of each dataset are known by, as text.
     pub(super) identities: Vec<String>,
     pub(super) state: Option<State>,
@@ -81,11 +85,11 @@ pub(super) struct Told {
     pub(super) compute: Duration,
 }
 
-impl Told {
+impl RunDescription {
     /// What rank 0 tells of `opened`, beside what `config` says.
-    pub(super) fn new(opened: &[Opened], state: Option<State>, config: &Config) -> Self {
+    pub(super) fn new(opened: &[OpenDataset], state: Option<State>, config: &Config) -> Self {
         Self {
-            catalogs: opened.iter().map(ToldCatalog::new).collect(),
+            catalogs: opened.iter().map(DescribedCatalog::new).collect(),
             identities: opened.iter().map(|dataset| dataset.identity.to_string()).collect(),
             state,
             calibration: config.calibration.as_deref().cloned(),
@@ -103,24 +107,29 @@ impl Told {
         serde_json::from_slice(bytes).map_err(|error| unreadable(&error))
     }
 
-    /// The bytes of the `catalogs` for ranks that need them. All need one that is in no file, unless it is the first and
-    /// `at_hand`: given to rank 0 by its program, and so probably to the others by theirs.
+    /// The bytes of the `catalogs` for ranks that need them. All need one that is in no file,
+    /// unless it is the first and `at_hand`: given to rank 0 by its program, and so probably to the
+    /// others by theirs.
     pub(super) fn bulks<'a>(
         &self,
         catalogs: impl Iterator<Item = &'a Catalog>,
         at_hand: bool,
-    ) -> Result<Vec<Bulk>> {
-        let bulk = |(number, (told, catalog)): (usize, (&ToldCatalog, &Catalog))| -> Result<Bulk> {
-            if told.file.is_some() || number == 0 && at_hand {
-                return Ok(on_request(catalog));
-            }
-            Ok(Bulk::needed(catalog.to_bytes()?))
-        };
+    ) -> Result<Vec<SharedCatalog>> {
+        let bulk =
+            |(number, (told, catalog)): (usize, (&DescribedCatalog, &Catalog))| -> Result<SharedCatalog> {
+                if told.file.is_some() || number == 0 && at_hand {
+                    return Ok(on_request(catalog));
+                }
+                Ok(SharedCatalog::needed(catalog.to_bytes()?))
+            };
         self.catalogs.iter().zip(catalogs).enumerate().map(bulk).collect()
     }
 
     /// The catalogs that this process finds in their files, or that are `at_hand`. Blocks.
-    pub(super) fn open_files(catalogs: &[ToldCatalog], at_hand: Option<&Catalog>) -> Vec<Option<Catalog>> {
+    pub(super) fn open_files(
+        catalogs: &[DescribedCatalog],
+        at_hand: Option<&Catalog>,
+    ) -> Vec<Option<Catalog>> {
         catalogs.iter().map(|catalog| catalog.open(at_hand)).collect()
     }
 
@@ -132,7 +141,8 @@ impl Told {
         self.identities.iter().map(|text| text.parse().map_err(|error| unreadable(&error))).collect()
     }
 
-    /// The settings with rank 0's figures instead of this rank's: a plan of all has one set of them.
+    /// The settings with rank 0's figures instead of this rank's: a plan of all has one set of
+    /// them.
     pub(super) fn figures(&self, config: &Config) -> Config {
         Config {
             calibration: self.calibration.clone().map(Arc::new),
@@ -145,9 +155,9 @@ impl Told {
 }
 
 /// The bytes of a catalog for ranks that request them.
-pub(super) fn on_request(catalog: &Catalog) -> Bulk {
+pub(super) fn on_request(catalog: &Catalog) -> SharedCatalog {
     let catalog = catalog.clone();
-    Bulk::on_request(catalog.encoded_len(), move || catalog.to_bytes().map_err(io::Error::other))
+    SharedCatalog::on_request(catalog.encoded_len(), move || catalog.to_bytes().map_err(io::Error::other))
 }
 
 pub(super) fn unreadable(why: &dyn std::fmt::Display) -> Error {
@@ -171,9 +181,9 @@ mod tests {
         Catalog::from_objects(url, objects).unwrap()
     }
 
-    fn told(catalog: &Catalog, file: Option<PathBuf>) -> ToldCatalog {
+    fn told(catalog: &Catalog, file: Option<PathBuf>) -> DescribedCatalog {
         let (base_url, fingerprint) = (catalog.base_url().to_owned(), catalog.fingerprint().to_string());
-        ToldCatalog { base_url, fingerprint, file }
+        DescribedCatalog { base_url, fingerprint, file }
     }
 
     #[test]
@@ -182,15 +192,16 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("c.arrow");
         let own = catalog("s3://b/x", &["a", "b"]);
-        let opened =
-            |catalog: &Catalog| Told::open_files(&[told(catalog, Some(path.clone()))], None)[0].is_some();
+        let opened = |catalog: &Catalog| {
+            RunDescription::open_files(&[told(catalog, Some(path.clone()))], None)[0].is_some()
+        };
         assert!(!opened(&own), "there is none");
         own.save(&path).unwrap();
         assert!(opened(&own));
         assert!(!opened(&catalog("s3://b/x", &["a", "c"])), "of other samples");
         assert!(!opened(&catalog("s3://b/y", &["a", "b"])), "of another place");
         // One that rank 0 has listed has no file.
-        let found = Told::open_files(&[told(&own, Some(path)), told(&own, None)], None);
+        let found = RunDescription::open_files(&[told(&own, Some(path)), told(&own, None)], None);
         assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
     }
 
@@ -198,11 +209,11 @@ mod tests {
     // semantics: RANK-25
     fn catalog_file_next_to_a_listed_catalog_is_not_needed_by_all() {
         let (listed, saved) = (catalog("s3://b/x", &["a"]), catalog("s3://b/y", &["b"]));
-        let mut head = Told::new(&[], None, &Config::default());
+        let mut head = RunDescription::new(&[], None, &Config::default());
         head.catalogs = vec![told(&listed, None), told(&saved, Some("c.arrow".into()))];
         let pushed = |at_hand| {
             let bulks = head.bulks([&listed, &saved].into_iter(), at_hand).unwrap();
-            bulks.iter().map(Bulk::is_pushed).collect::<Vec<_>>()
+            bulks.iter().map(SharedCatalog::is_pushed).collect::<Vec<_>>()
         };
         assert_eq!(pushed(false), [true, false]);
         assert_eq!(pushed(true), [false, false]);
@@ -212,7 +223,8 @@ mod tests {
     // semantics: RANK-25
     fn catalog_that_the_program_has_given_is_not_requested() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
-        let opened = |at_hand: &Catalog| Told::open_files(&[told(&own, None)], Some(at_hand))[0].is_some();
+        let opened =
+            |at_hand: &Catalog| RunDescription::open_files(&[told(&own, None)], Some(at_hand))[0].is_some();
         assert!(opened(&own) && !opened(&other));
     }
 

@@ -1,13 +1,13 @@
 //! What protects samples between nodes: `FOREREAD_PEER_WIRE`, alike on all ranks.
 
-use foreread_peer::Wire;
+use foreread_peer::WireProtection;
 
 use crate::error::{Error, ErrorKind, Result};
 
 /// What the environment says; authenticated where it says nothing.
-pub(super) fn given(environment: &dyn Fn(&str) -> Option<String>) -> Result<Wire> {
-    let text = environment(Wire::VARIABLE).filter(|text| !text.trim().is_empty());
-    let wire = text.map(|text| text.parse::<Wire>()).transpose();
+pub(super) fn given(environment: &dyn Fn(&str) -> Option<String>) -> Result<WireProtection> {
+    let text = environment(WireProtection::VARIABLE).filter(|text| !text.trim().is_empty());
+    let wire = text.map(|text| text.parse::<WireProtection>()).transpose();
     Ok(wire.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?.unwrap_or_default())
 }
 
@@ -19,10 +19,10 @@ mod tests {
     // semantics: RANK-36
     fn wire_is_authenticated_unless_the_environment_says_otherwise() {
         let set = |text: &str| given(&|name| (name == "FOREREAD_PEER_WIRE").then(|| text.to_owned()));
-        assert_eq!(given(&|_| None).unwrap(), Wire::Authenticated);
-        assert_eq!(set(" ").unwrap(), Wire::Authenticated);
-        assert_eq!(set("sealed").unwrap(), Wire::Sealed);
-        assert_eq!(set("checksummed ").unwrap(), Wire::Checksummed);
+        assert_eq!(given(&|_| None).unwrap(), WireProtection::Authenticated);
+        assert_eq!(set(" ").unwrap(), WireProtection::Authenticated);
+        assert_eq!(set("sealed").unwrap(), WireProtection::Sealed);
+        assert_eq!(set("checksummed ").unwrap(), WireProtection::Checksummed);
         let error = set("tls").unwrap_err().to_string();
         assert!(error.ends_with("expected authenticated, sealed or checksummed"), "{error}");
     }

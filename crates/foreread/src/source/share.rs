@@ -1,15 +1,17 @@
-//! A source for other processes of this machine: this process's workers send requests over a socket.
+//! A source for other processes of this machine: this process's workers send requests over a
+//! socket.
 //!
-//! Ready samples are answered on the server's thread. Samples that the engine delivers soon wait on one thread, which
-//! drives the engine like any other caller. The others are read directly, at once, within
-//! [a part of the look-ahead](super::DIRECT_PART). The price is one more thread while a source is shared.
+//! Ready samples are answered on the server's thread. SampleProvider that the engine delivers soon
+//! wait on one thread, which drives the engine like any other caller. The others are read directly,
+//! at once, within [a part of the look-ahead](super::DIRECT_PART). The price is one more thread
+//! while a source is shared.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_share::{Ask, Call, Samples, Server, Settings};
+use foreread_share::{SampleProvider, SampleRequest, Server, ServerSettings, WorkerCall};
 use foreread_tier::{ErrorKind as TierErrorKind, TierError};
 use foreread_types::SampleId;
 use tokio::sync::Semaphore;
@@ -27,12 +29,13 @@ const MAX_KIB: u64 = 1 << 28;
 impl Source {
     /// Serves other processes of the same user on this machine while the server lives.
     ///
-    /// They use a [`Client`](foreread_share::Client). Apart from samples by id, a client may call `report` (this source's
-    /// [`report`](Self::report) as JSON) and `path` (of the sample whose number is the payload, in digits).
+    /// They use a [`Client`](foreread_share::Client). Apart from samples by id, a client may call
+    /// `report` (this source's [`report`](Self::report) as JSON) and `path` (of the sample whose
+    /// number is the payload, in digits).
     ///
     /// # Errors
     /// If the system has no memory, descriptors or threads left.
-    pub fn share(&self, settings: Settings) -> Result<Server> {
+    pub fn share(&self, settings: ServerSettings) -> Result<Server> {
         let room = (self.inner.look_ahead / super::DIRECT_PART).div_ceil(KIB).clamp(1, MAX_KIB);
         let queue = Arc::new(RequestQueue {
             source: self.clone(),
@@ -72,20 +75,20 @@ struct RequestQueue {
 
 #[derive(Debug, Default)]
 struct PendingAsks {
-    asks: Vec<Ask>,
+    asks: Vec<SampleRequest>,
     closed: bool,
 }
 
 /// Requests by how their samples can be had.
 #[derive(Debug, Default)]
 struct SortedAsks {
-    ready: Vec<(Ask, Bytes)>,
-    soon: Vec<Ask>,
-    unannounced: Vec<Ask>,
+    ready: Vec<(SampleRequest, Bytes)>,
+    soon: Vec<SampleRequest>,
+    unannounced: Vec<SampleRequest>,
 }
 
-impl Samples for SharedSource {
-    fn get(&self, mut asks: Vec<Ask>) {
+impl SampleProvider for SharedSource {
+    fn get(&self, mut asks: Vec<SampleRequest>) {
         let samples = self.queue.source.inner.catalog.len();
         for ask in asks.extract_if(.., |ask| ask.id().0 >= samples) {
             let error = TierError::new(TierErrorKind::Invalid, "source")
@@ -101,7 +104,7 @@ impl Samples for SharedSource {
         }
     }
 
-    fn call(&self, call: Call) {
+    fn call(&self, call: WorkerCall) {
         match call.name() {
             "report" => {
                 let report = serde_json::to_vec(&self.queue.source.report()).map(Bytes::from);
@@ -137,7 +140,7 @@ impl RequestQueue {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sort(&self, state: &mut SourceState, asks: Vec<Ask>) -> SortedAsks {
+    fn sort(&self, state: &mut SourceState, asks: Vec<SampleRequest>) -> SortedAsks {
         let mean = self.source.inner.mean();
         let mut sorted = SortedAsks::default();
         for ask in asks {
@@ -150,8 +153,9 @@ impl RequestQueue {
         sorted
     }
 
-    /// Answers ready samples, reads those the engine will not deliver, and returns the requests that must wait.
-    fn answer(&self, sorted: SortedAsks) -> Vec<Ask> {
+    /// Answers ready samples, reads those the engine will not deliver, and returns the requests
+    /// that must wait.
+    fn answer(&self, sorted: SortedAsks) -> Vec<SampleRequest> {
         if !sorted.ready.is_empty() {
             drop(self.source.inner.wait_time.begin());
         }
@@ -177,7 +181,7 @@ impl RequestQueue {
 
     /// Drives the engine while requests wait for it.
     fn work(&self) {
-        let mut waiting: Vec<Ask> = Vec::new();
+        let mut waiting: Vec<SampleRequest> = Vec::new();
         let mut since = None;
         loop {
             let mut pending = self.lock();
@@ -193,7 +197,7 @@ impl RequestQueue {
             waiting.append(&mut pending.asks);
             drop(pending);
             since.get_or_insert_with(|| self.source.inner.wait_time.begin());
-            waiting.retain(Ask::is_wanted);
+            waiting.retain(SampleRequest::is_wanted);
             let mut state = self.source.inner.lock();
             let sorted = self.sort(&mut state, waiting);
             if sorted.ready.is_empty() && sorted.unannounced.is_empty() {

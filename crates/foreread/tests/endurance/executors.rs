@@ -1,4 +1,5 @@
-//! The caller's executor: blocking calls and async ones end on every kind of thread, or are refused at once.
+//! The caller's executor: blocking calls and async ones end on every kind of thread, or are refused
+//! at once.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -8,7 +9,8 @@ use async_trait::async_trait;
 use foreread::dataset::IndexOptions;
 use foreread::{Batch, Builder, Error, ErrorKind, LoadErrorKind, Loader, Memory, Registry, Source};
 use foreread_tier::{
-    Backend, Context, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
+    Backend, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
 };
 use foreread_tier_testing::FakeOrigin;
 use futures::future::BoxFuture;
@@ -22,7 +24,8 @@ const FOREVER: Duration = Duration::from_secs(120);
 const SAMPLES: u64 = 60;
 const BATCHES: usize = 10;
 
-/// Runs on a thread of its own, so that a call which never returns fails the test instead of stopping it.
+/// Runs on a thread of its own, so that a call which never returns fails the test instead of
+/// stopping it.
 #[track_caller]
 pub fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
@@ -295,7 +298,12 @@ impl Backend for Broken {
         &["broken"]
     }
 
-    async fn open(&self, url: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+    async fn open(
+        &self,
+        url: &str,
+        _: &OpenOptions,
+        _: &OpenContext,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
         let at = url.trim_start_matches("broken://").to_owned();
         let store = BrokenStore { inner: FakeOrigin::uniform(SAMPLES, 500), at };
         store.at("open");

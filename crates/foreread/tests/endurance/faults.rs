@@ -1,5 +1,5 @@
-//! Failing origins under a whole run, on a simulated clock: everything is delivered intact, or one clear error names
-//! what was not, after all batches before it.
+//! Failing origins under a whole run, on a simulated clock: everything is delivered intact, or one
+//! clear error names what was not, after all batches before it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,13 +31,14 @@ struct Fared {
 fn config(on_error: OnError) -> Config {
     let mut config = Config::default();
     (config.epochs, config.batch_size, config.seed, config.on_error) = (1, BATCH, 5, on_error);
-    // As many samples ahead as the default look-ahead has of 100 KB each, a small part of them kept.
+    // As many samples ahead as the default look-ahead has of 100 KB each, a small part of them
+    // kept.
     (config.look_ahead, config.memory) = (4_000_000, Memory::Bytes(2_000_000));
     config
 }
 
-/// Reads a faulty origin to the end as a trainer does that computes for `compute` on each batch; what is delivered is
-/// compared byte by byte.
+/// Reads a faulty origin to the end as a trainer does that computes for `compute` on each batch;
+/// what is delivered is compared byte by byte.
 async fn train(rules: &[(When, Fault)], compute: Duration, on_error: OnError) -> Fared {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{:03}/{id:05}", id / 100), 700 + id % 600)));
     let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
@@ -86,7 +87,7 @@ async fn delivered(rules: &[(When, Fault)], compute: Duration) -> Duration {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-15
-async fn one_read_in_a_hundred_is_delivered_and_costs_less_than_a_tenth_of_the_time() {
+async fn one_bad_read_in_100_costs_less_than_a_tenth_of_the_time() {
     // With the trainer the bottleneck, and with the origin.
     for compute in [Duration::from_millis(10), Duration::ZERO] {
         let usual = delivered(&[], compute).await.as_secs_f64();
@@ -118,7 +119,7 @@ async fn one_read_in_ten_and_bursts_are_delivered() {
 
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-15
-async fn what_stays_wrong_is_one_error_that_names_it_after_all_before_it() {
+async fn persistent_failure_is_one_error_after_earlier_batches() {
     let order = order();
     let at = 4321;
     let key = SampleKey::new(DatasetId(0), order[at]);
@@ -143,7 +144,8 @@ async fn what_stays_wrong_is_one_error_that_names_it_after_all_before_it() {
     }
 }
 
-/// Wrong lengths that no second try mends: with `skip` all others are delivered, and the count is right.
+/// Wrong lengths that no second try mends: with `skip` all others are delivered, and the count is
+/// right.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-15
 async fn wrong_lengths_are_skipped_where_that_is_chosen_and_counted() {

@@ -1,9 +1,10 @@
-//! Jumps: a trainer that leaves an epoch before its end, or goes back, goes on in the right order with warm caches.
+//! Jumps: a trainer that leaves an epoch before its end, or goes back, goes on in the right order
+//! with warm caches.
 
 use std::sync::Arc;
 
 use foreread::{Jump, Loader, Memory};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 
 use crate::rig::Fakes;
 
@@ -34,7 +35,7 @@ fn order(epoch: u64) -> Vec<u64> {
 // semantics: ID-4
 fn after_any_jump_comes_what_the_order_says() {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{id:04}"), 100 + id % 50)));
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let mut loader = start(&origin);
     let (mut saved, mut taken) = (Vec::new(), 0);
     let mut at = (0u64, 0usize);

@@ -1,5 +1,5 @@
-//! Whole runs through the library, over stores that exist only in these tests: resumed anywhere, and on origins that
-//! fail.
+//! Whole runs through the library, over stores that exist only in these tests: resumed anywhere,
+//! and on origins that fail.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use foreread::{Builder, Config, Loader, Memory, Registry, SamplerKind, State};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 use tokio::runtime::Runtime;
 
 use crate::rig::Fakes;
@@ -22,13 +22,13 @@ struct Case {
     validation: Option<FakeOrigin>,
 }
 
-fn origin(draw: &mut Draw, seed: u64, most: u64) -> FakeOrigin {
+fn origin(draw: &mut TestRandom, seed: u64, most: u64) -> FakeOrigin {
     let samples = 1 + draw.below(most);
     FakeOrigin::new((0..samples).map(|id| (format!("{:02}/{id:04}", id / 10), id * 37 % 400))).with_seed(seed)
 }
 
 impl Case {
-    fn new(draw: &mut Draw) -> Self {
+    fn new(draw: &mut TestRandom) -> Self {
         let kinds = [SamplerKind::Shuffle, SamplerKind::Torch, SamplerKind::Feistel, SamplerKind::Sequential];
         let (train, validation) = (origin(draw, 1, 80), (draw.below(2) == 0).then(|| origin(draw, 2, 20)));
         let mut config = Config::default();
@@ -42,7 +42,7 @@ impl Case {
     }
 
     /// The same run with another batch size, memory and look-ahead.
-    fn with_other_settings(&self, draw: &mut Draw) -> Self {
+    fn with_other_settings(&self, draw: &mut TestRandom) -> Self {
         let mut config = self.config.clone();
         config.batch_size = 1 + draw.below(20);
         config.memory = Memory::Bytes([0, 10_000, 1_000_000][draw.below(3) as usize]);
@@ -67,7 +67,8 @@ impl Case {
         builder.registry(self.registry()).runtime(runtime.handle().clone())
     }
 
-    /// All that a loader delivers, a batch an entry, each with the state after it; the bytes are compared here.
+    /// All that a loader delivers, a batch an entry, each with the state after it; the bytes are
+    /// compared here.
     fn deliver(&self, loader: Loader) -> Vec<(Vec<Delivered>, State)> {
         let mut all = Vec::new();
         for batch in &loader {
@@ -130,7 +131,7 @@ fn position(case: &Case, taken: &[(Vec<Delivered>, State)], batches: usize) -> (
 // semantics: STATE-2
 fn a_thousand_random_points_go_on_as_the_uninterrupted_run() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let points = if std::env::var_os("FOREREAD_SOAK").is_some() { 20_000 } else { 1000 };
     let mut compared = 0;
     for run in 0..points / RESUMES {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use foreread::Registry;
-use foreread_tier::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, ErrorKind, OpenContext, OpenOptions, OriginTier, TierError};
 
 /// Opens the stores that a test made, by URL.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Backend for Fakes {
         &self,
         url: &str,
         _options: &OpenOptions,
-        _context: &Context,
+        _context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let missing = || TierError::new(ErrorKind::NotFound, "fake").with_object(url);
         self.0.get(url).cloned().ok_or_else(missing)

@@ -1,4 +1,5 @@
-//! Settings of a Rust program: policies against outages, settings of storage backends, configurations with setters.
+//! Settings of a Rust program: policies against outages, settings of storage backends,
+//! configurations with setters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +20,8 @@ const SAMPLES: u64 = 200;
 /// Longer than the default patience of two minutes.
 const OUTAGE: Duration = Duration::from_secs(600);
 
-/// Reads an origin that does not answer at first, with policies that `set` chooses: the number of samples that arrived,
-/// the error that ended the run, and the simulated time that it took.
+/// Reads an origin that does not answer at first, with policies that `set` chooses: the number of
+/// samples that arrived, the error that ended the run, and the simulated time that it took.
 async fn outage(fault: Fault, set: impl FnOnce(Builder) -> Builder) -> (u64, Option<LoadError>, Duration) {
     let origin = FakeOrigin::uniform(SAMPLES, 500).with_latency(Duration::from_millis(10));
     let began = Instant::now();
@@ -60,7 +61,8 @@ async fn short_patience_and_deadline_end_a_run_early() {
     let (_, error, took) =
         outage(Fault::Error(TierErrorKind::Transient), |builder| builder.retry(retry)).await;
     assert!(error.is_some() && took < 2 * second, "{took:?}");
-    // A store that never answers: 30 s pass before the default deadline, and no hedge answers either.
+    // A store that never answers: 30 s pass before the default deadline, and no hedge answers
+    // either.
     let deadline = DeadlinePolicy::default().with_floor(second / 10);
     let set = |builder: Builder| builder.retry(retry).deadline(deadline).hedge(None);
     let (_, error, took) = outage(Fault::Never, set).await;
@@ -109,19 +111,19 @@ fn unknown_storage_options_are_errors() {
 mod accounts {
     use foreread::{Builder, Loader, Memory};
     use foreread_tier::ErrorKind as TierErrorKind;
-    use foreread_tier_testing::store::{Numbered, Store};
+    use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 
     const SAMPLES: u64 = 40;
 
     /// A store with one bucket, which lets one account in.
-    fn store(account: &str, bytes: u64) -> (Store, Numbered) {
-        let (store, objects) = (Store::start(), Numbered::new(SAMPLES, bytes));
+    fn store(account: &str, bytes: u64) -> (HttpStore, NumberedObjects) {
+        let (store, objects) = (HttpStore::start(), NumberedObjects::new(SAMPLES, bytes));
         store.numbered("train", objects.clone());
         store.allow(account);
         (store, objects)
     }
 
-    fn builder(store: &Store, account: &str) -> Builder {
+    fn builder(store: &HttpStore, account: &str) -> Builder {
         Loader::builder("s3://train")
             .storage_option("endpoint", store.endpoint())
             .storage_option("access_key_id", account)
@@ -132,7 +134,7 @@ mod accounts {
     }
 
     /// All samples of a run, by dataset and id, with whether they are those of its store.
-    fn read(loader: Loader, stores: &[&Numbered]) -> u64 {
+    fn read(loader: Loader, stores: &[&NumberedObjects]) -> u64 {
         let mut count = 0;
         for batch in &loader {
             let batch = batch.unwrap();

@@ -1,16 +1,17 @@
-//! A source that other processes ask: they get what askers in this process get. (What processes do to each other is tested
-//! in `crates/share`; here workers are threads with connections of their own.)
+//! A source that other processes ask: they get what askers in this process get. (What processes do
+//! to each other is tested in `crates/share`; here workers are threads with connections of their
+//! own.)
 
 use foreread::{Memory, Source};
-use foreread_share::{Client, Server, Settings, ShareErrorKind};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_share::{Client, Server, ServerSettings, ShareErrorKind};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::SampleId;
 
 use crate::executors::{broken, ends};
 use crate::small::{builder, origin, shuffled};
 
 fn share(source: &Source) -> Server {
-    source.share(Settings::default().with_shared_bytes(1 << 20)).unwrap()
+    source.share(ServerSettings::default().with_shared_bytes(1 << 20)).unwrap()
 }
 
 fn connect(server: &Server) -> Client {
@@ -26,12 +27,13 @@ fn get(client: &Client, origin: &FakeOrigin, ids: &[u64]) {
     }
 }
 
-/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or sample by sample.
+/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or
+/// sample by sample.
 #[test]
 // semantics: WORKER-1
 fn workers_side_by_side_get_what_was_announced_and_read_once() {
     let origin = origin(600);
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     for look_ahead in [0, 50_000, 1 << 20] {
         let source = builder(&origin).memory(Memory::Bytes(100_000)).look_ahead(look_ahead).source().unwrap();
         let server = share(&source);
@@ -75,7 +77,7 @@ fn announcing_anew_holds_no_worker_up() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
     let server = share(&source);
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     std::thread::scope(|scope| {
         for worker in 0..3u64 {
             let (client, origin) = (connect(&server), &origin);
@@ -97,7 +99,7 @@ fn announcing_anew_holds_no_worker_up() {
 }
 
 #[test]
-fn a_worker_hears_which_sample_there_is_not_and_may_ask_for_the_report() {
+fn worker_gets_missing_ids_as_errors_and_the_report() {
     let origin = origin(10);
     let source = builder(&origin).source().unwrap();
     let server = share(&source);

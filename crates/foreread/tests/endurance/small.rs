@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use foreread::{Builder, Loader};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 
 use crate::rig::Fakes;
 
@@ -19,7 +19,7 @@ pub fn builder(origin: &FakeOrigin) -> Builder {
 }
 
 /// All ids in an order that is drawn.
-pub fn shuffled(draw: &mut Draw, samples: u64) -> Vec<u64> {
+pub fn shuffled(draw: &mut TestRandom, samples: u64) -> Vec<u64> {
     let mut ids: Vec<u64> = (0..samples).collect();
     for at in (1..ids.len()).rev() {
         ids.swap(at, draw.below(at as u64 + 1) as usize);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use foreread::{Memory, Source};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::SampleId;
 
 use crate::small::{builder, origin, shuffled};
@@ -34,10 +34,10 @@ fn direct(source: &Source) -> u64 {
 
 #[test]
 // semantics: ID-1
-fn what_is_announced_is_read_once_and_by_nobody_who_asks() {
+fn announced_samples_are_read_once_and_not_directly() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(10 << 20)).source().unwrap();
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let orders: Vec<Vec<u64>> = (0..3).map(|_| shuffled(&mut draw, 300)).collect();
     source.announce(orders.clone(), true).unwrap();
     for order in &orders {
@@ -52,7 +52,7 @@ fn what_is_announced_is_read_once_and_by_nobody_who_asks() {
 
 #[test]
 // semantics: ID-1
-fn what_nobody_announced_is_read_when_it_is_asked_for_and_kept() {
+fn unannounced_samples_are_read_on_request_and_cached() {
     let origin = origin(100);
     let source = builder(&origin).memory(Memory::Bytes(10 << 20)).source().unwrap();
     for _ in 0..2 {
@@ -67,7 +67,7 @@ fn what_nobody_announced_is_read_when_it_is_asked_for_and_kept() {
 
 #[test]
 // semantics: ID-2
-fn another_order_than_was_announced_gets_its_samples_all_the_same() {
+fn requests_out_of_the_announced_order_get_their_samples() {
     let origin = origin(200);
     let source = builder(&origin).memory(Memory::Bytes(0)).look_ahead(4000).source().unwrap();
     source.announce(vec![(0..200).collect()], false).unwrap();
@@ -78,12 +78,12 @@ fn another_order_than_was_announced_gets_its_samples_all_the_same() {
 
 #[test]
 // semantics: ID-3
-fn an_order_of_the_next_epoch_finds_what_the_last_one_left_in_memory() {
+fn next_order_finds_samples_that_are_still_in_memory() {
     let origin = origin(200);
     // Half of them, and each epoch's order is known when it begins, no sooner.
     let half = origin_bytes(&origin) / 2 + 200 * 320 / 2;
     let source = builder(&origin).memory(Memory::Bytes(half)).look_ahead(20_000).source().unwrap();
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let mut read = Vec::new();
     for _ in 0..4 {
         let order = shuffled(&mut draw, 200);
@@ -102,12 +102,13 @@ fn origin_bytes(origin: &FakeOrigin) -> u64 {
     (0..origin.samples()).map(|id| origin.expected(SampleId(id)).len() as u64).sum()
 }
 
-/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or sample by sample.
+/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or
+/// sample by sample.
 #[test]
 // semantics: ID-2
 fn eight_askers_side_by_side_each_get_theirs() {
     let origin = origin(600);
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     for look_ahead in [0, 50_000, 1 << 20] {
         let source = builder(&origin).memory(Memory::Bytes(100_000)).look_ahead(look_ahead).source().unwrap();
         let order = shuffled(&mut draw, 600);
@@ -136,7 +137,7 @@ fn eight_askers_side_by_side_each_get_theirs() {
 fn announcing_anew_holds_nobody_up() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     std::thread::scope(|scope| {
         for worker in 0..3u64 {
             let (source, origin) = (source.clone(), &origin);
@@ -158,7 +159,7 @@ fn announcing_anew_holds_nobody_up() {
 }
 
 #[test]
-fn an_id_that_is_none_is_an_error_that_says_so_and_the_others_come() {
+fn missing_id_is_an_error_and_other_samples_arrive() {
     let origin = origin(10);
     let source = builder(&origin).source().unwrap();
     assert!(source.announce(vec![vec![3, 10]], false).unwrap_err().to_string().contains("10"));
@@ -185,7 +186,7 @@ fn giving_up_what_was_asked_for_leaves_nothing_behind() {
 
 #[test]
 // semantics: ID-3
-fn what_was_announced_is_kept_over_others_and_forgotten_when_it_never_comes_again() {
+fn announced_samples_are_cached_until_they_are_unused() {
     let origin = origin(100);
     // Room for the longer half, with what is kept beside each.
     let room = origin_bytes(&origin) / 2 + 50 * 432;
@@ -206,7 +207,8 @@ fn what_was_announced_is_kept_over_others_and_forgotten_when_it_never_comes_agai
     assert_eq!(*read.last().unwrap(), 0, "{read:?}");
 }
 
-/// The fault that this guards: 10,000 unforeseen ids of one call were as many samples in memory, beside all limits.
+/// The fault that this guards: 10,000 unforeseen ids of one call were as many samples in memory,
+/// beside all limits.
 #[test]
 // semantics: ID-5
 fn unforeseen_samples_hold_no_more_than_the_look_ahead() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use foreread::{Config, ErrorKind, Loader};
-use foreread_peer_testing::Simulated;
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::{Instant, sleep};
@@ -18,7 +18,7 @@ fn job(ranks: u32) -> Job {
     (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (ranks, 5, 3, 5_000);
     let memory = vec![SAMPLES * 1000; ranks as usize];
     let origin = FakeOrigin::uniform(SAMPLES, 100).with_latency(Duration::from_millis(2));
-    Job { network: Simulated::new(1), origin, config, memory }
+    Job { network: SimulatedNetwork::new(1), origin, config, memory }
 }
 
 /// Takes all that is left, a batch in every `pace`.
@@ -30,7 +30,7 @@ async fn train(loader: &mut Loader, pace: Duration) {
 }
 
 #[test]
-fn a_rank_that_closes_in_async_code_answers_the_others_until_they_are_done() {
+fn closed_rank_in_async_code_serves_the_others() {
     runtime().block_on(async {
         let job = job(2);
         let mut loaders = job.start(None).await.into_iter();
@@ -51,7 +51,7 @@ fn a_rank_that_closes_in_async_code_answers_the_others_until_they_are_done() {
 
 #[test]
 // semantics: RANK-22
-fn a_rank_that_has_reported_does_not_wait_ten_minutes_for_a_rank_0_that_died() {
+fn reported_rank_does_not_wait_for_a_dead_rank_0() {
     runtime().block_on(async {
         let mut loaders = job(3).start(None).await;
         let (done, mut others) = (loaders.remove(1), loaders);

@@ -1,6 +1,7 @@
-//! A run under everything that happens to ranks: cables that break, are cut and mended, or grow slow; ranks that die,
-//! with a word or without one, and come back. Whatever it is, who lives gets its samples in its order, nobody waits
-//! long, and the origin is read again only for what an owner could not give.
+//! A run under everything that happens to ranks: cables that break, are cut and mended, or grow
+//! slow; ranks that die, with a word or without one, and come back. Whatever it is, who lives gets
+//! its samples in its order, nobody waits long, and the origin is read again only for what an owner
+//! could not give.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use foreread::{Config, Deal, Error, Loader, SamplerKind};
 use foreread_planner::{LocalPlan, Owners};
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::{DatasetId, SampleId, SampleKey};
 use futures::StreamExt;
 use tokio::task::JoinHandle;
@@ -61,7 +62,7 @@ struct Case {
 
 impl Case {
     fn new(number: u64) -> Self {
-        let draw = &mut Draw::of(number);
+        let draw = &mut TestRandom::of(number);
         let ranks = 3 + draw.below(3) as u32;
         let (most, samples) = match draw.below(16) {
             0 => (HUGE, 20 + draw.below(20)),
@@ -91,7 +92,8 @@ impl Case {
         let pace = whole / steps as u32;
         let pace = (0..ranks).map(|_| pace.mul_f64(0.5 + draw.below(100) as f64 / 100.0)).collect();
         let mut faults = faults(draw, ranks, whole);
-        // Where samples are large, a link that is slow all the time and moves is worse than one that is cut.
+        // Where samples are large, a link that is slow all the time and moves is worse than one
+        // that is cut.
         if most >= LARGE && draw.below(2) == 0 {
             let slow = draw.below(u64::from(ranks)) as u32;
             let delay = Duration::from_millis(20 + draw.below(400));
@@ -99,13 +101,13 @@ impl Case {
             faults.splice(0..0, others.map(|other| (Duration::ZERO, Fault::Delay(slow, other, delay))));
         }
         let origin = FakeOrigin::new(objects).with_seed(number).with_latency(latency);
-        let network = foreread_peer_testing::Simulated::new(number);
+        let network = foreread_peer_testing::SimulatedNetwork::new(number);
         Self { job: Job { network, origin, config, memory }, pace, faults }
     }
 }
 
 /// What goes wrong in a run that takes about `whole`; in one of six, nothing.
-fn faults(draw: &mut Draw, ranks: u32, whole: Duration) -> Vec<(Duration, Fault)> {
+fn faults(draw: &mut TestRandom, ranks: u32, whole: Duration) -> Vec<(Duration, Fault)> {
     let mut all = Vec::new();
     let mut first_lives = true;
     for _ in 0..draw.below(6) {
@@ -177,7 +179,7 @@ async fn live(
 ) -> Result<Life, Error> {
     let mut loader = job.builder(rank).start_async().await?;
     seen.started.set(Instant::now()).unwrap();
-    if let LocalPlan::Together { plan, .. } = loader.plan() {
+    if let LocalPlan::Cluster { plan, .. } = loader.plan() {
         owners.get_or_init(|| plan.owners().clone());
     }
     let expected = job.expected(rank);
@@ -376,8 +378,8 @@ impl Ran<'_> {
         batches.into_iter().flat_map(|(asked, batch)| batch.into_iter().map(move |sample| (asked, sample)))
     }
 
-    /// Dealt by locality, the ranks' shares of each step are together what they are without it; of ranks that died, some
-    /// may be missing.
+    /// Dealt by locality, the ranks' shares of each step are together what they are without it; of
+    /// ranks that died, some may be missing.
     fn check_steps(&self, expected: &[Vec<Delivered>]) {
         let shares: Vec<Vec<_>> = self.seen.iter().map(|seen| seen.batches.lock().unwrap().clone()).collect();
         let steps = shares.iter().map(Vec::len).max().unwrap_or(0);
@@ -455,7 +457,8 @@ impl std::fmt::Display for Ran<'_> {
         let read = self.case.job.origin.counts().tally().requests;
         write!(
             f,
-            "{} ranks, {} faults: {} dead, {} came back; {} samples, {read} read from the origin, {peer} from ranks; {:.1} s, a wait of {:.2} s",
+            "{} ranks, {} faults: {} dead, {} came back; {} samples, {read} read from the origin, {peer} \
+             from ranks; {:.1} s, a wait of {:.2} s",
             self.case.job.ranks(),
             self.case.faults.len(),
             self.dead.len(),
@@ -489,7 +492,7 @@ fn run(number: u64) -> bool {
 #[test]
 // semantics: RANK-16
 fn whatever_happens_to_ranks_the_others_get_what_is_theirs() {
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let cases: Vec<u64> = match std::env::var("FOREREAD_CASE") {
         Ok(case) => vec![case.parse().unwrap()],
         Err(_) if std::env::var_os("FOREREAD_SOAK").is_some() => (0..CASES).collect(),

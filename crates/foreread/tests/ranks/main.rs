@@ -1,5 +1,5 @@
-//! Ranks that work together, whole, in one process: over a network in memory whose cables break, from an origin that
-//! counts, on a simulated clock.
+//! Ranks that work together, whole, in one process: over a network in memory whose cables break,
+//! from an origin that counts, on a simulated clock.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
 

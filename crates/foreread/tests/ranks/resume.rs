@@ -1,12 +1,12 @@
-//! Stopped at any step, with each rank at another one, and gone on with more ranks or fewer: none repeated, none
-//! missing.
+//! Stopped at any step, with each rank at another one, and gone on with more ranks or fewer: none
+//! repeated, none missing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use foreread::{Config, Deal, Loader, SamplerKind, State};
-use foreread_peer_testing::Simulated;
-use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_peer_testing::SimulatedNetwork;
+use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::SampleId;
 use futures::StreamExt;
 use tokio::time::sleep;
@@ -33,12 +33,13 @@ async fn take(loader: &mut Loader, origin: &FakeOrigin, steps: usize, pace: Dura
     taken
 }
 
-/// Runs all ranks until each has taken its `steps`, and parts; what each took, and what rank 0 saves then.
+/// Runs all ranks until each has taken its `steps`, and parts; what each took, and what rank 0
+/// saves then.
 async fn run(
     job: &Job,
     state: Option<&State>,
     steps: &[usize],
-    draw: &mut Draw,
+    draw: &mut TestRandom,
 ) -> (Vec<Vec<Vec<Delivered>>>, State) {
     let mut ranks = Vec::new();
     for (mut loader, steps) in job.start(state).await.into_iter().zip(steps.to_vec()) {
@@ -58,7 +59,7 @@ async fn run(
     (taken, first.unwrap())
 }
 
-fn job(draw: &mut Draw, ranks: u32) -> Job {
+fn job(draw: &mut TestRandom, ranks: u32) -> Job {
     let samples = 60 + draw.below(200);
     let sizes: Vec<u64> = (0..samples).map(|_| draw.below(500)).collect();
     let bytes: u64 = sizes.iter().sum();
@@ -72,11 +73,16 @@ fn job(draw: &mut Draw, ranks: u32) -> Job {
     config.batch_size = 1 + draw.below(8);
     config.look_ahead = 5_000;
     let memory = vec![2 * bytes / u64::from(ranks); ranks as usize];
-    Job { network: Simulated::new(1), origin: origin.with_latency(Duration::from_millis(1)), config, memory }
+    Job {
+        network: SimulatedNetwork::new(1),
+        origin: origin.with_latency(Duration::from_millis(1)),
+        config,
+        memory,
+    }
 }
 
 /// Stops `before` ranks somewhere, and goes on with `after`.
-async fn resume(draw: &mut Draw, before: u32, after: u32) {
+async fn resume(draw: &mut TestRandom, before: u32, after: u32) {
     let job = job(draw, before);
     let all = job.expected(0).len().div_ceil(job.config.batch_size as usize) as u64;
     let lowest = draw.below(all + 1) as usize;
@@ -107,7 +113,7 @@ async fn resume(draw: &mut Draw, before: u32, after: u32) {
     let mut config = job.config.clone();
     (config.world_size, config.batch_size) = (after, 1 + draw.below(8));
     let memory = vec![job.memory.iter().sum::<u64>() / u64::from(after); after as usize];
-    let resumed = Job { network: Simulated::new(2), config, memory, ..job.clone() };
+    let resumed = Job { network: SimulatedNetwork::new(2), config, memory, ..job.clone() };
     let (taken, _) = run(&resumed, Some(&state), &vec![usize::MAX; after as usize], draw).await;
     taken.iter().flatten().flatten().copied().for_each(&mut count);
 
@@ -126,8 +132,8 @@ async fn resume(draw: &mut Draw, before: u32, after: u32) {
 
 #[test]
 // semantics: RANK-23
-fn stopped_anywhere_and_gone_on_with_other_ranks_none_is_repeated_and_none_missing() {
-    let mut draw = Draw::new();
+fn resume_with_other_ranks_repeats_and_skips_no_sample() {
+    let mut draw = TestRandom::new();
     for number in 0..RESUMES {
         let (before, after) = [(4, 2), (2, 3), (3, 1)][(number % 3) as usize];
         runtime().block_on(resume(&mut draw, before, after));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foreread::ranks::{Meeting, Meetings};
 use foreread::{Builder, Config, Loader, Memory, State};
 use foreread_oracle::{Phase, PhaseKind, Run, Schedule};
-use foreread_peer_testing::Simulated;
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
 use foreread_types::{DatasetId, Rank, SampleId};
 use tokio::runtime::{Handle, Runtime};
@@ -21,7 +21,7 @@ pub type Delivered = (u64, SampleId);
 /// Ranks as values: each is on a host of its own, `n0`, `n1` ...
 #[derive(Clone, Debug)]
 pub struct Job {
-    pub network: Simulated,
+    pub network: SimulatedNetwork,
     pub origin: FakeOrigin,
     /// Rank 0's; others differ in the rank, and in `memory`.
     pub config: Config,

@@ -1,10 +1,11 @@
-//! Processes with several loaders: one for training and one for validation, and one that is made again.
+//! Processes with several loaders: one for training and one for validation, and one that is made
+//! again.
 
 use std::time::Duration;
 
 use foreread::ranks::Meetings;
 use foreread::{Config, Loader};
-use foreread_peer_testing::Simulated;
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 
@@ -13,7 +14,7 @@ use crate::rig::{Delivered, Job, runtime};
 const SAMPLES: u64 = 120;
 
 /// Two ranks that keep all samples together, in two epochs.
-fn job(network: &Simulated, batch_size: u64) -> Job {
+fn job(network: &SimulatedNetwork, batch_size: u64) -> Job {
     let mut config = Config::default();
     (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, batch_size, 2, 5_000);
     let origin = FakeOrigin::uniform(SAMPLES, 100).with_latency(Duration::from_millis(2));
@@ -50,9 +51,9 @@ async fn close(loaders: Vec<Loader>) {
 
 #[test]
 // semantics: RANK-12
-fn loaders_for_training_and_validation_live_side_by_side_on_every_rank() {
+fn training_and_validation_loaders_coexist_on_every_rank() {
     runtime().block_on(async {
-        let (network, meetings) = (Simulated::new(1), Meetings::new());
+        let (network, meetings) = (SimulatedNetwork::new(1), Meetings::new());
         let (training, validation) = (job(&network, 5), job(&network, 7));
         let mut loaders = training.start_in(&meetings, None).await;
         loaders.extend(validation.start_in(&meetings, None).await);
@@ -71,7 +72,7 @@ fn loaders_for_training_and_validation_live_side_by_side_on_every_rank() {
 #[test]
 fn a_loader_is_made_again_while_the_old_one_lives() {
     runtime().block_on(async {
-        let (job, meetings) = (job(&Simulated::new(1), 5), Meetings::new());
+        let (job, meetings) = (job(&SimulatedNetwork::new(1), 5), Meetings::new());
         let mut old = job.start_in(&meetings, None).await;
         for loader in &mut old {
             take(loader).await.unwrap();
@@ -90,9 +91,9 @@ fn a_loader_is_made_again_while_the_old_one_lives() {
 
 #[test]
 // semantics: RANK-12
-fn ranks_that_make_their_loaders_in_another_order_are_told_what_differs() {
+fn different_order_of_loaders_is_reported_with_the_difference() {
     runtime().block_on(async {
-        let (network, meetings) = (Simulated::new(1), Meetings::new());
+        let (network, meetings) = (SimulatedNetwork::new(1), Meetings::new());
         let (training, validation) = (job(&network, 5), job(&network, 7));
         let first = tokio::spawn(training.builder_in(&meetings, 0).start_async());
         let second = tokio::spawn(validation.builder_in(&meetings, 1).start_async());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use foreread::{Config, Loader};
-use foreread_peer_testing::Simulated;
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ fn job(ranks: u32, batch_size: u64, samples: u64, bytes: u64, latency: Duration)
     config.look_ahead = 4 * batch_size * bytes;
     let memory = vec![2 * samples * bytes; ranks as usize];
     let origin = FakeOrigin::uniform(samples, bytes).with_latency(latency);
-    Job { network: Simulated::new(1), origin, config, memory }
+    Job { network: SimulatedNetwork::new(1), origin, config, memory }
 }
 
 /// Takes all that is left; the longest wait for a batch.
@@ -33,7 +33,8 @@ async fn train(job: &Job, loader: &mut Loader) -> Duration {
     }
 }
 
-/// All ranks to their ends: the longest wait of each, and how many samples it gave up that others were asked for.
+/// All ranks to their ends: the longest wait of each, and how many samples it gave up that others
+/// were asked for.
 async fn run(job: &Job) -> Vec<(Duration, u64)> {
     let ranks = job.start(None).await.into_iter().map(|mut loader| {
         let job = job.clone();
@@ -62,9 +63,10 @@ fn owners_that_wait_for_the_origin_are_waited_for() {
             fared.iter().all(|(waited, late)| *waited >= Duration::from_secs(5) && *late == 0),
             "{fared:?}"
         );
-        // And where it answers few at a time, so that most reads wait in queues for longer than that.
+        // And where it answers few at a time, so that most reads wait in queues for longer than
+        // that.
         let origin = FakeOrigin::uniform(60, 1000).with_latency(Duration::from_secs(1)).with_parallelism(4);
-        let job = Job { network: Simulated::new(2), origin, ..job };
+        let job = Job { network: SimulatedNetwork::new(2), origin, ..job };
         let fared = run(&job).await;
         assert!(
             fared.iter().all(|(waited, late)| *waited >= Duration::from_secs(3) && *late == 0),
@@ -101,7 +103,8 @@ fn batches_larger_than_the_origin_delivers_are_not_read_from_it() {
         let job = Job { network: job.network, origin, config: job.config, memory: job.memory };
         let fared = run(&job).await;
         assert!(fared.iter().all(|(waited, late)| waited.as_secs() >= 2 && *late == 0), "{fared:?}");
-        // Each sample once, but for the second reads of what was late in the origin's queue: 16 at most.
+        // Each sample once, but for the second reads of what was late in the origin's queue: 16 at
+        // most.
         let requests = job.origin.counts().tally().requests;
         assert!(requests <= 240 + 16, "{requests} requests");
     });

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use foreread::Config;
-use foreread_peer_testing::Simulated;
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::sleep;
@@ -30,7 +30,7 @@ async fn run(ranks: u32) {
     config.look_ahead = 3 * BATCH * BYTES;
     let memory = vec![4 * samples * BYTES / u64::from(ranks); ranks as usize];
     let origin = FakeOrigin::uniform(samples, BYTES).with_latency(Duration::from_millis(5));
-    let job = Job { network: Simulated::new(1), origin, config, memory };
+    let job = Job { network: SimulatedNetwork::new(1), origin, config, memory };
     let began = Instant::now();
     let loaders = job.start(None).await;
     println!("{ranks} ranks have met and planned: {:?}, {} MiB at most", began.elapsed(), peak() >> 20);

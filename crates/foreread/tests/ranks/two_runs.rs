@@ -1,10 +1,10 @@
-//! A rank that a run left over, and a later run over other data at the place where rank 0 was: the same token, the same
-//! ids, the same lengths.
+//! A rank that a run left over, and a later run over other data at the place where rank 0 was: the
+//! same token, the same ids, the same lengths.
 
 use std::time::Duration;
 
 use foreread::{Config, Loader};
-use foreread_peer_testing::Simulated;
+use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::sleep;
@@ -13,8 +13,9 @@ use crate::rig::{Delivered, Job, runtime};
 
 const SAMPLES: u64 = 240;
 
-/// Two ranks, each with room for little more than half of the samples of `seed`: both ask each other in every epoch.
-fn job(network: &Simulated, seed: u64, epochs: u64) -> Job {
+/// Two ranks, each with room for little more than half of the samples of `seed`: both ask each
+/// other in every epoch.
+fn job(network: &SimulatedNetwork, seed: u64, epochs: u64) -> Job {
     let mut config = Config::default();
     (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, 4, epochs, 4_000);
     let origin = FakeOrigin::uniform(SAMPLES, 1000).with_seed(seed).with_latency(Duration::from_millis(2));
@@ -40,7 +41,7 @@ async fn train(job: &Job, loader: &mut Loader, batches: usize) -> Vec<Delivered>
 // semantics: RANK-7
 fn left_over_rank_and_later_run_get_each_its_own_bytes() {
     runtime().block_on(async {
-        let network = Simulated::new(1);
+        let network = SimulatedNetwork::new(1);
         let (old, new) = (job(&network, 1, 12), job(&network, 2, 20));
         let mut loaders = old.start(None).await.into_iter();
         let (mut first, mut left_over) = (loaders.next().unwrap(), loaders.next().unwrap());

@@ -8,7 +8,7 @@ use super::*;
 
 fn launched(variables: &[(&str, &str)]) -> Result<Option<Launched>, LaunchError> {
     let map: HashMap<_, _> = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    Launched::by(&Surroundings::new(&|name| map.get(name).cloned(), 1000, 4321))
+    Launched::by(&LauncherEnv::new(&|name| map.get(name).cloned(), 1000, 4321))
 }
 
 fn found(variables: &[(&str, &str)]) -> Launched {
@@ -298,7 +298,7 @@ fn incomplete_pair_or_rank_above_world_size_is_an_error() {
         let error = launched(variables).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
-    let none = Surroundings::new(&|_| None, 0, 1);
+    let none = LauncherEnv::new(&|_| None, 0, 1);
     assert!(Launched::explicit(Rank(2), 2, &none).is_err());
     assert_eq!(Launched::explicit(Rank(1), 2, &none).unwrap().rendezvous, None);
 }

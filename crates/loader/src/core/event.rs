@@ -10,15 +10,16 @@ use crate::report::BatchCounts;
 
 /// An input of the core.
 #[derive(Debug)]
-pub enum Event {
-    /// The order of pass `pass` was computed, as requested by [`Action::Deal`].
+pub enum CoreEvent {
+    /// The order of pass `pass` was computed, as requested by [`CoreAction::Deal`].
     Dealt {
         /// The pass's index in the run.
         pass: usize,
         /// The samples that this rank reads in it.
         stream: AccessStream,
     },
-    /// The order requested by [`Action::Deal`] cannot be computed. The run ends before this pass.
+    /// The order requested by [`CoreAction::Deal`] cannot be computed. The run ends before this
+    /// pass.
     DealFailed {
         /// The pass's index in the run.
         pass: usize,
@@ -58,7 +59,7 @@ pub enum Event {
         /// The pace of the origin.
         origin: OriginPace,
     },
-    /// A hedge ([`Action::Hedge`]) has delivered the sample.
+    /// A hedge ([`CoreAction::Hedge`]) has delivered the sample.
     HedgeArrived(Tick),
     /// A hedge has failed.
     HedgeFailed(Tick),
@@ -74,8 +75,9 @@ pub enum Event {
 
 /// An output of the core, to be carried out by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Compute the order of this pass. Answered by [`Event::Dealt`] or [`Event::DealFailed`].
+pub enum CoreAction {
+    /// Compute the order of this pass. Answered by [`CoreEvent::Dealt`] or
+    /// [`CoreEvent::DealFailed`].
     Deal {
         /// The pass's index in the run.
         pass: usize,

@@ -21,8 +21,8 @@ use std::time::Duration;
 use foreread_types::Tick;
 
 use super::window::{HedgeState, UseState};
-use super::{Action, Core};
-use crate::report::Source;
+use super::{Core, CoreAction};
+use crate::report::ReadSource;
 
 /// An owner that delivers less than a quarter of its share is slow.
 const SLOW_SHARE: f64 = 4.0;
@@ -87,7 +87,12 @@ fn uses_to_hedge(
 
 impl Core {
     /// Hedges outstanding samples of slow owners while the trainer waits for the front batch.
-    pub(super) fn waited_long(&mut self, waited: Duration, origin: OriginPace, actions: &mut Vec<Action>) {
+    pub(super) fn waited_long(
+        &mut self,
+        waited: Duration,
+        origin: OriginPace,
+        actions: &mut Vec<CoreAction>,
+    ) {
         let Some(batch) = self.batches.front().filter(|_| self.handed == 0) else { return };
         let mut owners: BTreeMap<usize, OwnerProgress> = BTreeMap::new();
         for (&store, &delivered) in &self.delivered {
@@ -106,27 +111,27 @@ impl Core {
             let UseState::RequestingPeer { hedge, .. } = &mut slot.state else { continue };
             *hedge = HedgeState::Open;
             self.charged += slot.bytes;
-            actions.push(Action::Hedge { tick, key: slot.key });
+            actions.push(CoreAction::Hedge { tick, key: slot.key });
             if let Some(batch) = self.batches.front_mut() {
                 batch.counts.hedged += 1;
             }
         }
     }
 
-    pub(super) fn hedge_arrived(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+    pub(super) fn hedge_arrived(&mut self, tick: Tick, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get(tick) else { return };
         match slot.state {
             UseState::RequestingPeer { store, hedge: HedgeState::Open } => {
-                actions.push(Action::CancelPeerRequest { key: slot.key, store });
-                self.settle(tick, UseState::Ready(Source::Origin), false, actions);
+                actions.push(CoreAction::CancelPeerRequest { key: slot.key, store });
+                self.settle(tick, UseState::Ready(ReadSource::Origin), false, actions);
             }
             // The owner failed, and the hedge became the use's own read.
-            UseState::Reading => self.settle(tick, UseState::Ready(Source::Origin), false, actions),
+            UseState::Reading => self.settle(tick, UseState::Ready(ReadSource::Origin), false, actions),
             _ => {}
         }
     }
 
-    pub(super) fn hedge_failed(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+    pub(super) fn hedge_failed(&mut self, tick: Tick, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         match &mut slot.state {
             UseState::RequestingPeer { hedge, .. } => *hedge = HedgeState::Failed,

@@ -8,8 +8,8 @@
 //!
 //! # Budget
 //!
-//! Staging memory is charged when a read is issued. It is released by [`Event::Released`], when a
-//! cache takes the sample over or the trainer drops it. A use is issued when
+//! Staging memory is charged when a read is issued. It is released by [`CoreEvent::Released`], when
+//! a cache takes the sample over or the trainer drops it. A use is issued when
 //!
 //! 1. it fits the look-ahead, or
 //! 2. it belongs to the batch that the trainer takes next, and only that batch and the one taken
@@ -20,7 +20,7 @@
 //! So staging memory stays within max(look-ahead, two largest batches) for a trainer that holds one
 //! batch at a time. A disk reads whole blocks, so a use is charged what its read allocates, from
 //! its look-up on. The price: a look-ahead that is too small stalls the trainer instead of failing.
-//! [`Event::LookAhead`] sets the part of the look-ahead that is in use.
+//! [`CoreEvent::LookAhead`] sets the part of the look-ahead that is in use.
 //!
 //! # Placement and retention
 //!
@@ -33,9 +33,9 @@
 //!
 //! In a cluster, a sample of another rank is requested from its owner after the own caches (which
 //! may have a second copy). If the owner does not deliver it, it is read from the origin. While the
-//! trainer waits, samples of slow owners are hedged by reads of the origin ([`Action::Hedge`], with
-//! its rules in `hedging.rs`). The first result counts, and the other read is cancelled. Both are
-//! charged while both are open, so the front batch may exceed the budget.
+//! trainer waits, samples of slow owners are hedged by reads of the origin ([`CoreAction::Hedge`],
+//! with its rules in `hedging.rs`). The first result counts, and the other read is cancelled. Both
+//! are charged while both are open, so the front batch may exceed the budget.
 
 mod event;
 mod hedging;
@@ -48,11 +48,11 @@ use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
 use foreread_types::{Footprint, SampleKey, Sizes, Tick};
 
-pub use self::event::{Action, Event};
+pub use self::event::{CoreAction, CoreEvent};
 pub use self::hedging::OriginPace;
 use self::upcoming::{NextUse, UpcomingUses};
 use self::window::{HedgeState, UseState, UseWindow, nearest};
-use crate::report::{BatchCounts, Source};
+use crate::report::{BatchCounts, ReadSource};
 
 /// The charge of a use in addition to its bytes, so that a stream of empty samples is bounded too.
 pub(crate) const USE_OVERHEAD: u64 = 512;
@@ -77,7 +77,7 @@ pub enum OnError {
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLevel {
     /// Its name in the report.
-    pub source: Source,
+    pub source: ReadSource,
     /// The staging memory that a read from it takes.
     pub read: Footprint,
 }
@@ -191,41 +191,41 @@ impl Core {
     ///
     /// Unexpected events (late, repeated, about unknown uses) are ignored. Actions must be carried
     /// out in order. Their results may be passed after all of them.
-    pub fn on(&mut self, event: Event, actions: &mut Vec<Action>) {
-        if self.ended && !matches!(event, Event::Released { .. }) {
+    pub fn on(&mut self, event: CoreEvent, actions: &mut Vec<CoreAction>) {
+        if self.ended && !matches!(event, CoreEvent::Released { .. }) {
             return;
         }
         match event {
-            Event::Dealt { pass, stream } => self.upcoming.dealt(pass, stream),
-            Event::DealFailed { pass } => self.upcoming.deal_failed(pass),
-            Event::Found(tick) => self.found(tick, actions),
-            Event::Stored(tick) => self.stored(tick, actions),
-            Event::Absent(tick) => self.absent(tick, actions),
-            Event::Arrived(tick) => self.arrived(tick, actions),
-            Event::Failed(tick) => self.failed(tick, false, actions),
-            Event::Invalid(tick) => self.failed(tick, true, actions),
-            Event::Unlocated(tick) => {
+            CoreEvent::Dealt { pass, stream } => self.upcoming.dealt(pass, stream),
+            CoreEvent::DealFailed { pass } => self.upcoming.deal_failed(pass),
+            CoreEvent::Found(tick) => self.found(tick, actions),
+            CoreEvent::Stored(tick) => self.stored(tick, actions),
+            CoreEvent::Absent(tick) => self.absent(tick, actions),
+            CoreEvent::Arrived(tick) => self.arrived(tick, actions),
+            CoreEvent::Failed(tick) => self.failed(tick, false, actions),
+            CoreEvent::Invalid(tick) => self.failed(tick, true, actions),
+            CoreEvent::Unlocated(tick) => {
                 self.note_unlocated(tick);
                 self.failed(tick, false, actions);
             }
-            Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
-            Event::LookAhead { bytes } => self.look_ahead = bytes.min(self.config.look_ahead),
-            Event::Waiting => self.on_waiting(),
-            Event::WaitedLong { waited, origin } => self.waited_long(waited, origin, actions),
-            Event::HedgeArrived(tick) => self.hedge_arrived(tick, actions),
-            Event::HedgeFailed(tick) => self.hedge_failed(tick, actions),
-            Event::HedgeUnlocated(tick) => {
+            CoreEvent::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
+            CoreEvent::LookAhead { bytes } => self.look_ahead = bytes.min(self.config.look_ahead),
+            CoreEvent::Waiting => self.on_waiting(),
+            CoreEvent::WaitedLong { waited, origin } => self.waited_long(waited, origin, actions),
+            CoreEvent::HedgeArrived(tick) => self.hedge_arrived(tick, actions),
+            CoreEvent::HedgeFailed(tick) => self.hedge_failed(tick, actions),
+            CoreEvent::HedgeUnlocated(tick) => {
                 self.note_unlocated(tick);
                 self.hedge_failed(tick, actions);
             }
-            Event::Taken => self.taken(),
-            Event::Proceed => self.proceed(actions),
+            CoreEvent::Taken => self.taken(),
+            CoreEvent::Proceed => self.proceed(actions),
         }
     }
 
     // ---- results ----
 
-    fn found(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+    fn found(&mut self, tick: Tick, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         if let UseState::LookingUp { level } = slot.state {
             self.recharge(tick, 0);
@@ -233,40 +233,40 @@ impl Core {
         }
     }
 
-    fn stored(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+    fn stored(&mut self, tick: Tick, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         if let UseState::LookingUp { level } = slot.state {
             slot.state = UseState::Fetching { level };
             let (key, read_cost) = (slot.key, self.config.levels[level].read.of(slot.bytes));
             self.recharge(tick, read_cost);
-            actions.push(Action::Fetch { tick, key, level, read_cost });
+            actions.push(CoreAction::Fetch { tick, key, level, read_cost });
         }
     }
 
-    fn absent(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+    fn absent(&mut self, tick: Tick, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get(tick) else { return };
         if let UseState::LookingUp { level } = slot.state {
             self.look_up(tick, slot.key, Some(level), actions);
         }
     }
 
-    fn arrived(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+    fn arrived(&mut self, tick: Tick, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get(tick) else { return };
         match slot.state {
-            UseState::Reading => self.settle(tick, UseState::Ready(Source::Origin), false, actions),
+            UseState::Reading => self.settle(tick, UseState::Ready(ReadSource::Origin), false, actions),
             UseState::RequestingPeer { store, hedge } => {
                 *self.delivered.entry(store).or_default() += slot.bytes;
                 if hedge == HedgeState::Open {
-                    actions.push(Action::CancelHedge { tick });
+                    actions.push(CoreAction::CancelHedge { tick });
                 }
-                self.settle(tick, UseState::Ready(Source::Peer), false, actions);
+                self.settle(tick, UseState::Ready(ReadSource::Peer), false, actions);
             }
             UseState::Fetching { level } => self.cache_delivered(tick, level, actions),
             _ => {}
         }
     }
 
-    fn failed(&mut self, tick: Tick, lost: bool, actions: &mut Vec<Action>) {
+    fn failed(&mut self, tick: Tick, lost: bool, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         match slot.state {
             // A cache that fails to deliver a stored sample costs a read, not the run. An absent,
@@ -278,11 +278,11 @@ impl Core {
                     && lost
                 {
                     // Otherwise it would fail again at every use.
-                    actions.push(Action::Remove { key: slot.key, level });
+                    actions.push(CoreAction::Remove { key: slot.key, level });
                 }
                 (slot.state, slot.charged) = (UseState::Reading, slot.bytes);
                 self.charged += slot.bytes;
-                actions.push(Action::Read { tick, key: slot.key });
+                actions.push(CoreAction::Read { tick, key: slot.key });
             }
             UseState::Reading => self.settle(tick, UseState::Failed, false, actions),
             _ => {}
@@ -298,26 +298,26 @@ impl Core {
     }
 
     /// The cache at `level` has delivered the sample. A sample with another place moves there.
-    fn cache_delivered(&mut self, tick: Tick, level: usize, actions: &mut Vec<Action>) {
+    fn cache_delivered(&mut self, tick: Tick, level: usize, actions: &mut Vec<CoreAction>) {
         let Some(key) = self.window.get(tick).map(|slot| slot.key) else { return };
         let at_home = self.place(key).is_none_or(|place| place == level);
         self.settle(tick, UseState::Ready(self.config.levels[level].source), at_home, actions);
         if !at_home {
-            actions.push(Action::Remove { key, level });
+            actions.push(CoreAction::Remove { key, level });
         }
     }
 
     /// Looks for the sample in the next candidate cache, requests it from its owner, or reads it
     /// from the origin.
-    fn look_up(&mut self, tick: Tick, key: SampleKey, after: Option<usize>, actions: &mut Vec<Action>) {
+    fn look_up(&mut self, tick: Tick, key: SampleKey, after: Option<usize>, actions: &mut Vec<CoreAction>) {
         let (state, action) = match self.candidate(key, after) {
-            Some(level) => (UseState::LookingUp { level }, Action::Find { tick, key, level }),
+            Some(level) => (UseState::LookingUp { level }, CoreAction::Find { tick, key, level }),
             None => match self.plan.elsewhere(key) {
                 Some(store) => (
                     UseState::RequestingPeer { store, hedge: HedgeState::None },
-                    Action::RequestPeer { tick, key, store },
+                    CoreAction::RequestPeer { tick, key, store },
                 ),
-                None => (UseState::Reading, Action::Read { tick, key }),
+                None => (UseState::Reading, CoreAction::Read { tick, key }),
             },
         };
         let Some(slot) = self.window.get_mut(tick) else { return };
@@ -362,7 +362,7 @@ impl Core {
         let place = self.place(key);
         let filled = |from: usize| {
             let levels = self.config.levels.iter().enumerate().skip(from);
-            let remembers = |source| self.config.warm || source == Source::Disk;
+            let remembers = |source| self.config.warm || source == ReadSource::Disk;
             let mut filled = levels.filter(|(level, of)| remembers(of.source) && place != Some(*level));
             filled.next().map(|(level, _)| level)
         };
@@ -374,7 +374,7 @@ impl Core {
     }
 
     /// Settles `tick` and all uses that follow it. `kept` says whether a cache keeps the sample.
-    fn settle(&mut self, tick: Tick, state: UseState, kept: bool, actions: &mut Vec<Action>) {
+    fn settle(&mut self, tick: Tick, state: UseState, kept: bool, actions: &mut Vec<CoreAction>) {
         let (mut tick, mut state) = (tick, state);
         loop {
             let Some(slot) = self.window.get_mut(tick) else { return };
@@ -397,22 +397,22 @@ impl Core {
                 return;
             };
             if ready {
-                actions.push(Action::Share { from: tick, to: next });
-                state = UseState::Ready(Source::Memory);
+                actions.push(CoreAction::Share { from: tick, to: next });
+                state = UseState::Ready(ReadSource::Memory);
             }
             tick = next;
         }
     }
 
     /// Decides whether a sample stays in a cache. `kept` says whether one keeps it now.
-    fn retain(&mut self, tick: Tick, key: SampleKey, kept: bool, actions: &mut Vec<Action>) {
+    fn retain(&mut self, tick: Tick, key: SampleKey, kept: bool, actions: &mut Vec<CoreAction>) {
         let Some(level) = self.place(key) else { return };
         let stays = self.horizon.is_none_or(|horizon| self.upcoming.next_use(key, tick, horizon).is_some());
         match (stays, kept) {
             (true, true) => {}
-            (true, false) => actions.push(Action::Store { tick, key, level }),
+            (true, false) => actions.push(CoreAction::Store { tick, key, level }),
             // Also if no cache keeps it, because a copy may be on its way.
-            (false, _) => actions.push(Action::Remove { key, level }),
+            (false, _) => actions.push(CoreAction::Remove { key, level }),
         }
         if let Some(slot) = self.window.get_mut(tick) {
             slot.kept = stays;
@@ -449,7 +449,7 @@ impl Core {
 
     // ---- issuing ----
 
-    fn proceed(&mut self, actions: &mut Vec<Action>) {
+    fn proceed(&mut self, actions: &mut Vec<CoreAction>) {
         self.hand(actions);
         self.issue(actions);
         // Uses that were shared at once may have completed a batch.
@@ -458,16 +458,16 @@ impl Core {
             return;
         }
         if let Some(pass) = self.upcoming.next_to_deal(self.horizon.unwrap_or(0)) {
-            actions.push(Action::Deal { pass });
+            actions.push(CoreAction::Deal { pass });
         }
         if self.handed == self.batches.len() && self.upcoming.is_exhausted() {
             self.ended = true;
-            actions.push(Action::End);
+            actions.push(CoreAction::End);
         }
     }
 
     /// Hands out complete batches in order.
-    fn hand(&mut self, actions: &mut Vec<Action>) {
+    fn hand(&mut self, actions: &mut Vec<CoreAction>) {
         while let Some(batch) = self.batches.get(self.handed) {
             if self.ended || !batch.closed || batch.waiting > 0 {
                 return;
@@ -476,7 +476,7 @@ impl Core {
             if let Err(bad) = self.apply_policy(first, ticks, actions) {
                 self.ended = true;
                 if let Some(slot) = self.window.get(bad) {
-                    actions.push(Action::Fail { tick: bad, key: slot.key });
+                    actions.push(CoreAction::Fail { tick: bad, key: slot.key });
                 }
                 return;
             }
@@ -485,7 +485,7 @@ impl Core {
             }
             if let Some(batch) = self.batches.get(self.handed) {
                 let IssuedBatch { pass, index, counts, .. } = *batch;
-                actions.push(Action::Hand { pass, index, first, ticks, counts });
+                actions.push(CoreAction::Hand { pass, index, first, ticks, counts });
             }
             self.handed += 1;
         }
@@ -493,7 +493,7 @@ impl Core {
 
     /// Applies the error policy to the failed uses of a complete batch. Returns the use that ends
     /// the run as an error.
-    fn apply_policy(&mut self, first: Tick, ticks: u64, actions: &mut Vec<Action>) -> Result<(), Tick> {
+    fn apply_policy(&mut self, first: Tick, ticks: u64, actions: &mut Vec<CoreAction>) -> Result<(), Tick> {
         let Some(batch) = self.batches.get_mut(self.handed).filter(|batch| batch.bad > 0) else {
             return Ok(());
         };
@@ -510,9 +510,9 @@ impl Core {
                 for tick in bad {
                     let from = nearest(&good, tick).ok_or(first_bad)?;
                     let bytes = self.window.get(from).map_or(0, |slot| slot.bytes);
-                    actions.push(Action::Share { from, to: tick });
+                    actions.push(CoreAction::Share { from, to: tick });
                     batch.counts.substituted += 1;
-                    batch.counts.reads.add(Source::Memory, bytes);
+                    batch.counts.reads.add(ReadSource::Memory, bytes);
                 }
             }
         }
@@ -520,7 +520,7 @@ impl Core {
     }
 
     /// Issues uses while there is room.
-    fn issue(&mut self, actions: &mut Vec<Action>) {
+    fn issue(&mut self, actions: &mut Vec<CoreAction>) {
         let free = self.look_ahead.saturating_sub(self.charged.max(self.span));
         let mut ahead = free >= self.look_ahead / BATCHING_FRACTION;
         while !self.ended && self.upcoming.covers(self.horizon.unwrap_or(0)) {
@@ -549,7 +549,7 @@ impl Core {
         self.trainer_waits || self.charged <= self.last_taken + admitted
     }
 
-    fn issue_one(&mut self, next: &NextUse, bytes: u64, read_cost: u64, actions: &mut Vec<Action>) {
+    fn issue_one(&mut self, next: &NextUse, bytes: u64, read_cost: u64, actions: &mut Vec<CoreAction>) {
         let (tick, key) = (self.window.end(), next.key);
         match self.batches.back_mut() {
             Some(batch) if (batch.pass, batch.index) == (next.pass, next.batch) => {
@@ -582,13 +582,13 @@ impl Core {
     }
 
     /// Gives the use at `tick` the sample of an earlier use, now or later.
-    fn follow(&mut self, earlier: Tick, tick: Tick, actions: &mut Vec<Action>) {
+    fn follow(&mut self, earlier: Tick, tick: Tick, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get_mut(earlier) else { return };
         let kept = slot.kept;
         match slot.state {
             UseState::Ready(_) => {
-                actions.push(Action::Share { from: earlier, to: tick });
-                self.settle(tick, UseState::Ready(Source::Memory), kept, actions);
+                actions.push(CoreAction::Share { from: earlier, to: tick });
+                self.settle(tick, UseState::Ready(ReadSource::Memory), kept, actions);
             }
             UseState::Failed => self.settle(tick, UseState::Failed, false, actions),
             state => {

@@ -1,7 +1,7 @@
 //! The uses that were not issued yet, in order, and the next use of a sample.
 //!
 //! An epoch's order costs milliseconds to compute, too long for a runtime's thread. So the core
-//! requests each pass's order ([`Action::Deal`](super::Action::Deal)) while it works on the
+//! requests each pass's order ([`Action::Deal`](super::CoreAction::Deal)) while it works on the
 //! previous one. So the look-ahead crosses the boundary without a pause.
 
 use std::collections::VecDeque;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use foreread_types::{KeyMap, SampleKey, Tick};
 
-use crate::report::Source;
+use crate::report::ReadSource;
 
 /// The state of one use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) enum UseState {
     /// Waiting for an earlier use of the same sample.
     Following,
     /// Settled with a sample from this source.
-    Ready(Source),
+    Ready(ReadSource),
     /// Settled without a sample, which cannot be read.
     Failed,
 }
@@ -90,7 +90,8 @@ impl UseWindow {
         tick.0.checked_sub(self.base).map(|index| index as usize)
     }
 
-    /// Appends a use and returns the nearest earlier use of the same sample that is still in the window.
+    /// Appends a use and returns the nearest earlier use of the same sample that is still in the
+    /// window.
     pub(super) fn push(&mut self, key: SampleKey, bytes: u64, state: UseState) -> Option<Tick> {
         let tick = self.end();
         self.slots.push_back(UseSlot { key, bytes, charged: 0, state, kept: false, follower: None });

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use foreread_loader::core::{Action, CacheLevel, Config, Core, Event, OriginPace};
-use foreread_loader::{OnError, Source};
+use foreread_loader::core::{CacheLevel, Config, Core, CoreAction, CoreEvent, OriginPace};
+use foreread_loader::{OnError, ReadSource};
 use foreread_oracle::Deal;
 use foreread_planner::Retention;
 use foreread_types::{Footprint, Tick};
@@ -104,67 +104,69 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
     (scenario.world_size, scenario.together) = (2, true);
     scenario.caches = vec![cache(true, 10_000)];
     let run = scenario.run();
-    let levels = vec![CacheLevel { source: Source::Memory, read: Footprint::EXACT }];
+    let levels = vec![CacheLevel { source: ReadSource::Memory, read: Footprint::EXACT }];
     let config = Config { look_ahead: 100_000, on_error: OnError::Skip, levels, warm: false };
     let origin = OriginPace { latency: Duration::from_millis(1), bytes_per_second: 1e9 };
-    let is_ask = |action: &Action| matches!(action, Action::RequestPeer { .. });
-    let [unlocated, failed]: [fn(Tick) -> Event; 2] = [Event::HedgeUnlocated, Event::HedgeFailed];
+    let is_ask = |action: &CoreAction| matches!(action, CoreAction::RequestPeer { .. });
+    let [unlocated, failed]: [fn(Tick) -> CoreEvent; 2] = [CoreEvent::HedgeUnlocated, CoreEvent::HedgeFailed];
     // Where the hedge fails first, the following read decides.
     for (hedge, owner_first, is_end) in
         [(unlocated, true, true), (failed, true, false), (unlocated, false, false)]
     {
         let mut core = Core::new(config.clone(), run.clone(), scenario.plan(&run), scenario.sizes());
-        let mut on = |event: Event| actions(&mut core, event);
-        on(Event::Proceed);
+        let mut on = |event: CoreEvent| actions(&mut core, event);
+        on(CoreEvent::Proceed);
         let mut opened = Vec::new();
         for pass in 0..2 {
             let stream = run.stream(&run.pass(pass).unwrap()).unwrap();
-            on(Event::Dealt { pass, stream });
-            opened.extend(on(Event::Proceed));
+            on(CoreEvent::Dealt { pass, stream });
+            opened.extend(on(CoreEvent::Proceed));
         }
         // Samples that are not in memory are requested or read.
         for at in 0..opened.len() {
-            if let Action::Find { tick, .. } = opened[at] {
-                opened.extend(on(Event::Absent(tick)));
+            if let CoreAction::Find { tick, .. } = opened[at] {
+                opened.extend(on(CoreEvent::Absent(tick)));
             }
         }
         let asked: Vec<Tick> = opened.iter().filter(|action| is_ask(action)).filter_map(about).collect();
         let slow = *asked.first().expect("a sample of the other rank's");
         for tick in opened.iter().filter(|action| !is_ask(action)).filter_map(about).chain(asked) {
             if tick != slow {
-                on(Event::Arrived(tick));
+                on(CoreEvent::Arrived(tick));
             }
         }
-        on(Event::Proceed);
-        (0..slow.0 / 4).for_each(|_| drop(on(Event::Taken)));
-        on(Event::Waiting);
-        let hedges = on(Event::WaitedLong { waited: Duration::from_secs(10), origin });
-        assert!(matches!(hedges[..], [Action::Hedge { tick, .. }] if tick == slow), "{hedges:?}");
+        on(CoreEvent::Proceed);
+        (0..slow.0 / 4).for_each(|_| drop(on(CoreEvent::Taken)));
+        on(CoreEvent::Waiting);
+        let hedges = on(CoreEvent::WaitedLong { waited: Duration::from_secs(10), origin });
+        assert!(matches!(hedges[..], [CoreAction::Hedge { tick, .. }] if tick == slow), "{hedges:?}");
         if owner_first {
-            assert!(on(Event::Failed(slow)).is_empty(), "the hedge is its read now");
+            assert!(on(CoreEvent::Failed(slow)).is_empty(), "the hedge is its read now");
             on(hedge(slow));
         } else {
             on(hedge(slow));
-            assert!(matches!(on(Event::Failed(slow))[..], [Action::Read { tick, .. }] if tick == slow));
-            on(Event::Failed(slow));
+            assert!(
+                matches!(on(CoreEvent::Failed(slow))[..], [CoreAction::Read { tick, .. }] if tick == slow)
+            );
+            on(CoreEvent::Failed(slow));
         }
-        let end = on(Event::Proceed);
-        assert_eq!(end.iter().any(|action| matches!(action, Action::Fail { .. })), is_end, "{end:?}");
-        assert_eq!(end.iter().any(|action| matches!(action, Action::Hand { .. })), !is_end, "{end:?}");
+        let end = on(CoreEvent::Proceed);
+        assert_eq!(end.iter().any(|action| matches!(action, CoreAction::Fail { .. })), is_end, "{end:?}");
+        assert_eq!(end.iter().any(|action| matches!(action, CoreAction::Hand { .. })), !is_end, "{end:?}");
     }
 }
 
 /// The actions caused by an event.
-fn actions(core: &mut Core, event: Event) -> Vec<Action> {
+fn actions(core: &mut Core, event: CoreEvent) -> Vec<CoreAction> {
     let mut actions = Vec::new();
     core.on(event, &mut actions);
     actions
 }
 
 /// The use that a read is for.
-fn about(action: &Action) -> Option<Tick> {
+fn about(action: &CoreAction) -> Option<Tick> {
     match action {
-        Action::RequestPeer { tick, .. } | Action::Read { tick, .. } => Some(*tick),
+        CoreAction::RequestPeer { tick, .. } | CoreAction::Read { tick, .. } => Some(*tick),
         _ => None,
     }
 }
@@ -177,26 +179,26 @@ fn unlocated_cache_read_leaves_the_policy_to_the_origin() {
     let mut scenario = plain(vec![100; 4], SampleOrder::Sequential, 1);
     scenario.caches = vec![cache(false, 1_000)];
     let run = scenario.run();
-    let levels = vec![CacheLevel { source: Source::Disk, read: Footprint::EXACT }];
+    let levels = vec![CacheLevel { source: ReadSource::Disk, read: Footprint::EXACT }];
     let config = Config { look_ahead: 100_000, on_error: OnError::Skip, levels, warm: false };
-    for (of_origin, is_end) in [(Event::Failed(Tick(0)), false), (Event::Unlocated(Tick(0)), true)] {
+    for (of_origin, is_end) in [(CoreEvent::Failed(Tick(0)), false), (CoreEvent::Unlocated(Tick(0)), true)] {
         let mut core = Core::new(config.clone(), run.clone(), scenario.plan(&run), scenario.sizes());
-        let mut on = |event: Event| actions(&mut core, event);
-        on(Event::Proceed);
+        let mut on = |event: CoreEvent| actions(&mut core, event);
+        on(CoreEvent::Proceed);
         let stream = run.stream(&run.pass(0).unwrap()).unwrap();
-        on(Event::Dealt { pass: 0, stream });
-        on(Event::Proceed);
+        on(CoreEvent::Dealt { pass: 0, stream });
+        on(CoreEvent::Proceed);
         for tick in (0..4).map(Tick) {
-            on(Event::Stored(tick));
+            on(CoreEvent::Stored(tick));
         }
-        let read = on(Event::Unlocated(Tick(0)));
-        assert!(matches!(read[..], [Action::Read { tick: Tick(0), .. }]), "{read:?}");
+        let read = on(CoreEvent::Unlocated(Tick(0)));
+        assert!(matches!(read[..], [CoreAction::Read { tick: Tick(0), .. }]), "{read:?}");
         for tick in (1..4).map(Tick) {
-            on(Event::Arrived(tick));
+            on(CoreEvent::Arrived(tick));
         }
         on(of_origin);
-        let end = on(Event::Proceed);
-        assert_eq!(end.iter().any(|action| matches!(action, Action::Fail { .. })), is_end, "{end:?}");
-        assert_eq!(end.iter().any(|action| matches!(action, Action::Hand { .. })), !is_end, "{end:?}");
+        let end = on(CoreEvent::Proceed);
+        assert_eq!(end.iter().any(|action| matches!(action, CoreAction::Fail { .. })), is_end, "{end:?}");
+        assert_eq!(end.iter().any(|action| matches!(action, CoreAction::Hand { .. })), !is_end, "{end:?}");
     }
 }

@@ -6,7 +6,7 @@ use foreread_loader::OnError;
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, PhaseKind, Run, Sampler, Schedule, Sequential, Shuffle, Torch, Weighted,
 };
-use foreread_planner::{Cluster, Level, LocalPlan, Ranks, Store, plan, plan_cluster};
+use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, Ranks, plan, plan_cluster};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId, mix};
 use proptest::prelude::*;
 
@@ -154,14 +154,14 @@ impl Scenario {
             let name = if cache.ready { "ready" } else { "stored" }.to_owned();
             Level::new(name, cache.capacity, cache.footprint)
         });
-        let store = Store::new(StoreId(0), levels.collect());
+        let store = CacheStore::new(StoreId(0), levels.collect());
         if !self.together {
-            return LocalPlan::Alone(Arc::new(plan(run, &self.sizes(), &Cluster::single(store)).unwrap()));
+            return LocalPlan::Private(Arc::new(plan(run, &self.sizes(), &Cluster::single(store)).unwrap()));
         }
-        let stores = (0..self.world_size).map(|id| Store { id: StoreId(id), node: id, ..store.clone() });
+        let stores = (0..self.world_size).map(|id| CacheStore { id: StoreId(id), node: id, ..store.clone() });
         let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
         let plan = plan_cluster(run, &self.sizes(), &cluster).unwrap();
-        LocalPlan::Together { plan: Arc::new(plan), store: self.rank as usize }
+        LocalPlan::Cluster { plan: Arc::new(plan), store: self.rank as usize }
     }
 
     /// Whether the origin never delivers the sample.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use foreread_loader::core::{Action, CacheLevel, Config, Core, Event, OriginPace};
-use foreread_loader::{BatchCounts, Source};
+use foreread_loader::core::{CacheLevel, Config, Core, CoreAction, CoreEvent, OriginPace};
+use foreread_loader::{BatchCounts, ReadSource};
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
 use foreread_types::{Footprint, SampleKey, Tick, mix};
@@ -81,7 +81,7 @@ pub struct World<'a> {
     finding: u64,
     dealt: usize,
     /// By use: the arrived sample and its source.
-    held: BTreeMap<u64, (Rc<HeldSample>, Source)>,
+    held: BTreeMap<u64, (Rc<HeldSample>, ReadSource)>,
     queue: VecDeque<Vec<Rc<HeldSample>>>,
     trainer: VecDeque<Vec<Rc<HeldSample>>>,
     waiting: bool,
@@ -116,8 +116,8 @@ impl<'a> World<'a> {
         let plan = scenario.plan(&run);
         let accounting = Rc::new(ByteCounts::default());
         let levels = scenario.caches.iter().map(|cache| match cache.ready {
-            true => CacheLevel { source: Source::Memory, read: Footprint::EXACT },
-            false => CacheLevel { source: Source::Disk, read: cache.footprint },
+            true => CacheLevel { source: ReadSource::Memory, read: Footprint::EXACT },
+            false => CacheLevel { source: ReadSource::Disk, read: cache.footprint },
         });
         let config = Config {
             look_ahead: scenario.look_ahead,
@@ -230,14 +230,14 @@ impl<'a> World<'a> {
                 self.stores.iter_mut().for_each(FakeCache::publish);
                 // Sometimes more than is allowed, which then counts as the limit.
                 let bytes = self.draw(self.scenario.look_ahead.saturating_mul(2).saturating_add(1));
-                self.pass(Event::LookAhead { bytes })
+                self.pass(CoreEvent::LookAhead { bytes })
             }
         }
     }
 
     // ---- events ----
 
-    fn pass(&mut self, event: Event) -> Checked {
+    fn pass(&mut self, event: CoreEvent) -> Checked {
         let mut actions = Vec::new();
         self.core.on(event, &mut actions);
         for action in actions {
@@ -248,7 +248,7 @@ impl<'a> World<'a> {
 
     fn proceed(&mut self) -> Checked {
         let before = self.core.charged();
-        self.pass(Event::Proceed)?;
+        self.pass(CoreEvent::Proceed)?;
         let (now, bound) = (self.core.charged(), self.scenario.look_ahead.max(self.model.largest(2)));
         prop_assert!(
             now <= before || self.asked || now <= bound,
@@ -266,15 +266,15 @@ impl<'a> World<'a> {
 
     fn report_trainer(&mut self) -> Checked {
         let bytes = self.accounting.unreported.take();
-        self.pass(Event::Released { bytes })?;
+        self.pass(CoreEvent::Released { bytes })?;
         let UnreportedEvents { taken, asked } = std::mem::take(&mut self.unreported);
         for _ in 0..taken {
             self.asked = false;
-            self.pass(Event::Taken)?;
+            self.pass(CoreEvent::Taken)?;
         }
         if asked {
             self.asked = true;
-            self.pass(Event::Waiting)?;
+            self.pass(CoreEvent::Waiting)?;
         }
         Ok(())
     }
@@ -287,7 +287,7 @@ impl<'a> World<'a> {
             latency: Duration::from_millis(self.draw(700)),
             bytes_per_second: (1 + self.draw(1 << 20)) as f64,
         };
-        self.pass(Event::WaitedLong { waited, origin })?;
+        self.pass(CoreEvent::WaitedLong { waited, origin })?;
         // The model has no batch that ends the run.
         let Some(batch) = self.model.batches.get(self.handed) else { return Ok(()) };
         let range = batch.first..batch.first + batch.keys.len() as u64;
@@ -309,40 +309,40 @@ impl<'a> World<'a> {
     fn answer(&mut self, at: usize) -> Checked {
         match self.requests.swap_remove(at) {
             PendingRequest::Deal { pass } if self.scenario.faults.undealt == Some(pass) => {
-                self.pass(Event::DealFailed { pass })
+                self.pass(CoreEvent::DealFailed { pass })
             }
             PendingRequest::Deal { pass } => {
                 let stream = self.run.stream(&self.run.pass(pass).unwrap()).unwrap();
-                self.pass(Event::Dealt { pass, stream })
+                self.pass(CoreEvent::Dealt { pass, stream })
             }
             PendingRequest::Find { tick, key, level } => {
                 self.finding -= self.look_up_cost(key, level);
                 match self.stores[level].lookup(key) {
                     LookupResult::Ready(sample) => {
                         self.put(tick, sample, level)?;
-                        self.pass(Event::Found(tick))
+                        self.pass(CoreEvent::Found(tick))
                     }
-                    LookupResult::Stored => self.pass(Event::Stored(tick)),
-                    LookupResult::Nothing => self.pass(Event::Absent(tick)),
+                    LookupResult::Stored => self.pass(CoreEvent::Stored(tick)),
+                    LookupResult::Nothing => self.pass(CoreEvent::Absent(tick)),
                 }
             }
             PendingRequest::Fetch { tick, key, level, charge } => {
                 let hiccup = self.chance(self.scenario.faults.hiccup);
                 if self.stores[level].is_readable(key) && !hiccup {
                     self.put(tick, HeldSample::read(key, charge), level)?;
-                    return self.pass(Event::Arrived(tick));
+                    return self.pass(CoreEvent::Arrived(tick));
                 }
                 drop(charge);
                 self.undelivered.insert(key);
                 if hiccup {
-                    return self.pass(Event::Failed(tick));
+                    return self.pass(CoreEvent::Failed(tick));
                 }
                 self.lost.insert(key);
-                self.pass(Event::Invalid(tick))
+                self.pass(CoreEvent::Invalid(tick))
             }
             PendingRequest::Ask { tick, charge, .. } if self.won.contains(&tick.0) => {
                 drop(charge);
-                let event = if self.chance(50) { Event::Failed(tick) } else { Event::Arrived(tick) };
+                let event = if self.chance(50) { CoreEvent::Failed(tick) } else { CoreEvent::Arrived(tick) };
                 let mut actions = Vec::new();
                 self.core.on(event, &mut actions);
                 prop_assert!(actions.is_empty(), "a request that lost led to {actions:?}");
@@ -353,41 +353,41 @@ impl<'a> World<'a> {
                 if self.scenario.is_bad(key) || self.chance(self.scenario.faults.unresponsive) {
                     drop(charge);
                     self.refused.insert(tick.0);
-                    return self.pass(Event::Failed(tick));
+                    return self.pass(CoreEvent::Failed(tick));
                 }
-                self.hold(tick, HeldSample::read(key, charge), Source::Peer)?;
-                self.pass(Event::Arrived(tick))
+                self.hold(tick, HeldSample::read(key, charge), ReadSource::Peer)?;
+                self.pass(CoreEvent::Arrived(tick))
             }
             PendingRequest::Hedge { tick, charge, key } => {
                 if self.scenario.is_bad(key)
                     || (self.is_requested(tick) && self.chance(self.scenario.faults.unresponsive))
                 {
                     drop(charge);
-                    return self.pass(Event::HedgeFailed(tick));
+                    return self.pass(CoreEvent::HedgeFailed(tick));
                 }
                 if self.is_requested(tick) {
                     self.won.insert(tick.0);
                 }
-                self.hold(tick, HeldSample::read(key, charge), Source::Origin)?;
-                self.pass(Event::HedgeArrived(tick))
+                self.hold(tick, HeldSample::read(key, charge), ReadSource::Origin)?;
+                self.pass(CoreEvent::HedgeArrived(tick))
             }
             PendingRequest::Read { tick, charge, key } if self.scenario.is_bad(key) => {
                 drop(charge);
-                self.pass(Event::Failed(tick))
+                self.pass(CoreEvent::Failed(tick))
             }
             PendingRequest::Read { tick, charge, key } => {
-                self.hold(tick, HeldSample::read(key, charge), Source::Origin)?;
-                self.pass(Event::Arrived(tick))
+                self.hold(tick, HeldSample::read(key, charge), ReadSource::Origin)?;
+                self.pass(CoreEvent::Arrived(tick))
             }
         }
     }
 
     fn put(&mut self, tick: Tick, sample: Rc<HeldSample>, level: usize) -> Checked {
-        let source = if self.scenario.caches[level].ready { Source::Memory } else { Source::Disk };
+        let source = if self.scenario.caches[level].ready { ReadSource::Memory } else { ReadSource::Disk };
         self.hold(tick, sample, source)
     }
 
-    fn hold(&mut self, tick: Tick, sample: Rc<HeldSample>, source: Source) -> Checked {
+    fn hold(&mut self, tick: Tick, sample: Rc<HeldSample>, source: ReadSource) -> Checked {
         let before = self.held.insert(tick.0, (sample, source));
         prop_assert!(before.is_none(), "{tick} got two samples");
         Ok(())
@@ -430,25 +430,25 @@ impl<'a> World<'a> {
         }
     }
 
-    fn act(&mut self, action: Action) -> Checked {
+    fn act(&mut self, action: CoreAction) -> Checked {
         prop_assert!(self.end.is_none(), "{action:?} after the end");
         let keeps = self.plan.retention() == Retention::Keep;
         let faults = self.scenario.faults;
         match action {
-            Action::Deal { pass } => {
+            CoreAction::Deal { pass } => {
                 let open = self.requests.iter().any(|request| matches!(request, PendingRequest::Deal { .. }));
                 prop_assert!(!open && pass == self.dealt && self.run.pass(pass).is_some(), "deal {pass}");
                 self.dealt += 1;
                 self.requests.push(PendingRequest::Deal { pass });
             }
-            Action::Find { tick, key, level } => {
+            CoreAction::Find { tick, key, level } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
                 prop_assert!(self.may_have(key, level), "{key} is looked up at {level}");
                 self.finding += self.look_up_cost(key, level);
                 self.latest.insert(key, tick.0);
                 self.requests.push(PendingRequest::Find { tick, key, level });
             }
-            Action::Fetch { tick, key, level, read_cost } => {
+            CoreAction::Fetch { tick, key, level, read_cost } => {
                 prop_assert_eq!(read_cost, self.scenario.takes(key, level));
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
                 prop_assert!(
@@ -458,14 +458,14 @@ impl<'a> World<'a> {
                 let charge = ByteCharge::staging(&self.accounting, read_cost);
                 self.requests.push(PendingRequest::Fetch { tick, key, level, charge });
             }
-            Action::RequestPeer { tick, key, store } => {
+            CoreAction::RequestPeer { tick, key, store } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
                 prop_assert_eq!(self.plan.elsewhere(key), Some(store));
                 prop_assert!(!self.refused.contains(&tick.0), "{key} is requested twice for {tick}");
                 let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
                 self.requests.push(PendingRequest::Ask { tick, key, charge });
             }
-            Action::Read { tick, key } => {
+            CoreAction::Read { tick, key } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
                 prop_assert!(
                     self.plan.elsewhere(key).is_none()
@@ -477,7 +477,7 @@ impl<'a> World<'a> {
                 let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
                 self.requests.push(PendingRequest::Read { tick, key, charge });
             }
-            Action::Store { tick, key, level } => {
+            CoreAction::Store { tick, key, level } => {
                 prop_assert_eq!(self.place(key), Some(level));
                 prop_assert!(self.stays(tick.0), "{key} is stored at {tick}, and its next use is far away");
                 let sample = self.held.get(&tick.0).map(|(sample, _)| Rc::clone(sample));
@@ -497,7 +497,7 @@ impl<'a> World<'a> {
                 prop_assert!(!(faults.spare_the_caches() && twice), "{key} is stored twice");
                 prop_assert!(!(keeps && faults.spare_the_caches()) || fits, "{key} has a place and no room");
             }
-            Action::Remove { key, level } => {
+            CoreAction::Remove { key, level } => {
                 prop_assert!(self.may_have(key, level), "{key} is removed from {level}");
                 prop_assert!(
                     self.place(key) != Some(level)
@@ -508,40 +508,40 @@ impl<'a> World<'a> {
                 self.removed += 1;
                 self.stores[level].remove(key);
             }
-            Action::Share { from, to } => {
+            CoreAction::Share { from, to } => {
                 let Some((sample, _)) = self.held.get(&from.0) else {
                     return Err(TestCaseError::fail(format!("nothing at {from} to share with {to}")));
                 };
                 let sample = Rc::clone(sample);
                 self.latest.insert(sample.key, to.0);
-                self.hold(to, sample, Source::Memory)?;
+                self.hold(to, sample, ReadSource::Memory)?;
             }
-            Action::Hedge { tick, key } => {
+            CoreAction::Hedge { tick, key } => {
                 prop_assert!(self.is_requested(tick), "{key} is hedged without a request");
                 prop_assert!(self.hedged.insert(tick.0), "{key} is hedged twice for {tick}");
                 *self.read.entry(key).or_default() += 1;
                 let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
                 self.requests.push(PendingRequest::Hedge { tick, key, charge });
             }
-            Action::CancelHedge { tick: lost } => {
+            CoreAction::CancelHedge { tick: lost } => {
                 let before = self.requests.len();
                 self.requests.retain(
                     |request| !matches!(request, PendingRequest::Hedge { tick, .. } if *tick == lost),
                 );
                 prop_assert_eq!(before - self.requests.len(), 1, "hedges for {}", lost);
             }
-            Action::CancelPeerRequest { key, store } => {
+            CoreAction::CancelPeerRequest { key, store } => {
                 prop_assert_eq!(self.plan.elsewhere(key), Some(store))
             }
-            Action::Hand { pass, index, first, ticks, counts } => {
+            CoreAction::Hand { pass, index, first, ticks, counts } => {
                 self.hand((pass, index, first.0, ticks), counts)?
             }
-            Action::Fail { tick, key } => {
+            CoreAction::Fail { tick, key } => {
                 prop_assert_eq!(Some((tick.0, key)), self.model.fail);
                 prop_assert_eq!(self.handed, self.model.batches.len(), "batches before the failure");
                 self.end = Some(RunEnd::Failed);
             }
-            Action::End => {
+            CoreAction::End => {
                 prop_assert_eq!(None, self.model.fail, "the end instead of a failure");
                 prop_assert_eq!(self.handed, self.model.batches.len(), "batches at the end");
                 self.end = Some(RunEnd::Complete);
@@ -573,7 +573,7 @@ impl<'a> World<'a> {
         let wanted = (expected.pass, expected.index, expected.first, expected.keys.len() as u64);
         prop_assert_eq!((pass, index, first, ticks), wanted);
         prop_assert_eq!((counts.skipped, counts.substituted), (expected.skipped, expected.substituted));
-        let (mut batch, mut reads) = (Vec::new(), HashMap::<Source, (u64, u64)>::new());
+        let (mut batch, mut reads) = (Vec::new(), HashMap::<ReadSource, (u64, u64)>::new());
         for (tick, &key) in (first..).zip(&expected.delivered) {
             let found = self.held.remove(&tick);
             prop_assert_eq!(found.as_ref().map(|(sample, _)| sample.key), key, "at {}", tick);
@@ -584,7 +584,7 @@ impl<'a> World<'a> {
                 batch.push(sample);
             }
         }
-        for source in Source::ALL {
+        for source in ReadSource::ALL {
             let count = counts.reads.from(source);
             let counted = reads.get(&source).copied().unwrap_or_default();
             prop_assert_eq!((count.samples, count.bytes), counted, "from {}", source.as_str());

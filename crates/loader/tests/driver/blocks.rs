@@ -8,10 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_dataset::{Catalog, IndexOptions};
 use foreread_layers::{MergePolicy, Stack};
-use foreread_loader::{Batch, BlockTable, Dataset, Loader, OnError, Parts, Source};
+use foreread_loader::{Batch, BlockTable, Dataset, Loader, LoaderParts, OnError, ReadSource};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
-use foreread_planner::{Cluster, Level, LocalPlan, Plan, Store, plan};
+use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, Plan, plan};
 use foreread_tier::{
     Buffers, CacheTier, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
     TierError, TierProfile,
@@ -123,11 +123,11 @@ pub struct Rig {
     catalog: Catalog,
     run: Run,
     plan: Arc<Plan>,
-    caches: Vec<(Source, Arc<dyn CacheTier>)>,
+    caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
 }
 
 impl Rig {
-    pub async fn new(caches: Vec<(Source, Arc<dyn CacheTier>, u64)>) -> Self {
+    pub async fn new(caches: Vec<(ReadSource, Arc<dyn CacheTier>, u64)>) -> Self {
         let held = (0..SHARDS).map(|at| (format!("{at}.tfrecord").into(), shard(at))).collect();
         let origin = Objects { held, ..Objects::default() };
         let catalog = Catalog::index(&origin, "objects://", &IndexOptions::default(), |_| ()).await.unwrap();
@@ -145,7 +145,7 @@ impl Rig {
             .iter()
             .map(|(source, cache, room)| Level::new(source.as_str(), *room, cache.footprint()))
             .collect();
-        let cluster = Cluster::single(Store::new(StoreId(0), levels));
+        let cluster = Cluster::single(CacheStore::new(StoreId(0), levels));
         let plan = Arc::new(plan(&run, &[catalog.sizes()], &cluster).unwrap());
         origin.requests.store(0, Ordering::Relaxed);
         origin.bytes.store(0, Ordering::Relaxed);
@@ -167,9 +167,9 @@ impl Rig {
         let merge = MergePolicy::default().with_bounds(BLOCK, 0.0);
         let stack = Stack::bare().with_merge(Some(merge)).with_buffers(buffers);
         let origin = stack.wrap(Arc::new(self.origin.clone()));
-        let parts = Parts {
+        let parts = LoaderParts {
             run: self.run.clone(),
-            plan: LocalPlan::Alone(Arc::clone(&self.plan)),
+            plan: LocalPlan::Private(Arc::clone(&self.plan)),
             others: None,
             warm: false,
             datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(self.blocks())],
@@ -212,8 +212,8 @@ fn checked(batch: &Batch) -> Vec<SampleId> {
     batch.iter().map(check).collect()
 }
 
-fn memory(room: u64) -> (Source, Arc<dyn CacheTier>, u64) {
-    (Source::Memory, Arc::new(MemoryTier::new(room)), room)
+fn memory(room: u64) -> (ReadSource, Arc<dyn CacheTier>, u64) {
+    (ReadSource::Memory, Arc::new(MemoryTier::new(room)), room)
 }
 
 /// The bytes of all records.
@@ -234,7 +234,7 @@ async fn each_byte_is_read_once_in_few_requests() {
 #[tokio::test(start_paused = true)]
 async fn disk_cache_is_filled_by_blocks() {
     let disk: Arc<dyn CacheTier> = Arc::new(StoredCache::new(1 << 20));
-    let rig = Rig::new(vec![(Source::Disk, disk, 1 << 20)]).await;
+    let rig = Rig::new(vec![(ReadSource::Disk, disk, 1 << 20)]).await;
     assert_eq!(rig.check(100_000).await.0, 20);
 }
 
@@ -291,7 +291,7 @@ fn disk(hangs: bool) -> StoredCache {
 async fn slow_disk_under_blocks_delays_no_epoch() {
     for look_ahead in [0, 5_000, 50_000, 1 << 20] {
         let slow = disk(false);
-        let rig = Rig::new(vec![(Source::Disk, Arc::new(slow.clone()), 1 << 20)]).await;
+        let rig = Rig::new(vec![(ReadSource::Disk, Arc::new(slow.clone()), 1 << 20)]).await;
         let (mut loader, began) = (rig.start(look_ahead), Instant::now());
         for _ in 0..SHARDS * RECORDS / 8 {
             checked(&next(&mut loader).await.unwrap().unwrap());
@@ -316,13 +316,13 @@ async fn slow_disk_under_blocks_delays_no_epoch() {
 async fn stuck_disk_under_blocks_hangs_no_run() {
     for look_ahead in [0, 5_000, 50_000, 1 << 20] {
         let stuck = disk(true);
-        let rig = Rig::new(vec![(Source::Disk, Arc::new(stuck.clone()), 1 << 20)]).await;
+        let rig = Rig::new(vec![(ReadSource::Disk, Arc::new(stuck.clone()), 1 << 20)]).await;
         let (requests, _) = rig.check(look_ahead).await;
         assert!(stuck.is_empty() && stuck.refused() > 0);
         assert!(requests <= 20 + 3 * (SHARDS * RECORDS) as u64, "{requests}");
         // The same with a disk that accepts everything and never finishes.
         let stuck = StoredCache::new(1 << 20).with_latency(Duration::ZERO, Duration::from_secs(1 << 30));
-        let rig = Rig::new(vec![(Source::Disk, Arc::new(stuck.clone()), 1 << 20)]).await;
+        let rig = Rig::new(vec![(ReadSource::Disk, Arc::new(stuck.clone()), 1 << 20)]).await;
         let (requests, _) = rig.check(look_ahead).await;
         assert!(stuck.is_empty() && requests <= 20 + 3 * (SHARDS * RECORDS) as u64, "{requests}");
     }

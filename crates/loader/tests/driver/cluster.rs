@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use foreread_dataset::Catalog;
-use foreread_loader::{Dataset, Loader, LocalDeal, OnError, Others, Parts, Source};
+use foreread_loader::{Dataset, Loader, LoaderParts, LocalityDeal, OnError, PeerGroup, ReadSource};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
-use foreread_planner::{Cluster, Level, LocalPlan, Ranks, Store, plan_cluster};
+use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, Ranks, plan_cluster};
 use foreread_tier::{
-    Asked, CacheTier, ErrorKind, Peers, ReadFuture, ReadRequest, Serve, Tier, TierError, TierProfile,
+    CacheTier, ErrorKind, PeerRequest, PeerService, Peers, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
 };
 use foreread_tier_testing::{FakeOrigin, StoredCache};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
@@ -23,7 +24,7 @@ use crate::rig::{Custom, mixed, next};
 /// All ranks of a run in this process, connected directly.
 #[derive(Debug, Default)]
 struct FakeNetwork {
-    serving: Vec<OnceLock<Weak<dyn Serve>>>,
+    serving: Vec<OnceLock<Weak<dyn PeerService>>>,
     /// Ranks that answer no request.
     unresponsive: Mutex<Vec<u32>>,
     /// How long answers take.
@@ -64,7 +65,7 @@ impl Peers for FakePeers {
         self.network.cancelled.lock().unwrap().push((self.rank, key));
     }
 
-    fn serve(&self, source: Weak<dyn Serve>) {
+    fn serve(&self, source: Weak<dyn PeerService>) {
         self.network.serving[self.rank.0 as usize].set(source).unwrap();
     }
 }
@@ -88,7 +89,7 @@ impl Tier for PeerTierStub {
             return Box::pin(std::future::ready(gone()));
         };
         let mut answers =
-            serving.serve(self.from, vec![Asked { tag: 0, key: request.key, due: request.due }]);
+            serving.serve(self.from, vec![PeerRequest { tag: 0, key: request.key, due: request.due }]);
         let slow = *self.network.slow.lock().unwrap();
         Box::pin(async move {
             tokio::time::sleep(slow).await;
@@ -161,25 +162,25 @@ impl ClusterJob {
     fn start(&self, rank: u32) -> Loader {
         let catalog = self.catalog.clone().unwrap_or_else(|| self.listed());
         let (source, memory): (_, Arc<dyn CacheTier>) = match self.disk {
-            true => (Source::Disk, Arc::new(StoredCache::new(self.memory))),
-            false => (Source::Memory, Arc::new(MemoryTier::new(self.memory))),
+            true => (ReadSource::Disk, Arc::new(StoredCache::new(self.memory))),
+            false => (ReadSource::Memory, Arc::new(MemoryTier::new(self.memory))),
         };
         let level = Level::new("memory", self.memory, memory.footprint());
-        let stores = (0..self.world_size).map(|id| Store::new(StoreId(id), vec![level.clone()]));
+        let stores = (0..self.world_size).map(|id| CacheStore::new(StoreId(id), vec![level.clone()]));
         let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
         let run = self.run(rank);
         let origin = self.origin.clone().unwrap_or_else(|| Arc::new(self.fake.clone()));
         let plan = plan_cluster(&run, &[catalog.sizes()], &cluster).unwrap();
         let owners = plan.owners().clone();
-        let others = Others {
+        let others = PeerGroup {
             peers: Arc::new(FakePeers { network: Arc::clone(&self.network), rank: Rank(rank) }),
             stores: (0..self.world_size).map(StoreId).collect(),
-            locality: self.locality.then(|| Arc::new(LocalDeal { cluster, owners })),
+            locality: self.locality.then(|| Arc::new(LocalityDeal { cluster, owners })),
             budget: self.budget,
         };
-        let parts = Parts {
+        let parts = LoaderParts {
             run,
-            plan: LocalPlan::Together { plan: Arc::new(plan), store: rank as usize },
+            plan: LocalPlan::Cluster { plan: Arc::new(plan), store: rank as usize },
             others: Some(others),
             warm: false,
             datasets: vec![Dataset::new(catalog, origin)],
@@ -242,7 +243,7 @@ async fn origin_is_read_once_for_all_ranks() {
     assert_eq!(job.fake.counts().tally().bytes, bytes);
     assert_eq!(loaders[0].plan().origin_bytes(), bytes);
     let peer = |loader: &Loader| -> u64 {
-        loader.report().passes.iter().map(|pass| pass.reads.from(Source::Peer).samples).sum()
+        loader.report().passes.iter().map(|pass| pass.reads.from(ReadSource::Peer).samples).sum()
     };
     assert!(loaders.iter().map(peer).sum::<u64>() > 400);
 }
@@ -358,7 +359,7 @@ async fn ranks_share_samples_without_the_catalogs_file() {
         }
         assert_eq!(steps, 3 * 384 / 8 / 2);
         let passes = loaders.iter().flat_map(|loader| loader.report().passes);
-        let given: u64 = passes.map(|pass| pass.reads.from(Source::Peer).samples).sum();
+        let given: u64 = passes.map(|pass| pass.reads.from(ReadSource::Peer).samples).sum();
         assert!(given > 0);
     }
 }
@@ -400,7 +401,7 @@ async fn locality_keeps_the_global_batches() {
         assert_eq!(step(&dealt, at), step(&arithmetic, at), "step {at}");
     }
     let last = |loader: &Loader| loader.report().passes[2].reads;
-    let local: u64 = loaders.iter().map(|loader| last(loader).from(Source::Memory).samples).sum();
+    let local: u64 = loaders.iter().map(|loader| last(loader).from(ReadSource::Memory).samples).sum();
     assert!(local * 100 >= 384 * 80, "{local} of 384 local");
 }
 
@@ -411,8 +412,12 @@ async fn simultaneous_requests_read_a_sample_once() {
     let loader = job.start(0);
     // Before this rank's trainer has requested anything.
     let serving = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();
-    let asked: Vec<Asked> = (0..64)
-        .map(|id| Asked { tag: id as u32, key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id) })
+    let asked: Vec<PeerRequest> = (0..64)
+        .map(|id| PeerRequest {
+            tag: id as u32,
+            key: SampleKey::new(DatasetId(0), SampleId(id)),
+            due: Tick(id),
+        })
         .collect();
     let streams: Vec<_> = (0..3).map(|_| serving.serve(Rank(1), asked.clone())).collect();
     let (mut given, mut refused) = (0, 0);
@@ -447,8 +452,11 @@ async fn bytes_for_peers_stay_in_their_budget_until_sent() {
     let job = ClusterJob { disk: true, ..ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING) };
     let _loader = job.start(0);
     let serving = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();
-    let asked =
-        |id: u64| Asked { tag: id as u32, key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id) };
+    let asked = |id: u64| PeerRequest {
+        tag: id as u32,
+        key: SampleKey::new(DatasetId(0), SampleId(id)),
+        due: Tick(id),
+    };
     // From the origin, and then from the disk.
     for round in 0..2 {
         let mut stream = serving.serve(Rank(1), (0..64).map(asked).collect());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_loader::{OnError, Source};
+use foreread_loader::{OnError, ReadSource};
 use foreread_memory::MemoryTier;
 use foreread_tier::{CacheTier, ErrorKind};
 use foreread_tier_testing::{FailingTier, Fault, StoredCache, When};
@@ -19,18 +19,18 @@ async fn three_epochs_through_two_caches() {
     let total: u64 = (0..500).map(|id| fake.object(SampleId(id)).size).sum();
     let (memory, disk) = (Arc::new(MemoryTier::new(total / 4)), Arc::new(StoredCache::new(total / 2)));
     let rig = Rig { epochs: 3, look_ahead: 100_000, ..Rig::new(fake) }
-        .cache(Source::Memory, Arc::clone(&memory) as _, total / 4)
-        .cache(Source::Disk, Arc::clone(&disk) as _, total / 2);
+        .cache(ReadSource::Memory, Arc::clone(&memory) as _, total / 4)
+        .cache(ReadSource::Disk, Arc::clone(&disk) as _, total / 2);
     let mut loader = rig.start();
     assert_eq!(rig.check_all(&mut loader).await, 3 * 63);
     let report = loader.report();
     let read = rig.fake.counts().tally().bytes;
     assert!(read <= loader.plan().origin_bytes() && read >= loader.plan().floor(), "{read}");
     let by = |source| report.passes.iter().map(|pass| pass.reads.from(source).samples).sum::<u64>();
-    assert_eq!(Source::ALL.map(by).iter().sum::<u64>(), 1500);
-    assert_eq!(by(Source::Origin), rig.fake.counts().tally().requests);
-    assert_eq!(by(Source::Disk), disk.counts().tally().requests);
-    assert!(by(Source::Memory) > 0 && memory.budget().used() <= total / 4);
+    assert_eq!(ReadSource::ALL.map(by).iter().sum::<u64>(), 1500);
+    assert_eq!(by(ReadSource::Origin), rig.fake.counts().tally().requests);
+    assert_eq!(by(ReadSource::Disk), disk.counts().tally().requests);
+    assert!(by(ReadSource::Memory) > 0 && memory.budget().used() <= total / 4);
     assert_eq!(loader.staged_bytes(), 0);
 }
 
@@ -38,7 +38,7 @@ async fn three_epochs_through_two_caches() {
 fn plain_thread_iterates_while_a_runtime_reads() {
     let runtime = Runtime::new().unwrap();
     let rig = Rig { epochs: 3, look_ahead: 20_000, ..Rig::new(mixed(300, 41, 3_000)) };
-    let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(100_000)), 100_000);
+    let rig = rig.cache(ReadSource::Memory, Arc::new(MemoryTier::new(100_000)), 100_000);
     let loader = rig.start_on(runtime.handle());
     let trainer = std::thread::spawn(move || {
         let ids: Vec<_> = loader.batches().flat_map(|batch| rig.check(&batch.unwrap())).collect();
@@ -78,7 +78,7 @@ async fn failing_cache_costs_only_reads() {
         .on(When::Every(5), Fault::Error(ErrorKind::Corrupt))
         .on(When::Every(7), Fault::Short);
     let rig = Rig { epochs: 4, look_ahead: 10_000, ..Rig::new(mixed(120, 37, 1_000)) };
-    let rig = rig.cache(Source::Disk, Arc::new(failing), 1 << 20);
+    let rig = rig.cache(ReadSource::Disk, Arc::new(failing), 1 << 20);
     let mut loader = rig.start();
     rig.check_all(&mut loader).await;
     let tally = rig.fake.counts().tally();
@@ -91,7 +91,7 @@ async fn failing_cache_costs_only_reads() {
 async fn full_cache_costs_only_reads() {
     let failing = FailingTier::new(Arc::new(StoredCache::new(1 << 20))).with_failing_stores(ErrorKind::Full);
     let rig = Rig { look_ahead: 10_000, ..Rig::new(mixed(120, 37, 1_000)) };
-    let rig = rig.cache(Source::Disk, Arc::new(failing) as Arc<dyn CacheTier>, 1 << 20);
+    let rig = rig.cache(ReadSource::Disk, Arc::new(failing) as Arc<dyn CacheTier>, 1 << 20);
     rig.check_all(&mut rig.start()).await;
 }
 

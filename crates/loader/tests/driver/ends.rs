@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use foreread_loader::{LoadErrorKind, Loader, Source};
+use foreread_loader::{LoadErrorKind, Loader, ReadSource};
 use foreread_oracle::{OracleError, Order, Sampler, Sequential};
 use foreread_tier::{
     CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
@@ -149,7 +149,7 @@ async fn panicking_cache_is_reported_or_costs_one_sample() {
     {
         let cache = PanickingCache { inner: StoredCache::new(1 << 20), at, panics: AtomicUsize::new(0) };
         let cache = Arc::new(cache);
-        let rig = Rig::new(mixed(64, 37, 1_000)).cache(Source::Disk, Arc::clone(&cache) as _, 1 << 20);
+        let rig = Rig::new(mixed(64, 37, 1_000)).cache(ReadSource::Disk, Arc::clone(&cache) as _, 1 << 20);
         let mut loader = rig.start();
         if is_end {
             let (_, kind, text) = until_error(&mut loader).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use foreread_dataset::Catalog;
-use foreread_loader::Source;
+use foreread_loader::ReadSource;
 use foreread_memory::MemoryTier;
 use foreread_tier::{
     Buffer, Buffers, CacheTier, Charge, HeapBuffers, Lookup, ReadFuture, ReadRequest, Sample, Tier,
@@ -94,7 +94,7 @@ async fn network_reads_are_processed_off_the_driver_task() {
         })
     });
     let cache = Arc::new(TaskRecordingCache::new(1 << 20));
-    let rig = Rig::new(fake).origin(origin).cache(Source::Memory, Arc::clone(&cache) as _, 1 << 20);
+    let rig = Rig::new(fake).origin(origin).cache(ReadSource::Memory, Arc::clone(&cache) as _, 1 << 20);
     rig.check_all(&mut rig.start()).await;
     let worked = worked.lock().unwrap();
     assert!(!worked.is_empty() && !worked.contains(&cache.engine()));
@@ -105,7 +105,7 @@ async fn network_reads_are_processed_off_the_driver_task() {
 // semantics: FAIL-21
 async fn block_is_split_off_the_driver_task() {
     let cache = Arc::new(TaskRecordingCache::new(1 << 20));
-    let rig = blocks::Rig::new(vec![(Source::Memory, Arc::clone(&cache) as _, 1 << 20)]).await;
+    let rig = blocks::Rig::new(vec![(ReadSource::Memory, Arc::clone(&cache) as _, 1 << 20)]).await;
     let buffers = Arc::new(TaskRecordingBuffers::default());
     for look_ahead in [0, 5_000, 100_000] {
         rig.check_in(Arc::clone(&buffers) as _, look_ahead).await;
@@ -145,7 +145,7 @@ fn engine_thread_reads_no_file() {
     assert!(catalog.reads_entries(), "names are in the file");
     let memory = Arc::new(MemoryTier::new(200_000));
     let rig = Rig { catalog: Some(catalog), look_ahead: 100_000, ..Rig::new(fake) };
-    let rig = rig.cache(Source::Memory, memory, 200_000);
+    let rig = rig.cache(ReadSource::Memory, memory, 200_000);
     // All its tasks run on this thread. Blocking work does not.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {

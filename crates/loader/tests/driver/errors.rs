@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use foreread_dataset::{Catalog, DatasetErrorKind};
-use foreread_loader::{LoadErrorKind, OnError, Source};
+use foreread_loader::{LoadErrorKind, OnError, ReadSource};
 use foreread_oracle::Sequential;
 use foreread_tier::{ErrorKind, ReadRequest, Tier, TierError};
 use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, StoredCache, When};
@@ -101,7 +101,7 @@ async fn cached_samples_are_read_without_the_catalogs_file() {
     let path = directory.path().join("c.foreread");
     let disk = Arc::new(StoredCache::new(1 << 20));
     let mut rig = Rig { look_ahead: 10_000, ..Rig::new(FakeOrigin::uniform(SAMPLES, 100)) }.cache(
-        Source::Disk,
+        ReadSource::Disk,
         Arc::clone(&disk) as _,
         1 << 20,
     );
@@ -119,7 +119,7 @@ async fn cached_samples_are_read_without_the_catalogs_file() {
         }
     }
     assert_eq!(batches, 2 * SAMPLES / rig.batch_size);
-    assert_eq!(loader.report().passes[1].reads.from(Source::Disk).samples, SAMPLES);
+    assert_eq!(loader.report().passes[1].reads.from(ReadSource::Disk).samples, SAMPLES);
 }
 
 /// The run ended with the disk's error, which users cannot act on.
@@ -131,7 +131,7 @@ async fn catalog_error_after_a_cache_error_ends_the_run() {
     let failing = FailingTier::new(Arc::new(StoredCache::new(1 << 20)))
         .on(When::Always, Fault::Error(ErrorKind::Transient));
     let rig = Rig { look_ahead: 10_000, ..Rig::new(FakeOrigin::uniform(200, 100)) };
-    let mut rig = rig.cache(Source::Disk, Arc::new(failing), 1 << 20);
+    let mut rig = rig.cache(ReadSource::Disk, Arc::new(failing), 1 << 20);
     rig.listed().save(&path).unwrap();
     rig.catalog = Some(Catalog::open(&path).unwrap());
     let mut loader = rig.start();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_loader::Source;
+use foreread_loader::ReadSource;
 use foreread_memory::MemoryTier;
 use foreread_oracle::Weighted;
 use foreread_planner::Retention;
@@ -58,7 +58,7 @@ async fn taken_batch_frees_look_ahead_at_once() {
     // All samples read ahead are in the memory tier, so the trainer's position bounds the
     // look-ahead.
     let rig = Rig { look_ahead: 40_000, epochs: 1, ..Rig::new(FakeOrigin::uniform(400, 1_000)) };
-    let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(1 << 20)), 1 << 20);
+    let rig = rig.cache(ReadSource::Memory, Arc::new(MemoryTier::new(1 << 20)), 1 << 20);
     let mut loader = rig.start();
     sleep(MS).await;
     let before = rig.fake.counts().tally().requests;
@@ -130,7 +130,7 @@ fn second_waiting_thread_is_always_served() {
 #[tokio::test(start_paused = true)]
 async fn batch_larger_than_all_memory_is_delivered() {
     let rig = Rig { look_ahead: 10_000, batch_size: 16, ..Rig::new(FakeOrigin::uniform(64, 50_000)) };
-    let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(60_000)), 60_000);
+    let rig = rig.cache(ReadSource::Memory, Arc::new(MemoryTier::new(60_000)), 60_000);
     assert_eq!(rig.check_all(&mut rig.start()).await, 8);
 }
 
@@ -180,7 +180,7 @@ async fn threshold_hit_rate_matches_the_plan() {
     let fake = FakeOrigin::uniform(u64::from(samples), 2_000);
     let room = u64::from(samples) * 2_368 / 4;
     let rig = Rig { sampler, epochs: 6, batch_size: 32, look_ahead: 100_000, ..Rig::new(fake) };
-    let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(room)), room);
+    let rig = rig.cache(ReadSource::Memory, Arc::new(MemoryTier::new(room)), room);
     let mut loader = rig.start();
     assert!(matches!(loader.plan().retention(), Retention::Threshold { .. }));
     rig.check_all(&mut loader).await;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use foreread_loader::Source;
+use foreread_loader::ReadSource;
 use foreread_memory::MemoryTier;
 use foreread_tier_testing::FakeOrigin;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
@@ -18,7 +18,7 @@ fn delivered_samples_are_counted_by_source() {
     let report = metrics::with_local_recorder(&recorder, || {
         runtime.block_on(async {
             let rig = Rig { look_ahead: 10_000, ..Rig::new(FakeOrigin::uniform(100, 1_000)) };
-            let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(1 << 20)), 1 << 20);
+            let rig = rig.cache(ReadSource::Memory, Arc::new(MemoryTier::new(1 << 20)), 1 << 20);
             let mut loader = rig.start();
             while let Some(batch) = next(&mut loader).await {
                 batch.unwrap();
@@ -37,7 +37,7 @@ fn delivered_samples_are_counted_by_source() {
         seen.insert(format!("{}{source}", key.key().name()), value);
     }
     let of = |name: &str| seen.get(name).copied().unwrap_or_default();
-    for source in [Source::Origin, Source::Memory] {
+    for source in [ReadSource::Origin, ReadSource::Memory] {
         let name = source.as_str();
         let samples: u64 = report.passes.iter().map(|pass| pass.reads.from(source).samples).sum();
         assert_eq!(of(&format!("foreread_delivered_samples_total {name}")), samples, "{name}");

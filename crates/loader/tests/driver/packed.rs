@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, IndexOptions};
-use foreread_loader::{Dataset, LoadErrorKind, Loader, OnError, Parts};
+use foreread_loader::{Dataset, LoadErrorKind, Loader, LoaderParts, OnError};
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Sequential};
-use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
+use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, plan};
 use foreread_tier::{
     CacheTier, ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
 };
@@ -94,15 +94,16 @@ async fn start(indexed: &ShardOrigin, origin: ShardOrigin, on_error: OnError) ->
     let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap();
     let memory: Arc<dyn CacheTier> = Arc::new(foreread_memory::MemoryTier::new(1 << 20));
     let level = Level::new("memory", 1 << 20, memory.footprint());
-    let cluster = Cluster { look_ahead: 1 << 20, ..Cluster::single(Store::new(StoreId(0), vec![level])) };
+    let cluster =
+        Cluster { look_ahead: 1 << 20, ..Cluster::single(CacheStore::new(StoreId(0), vec![level])) };
     let plan = Arc::new(plan(&run, &[catalog.sizes()], &cluster).unwrap());
-    let parts = Parts {
+    let parts = LoaderParts {
         run,
-        plan: LocalPlan::Alone(plan),
+        plan: LocalPlan::Private(plan),
         others: None,
         warm: false,
         datasets: vec![Dataset::new(catalog.clone(), Arc::new(origin))],
-        caches: vec![(foreread_loader::Source::Memory, memory)],
+        caches: vec![(foreread_loader::ReadSource::Memory, memory)],
         look_ahead: 1 << 20,
         on_error,
     };

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use foreread_loader::Source;
+use foreread_loader::ReadSource;
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, OracleError, Order, Run, Sampler, Shuffle};
 use foreread_tier_testing::FakeOrigin;
@@ -50,7 +50,7 @@ async fn resumed(epoch: u64) -> (Vec<u64>, Vec<SampleId>) {
         Arc::new(CountingSampler { inner: Shuffle::new(400, 7).unwrap(), computed: Mutex::default() });
     let mut rig = Rig { epochs: EPOCHS, look_ahead: 20_000, ..Rig::new(fake) };
     rig.sampler = Arc::clone(&sampler) as _;
-    let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(100_000)), 100_000);
+    let rig = rig.cache(ReadSource::Memory, Arc::new(MemoryTier::new(100_000)), 100_000);
     let whole = rig.run();
     let pass = whole.passes().find(|pass| pass.epoch == epoch).unwrap();
     let rig = Rig { start: Some(whole.position_after(&pass, 20)), ..rig };

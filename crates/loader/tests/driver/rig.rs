@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
-use foreread_loader::{Batch, Dataset, LoadError, Loader, OnError, Parts, Source};
+use foreread_loader::{Batch, Dataset, LoadError, Loader, LoaderParts, OnError, ReadSource};
 use foreread_oracle::{Deal, Phase, PhaseKind, Position, Run, Sampler, Schedule, Shuffle};
-use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
+use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, plan};
 use foreread_tier::{CacheTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use foreread_tier_testing::FakeOrigin;
 use foreread_types::{DatasetId, Rank, SampleId, StoreId};
@@ -28,7 +28,7 @@ pub struct Rig {
     pub batch_size: u64,
     pub start: Option<Position>,
     /// With their capacities, which the fakes do not report.
-    pub caches: Vec<(Source, Arc<dyn CacheTier>, u64)>,
+    pub caches: Vec<(ReadSource, Arc<dyn CacheTier>, u64)>,
     pub look_ahead: u64,
     pub on_error: OnError,
 }
@@ -56,7 +56,7 @@ impl Rig {
         self
     }
 
-    pub fn cache(mut self, source: Source, cache: Arc<dyn CacheTier>, capacity: u64) -> Self {
+    pub fn cache(mut self, source: ReadSource, cache: Arc<dyn CacheTier>, capacity: u64) -> Self {
         self.caches.push((source, cache, capacity));
         self
     }
@@ -88,14 +88,14 @@ impl Rig {
             .caches
             .iter()
             .map(|(source, cache, capacity)| Level::new(source.as_str(), *capacity, cache.footprint()));
-        let store = Store::new(StoreId(0), levels.collect());
+        let store = CacheStore::new(StoreId(0), levels.collect());
         let cluster = Cluster { look_ahead: self.look_ahead, ..Cluster::single(store) };
         let run = self.run();
         let plan = Arc::new(plan(&run, &[catalog.sizes()], &cluster).unwrap());
         let origin = self.origin.clone().unwrap_or_else(|| Arc::new(self.fake.clone()));
-        let parts = Parts {
+        let parts = LoaderParts {
             run,
-            plan: LocalPlan::Alone(plan),
+            plan: LocalPlan::Private(plan),
             others: None,
             warm: false,
             datasets: vec![Dataset::new(catalog, origin)],

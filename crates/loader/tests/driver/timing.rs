@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_layers::{Limit, Stack};
-use foreread_loader::{PassReport, Source};
+use foreread_loader::{PassReport, ReadSource};
 use foreread_memory::MemoryTier;
 use foreread_tier_testing::FakeOrigin;
 use tokio::time::sleep;
@@ -59,11 +59,11 @@ async fn warm_epoch_reads_only_uncached_samples() {
     let fake = FakeOrigin::uniform(1000, bytes).with_bandwidth(100_000_000);
     let memory = Arc::new(MemoryTier::new(500 * footprint));
     let rig = Rig { look_ahead: 4 << 20, epochs: 3, batch_size: 20, ..Rig::new(fake) };
-    let rig = rig.cache(Source::Memory, memory, 500 * footprint);
+    let rig = rig.cache(ReadSource::Memory, memory, 500 * footprint);
     let passes = train(&rig, Duration::ZERO).await;
     near(passes[0].time, Duration::from_secs(1), 2);
     for pass in &passes[1..] {
-        assert!(pass.reads.from(Source::Memory).samples >= 500);
+        assert!(pass.reads.from(ReadSource::Memory).samples >= 500);
         near(pass.time + 30 * MS, 500 * MS, 12);
     }
     assert!(rig.fake.counts().tally().bytes <= 2000 * bytes);
@@ -133,7 +133,7 @@ async fn first_batch_gets_the_first_slots() {
     let limit = Limit::new(NonZeroUsize::new(8).unwrap());
     let origin = Stack::bare().with_limit(Some(limit)).wrap(Arc::new(fake.clone()));
     let rig = Rig { origin: Some(origin), look_ahead: 4 << 20, batch_size: 8, ..Rig::new(fake) };
-    let rig = rig.cache(Source::Memory, memory, 500 * footprint);
+    let rig = rig.cache(ReadSource::Memory, memory, 500 * footprint);
     let mut loader = rig.start();
     next(&mut loader).await.unwrap().unwrap();
     let ids = rig.ids();

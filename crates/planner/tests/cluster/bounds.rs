@@ -1,7 +1,7 @@
 //! The lower bound is reached, and no capacity exceeded, at every size.
 
 use foreread_oracle::{Deal, Run, Sequential, Shuffle};
-use foreread_planner::{Cluster, Level, MAX_LEVELS, Ranks, Store, plan_cluster};
+use foreread_planner::{CacheStore, Cluster, Level, MAX_LEVELS, Ranks, plan_cluster};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, Sizes, StoreId};
 use proptest::prelude::*;
 
@@ -47,11 +47,11 @@ prop_compose! {
         per_store in 1u32..4,
         network in 0u64..2_000_000,
     ) -> (Cluster, u32) {
-        let stores: Vec<Store> = (0..).zip(&shapes).map(|(id, levels)| {
+        let stores: Vec<CacheStore> = (0..).zip(&shapes).map(|(id, levels)| {
             let levels = levels.iter().map(|&(room, overhead, align)| {
                 Level::new("", room, Footprint::new(overhead, align))
             });
-            Store::new(StoreId(id), levels.collect())
+            CacheStore::new(StoreId(id), levels.collect())
         }).collect();
         let ranks = stores.len() as u32 * per_store;
         let mut cluster = Cluster { stores, ranks: Ranks::PerStore(per_store), ..Cluster::default() };

@@ -1,7 +1,7 @@
 //! Samples that caches hold at the start of a run stay in place and are not read again.
 
 use foreread_oracle::Shuffle;
-use foreread_planner::{Held, LevelIndex, plan_cluster};
+use foreread_planner::{CacheContents, LevelIndex, plan_cluster};
 use foreread_types::Sizes;
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ proptest! {
         let run = run(vec![train(Shuffle::new(samples, 3).unwrap(), 4)], 3, world_size);
         let cold = stores((0..world_size).map(|_| vec![room, room]).collect());
         let mut cluster = cold.clone();
-        let mut held = Held::default();
+        let mut held = CacheContents::default();
         found.iter().for_each(|&(id, store, level)| held.add(key(0, id), store, LevelIndex(level)));
         cluster.held = held;
         let plan = plan_cluster(&run, &sizes, &cluster).unwrap();

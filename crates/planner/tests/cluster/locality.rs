@@ -1,7 +1,7 @@
 //! Dealing by ownership: the same global batches, equal shares, and nearly all samples local.
 
 use foreread_oracle::{Deal, Run, Shuffle};
-use foreread_planner::{Cluster, Level, Locality, Ranks, Store, plan_cluster};
+use foreread_planner::{CacheStore, Cluster, Level, Locality, Ranks, plan_cluster};
 use foreread_types::{Footprint, Rank, SampleId, Sizes, StoreId};
 use proptest::prelude::*;
 
@@ -112,7 +112,7 @@ fn pass_without_batch_size_is_an_error() {
     phase.batch_size = None;
     let run = run(vec![phase], 2, 2);
     let memory = Level::new("memory", 10, Footprint::EXACT);
-    let cluster = Cluster::single(Store::new(StoreId(0), vec![memory]));
+    let cluster = Cluster::single(CacheStore::new(StoreId(0), vec![memory]));
     let plan = plan_cluster(&run, &[Sizes::uniform(10, 1)], &cluster).unwrap();
     let error = Locality::new(&run, &run.pass(0).unwrap(), &cluster, plan.owners()).unwrap_err();
     assert!(error.to_string().starts_with("phase 0 has no batch size"), "{error}");

@@ -13,7 +13,7 @@ mod tables;
 use std::sync::Arc;
 
 use foreread_oracle::{Deal, Pass, Phase, PhaseKind, Run, Sampler, Schedule};
-use foreread_planner::{Cluster, ClusterPlan, Level, Ranks, Store};
+use foreread_planner::{CacheStore, Cluster, ClusterPlan, Level, Ranks};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId};
 
 fn train(sampler: impl Sampler + 'static, batch: u64) -> Phase {
@@ -35,7 +35,7 @@ fn equal(world_size: u32, capacity: u64) -> Cluster {
 fn stores(levels: Vec<Vec<u64>>) -> Cluster {
     let stores = (0..).zip(levels).map(|(id, levels)| {
         let levels = levels.into_iter().map(|room| Level::new("", room, Footprint::EXACT)).collect();
-        Store::new(StoreId(id), levels)
+        CacheStore::new(StoreId(id), levels)
     });
     Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foreread_oracle::{Deal, Explicit, Run, Sequential, Shuffle};
 use foreread_planner::{
-    Cluster, Curve, Level, Origin, PLANNER_VERSION, PlanErrorKind, Price, Ranks, Resource, Store,
+    CacheStore, Cluster, Curve, Level, Origin, PLANNER_VERSION, PlanErrorKind, Price, Ranks, Resource,
     plan_cluster, plan_cluster_and_copies, predict,
 };
 use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
@@ -199,7 +199,7 @@ fn cluster_of_one_rank_predicts_as_its_plan() {
         Level::new("memory", 20_000_000, Footprint::EXACT),
         Level::new("disk", 30_000_000, Footprint::EXACT),
     ];
-    let mut cluster = Cluster::single(Store::new(StoreId(0), levels));
+    let mut cluster = Cluster::single(CacheStore::new(StoreId(0), levels));
     cluster.origin.client_bytes_per_second = 10_000_000;
     let alone = foreread_planner::plan(&run, &sizes, &cluster).unwrap();
     let joint = plan_cluster(&run, &sizes, &cluster).unwrap();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Sampler, Schedule};
-use foreread_planner::{Cluster, Level, Store};
+use foreread_planner::{CacheStore, Cluster, Level};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, StoreId};
 
 pub fn phase(dataset: u32, sampler: impl Sampler + 'static) -> Phase {
@@ -31,7 +31,7 @@ pub fn level(capacity: u64) -> Level {
 }
 
 pub fn cluster(levels: Vec<Level>) -> Cluster {
-    Cluster::single(Store::new(StoreId(0), levels))
+    Cluster::single(CacheStore::new(StoreId(0), levels))
 }
 
 /// All reads of a run, with the datasets' ids numbered consecutively.

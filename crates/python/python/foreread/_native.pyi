@@ -11,7 +11,7 @@ from ._settings import Path, Settings, Size, Target
 from ._stats import Stats
 
 __all__ = [
-    "MOST_EPOCHS",
+    "MAX_EPOCHS",
     "Batch",
     "Catalog",
     "Compared",
@@ -37,7 +37,7 @@ __all__ = [
 
 __version__: str
 
-MOST_EPOCHS: int
+MAX_EPOCHS: int
 """The number of epochs that a run without `epochs` is planned for."""
 
 @final

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use foreread_share::{Ask, Call, Client, Held, Samples, Server, Settings, ShareError};
+use foreread_share::{
+    Client, SampleProvider, SampleRequest, Server, ServerSettings, ShareError, SharedBytes, WorkerCall,
+};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleId;
 
@@ -51,12 +53,12 @@ pub fn content(id: SampleId) -> Bytes {
 /// An engine that serves [`content`].
 pub struct TestEngine {
     /// Answers on this thread. `None` answers on the server's.
-    thread: Option<Sender<Ask>>,
-    parked: Mutex<Vec<Ask>>,
-    calls: Mutex<Vec<Call>>,
+    thread: Option<Sender<SampleRequest>>,
+    parked: Mutex<Vec<SampleRequest>>,
+    calls: Mutex<Vec<WorkerCall>>,
 }
 
-fn answer(ask: Ask) {
+fn answer(ask: SampleRequest) {
     let id = ask.id();
     match id {
         MISSING => {
@@ -82,7 +84,7 @@ impl TestEngine {
     }
 
     /// Takes the parked requests.
-    pub fn parked(&self) -> Vec<Ask> {
+    pub fn parked(&self) -> Vec<SampleRequest> {
         std::mem::take(&mut self.parked.lock().unwrap())
     }
 
@@ -97,8 +99,8 @@ impl TestEngine {
     }
 }
 
-impl Samples for TestEngine {
-    fn get(&self, asks: Vec<Ask>) {
+impl SampleProvider for TestEngine {
+    fn get(&self, asks: Vec<SampleRequest>) {
         for ask in asks {
             match &self.thread {
                 _ if ask.id().0 >= PARKED => self.parked.lock().unwrap().push(ask),
@@ -108,7 +110,7 @@ impl Samples for TestEngine {
         }
     }
 
-    fn call(&self, call: Call) {
+    fn call(&self, call: WorkerCall) {
         match call.name() {
             "echo" => {
                 let payload = call.payload().clone();
@@ -130,7 +132,7 @@ impl Samples for TestEngine {
 
 /// A server with `bytes` of shared memory.
 pub fn server(samples: Arc<TestEngine>, bytes: u64) -> Server {
-    Server::start(samples, Settings::default().with_shared_bytes(bytes)).unwrap()
+    Server::start(samples, ServerSettings::default().with_shared_bytes(bytes)).unwrap()
 }
 
 pub fn client(server: &Server) -> Client {
@@ -138,14 +140,14 @@ pub fn client(server: &Server) -> Client {
 }
 
 /// One sample, checked.
-pub fn get(client: &Client, id: SampleId) -> Held {
+pub fn get(client: &Client, id: SampleId) -> SharedBytes {
     let held = client.get(&[id]).pop().unwrap().unwrap();
     assert!(held.as_ref() == content(id), "sample {id} is wrong");
     held
 }
 
 /// Many, checked.
-pub fn get_all(client: &Client, ids: &[SampleId]) -> Vec<Held> {
+pub fn get_all(client: &Client, ids: &[SampleId]) -> Vec<SharedBytes> {
     let got: Result<Vec<_>, ShareError> = client.get(ids).into_iter().collect();
     let got = got.unwrap();
     assert_eq!(got.len(), ids.len());

@@ -244,11 +244,11 @@ fn round_trips_lose_no_wake_up() {
 #[test]
 fn panicking_engine_ends_the_server_and_no_worker_hangs() {
     struct Broken;
-    impl foreread_share::Samples for Broken {
-        fn get(&self, _: Vec<foreread_share::Ask>) {
+    impl foreread_share::SampleProvider for Broken {
+        fn get(&self, _: Vec<foreread_share::SampleRequest>) {
             panic!("as it should");
         }
-        fn call(&self, _: foreread_share::Call) {}
+        fn call(&self, _: foreread_share::WorkerCall) {}
     }
     let server = foreread_share::Server::start(Arc::new(Broken), Default::default()).unwrap();
     let client = client(&server);

@@ -10,10 +10,11 @@ use foreread_types::{DatasetId, SampleId, SampleKey, mix};
 use futures::FutureExt;
 
 use super::{assert_bytes, assert_kind, read, tier};
-use crate::{Known, content};
+use crate::{KnownSample, content};
 
-/// Checks the contract of every cache. The cache must be empty with a capacity of 4 MiB to 1 GiB, and is empty again at the
-/// end. Also call it from a test on several threads (`flavor = "multi_thread"`).
+/// Checks the contract of every cache. The cache must be empty with a capacity of 4 MiB to 1 GiB,
+/// and is empty again at the end. Also call it from a test on several threads (`flavor =
+/// "multi_thread"`).
 ///
 /// # Panics
 /// If the cache breaks the contract.
@@ -37,8 +38,9 @@ pub async fn cache(cache: Arc<dyn CacheTier>) {
     assert_eq!(free(&*cache), all, "everything was given back");
 }
 
-/// Checks that reads from a cache allocate at most the samples' footprints, as readers charge them; samples in memory must
-/// allocate nothing. `live` returns the bytes that this program has in use. The program must do nothing else meanwhile.
+/// Checks that reads from a cache allocate at most the samples' footprints, as readers charge them;
+/// samples in memory must allocate nothing. `live` returns the bytes that this program has in use.
+/// The program must do nothing else meanwhile.
 ///
 /// # Panics
 /// If reads allocate more.
@@ -46,7 +48,8 @@ pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -
     /// The overhead of an answer and its stream.
     const BESIDE: u64 = 400;
     for size in [1_000, 10_000, 110_000] {
-        let known: Vec<Known> = (0..(300_000 / size).max(16)).map(|id| sample(5000 + id, size)).collect();
+        let known: Vec<KnownSample> =
+            (0..(300_000 / size).max(16)).map(|id| sample(5000 + id, size)).collect();
         for known in &known {
             store(cache, known).await;
         }
@@ -89,14 +92,14 @@ async fn free_becomes(what: &str, cache: &dyn CacheTier, expected: u64) {
     assert_eq!(free(cache), expected, "{what}: the room that is free");
 }
 
-fn sample(id: u64, size: u64) -> Known {
+fn sample(id: u64, size: u64) -> KnownSample {
     let path = format!("cached/{id}");
     let content = content(1, &path, size);
     let object = foreread_tier::Object { path: path.into(), size, version: None };
-    Known { key: SampleKey::new(DatasetId((id % 2) as u32), SampleId(id)), object, content }
+    KnownSample { key: SampleKey::new(DatasetId((id % 2) as u32), SampleId(id)), object, content }
 }
 
-async fn store(cache: &dyn CacheTier, known: &Known) {
+async fn store(cache: &dyn CacheTier, known: &KnownSample) {
     let room = cache.footprint().of(known.object.size);
     let Some(room) = cache.reserve(room) else { panic!("no room for {room} bytes") };
     let sample = Sample::uncharged(known.content.clone());
@@ -106,7 +109,7 @@ async fn store(cache: &dyn CacheTier, known: &Known) {
 }
 
 /// The cache's answer for a sample, by lookup or by a read.
-async fn fetch(cache: &dyn CacheTier, known: &Known) -> Option<Bytes> {
+async fn fetch(cache: &dyn CacheTier, known: &KnownSample) -> Option<Bytes> {
     match cache.lookup(known.key) {
         Lookup::Ready(sample) => Some(sample.bytes()),
         Lookup::Absent => None,
@@ -144,7 +147,7 @@ fn room_is_counted(cache: &dyn CacheTier, all: u64) {
 }
 
 async fn stored_samples_are_found_and_read(cache: &dyn CacheTier, all: u64) {
-    let known: Vec<Known> =
+    let known: Vec<KnownSample> =
         (0..).zip([0, 1, 100, 4096, 4097, 100_003, 1 << 20]).map(|(id, n)| sample(id, n)).collect();
     let keys: Vec<SampleKey> = known.iter().map(|known| known.key).collect();
     let mut used = 0;
@@ -277,7 +280,8 @@ async fn a_dropped_store_is_whole_or_nothing(cache: &dyn CacheTier, all: u64) {
 
 async fn everything_at_once(cache: &Arc<dyn CacheTier>, all: u64) {
     const KEYS: u64 = 20;
-    let known: Arc<Vec<Known>> = Arc::new((0..KEYS).map(|id| sample(200 + id, 1000 + id * 300)).collect());
+    let known: Arc<Vec<KnownSample>> =
+        Arc::new((0..KEYS).map(|id| sample(200 + id, 1000 + id * 300)).collect());
     let worker = |seed: u64| {
         let (cache, known) = (Arc::clone(cache), Arc::clone(&known));
         async move {

@@ -7,14 +7,14 @@ use foreread_tier::{ErrorKind, Object, OriginTier, Span, Version};
 use futures::StreamExt;
 
 use super::{ANSWER_TIMEOUT, HIDDEN, assert_bytes, assert_kind, read, tier};
-use crate::Known;
+use crate::KnownSample;
 
 /// Checks the contract of every origin. `known` is everything that it lists: whole objects, usually
 /// [`samples`](super::samples), without versions; those come from the listing.
 ///
 /// # Panics
 /// If the origin breaks the contract.
-pub async fn origin<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+pub async fn origin<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     every_object_is_listed_once(origin, known).await;
     listing_goes_on_after_a_path(origin, known).await;
     listing_stays_below_its_prefix(origin, known).await;
@@ -56,7 +56,11 @@ async fn list<T: OriginTier + ?Sized>(
     }
 }
 
-fn assert_listed<'a>(what: &str, found: &BTreeMap<String, Object>, known: impl Iterator<Item = &'a Known>) {
+fn assert_listed<'a>(
+    what: &str,
+    found: &BTreeMap<String, Object>,
+    known: impl Iterator<Item = &'a KnownSample>,
+) {
     let expected: BTreeMap<_, _> =
         known.map(|sample| (sample.object.path.to_string(), sample.object.size)).collect();
     let found: BTreeMap<_, _> = found.iter().map(|(path, object)| (path.clone(), object.size)).collect();
@@ -66,11 +70,11 @@ fn assert_listed<'a>(what: &str, found: &BTreeMap<String, Object>, known: impl I
     assert_eq!(found, expected, "{what}: every object with its size");
 }
 
-async fn every_object_is_listed_once<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+async fn every_object_is_listed_once<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     assert_listed("listing all", &list(origin, "", None).await, known.iter());
 }
 
-async fn listing_goes_on_after_a_path<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+async fn listing_goes_on_after_a_path<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     let paths = known.iter().map(|sample| &*sample.object.path);
     for after in paths.chain(["", "a", "a/", "a0", "b/c/", "b/c/d", "zzz"]) {
         let rest = known.iter().filter(|sample| sample.object.path.as_bytes() > after.as_bytes());
@@ -78,7 +82,7 @@ async fn listing_goes_on_after_a_path<T: OriginTier + ?Sized>(origin: &T, known:
     }
 }
 
-async fn listing_stays_below_its_prefix<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+async fn listing_stays_below_its_prefix<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     let mut prefixes: Vec<&str> = known
         .iter()
         .flat_map(|sample| sample.object.path.match_indices('/').map(|(at, _)| &sample.object.path[..at]))
@@ -86,7 +90,7 @@ async fn listing_stays_below_its_prefix<T: OriginTier + ?Sized>(origin: &T, know
     prefixes.sort_unstable();
     prefixes.dedup();
     for prefix in prefixes {
-        let below = |sample: &&Known| {
+        let below = |sample: &&KnownSample| {
             sample.object.path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'))
         };
         let what = format!("listing below {prefix:?}");
@@ -100,15 +104,15 @@ async fn listing_stays_below_its_prefix<T: OriginTier + ?Sized>(origin: &T, know
     }
 }
 
-async fn with_versions<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) -> Vec<Known> {
+async fn with_versions<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) -> Vec<KnownSample> {
     let listed = list(origin, "", None).await;
     known
         .iter()
-        .map(|sample| Known { object: listed[&*sample.object.path].clone(), ..sample.clone() })
+        .map(|sample| KnownSample { object: listed[&*sample.object.path].clone(), ..sample.clone() })
         .collect()
 }
 
-async fn ranges<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+async fn ranges<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     let mut batch = Vec::new();
     let mut expected = Vec::new();
     for sample in known.iter().filter(|sample| sample.object.size > 0) {
@@ -126,9 +130,10 @@ async fn ranges<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
     }
 }
 
-/// Neighbouring ranges must not be slices of one joined read. Slices are exactly as far apart in memory as in the object.
-/// Separate allocations, even page-aligned ones with some bytes before, are not at this distance.
-async fn ranges_have_allocations_of_their_own<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+/// Neighbouring ranges must not be slices of one joined read. Slices are exactly as far apart in
+/// memory as in the object. Separate allocations, even page-aligned ones with some bytes before,
+/// are not at this distance.
+async fn ranges_have_allocations_of_their_own<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     const STEP: usize = 1001;
     let Some(sample) = known.iter().find(|sample| sample.object.size >= 3 * STEP as u64) else { return };
     let part = |tag: u32| sample.range(tag, u64::from(tag) * STEP as u64..u64::from(tag + 1) * STEP as u64);
@@ -139,7 +144,7 @@ async fn ranges_have_allocations_of_their_own<T: OriginTier + ?Sized>(origin: &T
     }
 }
 
-async fn a_missing_object_harms_no_other<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+async fn a_missing_object_harms_no_other<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     let mut batch = Vec::new();
     for (sample, tag) in known.iter().zip((0..).step_by(3)) {
         batch.push(sample.whole(tag));
@@ -157,7 +162,7 @@ async fn a_missing_object_harms_no_other<T: OriginTier + ?Sized>(origin: &T, kno
     }
 }
 
-async fn another_size_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+async fn another_size_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     let mut batch = Vec::new();
     for sample in known {
         let size = sample.object.size;
@@ -180,7 +185,7 @@ async fn another_size_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[K
     }
 }
 
-async fn an_object_is_found_by_its_path<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+async fn an_object_is_found_by_its_path<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     let listed = list(origin, "", None).await;
     for object in listed.values().take(3) {
         let found = origin.stat(&object.path).await;
@@ -201,7 +206,7 @@ async fn an_object_is_found_by_its_path<T: OriginTier + ?Sized>(origin: &T, know
     }
 }
 
-async fn another_version_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+async fn another_version_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     for sample in known {
         let version = match &sample.object.version {
             Some(Version::Modified(modified) | Version::Written { modified, .. }) => {
@@ -217,7 +222,7 @@ async fn another_version_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: 
     }
 }
 
-async fn climbing_paths_are_refused<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+async fn climbing_paths_are_refused<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     for path in ["../etc/passwd", "/etc/passwd", "a/../../x", "..", "a/.."] {
         let mut request = known[0].whole(0);
         request.object = Object { path: Arc::from(path), size: 10, version: None };

@@ -7,13 +7,14 @@ use futures::StreamExt;
 use futures::future::join_all;
 
 use super::{ANSWER_TIMEOUT, assert_bytes, read};
-use crate::{Known, ReadAll};
+use crate::{KnownSample, ReadAll};
 
-/// Checks the contract of every tier: whole reads of `known` samples (at least one), in bursts of all kinds.
+/// Checks the contract of every tier: whole reads of `known` samples (at least one), in bursts of
+/// all kinds.
 ///
 /// # Panics
 /// If the tier breaks the contract.
-pub async fn tier<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+pub async fn tier<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     assert!(!known.is_empty(), "the suite needs samples to read");
     name_and_profile(tier);
     nothing_is_submitted(tier);
@@ -43,7 +44,7 @@ fn nothing_is_submitted<T: Tier + ?Sized>(tier: &T) {
 }
 
 /// The first poll also submits.
-async fn without_submitting<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+async fn without_submitting<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     let reads: Vec<_> = wholes(known).into_iter().map(|request| tier.read(Arc::new(request))).collect();
     let Ok(answers) = tokio::time::timeout(ANSWER_TIMEOUT, join_all(reads)).await else {
         panic!("unsubmitted reads: no answer in {ANSWER_TIMEOUT:?}")
@@ -53,18 +54,18 @@ async fn without_submitting<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     }
 }
 
-fn wholes(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
+fn wholes(known: &[KnownSample]) -> Vec<foreread_tier::ReadRequest> {
     known.iter().zip(0..).map(|(sample, tag)| sample.whole(tag)).collect()
 }
 
-async fn all<T: Tier + ?Sized>(what: &str, tier: &T, known: &[Known]) {
+async fn all<T: Tier + ?Sized>(what: &str, tier: &T, known: &[KnownSample]) {
     let answers = read(what, tier, wholes(known)).await;
     for (sample, answer) in known.iter().zip(answers.values()) {
         assert_bytes(&format!("{what}: {}", sample.object.path), answer, &sample.content);
     }
 }
 
-async fn all_at_once_and_one_by_one<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+async fn all_at_once_and_one_by_one<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     all("all in one batch", tier, known).await;
     for sample in known {
         let what = format!("{} alone", sample.object.path);
@@ -72,7 +73,7 @@ async fn all_at_once_and_one_by_one<T: Tier + ?Sized>(tier: &T, known: &[Known])
     }
 }
 
-async fn one_sample_many_times<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+async fn one_sample_many_times<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     let what = "one sample many times in a batch";
     for sample in known.iter().take(3).chain(known.last()) {
         let answers = read(what, tier, (0..5).map(|tag| sample.whole(tag)).collect()).await;
@@ -82,9 +83,9 @@ async fn one_sample_many_times<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     }
 }
 
-/// An answer that is a slice of a joined read would keep that whole read in memory. Two slices of one allocation are as far
-/// apart as in the object; separate allocations are multiples of 8 apart.
-async fn answers_have_allocations_of_their_own<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+/// An answer that is a slice of a joined read would keep that whole read in memory. Two slices of
+/// one allocation are as far apart as in the object; separate allocations are multiples of 8 apart.
+async fn answers_have_allocations_of_their_own<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     let answers = read("allocations", tier, wholes(known)).await;
     let full: Vec<_> = answers.values().flatten().filter(|bytes| !bytes.is_empty()).collect();
     for pair in full.windows(2) {
@@ -95,7 +96,7 @@ async fn answers_have_allocations_of_their_own<T: Tier + ?Sized>(tier: &T, known
     }
 }
 
-async fn dropped_half_way<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+async fn dropped_half_way<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     for taken in 0..known.len().min(3) {
         let mut stream = tier.read_all(wholes(known));
         for _ in 0..taken {
@@ -107,6 +108,6 @@ async fn dropped_half_way<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     drop(tier.read_all(wholes(known))); // never polled
 }
 
-async fn batches_side_by_side<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+async fn batches_side_by_side<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     join_all((0..8).map(|_| all("one of several batches", tier, known))).await;
 }

@@ -4,15 +4,16 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-use super::content::{Content, Numbered};
+use super::content::{Content, NumberedObjects};
 
 /// The length of a header, and the alignment of everything.
 const BLOCK: u64 = 512;
 
-/// An archive (ustar) of the objects of a [`Numbered`] in their order: of any size, without the memory.
+/// An archive (ustar) of the objects of a [`NumberedObjects`] in their order: of any size, without
+/// the memory.
 #[derive(Clone, Debug)]
 pub struct Archive {
-    members: Numbered,
+    members: NumberedObjects,
 }
 
 impl Archive {
@@ -20,7 +21,7 @@ impl Archive {
     ///
     /// # Panics
     /// If a member is longer than the 8 GiB of a plain header, or its name than 100 bytes.
-    pub fn new(members: Numbered) -> Self {
+    pub fn new(members: NumberedObjects) -> Self {
         assert!(members.size() < 1 << 33, "a member of {} bytes", members.size());
         assert!(members.name(members.count()).len() <= 100, "{}", members.name(members.count()));
         Self { members }
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn archive_ranges_equal_slices_of_the_whole() {
-        let archive = Archive::new(Numbered::new(5, 700));
+        let archive = Archive::new(NumberedObjects::new(5, 700));
         let whole = archive.range(0..archive.size());
         assert_eq!(whole.len() as u64, 5 * (512 + 1024) + 1024);
         for id in 0..5 {
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn archive_may_be_larger_than_memory() {
-        let archive = Archive::new(Numbered::new(1 << 30, 1 << 20));
+        let archive = Archive::new(NumberedObjects::new(1 << 30, 1 << 20));
         assert!(archive.size() > 1 << 50);
         assert_eq!(archive.range(archive.size() - 2000..archive.size()).len(), 2000);
     }

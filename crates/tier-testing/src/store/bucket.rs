@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::content::{Content, Numbered};
-use super::order::Order;
+use super::content::{Content, NumberedObjects};
+use super::order::ListingOrder;
 
 /// The current state of one object.
 #[derive(Clone)]
@@ -18,14 +18,14 @@ pub(super) struct StoredObject {
 /// The objects of a bucket.
 pub(super) enum BucketKeys {
     Map(BTreeMap<Arc<str>, StoredObject>),
-    Numbered(Numbered),
+    Numbered(NumberedObjects),
 }
 
 /// A bucket and its permissions.
 pub(super) struct Bucket {
     pub(super) keys: BucketKeys,
     /// The order of its listings.
-    pub(super) order: Order,
+    pub(super) order: ListingOrder,
     pub(super) list_denied: bool,
     pub(super) read_denied: bool,
     /// The only region that it answers in.
@@ -40,7 +40,8 @@ const NUMBERED: &str = "\"6e756d6265726564\"";
 pub(super) struct ListQuery {
     pub(super) prefix: String,
     pub(super) delimiter: String,
-    /// Names up to and including this one are left out. If it is a common prefix, so is everything below it.
+    /// Names up to and including this one are left out. If it is a common prefix, so is everything
+    /// below it.
     pub(super) after: String,
     /// Whether `after` comes from a continuation token.
     pub(super) goes_on: bool,
@@ -71,7 +72,7 @@ pub(super) struct ListPage {
 
 impl Bucket {
     pub(super) fn new(keys: BucketKeys) -> Self {
-        Self { keys, order: Order::Bytes, list_denied: false, read_denied: false, region: None }
+        Self { keys, order: ListingOrder::Bytes, list_denied: false, read_denied: false, region: None }
     }
 
     pub(super) fn find(&self, key: &str) -> Option<StoredObject> {
@@ -113,13 +114,13 @@ impl Bucket {
     /// A page, in the bucket's order.
     pub(super) fn list(&self, query: &ListQuery) -> ListPage {
         match self.order {
-            Order::Bytes => self.list_in_byte_order(query),
+            ListingOrder::Bytes => self.list_in_byte_order(query),
             other => self.list_in(other, query),
         }
     }
 
     /// A page costs as much as the whole bucket. Common prefixes are not supported.
-    fn list_in(&self, order: Order, query: &ListQuery) -> ListPage {
+    fn list_in(&self, order: ListingOrder, query: &ListQuery) -> ListPage {
         let ListQuery { prefix, after, goes_on, max_keys, .. } = query;
         let mut keys = Vec::new();
         let mut from = Bound::Unbounded;
@@ -244,9 +245,9 @@ mod tests {
     fn listing_in_other_orders_is_paged() {
         let mut bucket = bucket(&["B", "a", "b", "c-d/1", "c/1", "c/2"]);
         for (order, expected) in [
-            (Order::CaseInsensitive, ["a", "B", "b", "c-d/1", "c/1", "c/2"]),
-            (Order::Directories, ["B", "a", "b", "c/1", "c/2", "c-d/1"]),
-            (Order::Ascending(2), ["B", "a", "c/2", "c/1", "c-d/1", "b"]),
+            (ListingOrder::CaseInsensitive, ["a", "B", "b", "c-d/1", "c/1", "c/2"]),
+            (ListingOrder::Directories, ["B", "a", "b", "c/1", "c/2", "c-d/1"]),
+            (ListingOrder::Ascending(2), ["B", "a", "c/2", "c/1", "c-d/1", "b"]),
         ] {
             bucket.order = order;
             for max_keys in 1..9 {
@@ -257,7 +258,7 @@ mod tests {
             assert_eq!(rest.iter().map(ListEntry::name).collect::<Vec<_>>(), expected[4..]);
         }
         // A name that is not a key is compared with each key.
-        bucket.order = Order::Directories;
+        bucket.order = ListingOrder::Directories;
         let query = ListQuery { after: "c.".into(), max_keys: 9, ..ListQuery::default() };
         let rest = bucket.list(&query).lines;
         assert_eq!(rest.iter().map(ListEntry::name).collect::<Vec<_>>(), ["c/1", "c/2"]);
@@ -265,7 +266,7 @@ mod tests {
 
     #[test]
     fn numbered_objects_are_listed_without_a_walk() {
-        let bucket = Bucket::new(BucketKeys::Numbered(Numbered::new(1_000_000, 10)));
+        let bucket = Bucket::new(BucketKeys::Numbered(NumberedObjects::new(1_000_000, 10)));
         assert_eq!(all(&bucket, "", "/", 1000).len(), 1000);
         assert_eq!(all(&bucket, "000999/", "", 300).len(), 1000);
         let found = bucket.find("000999/00999999.bin").unwrap();

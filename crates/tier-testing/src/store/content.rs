@@ -46,17 +46,17 @@ impl<F: Fn(Range<u64>) -> Bytes + Send + Sync + 'static> Content for GeneratedCo
     }
 }
 
-/// Objects `0..count` of one size, whose names are in the order of their numbers. They take no memory: each is a slice of one
-/// pattern, at an offset that depends on its number.
+/// Objects `0..count` of one size, whose names are in the order of their numbers. They take no
+/// memory: each is a slice of one pattern, at an offset that depends on its number.
 #[derive(Clone)]
-pub struct Numbered {
+pub struct NumberedObjects {
     count: u64,
     size: u64,
     name: fn(u64) -> String,
     pattern: Bytes,
 }
 
-impl fmt::Debug for Numbered {
+impl fmt::Debug for NumberedObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Numbered")
             .field("count", &self.count)
@@ -68,7 +68,7 @@ impl fmt::Debug for Numbered {
 /// The number of different slices of the pattern.
 const SPREAD: u64 = 1 << 20;
 
-impl Numbered {
+impl NumberedObjects {
     /// `count` objects of `size` bytes, a thousand to a directory: `000017/00017042.bin`.
     pub fn new(count: u64, size: u64) -> Self {
         Self::named(count, size, |id| format!("{:06}/{id:08}.bin", id / 1000))
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn numbered_objects_are_found_by_name_and_differ() {
-        let numbered = Numbered::new(2500, 100);
+        let numbered = NumberedObjects::new(2500, 100);
         assert_eq!(
             (numbered.count(), numbered.size(), numbered.name(2042)),
             (2500, 100, "000002/00002042.bin".into())

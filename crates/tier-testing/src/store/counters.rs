@@ -23,7 +23,7 @@ pub enum Kind {
 
 /// The requests and answers up to a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Requests {
+pub struct RequestCounts {
     /// `GET`s of objects.
     pub get: u64,
     /// `HEAD`s of objects.
@@ -38,13 +38,13 @@ pub struct Requests {
     pub other: u64,
     /// Bytes of objects that were passed to connections.
     pub bytes: u64,
-    /// Requests refused with 503 by the ceiling.
+    /// RequestCounts refused with 503 by the ceiling.
     pub refused: u64,
-    /// Requests with a fault.
+    /// RequestCounts with a fault.
     pub faults: u64,
     /// Opened connections.
     pub connections: u64,
-    /// Requests in flight, from their arrival to the end of their body.
+    /// RequestCounts in flight, from their arrival to the end of their body.
     pub in_flight: u64,
     /// The most requests in flight at once.
     pub peak_in_flight: u64,
@@ -76,12 +76,12 @@ impl RequestCounters {
         [get, head, list, listed, put, other, bytes, refused, faults, connections, peak]
     }
 
-    pub(super) fn read(&self) -> Requests {
+    pub(super) fn read(&self) -> RequestCounts {
         let [get, head, list, listed, put, other, bytes, refused, faults, connections, peak_in_flight] =
             self.all().map(|counter| counter.load(Relaxed));
         let in_flight = self.in_flight.load(Relaxed);
         let first_sent = *self.first_sent.lock().unwrap_or_else(PoisonError::into_inner);
-        Requests {
+        RequestCounts {
             get,
             head,
             list,

@@ -1,17 +1,20 @@
-//! An object store in this process, for tests and benchmarks: S3 over HTTP, with counts and injected faults.
+//! An object store in this process, for tests and benchmarks: S3 over HTTP, with counts and
+//! injected faults.
 //!
-//! It supports the requests of reading clients, path style, on its own port on the loopback interface: `GET` (with `Range` and
-//! `If-Match`), `HEAD`, `PUT`, and `ListObjectsV2`. Objects are bytes ([`Store::put`]) or generated on request ([`Numbered`],
-//! [`Archive`], [`made`]), so a bucket of a million keys or of 10 GB costs no memory. A body costs no allocation per request,
-//! because benchmarks compare clients with it: only slices are sent.
+//! It supports the requests of reading clients, path style, on its own port on the loopback
+//! interface: `GET` (with `Range` and `If-Match`), `HEAD`, `PUT`, and `ListObjectsV2`. Objects are
+//! bytes ([`HttpStore::put`]) or generated on request ([`NumberedObjects`], [`Archive`], [`made`]),
+//! so a bucket of a million keys or of 10 GB costs no memory. A body costs no allocation per
+//! request, because benchmarks compare clients with it: only slices are sent.
 //!
-//! Decision: the server has its own runtime and threads. So a test without async code can start one, and a client that blocks
-//! its runtime does not block the server. The price is that a paused clock does not apply to it.
+//! Decision: the server has its own runtime and threads. So a test without async code can start
+//! one, and a client that blocks its runtime does not block the server. The price is that a paused
+//! clock does not apply to it.
 //!
 //! ```
-//! use foreread_tier_testing::store::{Numbered, Store};
-//! let store = Store::start();
-//! store.numbered("images", Numbered::new(1_000_000, 110_000));
+//! use foreread_tier_testing::store::{NumberedObjects, HttpStore};
+//! let store = HttpStore::start();
+//! store.numbered("images", NumberedObjects::new(1_000_000, 110_000));
 //! store.bucket("notes");
 //! store.put("notes", "a/b.txt", "hello");
 //! assert!(store.endpoint().starts_with("http://127.0.0.1:"));
@@ -46,10 +49,10 @@ use tokio::sync::Semaphore;
 
 pub use archive::Archive;
 pub use body::PART;
-pub use content::{Content, Numbered, made};
-pub use counters::{Kind, Requests};
+pub use content::{Content, NumberedObjects, made};
+pub use counters::{Kind, RequestCounts};
 pub use faults::{Fault, When};
-pub use order::Order;
+pub use order::ListingOrder;
 
 use access::Access;
 use bucket::{Bucket, BucketKeys};
@@ -57,19 +60,19 @@ use faults::{Faults, RequestCeiling};
 use serve::StoreShared;
 
 /// A running store; it stops when dropped.
-pub struct Store {
+pub struct HttpStore {
     address: SocketAddr,
     shared: Arc<StoreShared>,
     runtime: Option<Runtime>,
 }
 
-impl fmt::Debug for Store {
+impl fmt::Debug for HttpStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
-impl Store {
+impl HttpStore {
     /// A store without buckets, on one thread, with seed 0.
     pub fn start() -> Self {
         Self::start_with(1, 0)
@@ -129,7 +132,7 @@ impl Store {
     }
 
     /// Creates or replaces a bucket of numbered objects.
-    pub fn numbered(&self, name: &str, objects: Numbered) {
+    pub fn numbered(&self, name: &str, objects: NumberedObjects) {
         self.with_bucket(name, |bucket| bucket.keys = BucketKeys::Numbered(objects));
     }
 
@@ -171,7 +174,7 @@ impl Store {
     }
 
     /// Lists a bucket in another order than S3.
-    pub fn set_order(&self, bucket: &str, order: Order) {
+    pub fn set_order(&self, bucket: &str, order: ListingOrder) {
         self.with_bucket(bucket, |bucket| bucket.order = order);
     }
 
@@ -195,7 +198,8 @@ impl Store {
         self.shared.latency.store(latency.as_nanos() as u64, Relaxed);
     }
 
-    /// Processes at most `requests` at once, from the wait before an answer to its end. The others wait; `None`: no limit.
+    /// Processes at most `requests` at once, from the wait before an answer to its end. The others
+    /// wait; `None`: no limit.
     pub fn set_at_once(&self, requests: Option<usize>) {
         let places = requests.map(|requests| Arc::new(Semaphore::new(requests)));
         *self.shared.places.write().unwrap_or_else(PoisonError::into_inner) = places;
@@ -217,7 +221,7 @@ impl Store {
     }
 
     /// The counts of requests.
-    pub fn requests(&self) -> Requests {
+    pub fn requests(&self) -> RequestCounts {
         self.shared.counters.read()
     }
 
@@ -227,7 +231,7 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl Drop for HttpStore {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -242,7 +246,8 @@ async fn accept(listener: TcpListener, shared: Arc<StoreShared>) {
         Err(error) => panic!("the store cannot listen: {error}"),
     };
     loop {
-        // Neither a lack of descriptors nor a connection that closed before it was accepted ends the store.
+        // Neither a lack of descriptors nor a connection that closed before it was accepted ends
+        // the store.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
@@ -253,7 +258,8 @@ async fn accept(listener: TcpListener, shared: Arc<StoreShared>) {
             // Without it, answers are the same but slower.
             let _ = stream.set_nodelay(true);
             let service = service_fn(|request| shared.serve(request));
-            // Disconnecting clients and injected closings end a connection with an error; the test observes its own side.
+            // Disconnecting clients and injected closings end a connection with an error; the test
+            // observes its own side.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -267,7 +273,7 @@ mod tests {
     use super::*;
 
     /// The answer to a request as text, until the server closes the connection.
-    fn ask(store: &Store, method: &str, path: &str, headers: &str, body: &str) -> String {
+    fn ask(store: &HttpStore, method: &str, path: &str, headers: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(store.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let length = body.len();
@@ -281,13 +287,13 @@ mod tests {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    fn get(store: &Store, path: &str, headers: &str) -> String {
+    fn get(store: &HttpStore, path: &str, headers: &str) -> String {
         ask(store, "GET", path, headers, "")
     }
 
     #[test]
     fn objects_are_put_read_in_parts_and_listed() {
-        let store = Store::start();
+        let store = HttpStore::start();
         store.bucket("b");
         assert!(ask(&store, "PUT", "/b/a/x%20y", "", "hello").starts_with("HTTP/1.1 200"));
         let whole = get(&store, "/b/a/x%20y", "");
@@ -315,7 +321,7 @@ mod tests {
 
     #[test]
     fn denied_requests_name_the_reason() {
-        let store = Store::start();
+        let store = HttpStore::start();
         store.bucket("b");
         store.put("b", "x", "1");
         store.allow("good");
@@ -338,8 +344,8 @@ mod tests {
 
     #[test]
     fn faults_follow_their_rules() {
-        let store = Store::start();
-        store.numbered("b", Numbered::new(10, 1000));
+        let store = HttpStore::start();
+        store.numbered("b", NumberedObjects::new(10, 1000));
         let path = "/b/000000/00000003.bin";
         for (fault, expected) in [
             (Fault::Internal, "HTTP/1.1 500"),

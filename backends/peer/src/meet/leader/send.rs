@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::super::bulk::{self, Bulk};
+use super::super::bulk::{self, SharedCatalog};
 use super::super::members::RankSession;
 use super::super::messages::{Hello, MeetMessage, key};
 use super::Leader;
@@ -35,7 +35,7 @@ pub(in super::super) enum NextSend {
     /// A message and its bulk.
     Message(MeetMessage, Bytes),
     /// The catalog of this number.
-    Bulk(usize, Bulk),
+    Bulk(usize, SharedCatalog),
     /// A refusal. The connection closes after it.
     Refuse(MeetMessage),
     /// The rank has a newer connection: this one closes.

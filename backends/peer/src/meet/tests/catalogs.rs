@@ -1,12 +1,12 @@
 //! Catalogs of a simulated rendezvous, fetched as in
-//! [`Joining::bulks`](super::super::Joining::bulks).
+//! [`Joining::bulks`](super::super::RendezvousSteps::bulks).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::bulk::{Bulk, relay};
+use super::super::bulk::{SharedCatalog, relay};
 use super::super::messages::{MeetMessage, key};
 use super::{Event, LeaderProcess, MemberProcess, World};
 
@@ -14,9 +14,9 @@ use super::{Event, LeaderProcess, MemberProcess, World};
 const RELAY_SILENCE: Duration = Duration::from_secs(10);
 
 /// The catalogs of a leader: one that it has listed, and one in a file.
-pub(super) fn bulks(leader: usize) -> Vec<Bulk> {
+pub(super) fn bulks(leader: usize) -> Vec<SharedCatalog> {
     let file = content(leader, 1);
-    vec![Bulk::needed(content(leader, 0)), Bulk::on_request(9, move || Ok(file.clone()))]
+    vec![SharedCatalog::needed(content(leader, 0)), SharedCatalog::on_request(9, move || Ok(file.clone()))]
 }
 
 fn content(leader: usize, number: usize) -> Bytes {
@@ -52,7 +52,7 @@ impl World {
                     return false;
                 }
                 Ok(Some(bytes)) => {
-                    process.offers.here.insert(number, Bulk::needed(bytes.clone()));
+                    process.offers.here.insert(number, SharedCatalog::needed(bytes.clone()));
                     process.has_said = false;
                     process.follower.begin(now);
                     self.got(member, number, bytes);
@@ -95,7 +95,7 @@ impl World {
         if process.has_file {
             needed.remove(&1);
             let file = Bytes::from_static(b"opened");
-            process.offers.here.insert(1, Bulk::on_request(6, move || Ok(file.clone())));
+            process.offers.here.insert(1, SharedCatalog::on_request(6, move || Ok(file.clone())));
         }
         process.needed = Some(needed);
         if is_relay {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::MeetErrorKind;
-use super::super::group::Left;
+use super::super::group::RunEnd;
 use super::super::messages::key;
 use super::{Disturbance, End, World};
 
@@ -82,7 +82,7 @@ impl World {
         }
         if are_none {
             assert!(self.members.iter().all(|member| member.acknowledged), "seed {seed}");
-            assert!(self.members.iter().all(|member| member.left == Some(Left::Together)), "seed {seed}");
+            assert!(self.members.iter().all(|member| member.left == Some(RunEnd::Together)), "seed {seed}");
             self.check_order(seed);
         }
     }

@@ -1,10 +1,10 @@
-//! The end of a simulated run, as made by [`Group::leave`](super::super::Group::leave) and its
+//! The end of a simulated run, as made by [`Group::leave`](super::super::RunGroup::leave) and its
 //! task.
 
 use bytes::Bytes;
 use foreread_types::Rank;
 
-use super::super::group::Left;
+use super::super::group::RunEnd;
 use super::super::messages::{MeetMessage, key};
 use super::{LeaderProcess, SECOND, World};
 
@@ -17,8 +17,8 @@ impl World {
         if let Ok(Some(missing)) = process.follower.take(key::DONE) {
             let missing: Vec<u32> = serde_json::from_slice(&missing).unwrap();
             let left = match &missing[..] {
-                [] => Left::Together,
-                missing => Left::Without(missing.iter().map(|rank| Rank(*rank)).collect()),
+                [] => RunEnd::Together,
+                missing => RunEnd::Without(missing.iter().map(|rank| Rank(*rank)).collect()),
             };
             return self.leave(member, left);
         }
@@ -35,7 +35,7 @@ impl World {
     }
 
     /// A member ends.
-    pub(super) fn leave(&mut self, member: usize, left: Left) {
+    pub(super) fn leave(&mut self, member: usize, left: RunEnd) {
         let process = &mut self.members[member];
         if !process.is_alive {
             return;
@@ -73,11 +73,11 @@ impl World {
         let rank = self.rank(member);
         match (&self.members[member].left, &leader.missing) {
             (None, _) => panic!("seed {seed}: rank {rank} waits for ever"),
-            (Some(Left::Unheard), _) => {}
-            (Some(Left::Together), missing) => {
+            (Some(RunEnd::Unheard), _) => {}
+            (Some(RunEnd::Together), missing) => {
                 assert_eq!(missing.as_deref(), Some(&[][..]), "seed {seed}: rank {rank}");
             }
-            (Some(Left::Without(without)), missing) => {
+            (Some(RunEnd::Without(without)), missing) => {
                 assert_eq!(Some(without), missing.as_ref(), "seed {seed}: rank {rank}");
             }
         }

@@ -1,4 +1,4 @@
-//! A rank of a simulated rendezvous, driven as by [`Joining`](super::super::Joining).
+//! A rank of a simulated rendezvous, driven as by [`Joining`](super::super::RendezvousSteps).
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// Resumes a member's steps, as [`Joining`](super::super::Joining) does.
+    /// Resumes a member's steps, as [`Joining`](super::super::RendezvousSteps) does.
     pub(super) fn advance(&mut self, member: usize) {
         let now = self.now();
         while self.members[member].is_welcome && self.members[member].stage < 4 {

@@ -21,13 +21,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier_testing::{Draw, Scheduler};
+use foreread_tier_testing::{Scheduler, TestRandom};
 use foreread_types::Rank;
 use tokio::time::Instant;
 
 use super::bulk::RelayOffers;
 use super::follower::Follower;
-use super::group::Left;
+use super::group::RunEnd;
 use super::leader::{FollowerSession, Leader};
 use super::members::RankSession;
 use super::messages::{ComparedSettings, HEARTBEAT_TIMEOUT, Hello, MeetMessage, RankInfo, key};
@@ -203,7 +203,7 @@ struct MemberProcess {
     is_done: bool,
     /// It has sent this on its connection.
     has_left: bool,
-    left: Option<Left>,
+    left: Option<RunEnd>,
 }
 
 struct World {
@@ -486,7 +486,7 @@ impl World {
                 self.members[member].is_done = true;
                 self.say_last(member);
             }
-            Event::Left(Who::Member(member)) => self.leave(member, Left::Unheard),
+            Event::Left(Who::Member(member)) => self.leave(member, RunEnd::Unheard),
             Event::Mend { rank } => {
                 self.cuts.remove(&rank);
                 for link in 0..self.links.len() {
@@ -540,7 +540,7 @@ fn play(seed: u64, kinds: u64, faults: u64, longest: u64) -> u128 {
 
 /// The seeds of a test. The first is the seed of the test run, so that a failure can be repeated.
 fn seeds() -> impl Iterator<Item = u64> {
-    let mut draw = Draw::new();
+    let mut draw = TestRandom::new();
     let cases = if std::env::var_os("FOREREAD_SOAK").is_some() { 20_000 } else { 200 };
     (0..cases).map(move |case| {
         let seed = if case == 0 { draw.seed } else { draw.below(u64::MAX) };

@@ -64,13 +64,13 @@ impl World {
     pub(super) fn timed_out(&mut self, rank: usize, to: usize, number: u64) {
         let Some(link) = self.nodes[rank].links.get(&to) else { return };
         if matches!(link.state, LinkState::Dialing { number: dialing } if dialing == number) {
-            self.lose(rank, to, false, &WireError::new(WireErrorKind::Late, "no answer"));
+            self.lose(rank, to, false, &WireError::new(WireErrorKind::Timeout, "no answer"));
         }
     }
 
     /// A connection ended at the client.
     pub(super) fn ended(&mut self, rank: usize, to: usize, useful: bool, error: &WireError) {
-        if useful && error.kind() == WireErrorKind::Late {
+        if useful && error.kind() == WireErrorKind::Timeout {
             self.outcome.resumed += 1;
             let number = self.number();
             let jitter = self.scheduler.between(Duration::ZERO, RECONNECT_JITTER);

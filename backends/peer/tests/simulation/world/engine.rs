@@ -74,9 +74,9 @@ impl World {
             let request = link.requests;
             let ask = |used: &usize| {
                 let sample = node.order[*used];
-                Ask { key: key(sample), due: Tick(*used as u64), length: length(sample) }
+                SampleRequest { key: key(sample), due: Tick(*used as u64), length: length(sample) }
             };
-            let asks: Vec<Ask> = passed.iter().map(ask).collect();
+            let asks: Vec<SampleRequest> = passed.iter().map(ask).collect();
             link.epochs.insert(request, link.breaker.3);
             link.batches.insert(request, passed.iter().map(|used| (*used, false)).collect());
             match link.state {

@@ -1,4 +1,4 @@
-//! `foreread load`: run the loader as a trainer would and report each epoch.
+//! `foreread load`: runs the loader like a trainer, and reports each epoch.
 
 mod ranks;
 mod text;
@@ -19,8 +19,8 @@ use crate::progress::{ProgressMode, WorkProgress};
 use crate::signals::Signals;
 use crate::{output, progress, settings};
 
-/// A wait for a batch looks for signals this often.
-const NAP: Duration = Duration::from_millis(50);
+/// How often a wait for a batch checks for signals.
+const SIGNAL_POLL: Duration = Duration::from_millis(50);
 
 pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let knobs = settings::gather(options.given())?;
@@ -30,19 +30,21 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let json = settings::is_json(&knobs)?;
     let mut config = foreread_settings::config(&knobs)?;
     config.format = settings::format(&knobs)?;
-    let wanted =
-        Wanted { digest: knobs.parse("digest")?.unwrap_or(false), ids: knobs.parse("ids")?.unwrap_or(false) };
+    let wanted = RecordOptions {
+        digest: knobs.parse("digest")?.unwrap_or(false),
+        ids: knobs.parse("ids")?.unwrap_or(false),
+    };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
     let (compute, rank, world_size, node_ranks) =
         (config.compute, config.rank, config.world_size, config.ranks_on_node());
     let builder = Loader::builder_with(&options.target, config.clone()).registry(registry);
     let (mut builder, together) = ranks::gather(builder, &config, &knobs)?;
     if state.is_some() && world_size > 1 && !together {
-        // Each rank has come another way, and nothing tells them the lowest step that all have completed.
+        // Such ranks advance separately, and do not know the lowest step that all have completed.
         let why = "ranks that do not work together cannot agree on one; see --peers";
         return Err(knobs.refuse("state", why).into());
     }
-    // Where ranks work together, the first speaks for all.
+    // In a group, rank 0 reports for all.
     let first = rank == 0 || !together;
     let keeps = state.is_some();
     let state = state.filter(|_| first);
@@ -64,22 +66,21 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     }
     let who = if together { format!("rank {rank} of {world_size}: ") } else { String::new() };
     let loader = ready.start();
-    // From here on there is something to be saved. The first time at once, so that a path that cannot be written is
-    // found out before hours of work.
-    let keeper = Keeper::new(state, keeps)?;
-    keeper.keep(&loader)?;
+    // The state is saved at once, so that an unwritable path is detected before hours of work.
+    let state_file = StateFile::new(state, keeps)?;
+    state_file.save(&loader)?;
     let work = WorkProgress::new(show, "starting", 0, "batches");
-    let mut session = Session { loader, keeper, compute, wanted, work, seen: Vec::new() };
+    let mut session = TrainerSession { loader, state_file, compute, wanted, work, records: Vec::new() };
     let mut shown = None;
     let mut ended = None;
     for batches in passes.into_iter().filter(|&batches| batches > 0) {
         let pass = session.pass(batches);
-        // Also of a run that has failed: what was delivered need not be delivered again.
-        let kept = session.keeper.keep(&session.loader);
+        // A failed run saves its state, too: delivered samples are not delivered again.
+        let kept = session.state_file.save(&session.loader);
         ended = pass?;
         kept?;
         if !json && (first || wanted.digest || wanted.ids) {
-            // The pass that was just taken, if anything of it was.
+            // The pass that has just ended, unless it had no batch.
             let last = session.report().epochs.pop();
             if let Some(last) = last.filter(|last| shown != Some((last.epoch, last.phase.clone()))) {
                 text::line(&mut out, &who, &last)?;
@@ -91,11 +92,11 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
             break;
         }
     }
-    let left = ranks::leave(&session.loader, session.keeper.signals.as_ref());
-    // Once more: by now all ranks have said how far they have come.
-    session.keeper.keep(&session.loader)?;
+    let left = ranks::leave(&session.loader, session.state_file.signals.as_ref());
+    // Once more: by now rank 0 knows the steps of all ranks.
+    session.state_file.save(&session.loader)?;
     let all = left?;
-    let ended = ended.or_else(|| session.keeper.signalled().filter(|_| together));
+    let ended = ended.or_else(|| session.state_file.received().filter(|_| together));
     let report = Report { all_ranks: all, ..session.end()? };
     if let Some((path, _)) = knobs.get("report-file") {
         write_report(&path.replace("%r", &rank.to_string()), &report)?;
@@ -106,29 +107,30 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
         text::total(&mut out, &report)?;
     }
     out.flush()?;
-    // The report says so too, but whoever skips a few unreadable samples does not mean all of them.
+    // The option to skip is for a few unreadable samples, and not for all of them.
     let delivered = report.epochs.iter().map(|epoch| epoch.samples).sum::<u64>();
     if ended.is_none() && delivered == 0 && report.skipped > 0 {
         bail!(
-            "no sample could be read, and all {} were skipped; is the dataset where it was when it was indexed?",
+            "no sample could be read, and all {} were skipped; is the dataset where it was when it was \
+             indexed?",
             report.skipped
         );
     }
     Ok(ended.unwrap_or(ExitCode::SUCCESS))
 }
 
-/// Writes a report to a file of its own: what several ranks write to one pipe is mixed where it is long.
+/// Writes a report to a file: long reports of several ranks would mix in one pipe.
 fn write_report(path: &str, report: &Report) -> Result<()> {
     let mut text = serde_json::to_vec(report)?;
     text.push(b'\n');
     std::fs::write(path, text).with_context(|| format!("the report cannot be written to {path}"))
 }
 
-/// A state that lies in a dataset would be a sample of it the next time that it is listed.
+/// Refuses a state file inside of a dataset: the next listing would make it a sample.
 fn keep_out(state: &Path, prepared: &Prepared) -> Result<(), String> {
     let Some(name) = state.file_name() else { return Err("expected a file name".to_owned()) };
     let parent = state.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A directory that is not there is found out when the state is written.
+    // A missing directory is reported when the state is written.
     let Ok(parent) = parent.canonicalize() else { return Ok(()) };
     for catalog in prepared.catalogs() {
         let base = catalog.base_url();
@@ -144,26 +146,26 @@ fn keep_out(state: &Path, prepared: &Prepared) -> Result<(), String> {
     Ok(())
 }
 
-/// The run from the trainer's side: takes batches, computes, remembers what it saw.
-struct Session {
+/// The trainer: it takes batches, computes, and records digests and ids.
+struct TrainerSession {
     loader: Loader,
-    keeper: Keeper,
+    state_file: StateFile,
     compute: Duration,
-    wanted: Wanted,
+    wanted: RecordOptions,
     work: WorkProgress,
-    seen: Vec<Seen>,
+    records: Vec<PassRecord>,
 }
 
-impl Session {
-    /// Takes one pass's batches; ends early, with the exit code, when a signal has come.
+impl TrainerSession {
+    /// Takes the batches of one pass. Ends early, with the exit code, after a signal.
     fn pass(&mut self, batches: u64) -> Result<Option<ExitCode>> {
         for number in 0..batches {
-            // Here the step before is complete: what has been taken has been computed on.
+            // Here the previous step is complete.
             let batch = loop {
-                if let Some(code) = self.keeper.signalled() {
+                if let Some(code) = self.state_file.received() {
                     return Ok(Some(code));
                 }
-                match self.loader.next_timeout(NAP) {
+                match self.loader.next_timeout(SIGNAL_POLL) {
                     Err(error) if error.kind() == LoadErrorKind::Timeout => {}
                     next => break next.map_err(Error::from)?,
                 }
@@ -175,8 +177,8 @@ impl Session {
                 self.work.next(format!("epoch {} {}", batch.epoch(), batch.phase()), batches, "batches");
             }
             self.work.step();
-            if let Some(seen) = self.seen.last_mut() {
-                seen.see(&batch);
+            if let Some(record) = self.records.last_mut() {
+                record.add(&batch);
             }
             drop(batch);
             if !self.compute.is_zero() {
@@ -187,42 +189,42 @@ impl Session {
         Ok(None)
     }
 
-    /// Notes that a pass begins whose first batch this is.
+    /// Begins the records of a pass, with its first batch.
     fn begin_pass(&mut self, batch: &Batch) {
         if !self.wanted.digest && !self.wanted.ids {
             return;
         }
-        if self.seen.len() > Report::MOST_EPOCHS {
+        if self.records.len() > Report::MAX_EPOCHS {
             let report = self.loader.report();
-            self.seen.retain(|seen| report.epochs.iter().any(|epoch| seen.is_of(epoch)));
+            self.records.retain(|record| report.epochs.iter().any(|epoch| record.is_of(epoch)));
         }
-        self.seen.push(Seen::new(batch, self.wanted));
+        self.records.push(PassRecord::new(batch, self.wanted));
     }
 
     fn report(&self) -> Report {
-        finish(self.loader.report(), &self.seen)
+        finish(self.loader.report(), &self.records)
     }
 
-    /// Ends the run in order; the last report of it.
+    /// Closes the run, and returns its final report.
     fn end(self) -> Result<Report> {
-        Ok(finish(self.loader.close()?, &self.seen))
+        Ok(finish(self.loader.close()?, &self.records))
     }
 }
 
-/// Keeps the run's state in a file, if one was named and this rank is the one to write it.
-struct Keeper {
+/// Saves the run's state in a file, if one is set and this rank writes it.
+struct StateFile {
     path: Option<PathBuf>,
     signals: Option<Signals>,
 }
 
-impl Keeper {
-    /// Where no state is kept, signals end the program as they always do: there is nothing to be saved.
+impl StateFile {
+    /// Without a state file, signals end the program as usual.
     fn new(path: Option<PathBuf>, keeps: bool) -> Result<Self> {
         Ok(Self { path, signals: keeps.then(Signals::watch).transpose()? })
     }
 
-    fn keep(&self, loader: &Loader) -> Result<()> {
-        // Asked for in any case: others learn from it how far this rank has come.
+    fn save(&self, loader: &Loader) -> Result<()> {
+        // On every rank: this call tells rank 0 how far this rank has come.
         let state = loader.state();
         match &self.path {
             Some(path) => Ok(state.write(path)?),
@@ -230,28 +232,28 @@ impl Keeper {
         }
     }
 
-    fn signalled(&self) -> Option<ExitCode> {
+    fn received(&self) -> Option<ExitCode> {
         self.signals.as_ref()?.received()
     }
 }
 
 #[derive(Clone, Copy)]
-struct Wanted {
+struct RecordOptions {
     digest: bool,
     ids: bool,
 }
 
-/// What was seen of one pass, beyond what the loader's own report says.
-struct Seen {
+/// The digest and ids of one pass.
+struct PassRecord {
     epoch: u64,
     phase: String,
     digest: Option<Sha256>,
     ids: Option<Vec<u64>>,
 }
 
-impl Seen {
-    /// Nothing yet, of the pass that `batch` is of.
-    fn new(batch: &Batch, wanted: Wanted) -> Self {
+impl PassRecord {
+    /// An empty record of the pass of `batch`.
+    fn new(batch: &Batch, wanted: RecordOptions) -> Self {
         let (epoch, phase) = (batch.epoch(), batch.phase().to_string());
         Self { epoch, phase, digest: wanted.digest.then(Sha256::new), ids: wanted.ids.then(Vec::new) }
     }
@@ -261,7 +263,7 @@ impl Seen {
         (report.passes, report.epoch, &report.phase) == (1, self.epoch, &self.phase)
     }
 
-    fn see(&mut self, batch: &Batch) {
+    fn add(&mut self, batch: &Batch) {
         for (id, bytes) in batch.iter() {
             if let Some(digest) = &mut self.digest {
                 digest.update(id.0.to_le_bytes());
@@ -274,13 +276,13 @@ impl Seen {
     }
 }
 
-fn finish(mut report: Report, seen: &[Seen]) -> Report {
-    let mut seen = seen.iter();
-    // Both are in order. What sums up several passes has neither digest nor ids.
+fn finish(mut report: Report, records: &[PassRecord]) -> Report {
+    let mut records = records.iter();
+    // Both are in order. Sums of several passes have neither digest nor ids.
     for epoch in report.epochs.iter_mut().filter(|epoch| epoch.passes == 1) {
-        let Some(seen) = seen.find(|seen| seen.is_of(epoch)) else { continue };
-        epoch.digest = seen.digest.clone().map(|digest| hex(&digest.finalize()));
-        epoch.ids.clone_from(&seen.ids);
+        let Some(record) = records.find(|record| record.is_of(epoch)) else { continue };
+        epoch.digest = record.digest.clone().map(|digest| hex(&digest.finalize()));
+        epoch.ids.clone_from(&record.ids);
     }
     report
 }

@@ -1,7 +1,7 @@
 //! The invariants after every step of a run and at its end.
 
-use foreread_loader::core::Event;
-use foreread_planner::{Floor, Retention, Scope};
+use foreread_loader::core::CoreEvent;
+use foreread_planner::{LowerBound, Retention, Scope};
 use proptest::{prop_assert, prop_assert_eq};
 
 use super::{Checked, PendingRequest, RunEnd, World};
@@ -45,7 +45,8 @@ impl World<'_> {
         if self.scenario.together {
             return self.check_owned();
         }
-        let floor = Floor::of(&self.run, &self.scenario.sizes(), capacity + staging, Scope::Rank).unwrap();
+        let floor =
+            LowerBound::of(&self.run, &self.scenario.sizes(), capacity + staging, Scope::Rank).unwrap();
         let floor = floor.bytes.saturating_sub(self.warm);
         prop_assert!(read >= floor, "{read} bytes from the origin, and the floor is {floor}");
         if self.plan.retention() != Retention::Keep || !faults.spare_the_caches() {
@@ -81,7 +82,7 @@ impl World<'_> {
         self.requests.clear();
         self.held.clear();
         let bytes = self.accounting.unreported.take();
-        self.pass(Event::Released { bytes })?;
+        self.pass(CoreEvent::Released { bytes })?;
         prop_assert_eq!((self.accounting.staging.get(), self.core.charged()), (0, self.finding));
         prop_assert!(self.end != Some(RunEnd::Complete) || self.finding == 0, "lookups after the end");
         self.stores.clear();

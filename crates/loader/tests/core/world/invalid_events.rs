@@ -10,18 +10,18 @@ impl World<'_> {
         let open = |lookup| self.requests.iter().any(|request| request.about() == Some((tick, lookup)));
         let dealing = self.requests.iter().any(|request| matches!(request, PendingRequest::Deal { .. }));
         let event = match kind {
-            0 if !open(true) => Event::Found(tick),
-            1 if !open(true) => Event::Stored(tick),
-            2 if !open(true) => Event::Absent(tick),
-            3 if !open(false) => Event::Arrived(tick),
-            4 if !open(false) => Event::Failed(tick),
-            9 if !open(false) => Event::Invalid(tick),
-            5 if self.queue.is_empty() && self.unreported.taken == 0 => Event::Taken,
-            6 if !dealing => Event::DealFailed { pass: self.dealt },
-            7 => Event::DealFailed { pass: self.dealt + 1 },
+            0 if !open(true) => CoreEvent::Found(tick),
+            1 if !open(true) => CoreEvent::Stored(tick),
+            2 if !open(true) => CoreEvent::Absent(tick),
+            3 if !open(false) => CoreEvent::Arrived(tick),
+            4 if !open(false) => CoreEvent::Failed(tick),
+            9 if !open(false) => CoreEvent::Invalid(tick),
+            5 if self.queue.is_empty() && self.unreported.taken == 0 => CoreEvent::Taken,
+            6 if !dealing => CoreEvent::DealFailed { pass: self.dealt },
+            7 => CoreEvent::DealFailed { pass: self.dealt + 1 },
             8 => match self.run.pass(0) {
                 Some(pass) if !dealing || self.dealt > 1 => {
-                    Event::Dealt { pass: 0, stream: self.run.stream(&pass).unwrap() }
+                    CoreEvent::Dealt { pass: 0, stream: self.run.stream(&pass).unwrap() }
                 }
                 _ => return Ok(()),
             },

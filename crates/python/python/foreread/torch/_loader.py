@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import default_collate
 
-from .._native import MOST_EPOCHS, Batch, Loader, Sample
+from .._native import MAX_EPOCHS, Batch, Loader, Sample
 from .._stats import TRAINER_BOUND_SHARE, Stats
 from ..errors import ClosedError, ConfigError, CorruptError
 from ._decode import Decode, decoder, raw
@@ -119,7 +119,7 @@ class DataLoader:
         self._native = Loader(
             source,
             batch_size=batch_size,
-            epochs=MOST_EPOCHS if epochs is None else epochs,
+            epochs=MAX_EPOCHS if epochs is None else epochs,
             seed=seed,
             sampler="torch" if shuffle else "sequential",
             deal="torch",

@@ -53,7 +53,7 @@ pub use foreread_connection::{
     SampleOffer, SystemTransport, Token, Transport, TransportListener, WeakTokenError, WireError,
     WireErrorKind, WireProtection, frame, handshake,
 };
-use foreread_connection::{channel, connection, input, output, system, tags, token};
+use foreread_connection::{channel, connection, input, mac, output, system, token};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

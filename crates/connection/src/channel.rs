@@ -7,10 +7,10 @@ use crate::BoxedStream;
 #[cfg(feature = "testing")]
 use crate::frame::{FrameHeader, HEADER};
 use crate::input::FrameInput;
-use crate::output::FrameOutput;
 #[cfg(feature = "testing")]
-use crate::tags::TAGGED;
-use crate::tags::{FrameVerifier, SessionKeys};
+use crate::mac::TAGGED;
+use crate::mac::{FrameVerifier, SessionKeys};
+use crate::output::FrameOutput;
 
 /// An authenticated connection: its stream and its session keys.
 pub struct AuthenticatedStream {

@@ -44,8 +44,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::channel::AuthenticatedStream;
 use crate::frame::VERSION;
+use crate::mac::{FrameMac, KEY, SampleMac, SessionKeys, no_random};
 use crate::noise_stream::NoiseStream;
-use crate::tags::{FrameMac, KEY, SampleMac, SessionKeys, no_random};
 use crate::token::random;
 use crate::{Address, BoxedStream, RunId, Token, WireError, WireErrorKind, WireProtection};
 

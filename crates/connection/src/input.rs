@@ -15,7 +15,7 @@ use foreread_types::SampleKey;
 
 use crate::WireError;
 use crate::frame::{FrameHeader, HEADER};
-use crate::tags::{FrameVerifier, TAGGED};
+use crate::mac::{FrameVerifier, TAGGED};
 
 /// The size of the buffer in bytes.
 const BUFFER_BYTES: usize = 4096;
@@ -182,8 +182,8 @@ mod tests {
 
     use super::*;
     use crate::frame::FrameKind;
+    use crate::mac::ends;
     use crate::output::FrameOutput;
-    use crate::tags::ends;
 
     /// A stream that transfers the given numbers of bytes, with a pause between any two.
     struct Parts {

@@ -18,12 +18,12 @@ mod error;
 pub mod frame;
 pub mod handshake;
 pub mod input;
+pub mod mac;
 mod network;
 mod noise_stream;
 pub mod output;
 mod run_id;
 pub mod system;
-pub mod tags;
 pub mod token;
 mod wire;
 

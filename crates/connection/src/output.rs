@@ -18,7 +18,7 @@ use tokio::io::AsyncWrite;
 
 use crate::WireError;
 use crate::frame::{FrameHeader, HEADER};
-use crate::tags::{FrameMac, PayloadTag, TAGGED};
+use crate::mac::{FrameMac, PayloadTag, TAGGED};
 
 /// The maximum number of buffers per call.
 const MAX_BUFFERS: usize = 32;

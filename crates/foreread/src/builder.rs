@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use crate::calibration::Calibration;
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
-use crate::joint::GroupPreparation;
+use crate::group_member::GroupPreparation;
 use crate::loader::{Loader, Ready};
 use crate::origin;
 use crate::prepared::Prepared;

@@ -141,7 +141,8 @@ impl Calibration {
 }
 
 impl OriginSpeed {
-    /// The fewest parallel reads with at least 95 % of the highest throughput, and their throughput.
+    /// The fewest parallel reads with at least 95 % of the highest throughput, and their
+    /// throughput.
     pub fn best(&self) -> Option<Point> {
         best(&self.read)
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::calibration::Calibration;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::on_node::NodeRank;
+use crate::node_rank::NodeRank;
 use crate::size::ByteSize;
 use crate::storage::StorageOptions;
 use crate::target::TargetSpec;
@@ -158,9 +158,11 @@ pub struct Config {
     pub origin_parallelism: Option<usize>,
     /// How failed reads from the origin are retried.
     pub retry: RetryPolicy,
-    /// The timeout of reads from the origin. `None`: none. Directories in the page cache have no timeout.
+    /// The timeout of reads from the origin. `None`: none. Directories in the page cache have no
+    /// timeout.
     pub deadline: Option<DeadlinePolicy>,
-    /// When a slow read from the origin is hedged. `None`: never. Directories in the page cache are not hedged.
+    /// When a slow read from the origin is hedged. `None`: never. Directories in the page cache are
+    /// not hedged.
     pub hedge: Option<HedgePolicy>,
     /// The storage backend's settings for the training data.
     pub storage_options: StorageOptions,

@@ -20,7 +20,7 @@ use foreread_types::SampleId;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::on_node::NodeRank;
+use crate::node_rank::NodeRank;
 use crate::origin::OpenDataset;
 use crate::report::DiskReport;
 use crate::runtime::ended;

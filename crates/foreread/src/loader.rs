@@ -17,7 +17,7 @@ use crate::assembly::Assembly;
 use crate::builder::Builder;
 use crate::config::Config;
 use crate::error::Result;
-use crate::joint::{FAREWELL, GroupMember};
+use crate::group_member::{FAREWELL, GroupMember};
 use crate::memory::Grant;
 use crate::merged::Merged;
 use crate::planned::Planned;
@@ -112,8 +112,9 @@ pub enum Jump {
 
 /// A running loader: prefetched batches in the seed's order.
 ///
-/// Plain threads iterate over it (`for batch in &loader`). Async code uses the loader as a [`Stream`]. Dropping it ends
-/// the run at once. [`close`](Self::close) waits for the disk tier first.
+/// Plain threads iterate over it (`for batch in &loader`). Async code uses the loader as a
+/// [`Stream`]. Dropping it ends the run at once. [`close`](Self::close) waits for the disk tier
+/// first.
 ///
 /// ```
 /// use foreread::{Loader, Memory};
@@ -159,8 +160,8 @@ impl Loader {
     /// The default time for which a finished rank serves the others.
     pub const FAREWELL: Duration = FAREWELL;
 
-    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard. Braces name several
-    /// shards ([`expand`](foreread_dataset::expand)).
+    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard.
+    /// Braces name several shards ([`expand`](foreread_dataset::expand)).
     pub fn builder(target: impl Into<String>) -> Builder {
         Builder::new(target.into(), Config::default())
     }
@@ -177,8 +178,8 @@ impl Loader {
         Batches { loader: self, refused: false }
     }
 
-    /// Waits at most `timeout` for the next batch. `None` when the run is over. Threads that wait at the same time get
-    /// different batches.
+    /// Waits at most `timeout` for the next batch. `None` when the run is over. Threads that wait
+    /// at the same time get different batches.
     ///
     /// # Errors
     /// [`LoadErrorKind::Timeout`] after the timeout, and [`LoadErrorKind::Blocking`] at once on a
@@ -232,8 +233,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Ends the run: waits at most five seconds for the disk tier's writes, and returns the final report. Blocks the thread. Async code has
-    /// [`close_async`](Self::close_async).
+    /// Ends the run: waits at most five seconds for the disk tier's writes, and returns the final
+    /// report. Blocks the thread. Async code has [`close_async`](Self::close_async).
     ///
     /// In a group, this rank serves the others until they are done, for at most ten minutes, unless
     /// it has [left](Self::leave) before.

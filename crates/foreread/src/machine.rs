@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::memory::{self, Grant, MemoryAccount, MemoryNeed};
-use crate::on_node::NodeRank;
+use crate::node_rank::NodeRank;
 
 /// All loaders of a process share one account. A forked child has a copy of its parent's account.
 /// Another thread may have held the lock of that copy, and its grants are never returned. So each

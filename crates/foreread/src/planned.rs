@@ -68,7 +68,8 @@ pub struct Planned {
     pub(crate) is_timed: bool,
     pub(crate) plan: LocalPlan,
     pub(crate) floor: u64,
-    /// The length of blocks that the first epoch reads from shards. `None` if it reads samples one by one.
+    /// The length of blocks that the first epoch reads from shards. `None` if it reads samples one
+    /// by one.
     pub(crate) block_bytes: Option<u64>,
 }
 

@@ -15,7 +15,7 @@ use crate::cluster;
 use crate::config::Config;
 use crate::disk::{self, Disk};
 use crate::error::Result;
-use crate::joint::GroupMember;
+use crate::group_member::GroupMember;
 use crate::memory::Grant;
 use crate::origin::{OpenDataset, OriginPolicy, open};
 use crate::planned::{Planned, RunEnvironment};

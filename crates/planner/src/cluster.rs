@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use foreread_types::{Footprint, Rank, StoreId};
 
+use crate::cache_contents::CacheContents;
 use crate::curve::Curve;
 use crate::error::PlanReason;
-use crate::held::CacheContents;
 use crate::origin::Origin;
 
 /// The maximum number of levels of a store: what fits next to "nowhere" in two bits per sample.

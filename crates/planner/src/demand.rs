@@ -432,7 +432,7 @@ mod tests {
     use foreread_types::Rank;
 
     use super::*;
-    use crate::floor::floor;
+    use crate::lower_bound::floor;
 
     fn run(epochs: u64, sampler: impl Sampler + 'static, drop_last: bool, world_size: u32) -> Run {
         let kind = PhaseKind::Train;

@@ -22,10 +22,10 @@ use std::sync::{Arc, Mutex};
 
 use sha2::{Digest, Sha256};
 
-use super::board::LoaderDirectory;
 use super::dial::{Rank0Dialer, Rank0Location};
 use super::interfaces::{self, InterfaceAddresses};
 use super::launcher::{Launched, Rendezvous};
+use super::loader_directory::LoaderDirectory;
 use super::messages::RankInfo;
 use super::node::{host_name, node_id};
 use super::notice::{PrivateDirectory, Rank0Notice, no_token};

@@ -12,7 +12,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::bulk::{self, RelayOffers, SharedCatalog};
 use super::compare::{difference, pack, unpack};
 use super::descriptors;
 use super::endpoint::LocalEndpoint;
@@ -28,6 +27,7 @@ use super::rank0::{Rank0Driver, Rank0Steps};
 use super::roster::Roster;
 use super::sessions::{redirect_all, serve_all};
 use super::settings::Settings;
+use super::shared_catalog::{self, RelayOffers, SharedCatalog};
 use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
 use crate::{Identity, Nonce, PeerClientFactory, PeerServer, RunId, token};
@@ -175,7 +175,7 @@ impl RendezvousSteps {
             let (offers, offered) = watch::channel(RelayOffers::default());
             let passing_on = server
                 .meetings()
-                .map(|meetings| OwnedTask::new(bulk::relay_catalogs(meetings, offered, traffic)));
+                .map(|meetings| OwnedTask::new(shared_catalog::relay_catalogs(meetings, offered, traffic)));
             let driver = Box::new(driver);
             (Role::Follower { driver, offers: Some(offers), _passing_on: passing_on }, identity, server)
         };
@@ -281,7 +281,7 @@ impl RendezvousSteps {
         let key = self.step("share");
         match &mut self.role {
             Role::Rank0 { driver, .. } => {
-                if bulks.len() > bulk::MAX_CATALOGS {
+                if bulks.len() > shared_catalog::MAX_CATALOGS {
                     let error = MeetError::new(MeetErrorKind::Setting, "more than 16 catalogs are shared");
                     return Err(driver.fail(error).await);
                 }
@@ -316,7 +316,7 @@ impl RendezvousSteps {
     /// As [`join`](Self::join).
     pub async fn bulks(&mut self, have: Vec<Option<SharedCatalog>>) -> Result<Vec<Option<Bytes>>, MeetError> {
         let rank = self.rank();
-        let relay = bulk::relay(self.nodes.iter(), rank.0 as usize).map(|rank| Rank(rank as u32));
+        let relay = shared_catalog::relay(self.nodes.iter(), rank.0 as usize).map(|rank| Rank(rank as u32));
         let relay = relay.filter(|relay| *relay != rank);
         let addresses = relay.map(|relay| self.roster().addresses(relay)).unwrap_or_default();
         let numbers = 0..have.len();
@@ -338,10 +338,10 @@ impl RendezvousSteps {
         offer(have.into_iter().enumerate().filter_map(|(number, bulk)| Some((number, bulk?))).collect());
         let mut got = BTreeMap::new();
         if let Some(relay) = relay.filter(|_| !missing.is_empty()) {
-            let (to, silence) = ((relay, &addresses[..]), bulk::relay_timeout(self.deadline));
+            let (to, silence) = ((relay, &addresses[..]), shared_catalog::relay_timeout(self.deadline));
             let traffic = Arc::clone(&driver.traffic);
             tokio::select! {
-                come = bulk::fetch(network, to, identity, &traffic, &missing, silence) => got = come,
+                come = shared_catalog::fetch(network, to, identity, &traffic, &missing, silence) => got = come,
                 error = driver.stay(identity) => return Err(error),
             }
         }

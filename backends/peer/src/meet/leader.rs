@@ -17,10 +17,10 @@ use tokio::time::Instant;
 mod send;
 
 pub(super) use self::send::{FollowerSession, NextSend};
-use super::board::LoaderDirectory;
-use super::bulk::{self, SharedCatalog};
+use super::loader_directory::LoaderDirectory;
 use super::members::{Admission, Members, RankSession, RejectedClaims, retry_later};
 use super::messages::{Hello, MeetMessage, RankInfo, key};
+use super::shared_catalog::{self, SharedCatalog};
 use super::store::KeyValueStore;
 use super::waiting::MAX_NAMED_RANKS;
 use super::{MeetError, MeetErrorKind};
@@ -376,12 +376,13 @@ impl Leader {
     /// Catalogs for the ranks that need them. Called before the value that names them is published.
     /// Fails the rendezvous if too many bytes would leave rank 0.
     pub(super) fn put_bulks(&mut self, bulks: Vec<SharedCatalog>) {
-        let relays = (1..self.world).filter(|rank| bulk::relay(self.nodes(), *rank) == Some(*rank)).count();
+        let relays =
+            (1..self.world).filter(|rank| shared_catalog::relay(self.nodes(), *rank) == Some(*rank)).count();
         let pushed = bulks.iter().filter(|bulk| bulk.is_pushed());
         let pushed = pushed.fold(0u64, |sum, bulk| sum.saturating_add(bulk.length()));
         let all = pushed.saturating_mul(relays as u64);
-        if all > bulk::MAX_SENT_BYTES {
-            self.fail(bulk::too_large(all));
+        if all > shared_catalog::MAX_SENT_BYTES {
+            self.fail(shared_catalog::too_large(all));
         }
         self.bulks = bulks;
     }

@@ -53,8 +53,6 @@
 //! Nothing waits forever. Each step has a deadline. Each connection has a heartbeat every two
 //! seconds and a heartbeat timeout of ten. What is waited for is shown ([`RendezvousProgress`]).
 
-mod board;
-mod bulk;
 mod compare;
 mod descriptors;
 mod dial;
@@ -68,6 +66,7 @@ mod interfaces;
 mod joining;
 mod leader;
 mod link;
+mod loader_directory;
 mod members;
 mod messages;
 mod node;
@@ -77,6 +76,7 @@ mod roster;
 mod run_session;
 mod sessions;
 mod settings;
+mod shared_catalog;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -84,13 +84,13 @@ mod waiting;
 
 use foreread_launcher as launcher;
 
-pub use board::LoaderDirectory;
-pub use bulk::SharedCatalog;
 pub use error::{MeetError, MeetErrorKind};
 pub use group::{RunEnd, RunGroup};
 pub use interfaces::INTERFACE;
 pub use joining::RendezvousSteps;
 pub use launcher::{Launched, LauncherEnv, MEET, Rendezvous, TOKEN};
+pub use loader_directory::LoaderDirectory;
 pub use notice::given_token;
 pub use settings::Settings;
+pub use shared_catalog::SharedCatalog;
 pub use waiting::{RendezvousProgress, WaitingCallback};

@@ -14,11 +14,11 @@ use bytes::Bytes;
 use foreread_types::Rank;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::bulk::SharedCatalog;
 use super::compare::{differences, pack, unpack};
 use super::hub::Hub;
 use super::leader::Leader;
 use super::messages::{ComparedSettings, ranks};
+use super::shared_catalog::SharedCatalog;
 use super::waiting::{RETURN_TIMEOUT, SINGLE_RANK_HINT, TwoStepCheck, WaitDeadline};
 use super::{MeetError, MeetErrorKind};
 

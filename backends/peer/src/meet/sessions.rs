@@ -11,12 +11,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::bulk;
 use super::hub::Hub;
 use super::leader::{FollowerSession, HelloRefusal, MessageFault, NextSend};
 use super::link::{IncomingMessage, LinkTraffic, RankLink};
 use super::members::RECONNECT_TIMEOUT;
 use super::messages::{DRAIN_TIMEOUT, MeetMessage};
+use super::shared_catalog;
 use crate::{Address, ControlConnection, PeerIdentity};
 
 /// Timeout of the hello after the handshake.
@@ -172,7 +172,8 @@ impl SessionTask<'_> {
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a rank needs the catalog");
-                        let refuse = self.hub.with(|leader| leader.refuse_rank(bulk::unreadable(&error)));
+                        let refuse =
+                            self.hub.with(|leader| leader.refuse_rank(shared_catalog::unreadable(&error)));
                         return if link.send(&refuse).await {
                             SendOutcome::Refused
                         } else {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::board::LoaderDirectory;
 use super::launcher::Launched;
+use super::loader_directory::LoaderDirectory;
 use super::node::node_id;
 use super::waiting::WaitingCallback;
 use crate::{Address, PeerCounters, Settings as Bounds, SystemTransport, Token, Transport};

@@ -21,8 +21,8 @@ use super::{EngineReply, SampleCheck, ServerAction, ServerMachine};
 use crate::channel::AuthenticatedStream;
 use crate::frame::FrameHeader;
 use crate::input::FrameInput;
+use crate::mac::SampleMac;
 use crate::server::ServerShared;
-use crate::tags::SampleMac;
 use crate::timer::PollTimer;
 use crate::{BoxedStream, RunId, WireError};
 

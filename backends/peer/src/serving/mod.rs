@@ -42,8 +42,8 @@ use crate::frame::{
     FrameHeader, FrameKind, MAX_ERROR_BYTES, MAX_SAMPLES_PER_REQUEST, SampleRequest, decode_tags,
     encode_tags, status_of,
 };
+use crate::mac::PayloadTag;
 use crate::output::FrameOutput;
-use crate::tags::PayloadTag;
 use crate::{WireError, WireErrorKind};
 
 #[cfg(doc)]

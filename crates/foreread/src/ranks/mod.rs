@@ -23,12 +23,12 @@
 //! # Ok::<(), foreread::Error>(())
 //! ```
 
+mod capacity_offer;
 mod datasets;
-mod guarded;
-mod joint;
+mod group_run;
 mod meeting;
-mod offer;
-mod told;
+mod peer_breakers;
+mod run_description;
 mod wire;
 
 use std::sync::Arc;
@@ -45,18 +45,18 @@ use foreread_tier::{OpenContext, Peers};
 use foreread_types::{Fingerprint, Sizes, StoreId};
 use futures::future::BoxFuture;
 
+use self::capacity_offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
 use self::datasets::{names, open_known, seek};
-use self::guarded::PeersWithBreakers;
-use self::joint::JoinedGroup;
+use self::group_run::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
-use self::offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
-use self::told::{RunDescription, on_request, unreadable};
+use self::peer_breakers::PeersWithBreakers;
+use self::run_description::{RunDescription, on_request, unreadable};
 use crate::cluster;
 use crate::config::Config;
 use crate::disk;
 use crate::error::Result;
-use crate::joint::GroupPreparation;
-use crate::on_node::NodeRank;
+use crate::group_member::GroupPreparation;
+use crate::node_rank::NodeRank;
 use crate::origin::{OpenDataset, OriginPolicy, open};
 use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
 use crate::prepared::{Prepared, caches};
@@ -194,7 +194,7 @@ impl GroupRun<'_> {
             // Dropped before planning: the offers of a thousand ranks take megabytes on each rank.
             let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
             let offers = unbundle(&offers).map_err(|_| unreadable(&"the offers are invalid"))?;
-            offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK)
+            capacity_offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK)
         };
         let mut words = inputs(&whole, &schedule(config, &sizes)?);
         let planning_config = config.clone();

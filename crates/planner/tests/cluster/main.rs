@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bounds;
-mod held;
+mod cache_contents;
 mod huge;
 mod locality;
 mod long;

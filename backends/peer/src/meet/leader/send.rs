@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::super::bulk::{self, SharedCatalog};
 use super::super::members::RankSession;
 use super::super::messages::{Hello, MeetMessage, key};
+use super::super::shared_catalog::{self, SharedCatalog};
 use super::Leader;
 
 /// The session of an admitted rank: what was requested and sent on its connection.
@@ -93,7 +93,7 @@ impl Leader {
                 self.roster = Some((self.moves, text.into()));
             }
             roster = self.roster.as_ref().map(|(_, roster)| roster.clone()).unwrap_or_default();
-            to.passes_on = bulk::relay(self.nodes(), to.session.rank) == Some(to.session.rank);
+            to.passes_on = shared_catalog::relay(self.nodes(), to.session.rank) == Some(to.session.rank);
         }
         let (process, nonce, place) = (self.process, self.nonce.to_string(), self.members.location(0));
         let length = roster.len() as u64;
@@ -106,10 +106,10 @@ impl Leader {
         if self.bulk_to.insert((rank, number)) {
             self.bulk_bytes = self.bulk_bytes.saturating_add(bulk.length());
         }
-        if self.bulk_bytes <= bulk::MAX_SENT_BYTES {
+        if self.bulk_bytes <= shared_catalog::MAX_SENT_BYTES {
             return Some(NextSend::Bulk(number, bulk));
         }
-        Some(NextSend::Refuse(self.refuse_rank(bulk::too_large(self.bulk_bytes))))
+        Some(NextSend::Refuse(self.refuse_rank(shared_catalog::too_large(self.bulk_bytes))))
     }
 }
 

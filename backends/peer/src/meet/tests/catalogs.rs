@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::bulk::{SharedCatalog, relay};
 use super::super::messages::{MeetMessage, key};
+use super::super::shared_catalog::{SharedCatalog, relay};
 use super::{Event, LeaderProcess, MemberProcess, World};
 
 /// The relay timeout for a deadline of 30 s.

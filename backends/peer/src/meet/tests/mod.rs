@@ -25,13 +25,13 @@ use foreread_tier_testing::{Scheduler, TestRandom};
 use foreread_types::Rank;
 use tokio::time::Instant;
 
-use super::bulk::RelayOffers;
 use super::follower::Follower;
 use super::group::RunEnd;
 use super::leader::{FollowerSession, Leader};
 use super::members::RankSession;
 use super::messages::{ComparedSettings, HEARTBEAT_TIMEOUT, Hello, MeetMessage, RankInfo, key};
 use super::rank0::Rank0Steps;
+use super::shared_catalog::RelayOffers;
 use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
 use crate::Nonce;

@@ -1,5 +1,6 @@
-//! The `foreread` command under test. Cargo builds a package's own binaries before its tests, and no other
-//! package's. With `FOREREAD_TEST_MIRROR` it has a custom storage backend: `mirror://DIR` is the directory.
+//! The `foreread` command under test. Cargo builds a package's own binaries before its tests, and
+//! no other package's. With `FOREREAD_TEST_MIRROR` it has a custom storage backend: `mirror://DIR`
+//! is the directory.
 
 use std::process::ExitCode;
 use std::sync::Arc;

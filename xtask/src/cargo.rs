@@ -1,4 +1,5 @@
-//! Runs Cargo and other programs. Their output is passed through, and test results are parsed from it.
+//! Runs Cargo and other programs. Their output is passed through, and test results are parsed from
+//! it.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};

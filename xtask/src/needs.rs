@@ -191,7 +191,8 @@ pub const NEEDS: &[Need] = &[
             // In a PID namespace, so that no process outlives a test.
             ways: &["unshare --net --mount --pid --fork --kill-child"],
             script: "ip netns add foreread-probe && ip netns del foreread-probe && \
-                     ip link add probe0 type veth peer name probe1 && tc qdisc add dev probe0 root tbf rate 1gbit burst 512k latency 20ms",
+                     ip link add probe0 type veth peer name probe1 && tc qdisc add dev probe0 root tbf rate \
+                     1gbit burst 512k latency 20ms",
             packages: &[],
             remedy: "sudo --preserve-env cargo xtask test --all",
         },

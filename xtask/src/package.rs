@@ -160,7 +160,10 @@ mod tests {
 
     #[test]
     fn framework_packages_are_pinned_needs() {
-        let named = |need: &&crate::needs::Need| matches!(need.source, NeedSource::Environment { directory, .. } if directory == DIRECTORY);
+        let named = |need: &&crate::needs::Need| match need.source {
+            NeedSource::Environment { directory, .. } => directory == DIRECTORY,
+            _ => false,
+        };
         assert_eq!(NEEDS.iter().filter(named).map(|need| need.step).collect::<Vec<_>>(), [STEP]);
     }
 }

@@ -1,11 +1,11 @@
 //! Servers for tests: started, and stopped in every case.
 //!
-//! Decision: all files of a server are in one directory below the target directory, and its processes
-//! are children of this process. Dropping a [`TestServer`] kills them and removes the directory. So does
-//! a signal that ends xtask, which then ends as if it had no handler. If xtask itself is killed, the
-//! kernel kills them (`setpriv --pdeathsig`) and the next run removes the directory. SIGKILL is enough,
-//! because their data are not needed. The price: the thread that starts a process must outlive it,
-//! because the kernel watches that thread.
+//! Decision: all files of a server are in one directory below the target directory, and its
+//! processes are children of this process. Dropping a [`TestServer`] kills them and removes the
+//! directory. So does a signal that ends xtask, which then ends as if it had no handler. If xtask
+//! itself is killed, the kernel kills them (`setpriv --pdeathsig`) and the next run removes the
+//! directory. SIGKILL is enough, because their data are not needed. The price: the thread that
+//! starts a process must outlive it, because the kernel watches that thread.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

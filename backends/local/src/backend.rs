@@ -26,7 +26,8 @@ impl Backend for LocalBackend {
         &["file"]
     }
 
-    /// See [`directory_of`] for what `url` may be and [`LocalConfig::from_options`] for the options.
+    /// See [`directory_of`] for what `url` may be and [`LocalConfig::from_options`] for the
+    /// options.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind once the directory has been opened or refused.

@@ -19,9 +19,10 @@
 //! A wake-up costs more than a tenth of a cached read, so a thread with further jobs need not wake
 //! the consumer for each. Answers are stored at once, where their futures find them. The *wake-up*
 //! is deferred until the thread does something slow. That is before it blocks, before a large
-//! sample, before it goes idle, and at the latest after `MAX_DEFERRED_WAKES` answers or `MAX_DEFERRED_BYTES`.
-//! Deferred wake-ups are called together, so a task that polls many futures is woken once. No
-//! answer waits for a slow read, at most for 4 MiB from the page cache, some 500 us.
+//! sample, before it goes idle, and at the latest after `MAX_DEFERRED_WAKES` answers or
+//! `MAX_DEFERRED_BYTES`. Deferred wake-ups are called together, so a task that polls many futures
+//! is woken once. No answer waits for a slow read, at most for 4 MiB from the page cache, some 500
+//! us.
 //!
 //! # Measured
 //!

@@ -1,26 +1,29 @@
 //! A cache in this process's memory.
 //!
-//! [`MemoryTier`] is a map from samples to handles on their bytes, bounded by a [`Budget`] of footprints. Nothing is
-//! copied: a stored sample keeps its allocation, and only its charge moves from the look-ahead to the memory tier. So the
-//! bytes of a sample are counted once. A removed sample that the trainer still holds stays counted here until it is
-//! dropped.
+//! [`MemoryTier`] is a map from samples to handles on their bytes, bounded by a [`Budget`] of
+//! footprints. Nothing is copied: a stored sample keeps its allocation, and only its charge moves
+//! from the look-ahead to the memory tier. So the bytes of a sample are counted once. A removed
+//! sample that the trainer still holds stays counted here until it is dropped.
 //!
 //! # What is counted
 //!
-//! A sample's [`Footprint`] is its length and its overhead: its slot in the map, the charge that it shares with its
-//! handles, the boxes that own its bytes, and the allocator's header of each. That header is 48 bytes for memory aligned to
-//! a cache line, which all samples are read into. The figure is measured (`tests/footprint.rs`) for the map at its emptiest,
-//! just after it grew. Not counted are the allocator's losses by fragmentation and by rounding large allocations up to pages.
+//! A sample's [`Footprint`] is its length and its overhead: its slot in the map, the charge that it
+//! shares with its handles, the boxes that own its bytes, and the allocator's header of each. That
+//! header is 48 bytes for memory aligned to a cache line, which all samples are read into. The
+//! figure is measured (`tests/footprint.rs`) for the map at its emptiest, just after it grew. Not
+//! counted are the allocator's losses by fragmentation and by rounding large allocations up to
+//! pages.
 //!
-//! The figure holds only if the bytes are in an allocation of their own, because a slice keeps the whole allocation.
-//! [`ReadFuture`] guarantees that for every tier, and the conformance suite tests it. It cannot be seen from the bytes, so
-//! nothing checks it here.
+//! The figure holds only if the bytes are in an allocation of their own, because a slice keeps the
+//! whole allocation. [`ReadFuture`] guarantees that for every tier, and the conformance suite tests
+//! it. It cannot be seen from the bytes, so nothing checks it here.
 //!
 //! # Locks
 //!
-//! The map has 64 shards with a lock each. Contention is low and not the reason: a table that doubles moves all its entries
-//! under its lock, which takes a hundred milliseconds for a million of them, and lookups must not wait for that. Samples and
-//! charges are dropped outside the locks, because a release hook may call back.
+//! The map has 64 shards with a lock each. Contention is low and not the reason: a table that
+//! doubles moves all its entries under its lock, which takes a hundred milliseconds for a million
+//! of them, and lookups must not wait for that. Samples and charges are dropped outside the locks,
+//! because a release hook may call back.
 
 mod map;
 
@@ -66,7 +69,8 @@ impl MemoryTier {
         &self.budget
     }
 
-    /// The number of stored samples. It sums the shards one after another, so it is approximate during writes.
+    /// The number of stored samples. It sums the shards one after another, so it is approximate
+    /// during writes.
     pub fn len(&self) -> usize {
         self.map.len()
     }

@@ -27,7 +27,8 @@ impl fmt::Debug for ShardedMap {
 }
 
 impl ShardedMap {
-    /// Uses another hash than the maps themselves; otherwise the upper bits of all hashes in a shard would be equal.
+    /// Uses another hash than the maps themselves; otherwise the upper bits of all hashes in a
+    /// shard would be equal.
     fn shard(&self, key: SampleKey) -> &MapShard {
         let hash = (key.id.0 ^ u64::from(key.dataset.0).rotate_right(16)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         &self.0[(hash >> 58) as usize]

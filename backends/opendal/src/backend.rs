@@ -37,8 +37,8 @@ impl Backend for OpendalBackend {
         &self.schemes
     }
 
-    /// Creates the client without a request to the store. A missing store is detected by the first listing
-    /// or read.
+    /// Creates the client without a request to the store. A missing store is detected by the first
+    /// listing or read.
     async fn open(
         &self,
         url: &str,

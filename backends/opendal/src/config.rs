@@ -132,8 +132,8 @@ fn settings_of(
     Ok(service.options.iter().filter_map(of).collect())
 }
 
-/// Removes credentials for another host than this one. A URL may come from a foreign catalog. It must not
-/// decide where credentials are sent, nor that they are sent unencrypted.
+/// Removes credentials for another host than this one. A URL may come from a foreign catalog. It
+/// must not decide where credentials are sent, nor that they are sent unencrypted.
 ///
 /// # Errors
 /// If there are credentials without a host.

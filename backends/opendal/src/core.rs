@@ -16,9 +16,9 @@ use crate::reader::ObjectReader;
 
 /// A store that is accessed through an OpenDAL operator.
 ///
-/// Reads run on the task that polls them. A listing runs on a separate task, which ends when its stream is
-/// dropped. Paths with `..`, absolute paths, and paths that OpenDAL would change are refused without a
-/// request.
+/// Reads run on the task that polls them. A listing runs on a separate task, which ends when its
+/// stream is dropped. Paths with `..`, absolute paths, and paths that OpenDAL would change are
+/// refused without a request.
 #[derive(Debug)]
 pub struct OpendalOrigin {
     profile: TierProfile,
@@ -31,9 +31,9 @@ pub struct OpendalOrigin {
 }
 
 impl OpendalOrigin {
-    /// The origin of the operator's objects. The operator's layers are kept. It should have no retry and
-    /// limit layers. The origin's place is OpenDAL's scheme, name and root. Two stores for which these are
-    /// equal need catalogs with names.
+    /// The origin of the operator's objects. The operator's layers are kept. It should have no
+    /// retry and limit layers. The origin's place is OpenDAL's scheme, name and root. Two stores
+    /// for which these are equal need catalogs with names.
     pub fn new(operator: Operator, config: OpendalConfig, context: &OpenContext) -> Self {
         let (name, info) = (operator.info().scheme(), operator.info());
         let place = format!("{name} {} {}", info.name(), info.root());

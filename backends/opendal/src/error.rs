@@ -1,7 +1,7 @@
 //! Maps OpenDAL's errors to kinds of `TierError`.
 //!
-//! This is classification only. The layers decide whether and when to retry. OpenDAL's own error text is
-//! not passed on, because it has the whole URL of the request, which may carry a signature.
+//! This is classification only. The layers decide whether and when to retry. OpenDAL's own error
+//! text is not passed on, because it has the whole URL of the request, which may carry a signature.
 
 use std::error::Error as _;
 

@@ -1,17 +1,17 @@
-//! Stores of [OpenDAL](https://opendal.apache.org) as origins: WebDAV, WebHDFS, web servers, OSS and COS
-//! by default; the Hugging Face Hub, HDFS and SFTP by separate features. Google's and Azure's stores are
-//! in `foreread-s3`.
+//! Stores of [OpenDAL](https://opendal.apache.org) as origins: WebDAV, WebHDFS, web servers, OSS
+//! and COS by default; the Hugging Face Hub, HDFS and SFTP by separate features. Google's and
+//! Azure's stores are in `foreread-s3`.
 //!
 //! [`OpendalBackend`] opens a store by its URL's scheme. [`OpendalOrigin::new`] takes any
 //! `opendal::Operator`.
 //!
-//! Decision: reads bypass OpenDAL's retries, timeouts and limits, because the layers around every origin
-//! provide these. Those layers do not cover listings, so listings use OpenDAL's. Nothing is registered or
-//! installed in the process, so a program's own use of OpenDAL is unaffected. TLS is rustls with ring and
-//! the platform's certificates, in a separate client. A read is one request. It is conditional on the
-//! indexed version where the store supports that (`If-Match`, `If-Unmodified-Since`), and its answer is
-//! compared where not. The price: stores that return no version with a read (WebHDFS, HDFS, SFTP) reveal a
-//! change only by its length.
+//! Decision: reads bypass OpenDAL's retries, timeouts and limits, because the layers around every
+//! origin provide these. Those layers do not cover listings, so listings use OpenDAL's. Nothing is
+//! registered or installed in the process, so a program's own use of OpenDAL is unaffected. TLS is
+//! rustls with ring and the platform's certificates, in a separate client. A read is one request.
+//! It is conditional on the indexed version where the store supports that (`If-Match`,
+//! `If-Unmodified-Since`), and its answer is compared where not. The price: stores that return no
+//! version with a read (WebHDFS, HDFS, SFTP) reveal a change only by its length.
 //!
 //! # Settings
 //!
@@ -32,13 +32,13 @@
 //! | `sftp` | `sftp://user@host:port/path` | `key`, `known_hosts_strategy` |
 //!
 //! Passwords and tokens of the first three are bound to the host in `host` (`dav.example.org`, with
-//! `:port` for an unusual port, with `http://` to allow unencrypted transfer). They go to no other host,
-//! because a URL may come from a foreign catalog. Without `host` they are an error. Redirects are followed
-//! for `http`, `webhdfs` and `hf` only: five at most, never from https to http, and without credentials to
-//! another host.
+//! `:port` for an unusual port, with `http://` to allow unencrypted transfer). They go to no other
+//! host, because a URL may come from a foreign catalog. Without `host` they are an error. Redirects
+//! are followed for `http`, `webhdfs` and `hf` only: five at most, never from https to http, and
+//! without credentials to another host.
 //!
-//! A web server cannot list. Its `list` names a local file with one path per line, below the URL. Each
-//! object's length is requested once, when the catalog is made.
+//! A web server cannot list. Its `list` names a local file with one path per line, below the URL.
+//! Each object's length is requested once, when the catalog is made.
 //!
 //! ```
 //! use std::sync::Arc;

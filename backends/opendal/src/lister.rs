@@ -1,12 +1,12 @@
 //! Listing: every object below a prefix once, in any order.
 //!
-//! Buckets are listed page by page. Stores with directories are walked, several directories at once. Few
-//! WebDAV servers list a whole tree, and a sequential walk takes hours if each directory takes a round
-//! trip. Web servers cannot list, so a file provides the paths.
+//! Buckets are listed page by page. Stores with directories are walked, several directories at
+//! once. Few WebDAV servers list a whole tree, and a sequential walk takes hours if each directory
+//! takes a round trip. Web servers cannot list, so a file provides the paths.
 //!
-//! OpenDAL's layers limit the time of each page and each request for one object, and retry temporary
-//! failures. The layers around the origin do not cover listings, and an hour's walk must not end with one
-//! 503.
+//! OpenDAL's layers limit the time of each page and each request for one object, and retry
+//! temporary failures. The layers around the origin do not cover listings, and an hour's walk must
+//! not end with one 503.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -101,7 +101,8 @@ impl ObjectLister {
         let (out, found) = tokio::sync::mpsc::channel(CHANNEL_SIZE);
         let of = Arc::clone(&self.of);
         let name = of.name;
-        // On a separate task: OpenDAL panics on unexpected names, and a panic becomes an error here.
+        // On a separate task: OpenDAL panics on unexpected names, and a panic becomes an error
+        // here.
         let listing = self.runtime.spawn(async move {
             let _ = of.list(&wanted, &out).await;
         });
@@ -143,7 +144,8 @@ impl Listing {
             Some(file) => self.read_list(file, wanted, out).await,
             None if !capability.list => {
                 let error = TierError::new(ErrorKind::Unsupported, self.name).with_object("the listing");
-                let remedy = "web servers cannot list; name a file with one path per line in FOREREAD_HTTP_LIST, \
+                let remedy = "web servers cannot list; name a file with one path per line in \
+                              FOREREAD_HTTP_LIST, \
                               use `webdav://` if the server supports it, or load a catalog of this URL";
                 send(out, Err(error.with_detail(remedy))).await
             }
@@ -152,8 +154,8 @@ impl Listing {
         }
     }
 
-    /// Lists page by page, in the store's order. No store guarantees an order, so listings start at the
-    /// beginning. Otherwise keys could be lost.
+    /// Lists page by page, in the store's order. No store guarantees an order, so listings start at
+    /// the beginning. Otherwise keys could be lost.
     async fn flat(&self, wanted: &ListRange, out: &Sender<ListResult>) -> Result<(), Dropped> {
         let options = ListOptions { recursive: true, ..ListOptions::default() };
         let mut lister = match self.operator.lister_options(&wanted.prefix, options).await {
@@ -360,7 +362,8 @@ mod tests {
                 request.extend_from_slice(&head[..read]);
             }
             let answer = "<?xml version=\"1.0\"?><D:multistatus xmlns:D=\"DAV:\"><D:response>\
-                <D:href>/a.jpg</D:href><D:propstat><D:prop><D:getlastmodified>Thu, 01 Jan 2026 00:00:00 GMT</D:getlastmodified>\
+                <D:href>/a.jpg</D:href><D:propstat><D:prop><D:getlastmodified>Thu, 01 Jan 2026 00:00:00 \
+                GMT</D:getlastmodified>\
                 <D:getcontentlength>3</D:getcontentlength><D:resourcetype/></D:prop>\
                 <D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response></D:multistatus>";
             let head = format!("HTTP/1.1 207 Multi-Status\r\nContent-Length: {}\r\n\r\n", answer.len());

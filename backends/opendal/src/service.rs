@@ -33,11 +33,11 @@ pub(crate) struct OpendalService {
     pub(crate) options: &'static [&'static str],
     /// The settings with credentials.
     pub(crate) secrets: &'static [&'static str],
-    /// The credentials that are sent unchanged to the URL's host, and are therefore bound to the setting
-    /// `host`.
+    /// The credentials that are sent unchanged to the URL's host, and are therefore bound to the
+    /// setting `host`.
     pub(crate) bound: &'static [&'static str],
-    /// Whether redirects are followed. Services with signed requests must not follow them: another host
-    /// could not check the signature, and would learn it together with the tokens.
+    /// Whether redirects are followed. Services with signed requests must not follow them: another
+    /// host could not check the signature, and would learn it together with the tokens.
     pub(crate) redirects: bool,
     /// The constructor of the operator.
     pub(crate) make: fn(BTreeMap<String, String>) -> opendal::Result<Operator>,

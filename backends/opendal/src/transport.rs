@@ -1,12 +1,14 @@
 //! The HTTP client, and the classification of refusals.
 //!
 //! OpenDAL's services detect errors, but not always their kind: a web server's 401 and 429 are both
-//! "unexpected", and `Retry-After` is lost. Statuses with one meaning in every HTTP store are classified
-//! here, before the service. Statuses whose meaning differs (403, 404, 409, 412) are left to the service.
+//! "unexpected", and `Retry-After` is lost. Statuses with one meaning in every HTTP store are
+//! classified here, before the service. Statuses whose meaning differs (403, 404, 409, 412) are
+//! left to the service.
 //!
-//! Redirects are followed for services that need them and do not sign: five at most, and never from an
-//! encrypted to an unencrypted address. The HTTP client removes credentials and cookies where host, port
-//! or scheme change. No `Referer` is sent, because the address of a request may hold a token.
+//! Redirects are followed for services that need them and do not sign: five at most, and never from
+//! an encrypted to an unencrypted address. The HTTP client removes credentials and cookies where
+//! host, port or scheme change. No `Referer` is sent, because the address of a request may hold a
+//! token.
 
 use std::fmt;
 use std::sync::Arc;

@@ -5,7 +5,8 @@
 //! own requests. Frames have a header of fixed length ([`frame`]). Samples are sent from the memory
 //! where they are cached, and received into memory of their exact length. Each connection begins
 //! with a handshake: both ends prove that they know the job's token ([`handshake`]) and are in the
-//! same run ([`RunId`]). All that follows is authenticated ([`WireProtection`]), except on one node.
+//! same run ([`RunId`]). All that follows is authenticated ([`WireProtection`]), except on one
+//! node.
 //!
 //! # Timeouts, heartbeats and retries
 //!

@@ -331,8 +331,8 @@ impl ClientShared {
         (drawn >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Connects within `connect_timeout`. A rank that accepts the connection is alive but may be busy: it
-    /// gets until `until` for the handshake.
+    /// Connects within `connect_timeout`. A rank that accepts the connection is alive but may be
+    /// busy: it gets until `until` for the handshake.
     async fn open_at(
         &self,
         address: &Address,

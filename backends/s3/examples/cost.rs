@@ -1,4 +1,5 @@
-//! What a read costs beside a bare GET of `object_store`: CPU of the reading thread a sample, in turns.
+//! What a read costs beside a bare GET of `object_store`: CPU of the reading thread a sample, in
+//! turns.
 //!
 //! ```text
 //! cargo run --release -p foreread-s3 --example cost [ROUNDS]

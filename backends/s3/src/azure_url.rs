@@ -1,8 +1,9 @@
 //! How Azure's containers are written as URLs.
 //!
 //! `az://container/path` leaves the account to the environment; Hadoop's and Spark's way,
-//! `abfss://container@account.dfs.core.windows.net/path`, names it. The host is Azure's or it is refused: requests carry
-//! credentials, and a catalog that somebody else has made must not say where these are sent.
+//! `abfss://container@account.dfs.core.windows.net/path`, names it. The host is Azure's or it is
+//! refused: requests carry credentials, and a catalog that somebody else has made must not say
+//! where these are sent.
 
 use foreread_tier::TierError;
 
@@ -38,7 +39,8 @@ pub(crate) fn location(url: &str) -> Result<(BucketPrefix, Option<AzureAccount>)
     };
     // Nothing of it is repeated: whoever writes a key before an `@` is told what belongs there.
     let wrong = || {
-        let why = "write `abfss://container@account.dfs.core.windows.net/path` or `az://container/path`; another address \
+        let why = "write `abfss://container@account.dfs.core.windows.net/path` or `az://container/path`; \
+                   another address \
                    goes into AZURE_STORAGE_ENDPOINT and credentials into AZURE_STORAGE_ACCOUNT_KEY";
         invalid("the URL", why)
     };

@@ -18,8 +18,8 @@ use crate::pages::S3Pages;
 use crate::reader::ObjectReader;
 use crate::transport::{CredentialClient, SharedClient, StoreConnector, options};
 
-/// Opens prefixes of buckets: `s3://bucket/prefix` (and `s3a`); with the features `gcs` and `azure` also `gs://` and
-/// `az://`.
+/// Opens prefixes of buckets: `s3://bucket/prefix` (and `s3a`); with the features `gcs` and `azure`
+/// also `gs://` and `az://`.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct S3Backend {
@@ -32,7 +32,8 @@ impl S3Backend {
         Self { environment: None }
     }
 
-    /// The same with these variables instead of the process's. Google's and Azure's stores do not look at them.
+    /// The same with these variables instead of the process's. Google's and Azure's stores do not
+    /// look at them.
     #[must_use]
     pub fn with_environment(self, environment: Environment) -> Self {
         Self { environment: Some(environment) }
@@ -60,13 +61,13 @@ impl Backend for S3Backend {
         ]
     }
 
-    /// Gathers the settings and gets the first credentials; no request is sent to the store. A source of credentials
-    /// that is busy or not reached is retried, for two minutes at most.
+    /// Gathers the settings and gets the first credentials; no request is sent to the store. A
+    /// source of credentials that is busy or not reached is retried, for two minutes at most.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a URL or a setting that makes no sense, [`ErrorKind::Denied`] where there are no
-    /// credentials, [`ErrorKind::Expired`] where they have expired, [`ErrorKind::Transient`] where their source was not
-    /// reached to the end.
+    /// [`ErrorKind::Invalid`] for a URL or a setting that makes no sense, [`ErrorKind::Denied`]
+    /// where there are no credentials, [`ErrorKind::Expired`] where they have expired,
+    /// [`ErrorKind::Transient`] where their source was not reached to the end.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.

@@ -1,4 +1,5 @@
-//! What can be set, and where each setting comes from: the options, then the environment, then the profile.
+//! What can be set, and where each setting comes from: the options, then the environment, then the
+//! profile.
 
 use std::path::PathBuf;
 
@@ -8,12 +9,13 @@ use crate::Environment;
 use crate::error::invalid;
 use crate::profile::Profiles;
 
-/// The default number of parallel reads. A request to a store in the same region
-/// takes about 20 ms and moves 50 to 100 MB/s, so that this many fill 10 Gbit/s with samples of 500 KB.
+/// The default number of parallel reads. A request to a store in the same region takes about 20 ms
+/// and moves 50 to 100 MB/s, so that this many fill 10 Gbit/s with samples of 500 KB.
 pub(crate) const DEFAULT_PARALLELISM: usize = 64;
 
-/// The settings that [`OpenOptions::settings`] may have, the variables that say the same, and the name in a profile.
-/// Keys are [`Environment::with_keys`]'s: the settings' replace the variables' together.
+/// The settings that [`OpenOptions::settings`] may have, the variables that say the same, and the
+/// name in a profile. Keys are [`Environment::with_keys`]'s: the settings' replace the variables'
+/// together.
 const SETTINGS: &[(&str, &[&str], &str)] = &[
     ("endpoint", &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"], "endpoint_url"),
     ("region", &["AWS_REGION", "AWS_DEFAULT_REGION"], "region"),
@@ -56,13 +58,15 @@ pub(crate) struct BucketPrefix {
 }
 
 impl BucketPrefix {
-    /// `scheme://bucket/prefix`. Escapes are not resolved: a `%` is a `%`, as in Amazon's own tools.
+    /// `scheme://bucket/prefix`. Escapes are not resolved: a `%` is a `%`, as in Amazon's own
+    /// tools.
     pub(crate) fn of(url: &str) -> Result<Self, TierError> {
         let rest = url.split_once("://").map_or("", |(_, rest)| rest);
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.contains(['@', ':']) {
             // Whatever stands before the `@` may be a secret.
-            let why = "write `s3://bucket/prefix`; the address of a store goes into AWS_ENDPOINT_URL and credentials into \
+            let why = "write `s3://bucket/prefix`; the address of a store goes into AWS_ENDPOINT_URL and \
+                       credentials into \
                        the environment or a profile";
             return Err(invalid("the URL", why));
         }
@@ -96,8 +100,8 @@ impl BucketPrefix {
     }
 }
 
-/// Why a path is no path of a sample. What could lead out of the prefix on a disk that it is copied to is refused, and
-/// what `object_store` would not send as it is.
+/// Why a path is no path of a sample. What could lead out of the prefix on a disk that it is copied
+/// to is refused, and what `object_store` would not send as it is.
 pub(crate) fn check_path(path: &str) -> Result<(), &'static str> {
     if path.chars().any(|c| c.is_ascii_control()) {
         return Err("the path contains a control character");
@@ -106,7 +110,8 @@ pub(crate) fn check_path(path: &str) -> Result<(), &'static str> {
 }
 
 impl S3Config {
-    /// What `url`, the options, the environment and the profile say together. Reads the files below `~/.aws`.
+    /// What `url`, the options, the environment and the profile say together. Reads the files below
+    /// `~/.aws`.
     pub(crate) fn gather(
         url: &str,
         options: &OpenOptions,
@@ -190,7 +195,8 @@ impl S3Config {
         }
     }
 
-    /// What the address of every request begins with: the bucket in the path, or in the name of the host.
+    /// What the address of every request begins with: the bucket in the path, or in the name of the
+    /// host.
     pub(crate) fn bucket_address(&self) -> String {
         let (address, bucket) = (self.address(), &self.bucket);
         match address.split_once("://") {
@@ -199,9 +205,9 @@ impl S3Config {
         }
     }
 
-    /// The bucket and prefix as one word for every way that leads there. Amazon's own endpoints (public ones, of a VPC,
-    /// dual-stack, FIPS, accelerated) all lead to one set of buckets in each of its partitions; any other endpoint is a
-    /// store of its own.
+    /// The bucket and prefix as one word for every way that leads there. Amazon's own endpoints
+    /// (public ones, of a VPC, dual-stack, FIPS, accelerated) all lead to one set of buckets in
+    /// each of its partitions; any other endpoint is a store of its own.
     pub(crate) fn canonical_place(&self) -> String {
         let address = self.address();
         let (scheme, rest) = address.split_once("://").unwrap_or(("https", &address));
@@ -224,8 +230,9 @@ impl S3Config {
     }
 }
 
-/// The partition whose general buckets `host` serves, if it is one of Amazon's endpoints for those. Outposts, directory
-/// buckets, access points and object lambdas have names of their own and are none.
+/// The partition whose general buckets `host` serves, if it is one of Amazon's endpoints for those.
+/// Outposts, directory buckets, access points and object lambdas have names of their own and are
+/// none.
 fn partition(host: &str, region: &str) -> Option<&'static str> {
     let host = host.strip_suffix(":443").or_else(|| host.strip_suffix(":80")).unwrap_or(host);
     let (labels, china) = match host.strip_suffix(".amazonaws.com.cn") {

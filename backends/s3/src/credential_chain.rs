@@ -1,15 +1,18 @@
 //! The sources of AWS credentials, in the order of Amazon's tools.
 //!
-//! Variables; a web identity; the profile (keys, a role that it assumes, single sign-on, a process); the container; the
-//! machine. Each is used only if it is configured. The last is tried when none is.
+//! Variables; a web identity; the profile (keys, a role that it assumes, single sign-on, a
+//! process); the container; the machine. Each is used only if it is configured. The last is tried
+//! when none is.
 //!
-//! A configured source that fails ends the search with its error. The next source would be another identity: requests
-//! would be signed in the wrong name, and the error would name the permissions of that identity.
+//! A configured source that fails ends the search with its error. The next source would be another
+//! identity: requests would be signed in the wrong name, and the error would name the permissions
+//! of that identity.
 //!
 //! The error is final, unless a service was busy or unreachable. Then the caller retries.
 //!
-//! The providers are `reqsign`'s, each used alone. Its own chain treats a failed provider as an unconfigured one, and
-//! supports neither roles in profiles nor sessions of single sign-on (see `sso.rs`).
+//! The providers are `reqsign`'s, each used alone. Its own chain treats a failed provider as an
+//! unconfigured one, and supports neither roles in profiles nor sessions of single sign-on (see
+//! `sso.rs`).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -107,8 +110,8 @@ impl CredentialChain {
         }
     }
 
-    /// What the machine's metadata service gives. Most machines have none, so one that is not reached is tried again only if
-    /// something configures it or it has given credentials before.
+    /// What the machine's metadata service gives. Most machines have none, so one that is not
+    /// reached is tried again only if something configures it or it has given credentials before.
     async fn of_machine(&self, configured: bool) -> SourceResult {
         // The library knows this spelling alone.
         let disabled = self.environment.get("AWS_EC2_METADATA_DISABLED");
@@ -197,7 +200,8 @@ impl CredentialChain {
         let Some((program, arguments)) = words.split_first() else {
             return Err(failed("it is empty"));
         };
-        // The library splits at every blank, and repeats the command where it logs; so it is given a word that stands for it.
+        // The library splits at every blank, and repeats the command where it logs; so it is given
+        // a word that stands for it.
         let context = self
             .context
             .clone()
@@ -307,7 +311,8 @@ fn nothing(machine: Option<SourceFailure>) -> TierError {
     let kind = machine.as_ref().map_or(ErrorKind::Denied, SourceFailure::kind);
     let tried = machine.map(|failure| format!(" ({})", failure.why)).unwrap_or_default();
     let why = format!(
-        "no credentials were found{tried}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or \
+        "no credentials were found{tried}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, \
+         or \
          AWS_SKIP_SIGNATURE=true for a public bucket"
     );
     TierError::new(kind, "s3").with_detail(why)
@@ -394,8 +399,10 @@ mod tests {
         Forbidden,
     }
 
-    const STS: &str = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ROLEROLEROLEROLE</AccessKeyId>\
-        <SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken><Expiration>2100-01-01T00:00:00Z</Expiration>\
+    const STS: &str = "<AssumeRoleResponse><AssumeRoleResult><Credentials>\
+        <AccessKeyId>ROLEROLEROLEROLE</AccessKeyId>\
+        <SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>\
+        <Expiration>2100-01-01T00:00:00Z</Expiration>\
         </Credentials></AssumeRoleResult></AssumeRoleResponse>";
     const WEB: &str = "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>\
         <AccessKeyId>WEB</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>\
@@ -424,7 +431,8 @@ mod tests {
             }
             let json = |id: &str| {
                 format!(
-                    "{{\"Code\":\"Success\",\"AccessKeyId\":\"{id}\",\"SecretAccessKey\":\"s\",\"Token\":\"t\",\
+                    "{{\"Code\":\"Success\",\"AccessKeyId\":\"{id}\",\"SecretAccessKey\":\"s\",\
+                      \"Token\":\"t\",\
                      \"Expiration\":\"2100-01-01T00:00:00Z\"}}"
                 )
             };
@@ -510,7 +518,8 @@ mod tests {
     async fn profile_assumes_a_role_with_keys_of_another() {
         let config = "[profile work]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = base\n\
                       [profile nobody]\nrole_arn = arn:aws:iam::123456789012:role/r\n\
-                      [profile circle]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = circle\n";
+                      [profile circle]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = \
+                      circle\n";
         let home = home(config, "[base]\naws_access_key_id = BASE\naws_secret_access_key = s\n");
         let environment = Environment::new([("AWS_EC2_METADATA_DISABLED", "true")]).with_home(home.path());
         let (loaded, asked) = load(environment.clone(), "work", true).await;
@@ -552,11 +561,15 @@ mod tests {
 
     /// What `aws configure sso` writes; and the token that `aws sso login` has left.
     fn single_sign_on(expires: &str) -> tempfile::TempDir {
-        let config = "[sso-session corp]\nsso_region = eu-central-1\nsso_start_url = https://corp.example.org/start\n\
-                      [profile train]\nsso_session = corp\nsso_account_id = 123456789012\nsso_role_name = Reader\n\
-                      [profile old]\nsso_region = eu-central-1\nsso_start_url = https://corp.example.org/start\n\
+        let config = "[sso-session corp]\nsso_region = eu-central-1\nsso_start_url = \
+                      https://corp.example.org/start\n\
+                      [profile train]\nsso_session = corp\nsso_account_id = 123456789012\nsso_role_name = \
+                      Reader\n\
+                      [profile old]\nsso_region = eu-central-1\nsso_start_url = \
+                      https://corp.example.org/start\n\
                       sso_account_id = 123456789012\nsso_role_name = Reader\n\
-                      [profile half]\nsso_session = gone\nsso_account_id = 123456789012\nsso_role_name = Reader\n";
+                      [profile half]\nsso_session = gone\nsso_account_id = 123456789012\nsso_role_name = \
+                      Reader\n";
         let home = home(config, "");
         let cache = home.path().join(".aws/sso/cache");
         std::fs::create_dir_all(&cache).unwrap();

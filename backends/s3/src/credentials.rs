@@ -1,13 +1,13 @@
 //! Cached credentials, renewed before they expire.
 //!
-//! One background task renews them some minutes before they expire. Requests use the old ones meanwhile and wait only when
-//! none are valid. A store may report credentials as expired early: a clock is wrong, they were revoked, a file was
-//! rewritten. Then one fetch serves all requests that were refused with them. Each request remembers the generation that
-//! it used.
+//! One background task renews them some minutes before they expire. Requests use the old ones
+//! meanwhile and wait only when none are valid. A store may report credentials as expired early: a
+//! clock is wrong, they were revoked, a file was rewritten. Then one fetch serves all requests that
+//! were refused with them. Each request remembers the generation that it used.
 //!
-//! A source that is busy or unreachable is a transient failure. Its error has the wait until the next attempt, so that
-//! callers retry when there is one. Reads retry by the layers' policy, listings by their own. Only the first credentials
-//! are retried here.
+//! A source that is busy or unreachable is a transient failure. Its error has the wait until the
+//! next attempt, so that callers retry when there is one. Reads retry by the layers' policy,
+//! listings by their own. Only the first credentials are retried here.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,8 @@ use tokio::time::Instant;
 
 use crate::retry::retry;
 
-/// How long before their end credentials are fetched again. Those that live shorter are so after half their time.
+/// How long before their end credentials are fetched again. Those that live shorter are so after
+/// half their time.
 const RENEW_BEFORE: Duration = Duration::from_secs(300);
 
 /// The pause after a fetch that failed or returned nothing new.
@@ -159,7 +160,8 @@ impl Credentials {
         self.0.lock().generation
     }
 
-    /// Valid credentials. Fetches where there are none. A background task renews those that expire soon.
+    /// Valid credentials. Fetches where there are none. A background task renews those that expire
+    /// soon.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the next caller to fetch.
@@ -186,8 +188,8 @@ impl Credentials {
         if let Some(credential) = self.0.good() {
             return Ok(credential);
         }
-        // Callers that waited for a failed fetch share its error: were each to fetch, the last of 64 would wait for 64
-        // timeouts in a row.
+        // Callers that waited for a failed fetch share its error: were each to fetch, the last of
+        // 64 would wait for 64 timeouts in a row.
         let paused = self.0.lock().is_paused();
         if !paused {
             // Its error is kept.
@@ -214,8 +216,8 @@ impl Credentials {
         retry(|| self.get(), wait).await
     }
 
-    /// Fetches after a store has reported the credentials of `generation` as expired, unless another caller has. Returns
-    /// whether there are new ones.
+    /// Fetches after a store has reported the credentials of `generation` as expired, unless
+    /// another caller has. Returns whether there are new ones.
     ///
     /// # Cancel safety
     /// As [`get`](Self::get).

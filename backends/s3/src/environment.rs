@@ -8,7 +8,8 @@ use foreread_tier::TierError;
 
 use crate::error::invalid;
 
-/// Environment variables, as a value: the process's own or a test's. Printing one shows the names alone.
+/// Environment variables, as a value: the process's own or a test's. Printing one shows the names
+/// alone.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
@@ -36,8 +37,8 @@ impl Environment {
         Self { home: Some(home.into()), ..self }
     }
 
-    /// The same with the keys of these settings, if there are any, in place of the variables': keys of two accounts must
-    /// not be mixed.
+    /// The same with the keys of these settings, if there are any, in place of the variables': keys
+    /// of two accounts must not be mixed.
     ///
     /// # Errors
     /// If the settings have one part of a key and not the other.

@@ -1,7 +1,8 @@
 //! The kind of each error of a store.
 //!
-//! Only classification: the layers decide on retries. Every message names the bucket and the object, if there is one, and
-//! the remedy. None repeats the text of a store beyond its error code (see `transport.rs`).
+//! Only classification: the layers decide on retries. Every message names the bucket and the
+//! object, if there is one, and the remedy. None repeats the text of a store beyond its error code
+//! (see `transport.rs`).
 
 use std::error::Error;
 
@@ -91,7 +92,8 @@ impl BucketContext {
             .with_retry_after(known.retry_after())
     }
 
-    /// What an attempt returns. If its credentials have expired and there are new ones, what a second attempt returns.
+    /// What an attempt returns. If its credentials have expired and there are new ones, what a
+    /// second attempt returns.
     pub(crate) async fn renewed<T, F>(
         &self,
         credentials: Option<&Credentials>,
@@ -160,8 +162,9 @@ impl BucketContext {
         self.endpoint.as_ref().map(|endpoint| format!(" at {endpoint}")).unwrap_or_default()
     }
 
-    /// The kind, and what to say where the code alone does not say it. The code of the body comes first: any answer may
-    /// carry the header with the bucket's region, and one status has several codes.
+    /// The kind, and what to say where the code alone does not say it. The code of the body comes
+    /// first: any answer may carry the header with the bucket's region, and one status has several
+    /// codes.
     fn classify(&self, action: StoreOperation, refused: &ResponseError) -> (ErrorKind, Option<String>) {
         let code = refused.code.as_deref().unwrap_or_default();
         match code {
@@ -177,7 +180,8 @@ impl BucketContext {
             "NoSuchKey" => return (ErrorKind::NotFound, Some("there is no such object (any more)".into())),
             "InvalidAccessKeyId" => {
                 let why = format!(
-                    "InvalidAccessKeyId: the access key is not known{}; check AWS_ACCESS_KEY_ID or AWS_PROFILE, and \
+                    "InvalidAccessKeyId: the access key is not known{}; check AWS_ACCESS_KEY_ID or \
+                     AWS_PROFILE, and \
                      AWS_ENDPOINT_URL",
                     self.at()
                 );
@@ -205,7 +209,8 @@ impl BucketContext {
             }
             "InvalidObjectState" | "BlobArchived" | "BlobBeingRehydrated" => {
                 let why = format!(
-                    "{code}: the object is archived; restore it first (`aws s3api restore-object`, or `az storage blob \
+                    "{code}: the object is archived; restore it first (`aws s3api restore-object`, or `az \
+                     storage blob \
                      set-tier --tier Hot`)"
                 );
                 return (ErrorKind::Other, Some(why));
@@ -269,7 +274,8 @@ impl BucketContext {
         }
         let needs = match (self.tier, action) {
             ("azure", _) => {
-                "a right key (AZURE_STORAGE_ACCOUNT_KEY), or an identity with the role Storage Blob Data Reader"
+                "a right key (AZURE_STORAGE_ACCOUNT_KEY), or an identity with the role Storage Blob Data \
+                 Reader"
             }
             ("gcs", StoreOperation::List) => "storage.objects.list on the bucket",
             ("gcs", StoreOperation::Read) => "storage.objects.get",

@@ -1,7 +1,7 @@
 //! Google's and Azure's stores.
 //!
-//! Their clients, credentials and settings are `object_store`'s. Responses pass through the same [`StoreConnector`], so
-//! that errors are classified as S3's are.
+//! Their clients, credentials and settings are `object_store`'s. Responses pass through the same
+//! [`StoreConnector`], so that errors are classified as S3's are.
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,7 +34,8 @@ pub(crate) fn open(url: &str, options: &OpenOptions, context: &OpenContext) -> O
     }
 }
 
-/// Settings that a user may want, of those that the clients know; the rest concern what is set here already.
+/// Settings that a user may want, of those that the clients know; the rest concern what is set here
+/// already.
 #[cfg(feature = "gcs")]
 const GOOGLE: [&str; 6] = [
     "service_account",
@@ -152,8 +153,8 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     ))
 }
 
-/// Gives directory markers their `/` back where without it they are out of order: `a-b`, `a/` came as `a-b`, `a`. Each key is
-/// greater than the one before it, the first than `before`.
+/// Gives directory markers their `/` back where without it they are out of order: `a-b`, `a/` came
+/// as `a-b`, `a`. Each key is greater than the one before it, the first than `before`.
 fn name_holders(before: &str, entries: &mut [ListedKey]) {
     let mut before = before;
     for entry in entries {
@@ -167,7 +168,8 @@ fn name_holders(before: &str, entries: &mut [ListedKey]) {
     }
 }
 
-/// PageSource of a client that has them. Place-holders lose their `/` there, and look like empty objects.
+/// PageSource of a client that has them. Place-holders lose their `/` there, and look like empty
+/// objects.
 struct ClientPages<S> {
     store: Arc<S>,
     begins_anywhere: bool,
@@ -214,7 +216,8 @@ mod tests {
             [entry("a", 0), entry("a/1", 1), entry("b-c", 1), entry("b", 0), entry("b/x", 0), entry("a", 1)];
         name_holders("a-z", &mut entries);
         let keys: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
-        // What is no directory marker and out of order stays, and shows that the store has another order.
+        // What is no directory marker and out of order stays, and shows that the store has another
+        // order.
         assert_eq!(keys, ["a/", "a/1", "b-c", "b/", "b/x", "a"]);
         let mut empty = [entry("a", 0), entry("b", 0)];
         name_holders("", &mut empty);

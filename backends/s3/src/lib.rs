@@ -1,14 +1,15 @@
-//! Object stores as origins: S3 and whatever speaks its protocol; Google's and Azure's behind the features `gcs` and
-//! `azure`.
+//! Object stores as origins: S3 and whatever speaks its protocol; Google's and Azure's behind the
+//! features `gcs` and `azure`.
 //!
-//! [`S3Backend`] opens `s3://bucket/prefix`. A sample is one GET, of the version that was indexed (`If-Match`), without a
-//! HEAD and without a look before it; a part of an object is one GET with a range. `object_store` makes the requests. It
-//! tries none of them again, and neither does this crate but for one case: when the store says that the credentials
-//! have expired, they are fetched again and the request is repeated once. Whether, when and how often to try again
-//! otherwise is for the layers to decide, which see the kinds of error that this crate tells apart.
+//! [`S3Backend`] opens `s3://bucket/prefix`. A sample is one GET, of the version that was indexed
+//! (`If-Match`), without a HEAD and without a look before it; a part of an object is one GET with a
+//! range. `object_store` makes the requests. It tries none of them again, and neither does this
+//! crate but for one case: when the store says that the credentials have expired, they are fetched
+//! again and the request is repeated once. Whether, when and how often to try again otherwise is
+//! for the layers to decide, which see the kinds of error that this crate tells apart.
 //!
-//! Listings are not seen by the layers, and half a listing cannot be begun again from outside without losing its place;
-//! they repeat their own pages.
+//! Listings are not seen by the layers, and half a listing cannot be begun again from outside
+//! without losing its place; they repeat their own pages.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -17,18 +18,21 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-//! let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime: runtime.handle().clone(), seed: 0 };
+//! let (buffers, runtime_handle) = (Arc::new(HeapBuffers), runtime.handle().clone());
+//! let context = OpenContext { buffers, runtime: runtime_handle, seed: 0 };
 //! // The process's own environment, where none is given.
-//! let environment = Environment::new([("AWS_SKIP_SIGNATURE", "true"), ("AWS_ENDPOINT_URL", "http://localhost:9000")]);
+//! let variables = [("AWS_SKIP_SIGNATURE", "true"), ("AWS_ENDPOINT_URL", "http://localhost:9000")];
+//! let environment = Environment::new(variables);
 //! let backend = S3Backend::new().with_environment(environment);
-//! let origin = runtime.block_on(backend.open("s3://bucket/images", &OpenOptions::default(), &context))?;
+//! let options = OpenOptions::default();
+//! let origin = runtime.block_on(backend.open("s3://bucket/images", &options, &context))?;
 //! assert_eq!(origin.name(), "s3");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`ObjectStoreOrigin`] reads any other implementation of [`ObjectStore`](object_store::ObjectStore) as an origin, for
-//! backends of other programs:
+//! [`ObjectStoreOrigin`] reads any other implementation of
+//! [`ObjectStore`](object_store::ObjectStore) as an origin, for backends of other programs:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -42,7 +46,8 @@
 //! # runtime.block_on(async {
 //! let store = InMemory::new();
 //! store.put(&"class/a.jpg".into(), vec![1, 2, 3].into()).await?;
-//! let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 };
+//! let runtime = tokio::runtime::Handle::current();
+//! let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
 //! let origin = ObjectStoreOrigin::new(Arc::new(store), "memory example", &context);
 //! let object = origin.list("", None).next().await.ok_or("nothing")??;
 //! assert_eq!((&*object.path, object.size), ("class/a.jpg", 3));

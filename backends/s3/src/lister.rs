@@ -1,22 +1,25 @@
 //! Lists many keys at once.
 //!
-//! A store lists keys in order, a thousand per page, and each page holds the token of the next: a million keys are a
-//! thousand round trips in a row. But a listing may begin anywhere. So the keys are listed in ranges side by side. A
-//! range that is longer than a page is split at names that the page suggests. Where all names of a page begin with
-//! `train/n0144`, the next may begin with `train/n0145`, `train/n015`, `train/n02`, `train/o`, `trainz`: everything
-//! beyond each of these becomes a range. An empty one costs one request and is never asked for again. One that is not
-//! empty is split further by its own pages. This needs no directories: a flat bucket is listed as fast as a tree.
+//! A store lists keys in order, a thousand per page, and each page holds the token of the next: a
+//! million keys are a thousand round trips in a row. But a listing may begin anywhere. So the keys
+//! are listed in ranges side by side. A range that is longer than a page is split at names that the
+//! page suggests. Where all names of a page begin with `train/n0144`, the next may begin with
+//! `train/n0145`, `train/n015`, `train/n02`, `train/o`, `trainz`: everything beyond each of these
+//! becomes a range. An empty one costs one request and is never asked for again. One that is not
+//! empty is split further by its own pages. This needs no directories: a flat bucket is listed as
+//! fast as a tree.
 //!
-//! ObjectStream come in the order of their keys, so that an interrupted listing can resume after the last of them: what a
-//! later range has found waits for the ranges before it. The price is that objects come in bursts. How many may wait is
-//! bounded (`ordered.rs` says how).
+//! ObjectStream come in the order of their keys, so that an interrupted listing can resume after
+//! the last of them: what a later range has found waits for the ranges before it. The price is that
+//! objects come in bursts. How many may wait is bounded (`ordered.rs` says how).
 //!
-//! All of this is right only if the store lists in byte order. Most do. Some gateways to file systems walk directories,
-//! and some stores have no order at all. So the order is checked, and the check is complete if starting after an
-//! *existing* key continues there as a continuation token does (`ordered.rs` has the argument). The first 24 pages come
-//! one by one and are max_held: a listing of up to 24,000 keys costs no request more than its pages, whatever the order. A
-//! store that breaks the order is listed by continuation token alone (`unordered.rs`), held whole and sorted. The price
-//! for the others is 24 round trips before ranges are split.
+//! All of this is right only if the store lists in byte order. Most do. Some gateways to file
+//! systems walk directories, and some stores have no order at all. So the order is checked, and the
+//! check is complete if starting after an *existing* key continues there as a continuation token
+//! does (`ordered.rs` has the argument). The first 24 pages come one by one and are max_held: a
+//! listing of up to 24,000 keys costs no request more than its pages, whatever the order. A store
+//! that breaks the order is listed by continuation token alone (`unordered.rs`), held whole and
+//! sorted. The price for the others is 24 round trips before ranges are split.
 //!
 //! PageSource that fail are requested again here, because the retry layer does not see listings.
 
@@ -38,7 +41,8 @@ use crate::retry::retry;
 /// PageSource under way at once.
 pub(crate) const PARALLEL_PAGES: usize = 16;
 
-/// Objects that may wait for ranges before theirs, before later ranges are requested no further. They take some 80 MB.
+/// Objects that may wait for ranges before theirs, before later ranges are requested no further.
+/// They take some 80 MB.
 pub(crate) const MAX_HELD_OBJECTS: usize = 400_000;
 
 /// How long a page may take, and every other answer that the layers do not see.
@@ -63,7 +67,8 @@ pub(crate) struct BucketListing {
 }
 
 impl BucketListing {
-    /// The objects below `prefix` (a directory below the location) whose paths are greater than `after`.
+    /// The objects below `prefix` (a directory below the location) whose paths are greater than
+    /// `after`.
     pub(crate) fn list(
         self,
         prefix: &str,
@@ -101,15 +106,17 @@ impl BucketListing {
         let page = self.page(&PageRequest::first(prefix)).await.ok()?;
         page.entries.iter().find(|entry| entry.key == *prefix && entry.size > 0)?;
         let why = format!(
-            "{prefix} is an object and no prefix: name what it lies in; one shard alone is known by its name (.tar, \
+            "{prefix} is an object and no prefix: name what it lies in; one shard alone is known by its name \
+             (.tar, \
              .tfrecord, .zip)"
         );
         Some(self.place.error(ErrorKind::Invalid, None, why))
     }
 
-    /// One object by its path. A listing and no `HEAD`, because only a caller that may list learns that a key is missing. In byte order
-    /// the first key that begins with a name is the name itself; in another order the rest of the page is searched, and
-    /// [`ErrorKind::Unordered`] says that more pages would have to be.
+    /// One object by its path. A listing and no `HEAD`, because only a caller that may list learns
+    /// that a key is missing. In byte order the first key that begins with a name is the name
+    /// itself; in another order the rest of the page is searched, and [`ErrorKind::Unordered`] says
+    /// that more pages would have to be.
     pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
         let error = |kind, why: &str| self.place.error(kind, Some(path), why);
         check_path(path).map_err(|why| error(ErrorKind::Invalid, why))?;
@@ -138,8 +145,8 @@ impl BucketListing {
         self.repeated(ask.after, "page of the listing", || self.pages.page(ask)).await
     }
 
-    /// What an attempt gives that the layers do not see, after as many as it takes and are worth it. `name` is what jitter
-    /// is drawn from.
+    /// What an attempt gives that the layers do not see, after as many as it takes and are worth
+    /// it. `name` is what jitter is drawn from.
     pub(crate) async fn repeated<T, F>(
         &self,
         name: &str,

@@ -1,21 +1,25 @@
 //! A listing in ranges, whose order is checked during the listing.
 //!
-//! Two things hold a listing together. Within a range, each page begins after the last key of the page before it and
-//! ascends. Where two ranges meet at a name `B`, the first key beyond `B` that the earlier range sees is the key that
-//! the later range begins with; or both find that there is none.
+//! Two things hold a listing together. Within a range, each page begins after the last key of the
+//! page before it and ascends. Where two ranges meet at a name `B`, the first key beyond `B` that
+//! the earlier range sees is the key that the later range begins with; or both find that there is
+//! none.
 //!
-//! Why this is enough: within a range pages follow each other by tokens, so its keys follow each other in the store's
-//! order, whatever that is. A later range begins at a key that exists, found by a request for one key beyond `B`, and
-//! goes on after that key. So if the ranges meet, all keys together are one run of the store's order, from its beginning
-//! to its end: none is missing. And they ascend: none comes twice. The one assumption is that starting after an existing
-//! key goes on as a token does. Objects of a range are handed out only when it has met the one before it.
+//! Why this is enough: within a range pages follow each other by tokens, so its keys follow each
+//! other in the store's order, whatever that is. A later range begins at a key that exists, found
+//! by a request for one key beyond `B`, and goes on after that key. So if the ranges meet, all keys
+//! together are one run of the store's order, from its beginning to its end: none is missing. And
+//! they ascend: none comes twice. The one assumption is that starting after an existing key goes on
+//! as a token does. Objects of a range are handed out only when it has met the one before it.
 //!
-//! A store that changes while it is listed can look as one without order. That costs time and nothing else.
+//! A store that changes while it is listed can look as one without order. That costs time and
+//! nothing else.
 //!
-//! The nearest range to the next object that is due is always requested first, so that objects are handed out soon after
-//! they come. More ranges are split off than are requested at once, so that there are always near ones. If many objects
-//! wait all the same (the nearest range is large, or its store is late), it alone is requested further. The price is
-//! that such a part of the listing goes page by page.
+//! The nearest range to the next object that is due is always requested first, so that objects are
+//! handed out soon after they come. More ranges are split off than are requested at once, so that
+//! there are always near ones. If many objects wait all the same (the nearest range is large, or
+//! its store is late), it alone is requested further. The price is that such a part of the listing
+//! goes page by page.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -29,12 +33,12 @@ use crate::lister::BucketListing;
 use crate::pages::{ListPage, PageRequest};
 use crate::unordered::UnorderedListing;
 
-/// So many pages come one by one, and are held, before ranges are split. If they are out of order, no request was in
-/// vain. At 40 ms a page the price is a second.
+/// So many pages come one by one, and are held, before ranges are split. If they are out of order,
+/// no request was in vain. At 40 ms a page the price is a second.
 pub(crate) const FIRST_PAGES: usize = 24;
 
-/// So many empty pages in a row, each with a token, and the listing is called endless. Stores list a few where many
-/// objects have been removed.
+/// So many empty pages in a row, each with a token, and the listing is called endless. Stores list
+/// a few where many objects have been removed.
 pub(crate) const EMPTY_PAGES: u32 = 1_000;
 
 /// Keys beyond `from`, up to and with `upto`.
@@ -91,7 +95,8 @@ enum WalkError {
     Endless,
 }
 
-/// What two neighbouring ranges have found beyond the name where they meet: a key, or that there is none.
+/// What two neighbouring ranges have found beyond the name where they meet: a key, or that there is
+/// none.
 #[derive(Debug, Default)]
 struct RangeBorder {
     earlier: Option<Option<String>>,
@@ -132,7 +137,8 @@ pub(crate) struct OrderedListing {
     borders: BTreeMap<String, RangeBorder>,
     /// PageSource so far, without requests for one key.
     pages: usize,
-    /// Ranges split off so far. Each costs up to two requests, and there is one for four pages at most.
+    /// Ranges split off so far. Each costs up to two requests, and there is one for four pages at
+    /// most.
     cuts: usize,
     /// The listing of a store without order, once that is known.
     sequence: Option<UnorderedListing>,
@@ -204,7 +210,8 @@ impl OrderedListing {
         }
     }
 
-    /// Requests pages of the nearest ranges; where too much is held, of the one alone whose objects are due.
+    /// Requests pages of the nearest ranges; where too much is held, of the one alone whose objects
+    /// are due.
     fn start(&mut self) {
         while self.running.len() < self.listing.parallel_pages
             && let Some(nearest) = self.waiting.first_entry()
@@ -291,7 +298,8 @@ impl OrderedListing {
         Ok(())
     }
 
-    /// Notes what one side has found beyond a border; false if the other side has found something else.
+    /// Notes what one side has found beyond a border; false if the other side has found something
+    /// else.
     fn compare_border(&mut self, border: &str, side: BorderSide, found: Option<String>) -> bool {
         let sides = self.borders.entry(border.to_owned()).or_default();
         match side {
@@ -319,8 +327,9 @@ impl OrderedListing {
         self.waiting.extend(cut.into_iter().map(|range| (Arc::clone(&range.from), range)));
     }
 
-    /// Drops what was found and begins to list in one sequence; or goes on where the only range was, if that one began
-    /// at the beginning and none of it was handed out. The page is the one that is out of order.
+    /// Drops what was found and begins to list in one sequence; or goes on where the only range
+    /// was, if that one began at the beginning and none of it was handed out. The page is the one
+    /// that is out of order.
     fn fall_back(&mut self, at: Option<(KeyRange, ListPage)>) {
         let kept =
             (self.cuts == 0 && self.pages <= FIRST_PAGES && self.after.is_empty()).then_some(at).flatten();
@@ -335,8 +344,10 @@ impl OrderedListing {
     }
 
     fn unordered(&self) -> TierError {
-        let why = "the store does not list keys in the order of their bytes, or they changed meanwhile; the listing \
-                   starts again, in one sequence, and is held_objects in memory; one that is interrupted cannot resume";
+        let why = "the store does not list keys in the order of their bytes, or they changed meanwhile; the \
+                   listing \
+                   starts again, in one sequence, and is held_objects in memory; one that is interrupted \
+                   cannot resume";
         self.listing.place.error(ErrorKind::Unordered, None, why)
     }
 
@@ -349,8 +360,9 @@ impl OrderedListing {
     }
 }
 
-/// Cuts ranges off the end of one whose keys up to `last` are known, at most so many, the farthest first. Each begins
-/// after a name that has more in common with this page's than the names beyond it.
+/// Cuts ranges off the end of one whose keys up to `last` are known, at most so many, the farthest
+/// first. Each begins after a name that has more in common with this page's than the names beyond
+/// it.
 fn split(range: &mut KeyRange, below: &str, first: &str, last: &str, parallel_pages: usize) -> Vec<KeyRange> {
     let common = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count();
     let fixed = below.chars().count();

@@ -1,7 +1,8 @@
 //! One page of a listing.
 //!
-//! S3's pages are requested and parsed here. `object_store` removes the `/` of a directory marker, so that it looks like
-//! an empty object, and refuses a whole page for one odd name. It signs the requests.
+//! S3's pages are requested and parsed here. `object_store` removes the `/` of a directory marker,
+//! so that it looks like an empty object, and refuses a whole page for one odd name. It signs the
+//! requests.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -24,7 +25,8 @@ use crate::error::{BucketContext, StoreOperation};
 /// What a query may not have in it as it is; signatures are made of the same.
 pub(crate) const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The longest page that is read, in bytes. A thousand keys, the longest there are and escaped, take a tenth of it.
+/// The longest page that is read, in bytes. A thousand keys, the longest there are and escaped,
+/// take a tenth of it.
 const MAX_PAGE_BYTES: usize = 64 << 20;
 
 /// The parser's events that are buffered where other elements lie between the objects of a page.
@@ -210,7 +212,8 @@ enum Document {
     },
 }
 
-/// Parses a page: 1.7 ms for a thousand keys. The parser's messages may quote the document and are left out.
+/// Parses a page: 1.7 ms for a thousand keys. The parser's messages may quote the document and are
+/// left out.
 fn parse(document: &[u8]) -> Result<ListPage, &'static str> {
     let mut parser = Deserializer::from_str(str::from_utf8(document).map_err(|_| "it is not UTF-8")?);
     parser.event_buffer_size(BUFFERED_EVENTS);
@@ -234,16 +237,20 @@ mod tests {
 
     #[test]
     fn valid_page_is_parsed_and_invalid_one_refused() {
-        let page = "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+        let page = "<?xml version=\"1.0\"?><ListBucketResult \
+            xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
             <Name>b</Name><KeyCount>2</KeyCount><IsTruncated>true</IsTruncated>\
-            <Contents><Owner><Key>nobody</Key></Owner><Key>a &amp; b</Key><LastModified/><ETag>&quot;1&quot;</ETag><Size>3</Size></Contents>\
-            <Contents><Key>c</Key><Size>4</Size></Contents><NextContinuationToken>next</NextContinuationToken>\
+            <Contents><Owner><Key>nobody</Key></Owner><Key>a &amp; \
+            b</Key><LastModified/><ETag>&quot;1&quot;</ETag><Size>3</Size></Contents>\
+            <Contents><Key>c</Key><Size>4</Size></Contents>\
+            <NextContinuationToken>next</NextContinuationToken>\
             </ListBucketResult>";
         let parsed = parse(page.as_bytes()).unwrap();
         assert_eq!(parsed.token.as_deref(), Some("next"));
         assert_eq!(parsed.entries[0], ListedKey { key: "a & b".into(), size: 3, tag: Some("\"1\"".into()) });
         assert_eq!(parsed.entries[1], ListedKey { key: "c".into(), size: 4, tag: None });
-        let odd = "<ListBucketResult><Contents><Key> a\u{e9} &#x7;&lt; </Key><Size>0</Size></Contents></ListBucketResult>";
+        let odd = "<ListBucketResult><Contents><Key> a\u{e9} &#x7;&lt; \
+            </Key><Size>0</Size></Contents></ListBucketResult>";
         assert_eq!(parse(odd.as_bytes()).unwrap().entries[0].key, " a\u{e9} \u{7}< ");
         let empty = parse(b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>").unwrap();
         assert_eq!(empty, ListPage::default());
@@ -253,7 +260,8 @@ mod tests {
             b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
             b"<ListBucketResult><Contents><Key>a</Key><Size>-1</Size></Contents></ListBucketResult>",
             b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
-            b"<ListBucketResult><Contents><Key>&unheard-of;</Key><Size>1</Size></Contents></ListBucketResult>",
+            b"<ListBucketResult><Contents><Key>&unheard-of;</Key><Size>1</Size></Contents>\
+              </ListBucketResult>",
             b"<Error><Code>SlowDown</Code></Error>",
             &page.as_bytes()[..200],
             &page.as_bytes()[..page.len() - 3],

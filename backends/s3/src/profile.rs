@@ -28,7 +28,8 @@ impl Profiles {
         })
     }
 
-    /// The same where the environment has keys, or none are needed. Unusable files are logged and ignored.
+    /// The same where the environment has keys, or none are needed. Unusable files are logged and
+    /// ignored.
     pub(crate) fn read_if_possible(environment: &Environment) -> Self {
         Self::read(environment).unwrap_or_else(|error| {
             tracing::warn!(%error, "profiles are left out: the keys come from the environment");
@@ -65,8 +66,8 @@ fn parse(path: &Path) -> Result<Ini, TierError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Ini::new()),
         Err(error) => return Err(invalid(&shown, format!("it cannot be read: {error}"))),
     };
-    // As Amazon's tools read it: quotes and backslashes are part of a value. The parser's message has the line's number; the
-    // line itself may be a secret and is not in it.
+    // As Amazon's tools read it: quotes and backslashes are part of a value. The parser's message
+    // has the line's number; the line itself may be a secret and is not in it.
     let as_it_is = ParseOption { enabled_quote: false, enabled_escape: false, ..ParseOption::default() };
     Ini::load_from_str_opt(&text, as_it_is)
         .map_err(|error| invalid(&shown, format!("line {}: {}", error.line, error.msg)))
@@ -82,7 +83,8 @@ mod tests {
         let environment = Environment::default().with_home(home.path());
         assert!(!Profiles::read(&environment).unwrap().has("default"));
         std::fs::create_dir(home.path().join(".aws")).unwrap();
-        let config = "[default]\nregion = eu-west-1\n\n[profile two]\nregion=us-west-2\naws_access_key_id=config\n\
+        let config = "[default]\nregion = eu-west-1\n\n[profile \
+                      two]\nregion=us-west-2\naws_access_key_id=config\n\
                       s3 =\n  addressing_style = path\n\
                       [profile quoting]\ncredential_process = \"/opt/a b/x\" 'c d'\n";
         std::fs::write(home.path().join(".aws/config"), config).unwrap();

@@ -1,4 +1,5 @@
-//! The proxy of a request, for messages: an error that names the store while the proxy is down misleads.
+//! The proxy of a request, for messages: an error that names the store while the proxy is down
+//! misleads.
 //!
 //! The client takes its proxy from the process's environment. The same rules are applied here.
 

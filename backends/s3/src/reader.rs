@@ -1,11 +1,12 @@
 //! Reading one sample: one GET.
 //!
-//! The body is written into memory of exactly the sample's length. It is allocated after the response's length is known,
-//! so that a wrong catalog costs an error and not the memory. The indexed version is sent as `If-Match`. The ETag of the
-//! response is checked too, for stores that ignore `If-Match`.
+//! The body is written into memory of exactly the sample's length. It is allocated after the
+//! response's length is known, so that a wrong catalog costs an error and not the memory. The
+//! indexed version is sent as `If-Match`. The ETag of the response is checked too, for stores that
+//! ignore `If-Match`.
 //!
-//! A response of another length means that the object has changed. If its ETag is unchanged, the store sent less than it
-//! has, and the same request may succeed later.
+//! A response of another length means that the object has changed. If its ETag is unchanged, the
+//! store sent less than it has, and the same request may succeed later.
 
 use std::future::ready;
 use std::sync::Arc;

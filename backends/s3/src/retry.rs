@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep};
 pub(crate) const ATTEMPTS: u32 = 8;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What the first attempt returns that succeeds or fails for good. `wait` returns the wait after the nth failure.
+/// What the first attempt returns that succeeds or fails for good. `wait` returns the wait after
+/// the nth failure.
 ///
 /// # Cancel safety
 /// That of an attempt.

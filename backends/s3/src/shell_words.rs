@@ -1,7 +1,8 @@
 //! Splitting a command into words, as Amazon's tools split `credential_process` (Python's `shlex`).
 //!
-//! Blanks separate words. Text between single quotes is literal. Between double quotes a backslash escapes a `"` or another
-//! backslash; elsewhere it escapes any character. There are no variables and no comments.
+//! Blanks separate words. Text between single quotes is literal. Between double quotes a backslash
+//! escapes a `"` or another backslash; elsewhere it escapes any character. There are no variables
+//! and no comments.
 
 /// The words of `text`.
 ///

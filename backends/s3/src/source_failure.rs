@@ -9,7 +9,8 @@ use foreread_tier::ErrorKind;
 #[derive(Debug)]
 pub(crate) struct SourceFailure {
     pub(crate) why: String,
-    /// Whether another attempt may succeed with nothing changed: a service was not reached, or was busy.
+    /// Whether another attempt may succeed with nothing changed: a service was not reached, or was
+    /// busy.
     pub(crate) transient: bool,
 }
 
@@ -19,8 +20,9 @@ impl SourceFailure {
         Self { why: why.into(), transient: false }
     }
 
-    /// What a provider or the client came back with. Providers repeat the client's error without its words, and some take
-    /// every failure of the client for one that may pass. So the client's own error decides where there is one.
+    /// What a provider or the client came back with. Providers repeat the client's error without
+    /// its words, and some take every failure of the client for one that may pass. So the client's
+    /// own error decides where there is one.
     pub(crate) fn of(error: &reqsign_core::Error) -> Self {
         match client_error(error) {
             Some(cause) => Self {
@@ -46,7 +48,8 @@ pub(crate) fn is_busy(error: &reqsign_core::Error) -> bool {
     client_error(error).unwrap_or(error).kind() == reqsign_core::ErrorKind::RateLimited
 }
 
-/// The error of the client within a provider's. Sources of other types are left out: a parser's may repeat secrets.
+/// The error of the client within a provider's. Sources of other types are left out: a parser's may
+/// repeat secrets.
 fn client_error(error: &reqsign_core::Error) -> Option<&reqsign_core::Error> {
     error.source()?.downcast_ref()
 }

@@ -1,12 +1,14 @@
 //! Credentials of a role, got with the token that `aws sso login` has left.
 //!
-//! The token lies below `~/.aws/sso/cache`. One that ends within a quarter of an hour is refreshed, if the file has what
-//! that takes, and the file is replaced as Amazon's tools replace it: the service may issue another refresh token, and
-//! with the old one those tools could not refresh theirs. If the file cannot be replaced (a home directory that is
-//! mounted read-only), the process keeps the token in memory.
+//! The token lies below `~/.aws/sso/cache`. One that ends within a quarter of an hour is refreshed,
+//! if the file has what that takes, and the file is replaced as Amazon's tools replace it: the
+//! service may issue another refresh token, and with the old one those tools could not refresh
+//! theirs. If the file cannot be replaced (a home directory that is mounted read-only), the process
+//! keeps the token in memory.
 //!
-//! `reqsign` has a provider for single sign-on. It does not refresh tokens, and its errors do not say whether another
-//! attempt may succeed. So the two requests are made here. The price is that their formats are this module's concern.
+//! `reqsign` has a provider for single sign-on. It does not refresh tokens, and its errors do not
+//! say whether another attempt may succeed. So the two requests are made here. The price is that
+//! their formats are this module's concern.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -46,8 +48,9 @@ impl SsoProfile {
         SourceFailure::permanent(format!("{why}; run `aws sso login --profile {}`", self.profile))
     }
 
-    /// The address of one of the two services. It can be replaced by the variable by which AWS's SDKs replace it. The one
-    /// for all services is left out, because many set it for their S3 store alone.
+    /// The address of one of the two services. It can be replaced by the variable by which AWS's
+    /// SDKs replace it. The one for all services is left out, because many set it for their S3
+    /// store alone.
     fn service(&self, context: &Context, variable: &str, name: &str) -> String {
         let usual = || {
             let china = if self.region.starts_with("cn-") { ".cn" } else { "" };
@@ -58,13 +61,13 @@ impl SsoProfile {
     }
 }
 
-/// How long the token of another process is waited for that has used up the refresh token: until its answer has come and
-/// the file is written, which may lie on a file server.
+/// How long the token of another process is waited for that has used up the refresh token: until
+/// its answer has come and the file is written, which may lie on a file server.
 const OTHER_PROCESS_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The tokens that were refreshed and could not be written to their files, by file. One refresh at a time, because each
-/// uses the refresh token up.
+/// The tokens that were refreshed and could not be written to their files, by file. One refresh at
+/// a time, because each uses the refresh token up.
 #[derive(Clone)]
 pub(crate) struct SsoTokens {
     kept: Arc<Mutex<HashMap<PathBuf, SsoToken>>>,
@@ -189,8 +192,8 @@ impl SsoTokens {
         }
     }
 
-    /// The token of another process, which may have used up the refresh token and be about to write what it got; or the old
-    /// one, which is good until it ends.
+    /// The token of another process, which may have used up the refresh token and be about to write
+    /// what it got; or the old one, which is good until it ends.
     async fn of_another(&self, portal: &SsoProfile, path: &Path, patience: Duration) -> Option<SsoToken> {
         let end = Instant::now() + patience;
         loop {
@@ -206,8 +209,8 @@ impl SsoTokens {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The token of the file, or the one that could not be written there. Without the file (`aws sso logout`) neither
-    /// counts.
+    /// The token of the file, or the one that could not be written there. Without the file (`aws
+    /// sso logout`) neither counts.
     async fn newest(&self, portal: &SsoProfile, path: &Path) -> Result<SsoToken, SourceFailure> {
         let file = path.to_owned();
         let document = match tokio::task::spawn_blocking(move || std::fs::read(file)).await {
@@ -239,7 +242,8 @@ impl SsoTokens {
             Err(error) => error.to_string(),
         };
         let path_shown = path.display();
-        tracing::warn!(%error, path = %path_shown, "a refreshed token of single sign-on cannot be written; it is \
+        tracing::warn!(%error, path = %path_shown, "a refreshed token of single sign-on cannot be written; \
+                       it is \
                        kept in memory, and `aws sso login` may be needed after this process ends");
         self.lock().insert(path.to_owned(), token.clone());
     }
@@ -368,7 +372,8 @@ mod tests {
                 return status(401, "UnauthorizedException");
             }
             let answer = json!({"roleCredentials": {
-                "accessKeyId": "ROLE", "secretAccessKey": "s", "sessionToken": "t", "expiration": 4_102_444_800_000_u64,
+                "accessKeyId": "ROLE", "secretAccessKey": "s", "sessionToken": "t",
+                "expiration": 4_102_444_800_000_u64,
             }});
             Ok(Response::new(Bytes::from(answer.to_string())))
         }
@@ -419,8 +424,8 @@ mod tests {
             home
         }
 
-        /// A home whose token is expired, and a service that refuses to refresh it. With the refusal, `other` gets the path
-        /// of the token's file.
+        /// A home whose token is expired, and a service that refuses to refresh it. With the
+        /// refusal, `other` gets the path of the token's file.
         fn refused(other: impl Fn(PathBuf) + Send + Sync + 'static) -> Self {
             let path = Arc::new(Mutex::new(PathBuf::new()));
             let file = Arc::clone(&path);
@@ -545,7 +550,8 @@ mod tests {
         assert_eq!(home.refreshed(), 1);
     }
 
-    /// Of ranks that refreshed one token at a time, all but the first ended and named `aws sso login`.
+    /// Of ranks that refreshed one token at a time, all but the first ended and named `aws sso
+    /// login`.
     #[tokio::test]
     async fn sso_token_of_another_process_is_awaited() {
         let mut home = Home::refused(|path| {

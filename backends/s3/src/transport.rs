@@ -1,9 +1,9 @@
 //! HTTP connections, and what is kept of an error response.
 //!
-//! `object_store` turns unsuccessful responses into its own errors and drops what the layers need: `Retry-After`, the code
-//! in the body, the correct region. So each response passes here first, and an error response becomes an error with these
-//! fields and no others. The body is not kept: some stores write the access key or the signed string into it, which must
-//! not reach a log.
+//! `object_store` turns unsuccessful responses into its own errors and drops what the layers need:
+//! `Retry-After`, the code in the body, the correct region. So each response passes here first, and
+//! an error response becomes an error with these fields and no others. The body is not kept: some
+//! stores write the access key or the signed string into it, which must not reach a log.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,8 @@ impl ResponseError {
     }
 }
 
-/// The text, if it is one word: codes and regions are nothing else, and a hostile store may say anything.
+/// The text, if it is one word: codes and regions are nothing else, and a hostile store may say
+/// anything.
 fn as_word(text: &str) -> Option<String> {
     let fits = !text.is_empty() && text.len() <= 64;
     let fits = fits && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:".contains(c));
@@ -92,8 +93,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(u64::from(seconds)))
 }
 
-/// Removes headers whose value is not text. `object_store` refuses a whole answer for one of them, and some stores return
-/// what a user wrote as metadata byte by byte.
+/// Removes headers whose value is not text. `object_store` refuses a whole answer for one of them,
+/// and some stores return what a user wrote as metadata byte by byte.
 fn remove_illegible(headers: &mut HeaderMap) {
     let illegible = headers.iter().filter(|(_, value)| value.to_str().is_err());
     for name in illegible.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
@@ -133,8 +134,8 @@ impl StoreConnector {
 }
 
 impl HttpConnector for StoreConnector {
-    /// A client as `asked` says in one thing: services on this machine that hand out credentials are not encrypted, nor are
-    /// emulators of stores, and for them clear text is allowed.
+    /// A client as `asked` says in one thing: services on this machine that hand out credentials
+    /// are not encrypted, nor are emulators of stores, and for them clear text is allowed.
     fn connect(&self, asked: &ClientOptions) -> object_store::Result<HttpClient> {
         let allowed = asked.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|text| text == "true");
         let client = match allowed && !self.plain {
@@ -160,21 +161,23 @@ impl HttpConnector for SharedClient {
     }
 }
 
-/// TLS needs a library, one for the process. Where the program has chosen one already, that one stays.
+/// TLS needs a library, one for the process. Where the program has chosen one already, that one
+/// stays.
 fn install_crypto() {
     drop(rustls::crypto::ring::default_provider().install_default());
 }
 
-/// What the clients are told that `object_store` makes for itself: nothing that a client which is there already could
-/// still be told.
+/// What the clients are told that `object_store` makes for itself: nothing that a client which is
+/// there already could still be told.
 pub(crate) fn options(plain: bool) -> ClientOptions {
     ClientOptions::new().with_allow_http(plain)
 }
 
-/// HTTP/1 with as many connections as there are requests, and no bounds on time beyond connecting: those are set by
-/// the layers, who know how long an answer should be. A redirect is an answer and is not followed: it would take a
-/// session's token to whatever host it names, and bring bytes from there. `bundle` is trusted alone where it is given; the system's
-/// certificates are not collected where nothing is encrypted, which takes some milliseconds and fails where there are none.
+/// HTTP/1 with as many connections as there are requests, and no bounds on time beyond connecting:
+/// those are set by the layers, who know how long an answer should be. A redirect is an answer and
+/// is not followed: it would take a session's token to whatever host it names, and bring bytes from
+/// there. `bundle` is trusted alone where it is given; the system's certificates are not collected
+/// where nothing is encrypted, which takes some milliseconds and fails where there are none.
 fn client(plain: bool, bundle: Option<&Path>) -> Result<reqwest::ClientBuilder, String> {
     let builder = base().https_only(!plain);
     if plain && bundle.is_none() { Ok(builder.tls_certs_only([])) } else { trusting(builder, bundle) }
@@ -206,8 +209,8 @@ fn trusting(
     Ok(builder.tls_certs_only(certificates))
 }
 
-/// The client for credentials, of metadata services and of Amazon's token service. It is made on first use: most
-/// credentials are variables or files, and need none.
+/// The client for credentials, of metadata services and of Amazon's token service. It is made on
+/// first use: most credentials are variables or files, and need none.
 pub(crate) struct CredentialClient {
     bundle: Option<PathBuf>,
     client: OnceLock<Result<HttpClient, String>>,
@@ -227,8 +230,8 @@ impl CredentialClient {
 
     fn client(&self) -> Result<&HttpClient, String> {
         let make = || {
-            // A metadata service answers at once or is not there: most machines have none. It is not encrypted, and
-            // Amazon's token service is.
+            // A metadata service answers at once or is not there: most machines have none. It is
+            // not encrypted, and Amazon's token service is.
             let client = credential_client(self.bundle.as_deref())?;
             let client = client.connect_timeout(Duration::from_secs(1)).timeout(CONNECT_TIMEOUT).build();
             client.map(HttpClient::new).map_err(|error| root(&error))
@@ -249,7 +252,8 @@ impl reqsign_core::HttpSend for CredentialClient {
         let (parts, body) = response.into_parts();
         let mut body = body.bytes().await.map_err(failed)?;
         if !parts.status.is_success() {
-            // It ends in messages, and whoever refuses may repeat what was asked with, the secrets among it.
+            // It ends in messages, and whoever refuses may repeat what was asked with, the secrets
+            // among it.
             let code =
                 element(&String::from_utf8_lossy(&body), "Code").or_else(|| error_type(&parts.headers));
             let refused = ResponseError { status: parts.status, code, region: None, retry_after: None };
@@ -262,13 +266,15 @@ impl reqsign_core::HttpSend for CredentialClient {
     }
 }
 
-/// The code of a refusal in JSON, which Amazon's services put into a header, too; some with a URL after it.
+/// The code of a refusal in JSON, which Amazon's services put into a header, too; some with a URL
+/// after it.
 fn error_type(headers: &HeaderMap) -> Option<String> {
     let text = headers.get("x-amzn-errortype")?.to_str().ok()?;
     as_word(text.split(':').next()?.trim())
 }
 
-/// Whether a request to the machine's own metadata service goes through a proxy, which answers for a machine that has none.
+/// Whether a request to the machine's own metadata service goes through a proxy, which answers for
+/// a machine that has none.
 fn is_through_proxy(uri: &http::Uri) -> bool {
     is_metadata_service(uri) && crate::proxy::of(&uri.to_string()).is_some()
 }
@@ -277,8 +283,8 @@ fn is_metadata_service(uri: &http::Uri) -> bool {
     uri.host().is_some_and(|host| host.starts_with("169.254.") || host.starts_with("[fd00:ec2:"))
 }
 
-/// Whether a service that hands out credentials may answer the same request otherwise in a moment. That is an error of the
-/// client's: the providers go by the status, and throttling often has 400.
+/// Whether a service that hands out credentials may answer the same request otherwise in a moment.
+/// That is an error of the client's: the providers go by the status, and throttling often has 400.
 fn is_busy(refused: &ResponseError) -> bool {
     let code = refused.code.as_deref().unwrap_or_default();
     is_throttling(code)
@@ -337,7 +343,8 @@ pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
 mod tests {
     use super::*;
 
-    /// A proxy that answers 502 for the metadata service of a machine without one counted as that service, which is busy.
+    /// A proxy that answers 502 for the metadata service of a machine without one counted as that
+    /// service, which is busy.
     #[test]
     fn metadata_service_is_known_by_its_address() {
         for uri in ["http://169.254.169.254/latest/api/token", "http://[fd00:ec2::254]/latest/api/token"] {

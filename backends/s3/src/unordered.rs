@@ -1,10 +1,11 @@
 //! The listing of a store without order: by continuation tokens alone, held in memory, then sorted.
 //!
-//! The price is memory, some 150 bytes a key until the last is handed out, and that pages come one by one.
+//! The price is memory, some 150 bytes a key until the last is handed out, and that pages come one
+//! by one.
 //!
-//! A key that is listed twice with the same size and ETag is one object: stores without order may repeat keys while others
-//! are written. With another size or ETag it is handed out twice, and the catalog refuses it by name. A repeated token or
-//! page would never end: that is an error.
+//! A key that is listed twice with the same size and ETag is one object: stores without order may
+//! repeat keys while others are written. With another size or ETag it is handed out twice, and the
+//! catalog refuses it by name. A repeated token or page would never end: that is an error.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};

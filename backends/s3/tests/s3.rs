@@ -144,8 +144,9 @@ async fn origin_conformance_of_object_stores() {
     }
 }
 
-/// Another's server: s3s-fs, which keeps objects as files. It waits 44 ms before each body unless its sockets are told
-/// not to, and ignores `If-Match`: that a change is seen all the same is the point.
+/// Another's server: s3s-fs, which keeps objects as files. It waits 44 ms before each body unless
+/// its sockets are told not to, and ignores `If-Match`: that a change is seen all the same is the
+/// point.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: BUCKET-2
 async fn origin_conformance_of_s3s_server() {

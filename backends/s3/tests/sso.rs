@@ -13,7 +13,8 @@ use foreread_tier_testing::store::HttpStore;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
-/// Both of Amazon's services at one address; `token` is the status and the body of what refreshes are answered with.
+/// Both of Amazon's services at one address; `token` is the status and the body of what refreshes
+/// are answered with.
 fn amazon(token: (&'static str, &'static str)) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -54,12 +55,15 @@ fn read(stream: &mut TcpStream) -> String {
 fn log_in(home: &Path) -> std::path::PathBuf {
     let cache = home.join(".aws/sso/cache");
     std::fs::create_dir_all(&cache).unwrap();
-    let config = "[sso-session corp]\nsso_region = eu-central-1\nsso_start_url = https://corp.example.org/start\n\
-                  [profile train]\nsso_session = corp\nsso_account_id = 123456789012\nsso_role_name = Reader\n";
+    let config = "[sso-session corp]\nsso_region = eu-central-1\nsso_start_url = \
+                  https://corp.example.org/start\n\
+                  [profile train]\nsso_session = corp\nsso_account_id = 123456789012\nsso_role_name = \
+                  Reader\n";
     std::fs::write(home.join(".aws/config"), config).unwrap();
     // SHA-1 of `corp`.
     let file = cache.join("ee0bfd2552fbd840c02cc48b6e823320543c450f.json");
-    let token = "{\"accessToken\": \"hush-old\", \"expiresAt\": \"2020-01-01T00:00:00Z\", \"clientId\": \"id\", \
+    let token = "{\"accessToken\": \"hush-old\", \"expiresAt\": \"2020-01-01T00:00:00Z\", \"clientId\": \
+                 \"id\", \
                  \"clientSecret\": \"hush-secret\", \"registrationExpiresAt\": \"2100-01-01T00:00:00Z\", \
                  \"refreshToken\": \"hush-refresh\"}";
     std::fs::write(&file, token).unwrap();

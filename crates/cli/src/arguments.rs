@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! Values stay text here, because they may also come from the environment or a file. One place converts them, and reports a
-//! bad value with its source.
+//! Values stay text here, because they may also come from the environment or a file. One place
+//! converts them, and reports a bad value with its source.
 
 use clap::{Args, Parser, Subcommand};
 
@@ -13,10 +13,13 @@ pub struct Arguments {
     pub command: Command,
 }
 
-const AFTER_HELP: &str = "Every option can also come from the environment (--look-ahead: FOREREAD_LOOK_AHEAD) or from \
-foreread.toml in the working directory (look-ahead = \"1GiB\"); arguments win over the environment, and it over the file. \
+const AFTER_HELP: &str = "Every option can also come from the environment (--look-ahead: \
+FOREREAD_LOOK_AHEAD) or from \
+foreread.toml in the working directory (look-ahead = \"1GiB\"); arguments win over the environment, and it \
+over the file. \
 Sizes are bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB. Logs: RUST_LOG=debug. \
-Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n after the state was saved, 141 the reader \
+Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n after the state was saved, 141 the \
+reader \
 of the output has gone. NO_COLOR=1 turns colours off.";
 
 #[derive(Debug, Subcommand)]
@@ -37,8 +40,8 @@ pub enum Command {
     Simulate(Simulate),
     /// Print a new random token, the secret that the ranks of one job share
     ///
-    /// In the job script, before the ranks are started: export FOREREAD_TOKEN=$(foreread token). Use a new token for each
-    /// job: jobs with the same token can read each other's samples.
+    /// In the job script, before the ranks are started: export FOREREAD_TOKEN=$(foreread token).
+    /// Use a new token for each job: jobs with the same token can read each other's samples.
     #[cfg(feature = "peer")]
     Token,
     /// List disk caches, or remove unused ones
@@ -73,7 +76,8 @@ pub struct Calibrate {
     /// The dataset: a directory, a URL, or a catalog made by `foreread index`
     #[arg(value_name = "URL|CATALOG")]
     pub target: Option<String>,
-    /// A directory of the disk tier (may be repeated); some hundred megabytes are written there and removed
+    /// A directory of the disk tier (may be repeated); some hundred megabytes are written there and
+    /// removed
     #[arg(long, value_name = "DIR")]
     pub disk: Vec<String>,
     /// The time limit in seconds, without listing the dataset [default: 30]
@@ -94,7 +98,8 @@ pub struct Calibrate {
     /// text or json [default: text]
     #[arg(long)]
     pub report: Option<String>,
-    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off [default: auto]
+    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off
+    /// [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub progress: Option<String>,
     /// Print every setting with its source, and stop
@@ -126,7 +131,8 @@ pub struct Demo {
 
 #[derive(Debug, Args)]
 pub struct Index {
-    /// The dataset: a directory or a URL; or its shards, by name or with braces ('DIR/shard-{000..146}.tar')
+    /// The dataset: a directory or a URL; or its shards, by name or with braces
+    /// ('DIR/shard-{000..146}.tar')
     #[arg(value_name = "URL", required = true)]
     pub targets: Vec<String>,
     /// The format of objects: auto, files, tar (WebDataset), tfrecord or zip [default: auto]
@@ -141,11 +147,12 @@ pub struct Index {
     /// The catalog file [default: the dataset's last name, with .foreread]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
-    /// A name for the data instead of their URL: caches stay valid when the data move. All places with this name must have
-    /// the same data
+    /// A name for the data instead of their URL: caches stay valid when the data move. All places
+    /// with this name must have the same data
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off [default: auto]
+    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off
+    /// [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub progress: Option<String>,
     /// Print every setting with its source, and stop
@@ -173,7 +180,8 @@ pub struct Drawing {
     /// Drop the rest that does not divide evenly among ranks and batches, instead of padding
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub drop_last: Option<String>,
-    /// How ranks share an epoch: torch (strided), blocks, or locality (by where samples are cached) [default: torch]
+    /// How ranks share an epoch: torch (strided), blocks, or locality (by where samples are cached)
+    /// [default: torch]
     #[arg(long)]
     pub deal: Option<String>,
     /// This process among the ranks [default: the launcher's, or 0]
@@ -236,11 +244,13 @@ pub struct Running {
     /// The format of objects: auto, files, tar (WebDataset), tfrecord or zip [default: auto]
     #[arg(long)]
     pub format: Option<String>,
-    /// The memory tier of each rank: a size, or auto (the ranks of a node share free memory) [default: auto]
+    /// The memory tier of each rank: a size, or auto (the ranks of a node share free memory)
+    /// [default: auto]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
-    /// A directory of the disk tier and its size, for all ranks of a node (may be repeated). `,shared` after the size: one
-    /// cache for all users, where everyone with write access is trusted
+    /// A directory of the disk tier and its size, for all ranks of a node (may be repeated).
+    /// `,shared` after the size: one cache for all users, where everyone with write access is
+    /// trusted
     #[arg(long, value_name = "DIR=SIZE")]
     pub disk: Vec<String>,
     /// How many bytes are prefetched [default: 256MiB]
@@ -264,7 +274,8 @@ pub struct Running {
     /// text or json [default: text]
     #[arg(long)]
     pub report: Option<String>,
-    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off [default: auto]
+    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off
+    /// [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub progress: Option<String>,
     /// Print every setting with its source, and stop
@@ -307,14 +318,15 @@ pub struct Load {
     /// Add each epoch's delivered ids to the report
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub ids: Option<String>,
-    /// Resume from this file if it exists, and save the run's state in it: after every epoch, on SIGTERM and SIGINT, and at
-    /// the end
+    /// Resume from this file if it exists, and save the run's state in it: after every epoch, on
+    /// SIGTERM and SIGINT, and at the end
     #[arg(long, value_name = "FILE")]
     pub state: Option<String>,
     /// Write the report as JSON to this file instead of standard output; %r stands for the rank
     #[arg(long, value_name = "FILE")]
     pub report_file: Option<String>,
-    /// Whether ranks share their caches: auto or off [default: auto]. FOREREAD_INTERFACE names their network interface
+    /// Whether ranks share their caches: auto or off [default: auto]. FOREREAD_INTERFACE names
+    /// their network interface
     #[arg(long, value_name = "WHEN")]
     pub peers: Option<String>,
 }
@@ -369,7 +381,8 @@ pub struct Simulate {
     /// text, json or csv [default: text]
     #[arg(long)]
     pub report: Option<String>,
-    /// Draw one bar per policy into this SVG, and time against cache size into a second one (FILE-cache.svg)
+    /// Draw one bar per policy into this SVG, and time against cache size into a second one
+    /// (FILE-cache.svg)
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<String>,
     /// The file that `foreread calibrate` wrote, whose speeds replace the scenario's
@@ -378,7 +391,8 @@ pub struct Simulate {
     /// Average over this many seeds, beginning with the scenario's [default: 1]
     #[arg(long, value_name = "N")]
     pub seeds: Option<String>,
-    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off [default: auto]
+    /// Show progress on standard error: auto (rank 0 only; few lines without a terminal) or off
+    /// [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub progress: Option<String>,
     /// Print every setting with its source, and stop

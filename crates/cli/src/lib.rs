@@ -1,9 +1,10 @@
-//! The `foreread` command as a library: the integration tests run the code that is built with them, and a program with
-//! custom storage backends offers the command with them ([`run_with`]).
+//! The `foreread` command as a library: the integration tests run the code that is built with them,
+//! and a program with custom storage backends offers the command with them ([`run_with`]).
 //!
-//! Standard output has only the result. Progress, logs and errors go to standard error. Exit codes: 0 done, 1 failed,
-//! 2 wrong usage, 128 + n ended by signal n after its state was saved (`load --state`), 141 (SIGPIPE) when the reader of
-//! standard output has gone before the work was done. `--help` and the README list the same.
+//! Standard output has only the result. Progress, logs and errors go to standard error. Exit codes:
+//! 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n after its state was saved (`load
+//! --state`), 141 (SIGPIPE) when the reader of standard output has gone before the work was done.
+//! `--help` and the README list the same.
 
 mod allocator;
 mod arguments;
@@ -122,7 +123,8 @@ mod tests {
         };
         assert_eq!(
             line(&["foreread", "load", "x", "--batchsize", "3"]),
-            "unexpected argument '--batchsize' found; tip: a similar argument exists: '--batch-size' (see foreread \
+            "unexpected argument '--batchsize' found; tip: a similar argument exists: '--batch-size' (see \
+             foreread \
              load --help)"
         );
         assert_eq!(

@@ -1,8 +1,8 @@
 //! IndexProgress of long work: a bar on a terminal, few plain lines otherwise.
 //!
-//! Decision: standard error without a terminal is a log. Hours of work are a few lines there: the first after a minute, each
-//! next one after twice the wait. Of several ranks only rank 0 shows progress. The price: a single slow rank is not seen
-//! here. Its epochs are reported.
+//! Decision: standard error without a terminal is a log. Hours of work are a few lines there: the
+//! first after a minute, each next one after twice the wait. Of several ranks only rank 0 shows
+//! progress. The price: a single slow rank is not seen here. Its epochs are reported.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! The settings of one invocation: arguments, then `FOREREAD_*`, then `foreread.toml`, then defaults.
+//! The settings of one invocation: arguments, then `FOREREAD_*`, then `foreread.toml`, then
+//! defaults.
 
 use std::io::Write;
 use std::path::Path;

@@ -17,7 +17,8 @@ impl Signals {
     pub fn watch() -> Result<Self> {
         let (again, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         for signal in [SIGTERM, SIGINT] {
-            // The order matters: the first signal finds the flag unset and sets it, the second finds it set.
+            // The order matters: the first signal finds the flag unset and sets it, the second
+            // finds it set.
             flag::register_conditional_default(signal, Arc::clone(&again))
                 .and_then(|_| flag::register(signal, Arc::clone(&again)))
                 .and_then(|_| flag::register_usize(signal, Arc::clone(&received), signal as usize))

@@ -12,12 +12,12 @@
 //!
 //! The header has its own checksum. A damaged payload costs only its sample. A damaged header does
 //! not even say where the next one begins, so it ends the connection. The valid headers
-//! ([`FrameHeader::decode`]) do not depend on the request. The receiver knows the request and limits the
-//! length before it allocates memory. The dataset is not in the header: the request and the tag
-//! identify the sample.
+//! ([`FrameHeader::decode`]) do not depend on the request. The receiver knows the request and
+//! limits the length before it allocates memory. The dataset is not in the header: the request and
+//! the tag identify the sample.
 //!
-//! Samples are requested by a list ([`SampleRequest`]). The position in the list is the tag of the answer, so
-//! no tag occurs twice.
+//! Samples are requested by a list ([`SampleRequest`]). The position in the list is the tag of the
+//! answer, so no tag occurs twice.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use foreread_tier::ErrorKind;
@@ -299,10 +299,12 @@ mod tests {
         #[test]
         fn request_list_round_trips(asks in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
             let ask = |(dataset, id, due, length)| {
-                SampleRequest { key: SampleKey::new(DatasetId(dataset), SampleId(id)), due: Tick(due), length }
+                let key = SampleKey::new(DatasetId(dataset), SampleId(id));
+                SampleRequest { key, due: Tick(due), length }
             };
             let asks: Vec<SampleRequest> = asks.into_iter().map(ask).collect();
-            prop_assert_eq!(SampleRequest::decode(&SampleRequest::encode(asks.iter().copied())).unwrap(), asks);
+            let encoded = SampleRequest::encode(asks.iter().copied());
+            prop_assert_eq!(SampleRequest::decode(&encoded).unwrap(), asks);
         }
 
         #[test]

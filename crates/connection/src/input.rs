@@ -279,7 +279,8 @@ mod tests {
                 let mut expected = frames.clone();
                 for (request, payload) in &frames {
                     let payload = Bytes::from(payload.clone());
-                    output.push(FrameHeader::new(FrameKind::Control, 5, *request).over(&payload), payload, None, ());
+                    let header = FrameHeader::new(FrameKind::Control, 5, *request).over(&payload);
+                    output.push(header, payload, None, ());
                 }
                 if early {
                     output.push_front(FrameHeader::new(FrameKind::Alive, 5, 0).over(&[]), Bytes::new(), ());

@@ -2,9 +2,9 @@
 //!
 //! A connection begins with a handshake ([`handshake`]). It proves that both ends know the job's
 //! token and, for samples, that they are in the same run ([`RunId`]). Then frames follow: a fixed
-//! header and its payload ([`frame`]). [`WireProtection`] selects their protection: authenticated by tags,
-//! encrypted, or only checksummed between processes of one node. The users of a connection define
-//! the meaning of frames.
+//! header and its payload ([`frame`]). [`WireProtection`] selects their protection: authenticated
+//! by tags, encrypted, or only checksummed between processes of one node. The users of a connection
+//! define the meaning of frames.
 //!
 //! It is a separate crate because not only ranks connect this way. It knows nothing of requests, of
 //! rendezvous or of an engine. All code that handles bytes of unauthenticated peers is here.

@@ -7,9 +7,10 @@
 //!
 //! Both ends count records, and the count is the nonce. So a record that was changed, replayed,
 //! dropped or moved from another connection or direction fails authentication, which ends the
-//! stream. Each direction is rekeyed every [`REKEY_INTERVAL`] records, which keeps the data per AES-GCM key
-//! far below its limit. All state is in this type and none in a future, so reads and writes may be
-//! dropped at any time. The price is one more copy at each end, in addition to the encryption.
+//! stream. Each direction is rekeyed every [`REKEY_INTERVAL`] records, which keeps the data per
+//! AES-GCM key far below its limit. All state is in this type and none in a future, so reads and
+//! writes may be dropped at any time. The price is one more copy at each end, in addition to the
+//! encryption.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -38,8 +39,8 @@ const REKEY_INTERVAL: u64 = 1 << 20;
 pub(crate) struct NoiseStream {
     stream: BoxedStream,
     noise: TransportState,
-    /// NoiseStream to be written, from `left` on. Buffers are allocated only while in use: rank 0 has a
-    /// connection to each rank.
+    /// NoiseStream to be written, from `left` on. Buffers are allocated only while in use: rank 0
+    /// has a connection to each rank.
     outgoing: Vec<u8>,
     left: usize,
     /// Received bytes of incomplete records.

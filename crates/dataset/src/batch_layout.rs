@@ -1,8 +1,9 @@
 //! Where in a batch of a catalog file each column is.
 //!
-//! Two tables are known. Version 1 is of files: a row names its object, and is all of it. Version 2 is of shards: rows
-//! name their object by its number in a dictionary, because a thousand samples share one, and say which part of it they
-//! are; names, fields and checksums are columns where the format has them.
+//! Two tables are known. Version 1 is of files: a row names its object, and is all of it. Version 2
+//! is of shards: rows name their object by its number in a dictionary, because a thousand samples
+//! share one, and say which part of it they are; names, fields and checksums are columns where the
+//! format has them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ pub(crate) struct TextColumn {
     text: Range<usize>,
 }
 
-/// A column of lists of fields: where its `rows + 1` ends begin, how many fields there are in all, and their columns.
+/// A column of lists of fields: where its `rows + 1` ends begin, how many fields there are in all,
+/// and their columns.
 #[derive(Debug)]
 pub(crate) struct FieldsColumn {
     ends: usize,
@@ -141,7 +143,8 @@ impl TextColumn {
 }
 
 impl FieldsColumn {
-    /// Which of the batch's fields are each row's: their ends, after where those of the first begin.
+    /// Which of the batch's fields are each row's: their ends, after where those of the first
+    /// begin.
     pub(crate) fn ends(&self, bytes: &[u8], rows: usize) -> Result<Vec<u64>, CatalogFault> {
         ends(bytes, self.ends, rows, self.count)
     }
@@ -259,7 +262,8 @@ struct BatchCursor<'a> {
     nodes: Box<dyn Iterator<Item = &'a FieldNode> + 'a>,
     buffers: Box<dyn Iterator<Item = &'a Buffer> + 'a>,
     body: Range<usize>,
-    /// Where the last buffer ends: none may lie in another, so that what is decoded is no longer than what is there.
+    /// Where the last buffer ends: none may lie in another, so that what is decoded is no longer
+    /// than what is there.
     end: usize,
     rows: usize,
 }
@@ -345,7 +349,8 @@ impl<'a> BatchCursor<'a> {
     }
 }
 
-/// Each row of any batch takes at least four bytes of its body, which bounds the arithmetic on rows.
+/// Each row of any batch takes at least four bytes of its body, which bounds the arithmetic on
+/// rows.
 fn bytes_bound(body: &Range<usize>) -> usize {
     body.len() / 4
 }

@@ -5,9 +5,10 @@ use crate::{DatasetError, DatasetErrorKind};
 /// The most names that one pattern may stand for.
 const MOST: usize = 1_000_000;
 
-/// The names that a pattern stands for, in its order: `{a,b}` is each of them, `{08..11}` each number from the first to
-/// the last (down, if the first is larger) with zeros in front as the longer of them has. Braces may stand in braces. What
-/// holds neither a comma nor a range stays as it is, as in a shell.
+/// The names that a pattern stands for, in its order: `{a,b}` is each of them, `{08..11}` each
+/// number from the first to the last (down, if the first is larger) with zeros in front as the
+/// longer of them has. Braces may stand in braces. What holds neither a comma nor a range stays as
+/// it is, as in a shell.
 ///
 /// ```
 /// let names = foreread_dataset::expand("s3://bucket/{train-{08..10},val}.tar")?;
@@ -28,7 +29,8 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, DatasetError> {
     Ok(names(pattern))
 }
 
-/// What a pattern begins with: text up to the first braces that mean something, what they hold, and the rest.
+/// What a pattern begins with: text up to the first braces that mean something, what they hold, and
+/// the rest.
 fn split(pattern: &str) -> Option<(&str, BraceChoice<'_>, &str)> {
     for (open, _) in pattern.match_indices('{') {
         let Some(close) = closing(&pattern[open..]) else { continue };

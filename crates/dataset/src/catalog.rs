@@ -1,10 +1,11 @@
 //! The catalog: which samples there are, in which order, and where their bytes lie.
 //!
-//! A catalog is its file: what [`Catalog::save`] writes is what [`Catalog::from_objects`] builds in memory and what
-//! [`Catalog::open`] reads, so there is one way to read a sample's entry. Numbers are in memory, some 15 bytes a
-//! sample. Names stay in the file and are read when they are requested, by one `pread` that takes less than a microsecond
-//! where the file is cached (`benches/`). The price is that a catalog that was just made or received holds its whole file
-//! in memory as well, some 63 bytes a sample.
+//! A catalog is its file: what [`Catalog::save`] writes is what [`Catalog::from_objects`] builds in
+//! memory and what [`Catalog::open`] reads, so there is one way to read a sample's entry. Numbers
+//! are in memory, some 15 bytes a sample. Names stay in the file and are read when they are
+//! requested, by one `pread` that takes less than a microsecond where the file is cached
+//! (`benches/`). The price is that a catalog that was just made or received holds its whole file in
+//! memory as well, some 63 bytes a sample.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -48,10 +49,10 @@ pub struct SampleField<'a> {
 
 /// The samples of one dataset, numbered `0..len()`; cheap to clone.
 ///
-/// Files are sorted by first directory, then containing directory, then file name, each as bytes; the first directory
-/// is the label. That is `ImageFolder`'s order. Packed samples are sorted by their shard's path as bytes, then by their
-/// place in it, which is the order in which a reader of shards meets them; they have no labels (a WebDataset sample's
-/// class is one of its fields).
+/// Files are sorted by first directory, then containing directory, then file name, each as bytes;
+/// the first directory is the label. That is `ImageFolder`'s order. Packed samples are sorted by
+/// their shard's path as bytes, then by their place in it, which is the order in which a reader of
+/// shards meets them; they have no labels (a WebDataset sample's class is one of its fields).
 #[derive(Clone, Debug)]
 pub struct Catalog(Arc<CatalogInner>);
 
@@ -88,12 +89,13 @@ fn is_catalog(file: &File) -> std::io::Result<bool> {
 }
 
 impl Catalog {
-    /// The catalog of these objects, one sample each, in whatever order they come. `base_url` is kept as it is.
+    /// The catalog of these objects, one sample each, in whatever order they come. `base_url` is
+    /// kept as it is.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Empty`] if there is none, [`DatasetErrorKind::Invalid`] if a path leaves the origin or is
-    /// there twice, or a path or ETag is longer than 16,384 bytes, [`DatasetErrorKind::Io`] if versions do not do and the
-    /// system has no random numbers.
+    /// [`DatasetErrorKind::Empty`] if there is none, [`DatasetErrorKind::Invalid`] if a path leaves
+    /// the origin or is there twice, or a path or ETag is longer than 16,384 bytes,
+    /// [`DatasetErrorKind::Io`] if versions do not do and the system has no random numbers.
     pub fn from_objects(
         base_url: &str,
         objects: impl IntoIterator<Item = Object>,
@@ -173,15 +175,17 @@ impl Catalog {
         }
     }
 
-    /// Opens a catalog file. Each byte of it is read and checked; its names are read again when they are requested.
+    /// Opens a catalog file. Each byte of it is read and checked; its names are read again when
+    /// they are requested.
     ///
-    /// The file stays open. Replacing or removing it is harmless, as [`save`](Self::save) does, except on a file server
-    /// that forgets what was removed. If it is overwritten or truncated in place, requests for names end with
-    /// [`DatasetErrorKind::Changed`].
+    /// The file stays open. Replacing or removing it is harmless, as [`save`](Self::save) does,
+    /// except on a file server that forgets what was removed. If it is overwritten or truncated in
+    /// place, requests for names end with [`DatasetErrorKind::Changed`].
     ///
     /// # Errors
     /// [`DatasetErrorKind::Io`] if it cannot be read, [`DatasetErrorKind::NotACatalog`],
-    /// [`DatasetErrorKind::Unsupported`] or [`DatasetErrorKind::Corrupt`] if what it holds is not usable.
+    /// [`DatasetErrorKind::Unsupported`] or [`DatasetErrorKind::Corrupt`] if what it holds is not
+    /// usable.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DatasetError> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -201,17 +205,19 @@ impl Catalog {
         }
     }
 
-    /// The catalog that a file of these bytes is; `name` is what messages call it, and what it describes lies at `base_url`.
+    /// The catalog that a file of these bytes is; `name` is what messages call it, and what it
+    /// describes lies at `base_url`.
     pub(crate) fn of_bytes(bytes: Bytes, name: String, base_url: &str) -> Result<Self, DatasetError> {
         let inner = CatalogInner::of_bytes(bytes, name)?;
         Ok(Self(Arc::new(CatalogInner { base_url: base_url.to_owned(), ..inner })))
     }
 
-    /// What [`save`](Self::save) would write: a catalog that is sent instead of saved. One that was opened is read from
-    /// its file; others share their bytes.
+    /// What [`save`](Self::save) would write: a catalog that is sent instead of saved. One that was
+    /// opened is read from its file; others share their bytes.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if its file cannot be read any more, or was written to.
+    /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if its file cannot be read any
+    /// more, or was written to.
     pub fn to_bytes(&self) -> Result<Bytes, DatasetError> {
         self.0.image.bytes().map_err(|fault| told(&self.0.name, fault))
     }
@@ -229,13 +235,15 @@ impl Catalog {
         CatalogInner::of_bytes(bytes.into(), name.into()).map(|inner| Self(Arc::new(inner)))
     }
 
-    /// Writes the catalog to a file that pandas, polars and DuckDB read as a table (Arrow IPC, "Feather").
+    /// Writes the catalog to a file that pandas, polars and DuckDB read as a table (Arrow IPC,
+    /// "Feather").
     ///
-    /// A file that is there is replaced, in one step: readers see the old catalog or the new one, and those that have
-    /// the old one open keep it. The directory must be writable.
+    /// A file that is there is replaced, in one step: readers see the old catalog or the new one,
+    /// and those that have the old one open keep it. The directory must be writable.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Io`] if it cannot be written, and those of [`to_bytes`](Self::to_bytes); what was there stays.
+    /// [`DatasetErrorKind::Io`] if it cannot be written, and those of [`to_bytes`](Self::to_bytes);
+    /// what was there stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DatasetError> {
         let path = path.as_ref();
         replace_file(path, &self.to_bytes()?).map_err(|error| {
@@ -244,8 +252,9 @@ impl Catalog {
         })
     }
 
-    /// Whether there is a file that a catalog was saved to, of any version, whole or damaged in its rows; `false` too if
-    /// it cannot be read. Arrow files of other programs are none. For telling what may be opened, and replaced.
+    /// Whether there is a file that a catalog was saved to, of any version, whole or damaged in its
+    /// rows; `false` too if it cannot be read. Arrow files of other programs are none. For telling
+    /// what may be opened, and replaced.
     pub fn is_catalog_file(path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
         // A pipe would be waited for.
@@ -272,16 +281,17 @@ impl Catalog {
         self.0.image.sizes().clone()
     }
 
-    /// Identifies the data: of each sample in order the path, offset, length, version and label, and of a packed one its
-    /// name, fields and checksum. It is the same wherever the data lies and whoever indexed it.
+    /// Identifies the data: of each sample in order the path, offset, length, version and label,
+    /// and of a packed one its name, fields and checksum. It is the same wherever the data lies and
+    /// whoever indexed it.
     pub fn fingerprint(&self) -> Fingerprint {
         self.0.fingerprint
     }
 
     /// What the bytes of these samples are known by where they are read from an origin whose
-    /// [`place`](foreread_tier::OriginTier::place) is `place`: 128 bits of the fingerprint and the place, or the name that
-    /// stands for it, and of what tells this listing from another one that looks the same (see
-    /// [`keeps_identity`](Self::keeps_identity)).
+    /// [`place`](foreread_tier::OriginTier::place) is `place`: 128 bits of the fingerprint and the
+    /// place, or the name that stands for it, and of what tells this listing from another one that
+    /// looks the same (see [`keeps_identity`](Self::keeps_identity)).
     pub fn identity(&self, place: &str) -> DatasetIdentity {
         let mut hash = Xxh3::new();
         hash.update(b"foreread dataset 1\0");
@@ -301,14 +311,15 @@ impl Catalog {
         DatasetIdentity(hash.digest128())
     }
 
-    /// Whether another listing of the same data has the same [`identity`](Self::identity). Not where objects have no
-    /// versions, or ones that prove nothing (one modification time for most of them, or one before 1980): then only a saved
-    /// catalog keeps what caches hold.
+    /// Whether another listing of the same data has the same [`identity`](Self::identity). Not
+    /// where objects have no versions, or ones that prove nothing (one modification time for most
+    /// of them, or one before 1980): then only a saved catalog keeps what caches hold.
     pub fn keeps_identity(&self) -> bool {
         !matches!(self.0.listing, Listing::Random(_))
     }
 
-    /// What the user calls the place of the data ([`IndexOptions::name`](crate::IndexOptions::name)).
+    /// What the user calls the place of the data
+    /// ([`IndexOptions::name`](crate::IndexOptions::name)).
     pub fn place_name(&self) -> Option<&str> {
         self.0.place_name.as_deref()
     }
@@ -326,9 +337,10 @@ impl Catalog {
     /// Where a sample's bytes are.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::OutOfRange`] if there is no such sample, [`DatasetErrorKind::Corrupt`] if its path would
-    /// leave the origin, [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if the catalog's file cannot be read
-    /// any more, or was written to.
+    /// [`DatasetErrorKind::OutOfRange`] if there is no such sample, [`DatasetErrorKind::Corrupt`]
+    /// if its path would leave the origin, [`DatasetErrorKind::Io`] or
+    /// [`DatasetErrorKind::Changed`] if the catalog's file cannot be read any more, or was written
+    /// to.
     pub fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
         let row = self.row(id)?;
         let version = match (row.modified, row.etag) {
@@ -348,14 +360,14 @@ impl Catalog {
         })
     }
 
-    /// Whether [`entry`](Self::entry) reads the catalog's file, so that it may block for as long as a file server does:
-    /// files' names are not held in memory.
+    /// Whether [`entry`](Self::entry) reads the catalog's file, so that it may block for as long as
+    /// a file server does: files' names are not held in memory.
     pub fn reads_entries(&self) -> bool {
         self.0.image.reads_rows()
     }
 
-    /// A sample's path, relative to the base URL. Of a packed sample it is for people alone: its shard, and behind a
-    /// slash its name in it, or the number of its record.
+    /// A sample's path, relative to the base URL. Of a packed sample it is for people alone: its
+    /// shard, and behind a slash its name in it, or the number of its record.
     ///
     /// # Errors
     /// Those of [`entry`](Self::entry).
@@ -370,8 +382,8 @@ impl Catalog {
         }))
     }
 
-    /// The sample that is the file at `path`, relative to the base URL; `None` if there is none, samples are packed, or
-    /// names cannot be read. A binary search.
+    /// The sample that is the file at `path`, relative to the base URL; `None` if there is none,
+    /// samples are packed, or names cannot be read. A binary search.
     pub fn find(&self, path: &str) -> Option<SampleId> {
         let wanted = (path, SplitName::of(path));
         let (mut from, mut to) = (0, self.len());
@@ -387,12 +399,13 @@ impl Catalog {
         None
     }
 
-    /// The name of a packed sample in its shard: WebDataset's `__key__`, a zip member's name. `None` for files and
-    /// records, or if there is no such sample.
+    /// The name of a packed sample in its shard: WebDataset's `__key__`, a zip member's name.
+    /// `None` for files and records, or if there is no such sample.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Corrupt`] if it is no text, [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if the
-    /// catalog's file cannot be read any more, or was written to.
+    /// [`DatasetErrorKind::Corrupt`] if it is no text, [`DatasetErrorKind::Io`] or
+    /// [`DatasetErrorKind::Changed`] if the catalog's file cannot be read any more, or was written
+    /// to.
     pub fn key(&self, id: SampleId) -> Result<Option<Cow<'_, str>>, DatasetError> {
         self.0.image.key(id.0).map_err(|fault| self.failed(id, fault))
     }
@@ -409,8 +422,8 @@ impl Catalog {
         Ok(fields.map(|(name, range)| SampleField { name, range }).collect())
     }
 
-    /// Which of a WebDataset sample's bytes the field `name` is; `None` if it has no such field. Cheaper than
-    /// [`fields`](Self::fields).
+    /// Which of a WebDataset sample's bytes the field `name` is; `None` if it has no such field.
+    /// Cheaper than [`fields`](Self::fields).
     pub fn field(&self, id: SampleId, name: &str) -> Option<Range<u64>> {
         self.0.image.fields(id.0)?.find(|field| field.0 == name).map(|(_, range)| range)
     }
@@ -420,7 +433,8 @@ impl Catalog {
         self.0.image.crc32c(id.0)
     }
 
-    /// A sample's label: the first directory of its path. `None` for a file at the top, or no sample.
+    /// A sample's label: the first directory of its path. `None` for a file at the top, or no
+    /// sample.
     pub fn label(&self, id: SampleId) -> Option<&str> {
         self.labels().get(self.label_index(id)? as usize).map(|label| &**label)
     }
@@ -430,7 +444,8 @@ impl Catalog {
         self.0.image.label(id.0)
     }
 
-    /// All labels, sorted as bytes: a label's index is the class index that `ImageFolder` gives it (`class_to_idx`).
+    /// All labels, sorted as bytes: a label's index is the class index that `ImageFolder` gives it
+    /// (`class_to_idx`).
     pub fn labels(&self) -> &[Arc<str>] {
         self.0.image.labels()
     }

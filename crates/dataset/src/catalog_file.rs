@@ -1,17 +1,20 @@
 //! The bytes of a catalog file, and reading samples out of them.
 //!
-//! A catalog is an Arrow IPC file, so that pandas, polars and DuckDB open it. It is *read* without Arrow's arrays: only
-//! the [`layout`](crate::batch_layout)s that [`encode`](crate::encode) writes are accepted (fixed columns, no compression, all batches of one
-//! length but the last, each after the one before), and they are decoded into [`columns`](crate::columns) with every
-//! bound checked. So what is held is never longer than the file, and a hostile file finds no decoder to mislead. The price
-//! is that a catalog rewritten by another tool is refused; its checksum would be wrong anyway.
+//! A catalog is an Arrow IPC file, so that pandas, polars and DuckDB open it. It is *read* without
+//! Arrow's arrays: only the [`layout`](crate::batch_layout)s that [`encode`](crate::encode) writes
+//! are accepted (fixed columns, no compression, all batches of one length but the last, each after
+//! the one before), and they are decoded into [`columns`](crate::columns) with every bound checked.
+//! So what is held is never longer than the file, and a hostile file finds no decoder to mislead.
+//! The price is that a catalog rewritten by another tool is refused; its checksum would be wrong
+//! anyway.
 //!
-//! A file is read once, from its beginning to its end, and is not mapped: under a mapping, a program that truncates the
-//! file would end this one by a signal.
+//! A file is read once, from its beginning to its end, and is not mapped: under a mapping, a
+//! program that truncates the file would end this one by a signal.
 //!
-//! The checksum is the value of `foreread.checksum` in the footer's metadata, `xxh3:` and 32 hexadecimal digits: the
-//! XXH3-128 of the whole file with those digits as zeros. It guards against damage, not against an adversary, so every
-//! number that leads to a place in the file is checked as well.
+//! The checksum is the value of `foreread.checksum` in the footer's metadata, `xxh3:` and 32
+//! hexadecimal digits: the XXH3-128 of the whole file with those digits as zeros. It guards against
+//! damage, not against an adversary, so every number that leads to a place in the file is checked
+//! as well.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -31,8 +34,8 @@ use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
 
 /// What begins and ends an Arrow IPC file.
 pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
-/// The versions of the layout; values of [`VERSION_KEY`]. A catalog of files is still written as the first, so that older
-/// versions of foreread read it.
+/// The versions of the layout; values of [`VERSION_KEY`]. A catalog of files is still written as
+/// the first, so that older versions of foreread read it.
 pub(crate) const VERSION: &str = "1";
 pub(crate) const VERSION_PACKED: &str = "2";
 pub(crate) const VERSION_KEY: &str = "foreread.catalog";
@@ -51,14 +54,16 @@ pub(crate) const CHECKSUM_BLANK: [u8; 32] = [b'0'; 32];
 /// How much is read at once of what lies between blocks.
 const CHUNK: u64 = 256 << 10;
 
-/// How many times as long as the room that it takes a file may be: more than file systems can compress.
+/// How many times as long as the room that it takes a file may be: more than file systems can
+/// compress.
 const MAX_COMPRESSION: u64 = 64;
 
-/// Shorter files are read whatever room they take. A file system may report the room of a file that was just written
-/// only seconds later (ZFS), and no more than this is read for nothing.
+/// Shorter files are read whatever room they take. A file system may report the room of a file that
+/// was just written only seconds later (ZFS), and no more than this is read for nothing.
 const MAX_UNCHECKED: u64 = 1 << 30;
 
-/// Whether a file of `length` bytes that takes `blocks` of 512 is sparse. Some file systems do not report blocks.
+/// Whether a file of `length` bytes that takes `blocks` of 512 is sparse. Some file systems do not
+/// report blocks.
 fn is_sparse(length: u64, blocks: u64) -> bool {
     length >= MAX_UNCHECKED && blocks > 0 && length / MAX_COMPRESSION > blocks.saturating_mul(512)
 }
@@ -137,7 +142,8 @@ impl Deref for ObjectPath<'_> {
 }
 
 impl CatalogFile {
-    /// Takes in a catalog file, and checks every byte of it in one pass: what is decoded is what was checked.
+    /// Takes in a catalog file, and checks every byte of it in one pass: what is decoded is what
+    /// was checked.
     pub(crate) fn open(file: File) -> Result<Self, CatalogFault> {
         let metadata = file.metadata().map_err(|error| CatalogFault::io(&error))?;
         let length = metadata.len();
@@ -376,7 +382,8 @@ struct ChecksumPass<'a> {
 }
 
 impl ChecksumPass<'_> {
-    /// The bytes of a block, which must begin after the last one: then all blocks together are no longer than the file.
+    /// The bytes of a block, which must begin after the last one: then all blocks together are no
+    /// longer than the file.
     fn block(&mut self, block: &Block, end: u64) -> Result<&[u8], CatalogFault> {
         let place = place(block)?;
         if place.start < self.at || place.end > end {
@@ -433,8 +440,9 @@ fn footer(bytes: &[u8]) -> Result<Footer<'_>, CatalogFault> {
     Ok(footer)
 }
 
-/// Where the digits of the checksum stand in a file, or in a part at its end. Files of other makers and versions are told apart on the way, because a
-/// newer version may have another idea of a checksum.
+/// Where the digits of the checksum stand in a file, or in a part at its end. Files of other makers
+/// and versions are told apart on the way, because a newer version may have another idea of a
+/// checksum.
 pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault> {
     let footer = footer(bytes)?;
     let schema = footer.schema().and_then(|schema| schema.custom_metadata());
@@ -454,7 +462,8 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault
     let digits =
         value.and_then(|value| value.strip_prefix(CHECKSUM_PREFIX)).filter(|digits| digits.len() == 32);
     let digits = digits.ok_or_else(|| corrupt("its checksum is missing"))?;
-    // They are borrowed from the footer and so from `bytes`: their place is their distance from its beginning.
+    // They are borrowed from the footer and so from `bytes`: their place is their distance from its
+    // beginning.
     let start = digits.as_ptr().addr() - bytes.as_ptr().addr();
     Ok(start..start + 32)
 }

@@ -1,10 +1,12 @@
 //! One batch's columns, as a catalog that is in use holds them.
 //!
-//! NumberColumn are in memory, each column in as few bytes a row as its largest difference needs, so that no read of a sample
-//! waits for them. TextRows that differ from row to row (paths, keys, ETags of files) are most of a catalog and are used
-//! once a sample and epoch. Of a file only their ends are in memory, and the text is read when it is wanted. Each
-//! [`ROWS_PER_CHECKSUM`] of rows has a checksum of its text from when the whole file was checked: a file that was overwritten or
-//! truncated since is an error and never another name. The price is one `pread` a sample, of a kilobyte or so.
+//! NumberColumn are in memory, each column in as few bytes a row as its largest difference needs,
+//! so that no read of a sample waits for them. TextRows that differ from row to row (paths, keys,
+//! ETags of files) are most of a catalog and are used once a sample and epoch. Of a file only their
+//! ends are in memory, and the text is read when it is wanted. Each [`ROWS_PER_CHECKSUM`] of rows
+//! has a checksum of its text from when the whole file was checked: a file that was overwritten or
+//! truncated since is an error and never another name. The price is one `pread` a sample, of a
+//! kilobyte or so.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -150,7 +152,8 @@ impl TextRows {
         self.read(source, row, Arc::from, |text| Arc::from(text))
     }
 
-    /// Makes something of the row's text, which is `kept` as long as the source or `read` for this call.
+    /// Makes something of the row's text, which is `kept` as long as the source or `read` for this
+    /// call.
     fn read<'a, R>(
         &self,
         source: &'a CatalogBytes,
@@ -233,7 +236,8 @@ impl FieldLists {
 pub(crate) struct NameTable {
     names: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, usize>,
-    /// The last one at each of the first places in a sample, which most likely is the next one there.
+    /// The last one at each of the first places in a sample, which most likely is the next one
+    /// there.
     last: [usize; 8],
 }
 
@@ -313,9 +317,9 @@ impl BatchDecoder {
         }
     }
 
-    /// The columns of the batch that lies at `start` in the catalog and is laid out in `bytes` as `batch` says, after
-    /// checking what every row must keep: that its bytes lie in its object, its label is one of those there are, and its
-    /// fields lie in the sample.
+    /// The columns of the batch that lies at `start` in the catalog and is laid out in `bytes` as
+    /// `batch` says, after checking what every row must keep: that its bytes lie in its object, its
+    /// label is one of those there are, and its fields lie in the sample.
     pub(crate) fn batch(
         &mut self,
         batch: &BatchLayout,

@@ -1,10 +1,11 @@
 //! Directory markers: empty objects that stand for directories and are not samples.
 //!
-//! Consoles and file browsers create an empty object `photos/` for a directory in a bucket. A lister that sees the key
-//! unchanged leaves it out. Google's and Azure's clients remove the `/`, so that it looks like an empty object `photos`
-//! next to `photos/1.jpg`. No file system has both, so an empty object whose path is a directory of another object is a
-//! marker. An empty object with nothing below it stays a sample. The price is the paths of the empty objects, once more,
-//! during the listing.
+//! Consoles and file browsers create an empty object `photos/` for a directory in a bucket. A
+//! lister that sees the key unchanged leaves it out. Google's and Azure's clients remove the `/`,
+//! so that it looks like an empty object `photos` next to `photos/1.jpg`. No file system has both,
+//! so an empty object whose path is a directory of another object is a marker. An empty object with
+//! nothing below it stays a sample. The price is the paths of the empty objects, once more, during
+//! the listing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -85,7 +86,8 @@ mod tests {
             left.sort_unstable();
             assert_eq!(left, ["a/b/1", "a/empty", "ab"]);
         }
-        // A real object of a directory's name stays, and so does an empty one beside its directory marker's namesakes.
+        // A real object of a directory's name stays, and so does an empty one beside its directory
+        // marker's namesakes.
         assert_eq!(sifted(&[("a", 3), ("a", 0), ("a/1", 1), ("a-", 0)]), ["a", "a/1", "a-"]);
     }
 
@@ -106,12 +108,14 @@ mod tests {
         fn directory_markers_are_exactly_empty_objects_above_others(
             listed in prop::collection::vec(("[ab](/[ab]){0,3}", 0..2u64), 0..20)
         ) {
-            let borrowed: Vec<(&str, u64)> = listed.iter().map(|(path, size)| (path.as_str(), *size)).collect();
+            let borrowed: Vec<(&str, u64)> =
+                listed.iter().map(|(path, size)| (path.as_str(), *size)).collect();
             let stays = |path: &str, size: u64| {
                 size > 0 || !borrowed.iter().any(|(other, _)| other.starts_with(&format!("{path}/")))
             };
             let expected: Vec<String> =
-                borrowed.iter().filter(|(path, size)| stays(path, *size)).map(|(path, _)| (*path).to_owned()).collect();
+                borrowed.iter().filter(|(path, size)| stays(path, *size))
+                    .map(|(path, _)| (*path).to_owned()).collect();
             prop_assert_eq!(sifted(&borrowed), expected);
         }
     }

@@ -1,8 +1,8 @@
 //! Writing a catalog: the samples in their order, as the bytes of an Arrow IPC file.
 //!
-//! Labels are a dictionary column, because a million rows share a thousand names. Columns that only some origins need
-//! (modification times, ETags) are written only where they are used. The output is a function of the samples, their listing
-//! and the base URL alone.
+//! Labels are a dictionary column, because a million rows share a thousand names. Columns that only
+//! some origins need (modification times, ETags) are written only where they are used. The output
+//! is a function of the samples, their listing and the base URL alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ use crate::catalog_file::{
 use crate::listing::Listing;
 use crate::names::SplitName;
 
-/// Rows of a batch: few batches for a million samples, and text well below the 31 bits that count it.
+/// Rows of a batch: few batches for a million samples, and text well below the 31 bits that count
+/// it.
 pub(crate) const ROWS: usize = 65_536;
 
 /// One sample on its way into a catalog.
@@ -86,8 +87,8 @@ pub(crate) fn hash_version(hash: &mut Xxh3, object: &Object) {
     }
 }
 
-/// What identifies the data, whatever the catalog's own form and place: of each sample in order its path, offset,
-/// length, version and label.
+/// What identifies the data, whatever the catalog's own form and place: of each sample in order its
+/// path, offset, length, version and label.
 pub(crate) fn fingerprint(samples: &[CatalogSample]) -> Fingerprint {
     let mut hash = Xxh3::new();
     hash.update(b"foreread samples 1\0");

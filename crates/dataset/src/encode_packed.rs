@@ -1,7 +1,8 @@
 //! Writing a catalog of packed samples.
 //!
-//! A row has all that a read of its sample needs. Values that the rows of a shard share are in dictionaries (path, ETag) or
-//! short (length, time), so that a sample costs some 40 bytes and its name.
+//! A row has all that a read of its sample needs. Values that the rows of a shard share are in
+//! dictionaries (path, ETag) or short (length, time), so that a sample costs some 40 bytes and its
+//! name.
 
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ use crate::catalog_file::VERSION_PACKED;
 use crate::encode::{CatalogHeader, ROWS, begin, etag, finish, hash_text, hash_version, modified};
 use crate::packed::{IndexedShard, SampleRows};
 
-/// What identifies the data: of each shard its path, length and version; of each sample its name, extent, fields and
-/// checksum.
+/// What identifies the data: of each shard its path, length and version; of each sample its name,
+/// extent, fields and checksum.
 fn fingerprint(format: &str, shards: &[IndexedShard]) -> Fingerprint {
     let mut hash = Xxh3::new();
     hash.update(b"foreread packed samples 1\0");

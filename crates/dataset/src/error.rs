@@ -13,10 +13,12 @@ pub enum DatasetErrorKind {
     Io,
     /// The file is no catalog.
     NotACatalog,
-    /// The file is a catalog whose bytes are not those that were written, or that contradicts itself.
+    /// The file is a catalog whose bytes are not those that were written, or that contradicts
+    /// itself.
     Corrupt,
-    /// The catalog is of a version or a format that this version of foreread does not know, or a shard is packed in a
-    /// way from which no sample can be read by itself (compressed, encrypted, sparse).
+    /// The catalog is of a version or a format that this version of foreread does not know, or a
+    /// shard is packed in a way from which no sample can be read by itself (compressed, encrypted,
+    /// sparse).
     Unsupported,
     /// The catalog file was overwritten or truncated in place while the catalog was in use.
     Changed,
@@ -37,9 +39,11 @@ pub enum DatasetErrorKind {
     OutOfRange,
 }
 
-/// A failed operation on a catalog, in one line: which file or object, why, and what to do about it.
+/// A failed operation on a catalog, in one line: which file or object, why, and what to do about
+/// it.
 ///
-/// Cheap to clone. The text and the source are for people and may change; programs ask for [`kind`](Self::kind).
+/// Cheap to clone. The text and the source are for people and may change; programs ask for
+/// [`kind`](Self::kind).
 #[derive(Clone, Debug)]
 pub struct DatasetError(Arc<ErrorInner>);
 

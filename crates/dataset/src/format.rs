@@ -8,8 +8,9 @@ use crate::{DatasetError, DatasetErrorKind};
 pub enum Format {
     /// Each object is one sample.
     Files,
-    /// Objects are tar archives as WebDataset writes them: consecutive members that share the name up to the first dot
-    /// of its last part are one sample, and what follows that dot, in lower case, names the member as a field of it.
+    /// Objects are tar archives as WebDataset writes them: consecutive members that share the name
+    /// up to the first dot of its last part are one sample, and what follows that dot, in lower
+    /// case, names the member as a field of it.
     Tar,
     /// Objects are TFRecord files: each record is a sample.
     TfRecord,
@@ -35,7 +36,8 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// The packed format that an object of this name has: `.tar`, `.tfrecord`, `.tfrecords` and `.zip` in any case, and TensorFlow's `.tfrecord-00000-of-01024`.
+    /// The packed format that an object of this name has: `.tar`, `.tfrecord`, `.tfrecords` and
+    /// `.zip` in any case, and TensorFlow's `.tfrecord-00000-of-01024`.
     pub fn of_shard(path: &str) -> Option<Self> {
         let is = |suffix| ends_with(path, suffix);
         match () {
@@ -46,12 +48,14 @@ impl Format {
         }
     }
 
-    /// Whether an object of this name can only be a shard, though the name does not say of what: `train-00000-of-01024`.
+    /// Whether an object of this name can only be a shard, though the name does not say of what:
+    /// `train-00000-of-01024`.
     pub fn is_numbered_shard(path: &str) -> bool {
         numbered(path).is_some()
     }
 
-    /// Whether an object of this name is a shard that is compressed as a whole; no sample of it could be read.
+    /// Whether an object of this name is a shard that is compressed as a whole; no sample of it
+    /// could be read.
     pub fn is_compressed_shard(path: &str) -> bool {
         is_compressed(path)
     }
@@ -75,7 +79,8 @@ fn numbered(path: &str) -> Option<&str> {
     (digits(of) && digits(number)).then_some(name)
 }
 
-/// Suffixes of shards that are compressed as a whole, so that no sample of them can be read by itself.
+/// Suffixes of shards that are compressed as a whole, so that no sample of them can be read by
+/// itself.
 const COMPRESSED: [&str; 13] = [
     ".tar.gz",
     ".tgz",
@@ -110,8 +115,8 @@ pub(crate) enum DetectedFormat {
     Numbered,
 }
 
-/// The format of a dataset of these objects, if none is given: packed where every object is a shard of
-/// one kind, else files; what is half and half is said.
+/// The format of a dataset of these objects, if none is given: packed where every object is a shard
+/// of one kind, else files; what is half and half is said.
 ///
 /// # Errors
 /// If every object is a compressed shard, which could only be read as files of noise.
@@ -139,7 +144,8 @@ pub(crate) fn detect<'a>(
     });
     if shards > 0 {
         tracing::warn!(
-            "{base_url}: {shards} of {all} objects are shards and not all are of one kind: each object is taken as one \
+            "{base_url}: {shards} of {all} objects are shards and not all are of one kind: each object is \
+             taken as one \
              sample; choose with --include '**/*.tar' or --format"
         );
     }
@@ -149,7 +155,8 @@ pub(crate) fn detect<'a>(
 /// What to say where shards are compressed.
 pub(crate) fn compressed(base_url: &str, path: &str) -> DatasetError {
     let message = format!(
-        "{base_url}: {path:?} is a compressed shard, and no sample of it can be read by itself; decompress it and \
+        "{base_url}: {path:?} is a compressed shard, and no sample of it can be read by itself; decompress \
+         it and \
          index what comes out (--format files takes it as it is)"
     );
     DatasetError::new(DatasetErrorKind::Unsupported, message)

@@ -21,10 +21,11 @@ const MOST_ERRORS: u64 = 100;
 
 /// Which objects of an origin become samples.
 ///
-/// Globs are matched against the path below the base URL, as a whole: `*` and `?` stop at `/`, `**/` is any number of
-/// directories, `[a-z]` and `{a,b}` are alternatives. So `*.jpg` is what lies at the top, and `**/*.jpg` is all of it.
-/// Catalogs (names that end in `.foreread`, and in what is kept while one is made) are never samples, nor are empty objects whose path is a directory of another
-/// object; and hidden files are not listed in the first place.
+/// Globs are matched against the path below the base URL, as a whole: `*` and `?` stop at `/`,
+/// `**/` is any number of directories, `[a-z]` and `{a,b}` are alternatives. So `*.jpg` is what
+/// lies at the top, and `**/*.jpg` is all of it. Catalogs (names that end in `.foreread`, and in
+/// what is kept while one is made) are never samples, nor are empty objects whose path is a
+/// directory of another object; and hidden files are not listed in the first place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexOptions {
@@ -32,21 +33,24 @@ pub struct IndexOptions {
     pub include: Vec<String>,
     /// No object that matches one of these, included or not.
     pub exclude: Vec<String>,
-    /// How samples lie in the objects. If nobody says, it is told from their names: shards (`.tar`, `.tfrecord`,
-    /// `.tfrecords`, `.zip`) where all are of one kind, else files; and of shards that are numbered only
-    /// (`train-00000-of-01024`) by the first bytes of one. If a packed format is said, every object is taken for a shard of it, whatever its
-    /// name.
+    /// How samples lie in the objects. If nobody says, it is told from their names: shards (`.tar`,
+    /// `.tfrecord`, `.tfrecords`, `.zip`) where all are of one kind, else files; and of shards that
+    /// are numbered only (`train-00000-of-01024`) by the first bytes of one. If a packed format is
+    /// said, every object is taken for a shard of it, whatever its name.
     pub format: Option<Format>,
-    /// If there are any, these objects alone (their paths below the base URL); it is an error if one is not there.
+    /// If there are any, these objects alone (their paths below the base URL); it is an error if
+    /// one is not there.
     pub objects: Vec<String>,
-    /// Where a listing is kept while it goes on, to be gone on with the next time, and beside it (`-shards` at its end) what was
-    /// found in shards; nowhere if `None`. Whoever has saved the catalog removes them
-    /// ([`forget_listing`](crate::forget_listing)). Only origins that list in the order of paths (most object stores do) can
-    /// go on with a listing; of a store that turns out not to, the file is removed, one warning says so, and the listing
-    /// starts again. Only shards that have a version are kept.
+    /// Where a listing is kept while it goes on, to be gone on with the next time, and beside it
+    /// (`-shards` at its end) what was found in shards; nowhere if `None`. Whoever has saved the
+    /// catalog removes them ([`forget_listing`](crate::forget_listing)). Only origins that list in
+    /// the order of paths (most object stores do) can go on with a listing; of a store that turns
+    /// out not to, the file is removed, one warning says so, and the listing starts again. Only
+    /// shards that have a version are kept.
     pub partial: Option<PathBuf>,
-    /// A name that stands for the place of the data: what caches hold is kept when the data are moved, or reached by other
-    /// endpoints. Whoever sets it vouches that all places that it is given to hold the same data.
+    /// A name that stands for the place of the data: what caches hold is kept when the data are
+    /// moved, or reached by other endpoints. Whoever sets it vouches that all places that it is
+    /// given to hold the same data.
     pub name: Option<String>,
 }
 
@@ -90,7 +94,8 @@ pub struct IndexProgress {
     pub bytes: u64,
     /// Samples found so far: objects while they are listed as files, then what was found in shards.
     pub samples: u64,
-    /// MemberScan of shards that are no samples (directories, links, names that WebDataset leaves out).
+    /// MemberScan of shards that are no samples (directories, links, names that WebDataset leaves
+    /// out).
     pub skipped: u64,
     /// Reads of shards so far.
     pub requests: u64,
@@ -117,8 +122,9 @@ impl GlobFilter {
         self.include.as_ref().is_none_or(|include| include.is_match(path)) && !self.exclude.is_match(path)
     }
 
-    /// Whether what could not be listed was not wanted anyway: it, or (if it is a directory) all that is in it, is
-    /// excluded. What is merely not *included* may be a directory with something in it that is.
+    /// Whether what could not be listed was not wanted anyway: it, or (if it is a directory) all
+    /// that is in it, is excluded. What is merely not *included* may be a directory with something
+    /// in it that is.
     fn excludes(&self, error: &TierError) -> bool {
         error
             .object()
@@ -191,25 +197,27 @@ impl FoundObjects {
 }
 
 impl Catalog {
-    /// Lists an origin and makes the catalog of what it holds. `progress` is called after each object that is found, and
-    /// where those are shards, whenever some of one has been read.
+    /// Lists an origin and makes the catalog of what it holds. `progress` is called after each
+    /// object that is found, and where those are shards, whenever some of one has been read.
     ///
-    /// What cannot be listed and is not excluded is an error, but the listing goes on (to 100 of them), so that the
-    /// message can say how many there are beside the first.
+    /// What cannot be listed and is not excluded is an error, but the listing goes on (to 100 of
+    /// them), so that the message can say how many there are beside the first.
     ///
     /// Of shards the heads of their members are read, from up to 64 places at once.
     ///
     /// When all has been found the future sorts and encodes without yielding, about 1 us a sample.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Listing`] if something could not be listed, [`DatasetErrorKind::Empty`] if there is no
-    /// sample, [`DatasetErrorKind::Invalid`] for a broken glob or a named object that is not there,
-    /// [`DatasetErrorKind::BadShard`] or [`DatasetErrorKind::Unsupported`] if a shard is damaged or compressed,
-    /// [`DatasetErrorKind::Reading`] if one cannot be read, [`DatasetErrorKind::InUse`] if another process writes the
-    /// file of [`IndexOptions::partial`], and those of [`Catalog::from_objects`].
+    /// [`DatasetErrorKind::Listing`] if something could not be listed, [`DatasetErrorKind::Empty`]
+    /// if there is no sample, [`DatasetErrorKind::Invalid`] for a broken glob or a named object
+    /// that is not there, [`DatasetErrorKind::BadShard`] or [`DatasetErrorKind::Unsupported`] if a
+    /// shard is damaged or compressed, [`DatasetErrorKind::Reading`] if one cannot be read,
+    /// [`DatasetErrorKind::InUse`] if another process writes the file of [`IndexOptions::partial`],
+    /// and those of [`Catalog::from_objects`].
     ///
     /// # Cancel safety
-    /// Dropping the future ends the listing and leaves nothing behind but the file of [`IndexOptions::partial`].
+    /// Dropping the future ends the listing and leaves nothing behind but the file of
+    /// [`IndexOptions::partial`].
     pub async fn index(
         origin: &dyn OriginTier,
         base_url: &str,
@@ -344,8 +352,8 @@ async fn named(
     }
 }
 
-/// Whether the last of the objects that were listed before is in this origin as it was: another store may be reached by
-/// the same URL.
+/// Whether the last of the objects that were listed before is in this origin as it was: another
+/// store may be reached by the same URL.
 async fn is_of(origin: &dyn OriginTier, before: &[Object]) -> bool {
     match before.last() {
         None => true,
@@ -461,7 +469,8 @@ mod tests {
 
     use super::*;
 
-    /// An origin that only lists: a path, one of an empty object (`path=`), or an error about one (`!path`).
+    /// An origin that only lists: a path, one of an empty object (`path=`), or an error about one
+    /// (`!path`).
     #[derive(Debug)]
     struct Listed(Vec<&'static str>, TierProfile);
 

@@ -1,10 +1,11 @@
 //! A journal: the partial results of a long operation in a file, from which the next run resumes.
 //!
-//! The first line identifies the operation. For another one the file starts anew. Each later line is a record with a
-//! checksum, and no record counts after the first that is torn or damaged. The writing process locks the file until it
-//! ends and writes a record that names it, for the error of a second process. The price is that two processes cannot share
-//! one file: the second ends with an error. Where a file system has no locks (Lustre without `flock`, some NFS) there are
-//! only the checksums.
+//! The first line identifies the operation. For another one the file starts anew. Each later line
+//! is a record with a checksum, and no record counts after the first that is torn or damaged. The
+//! writing process locks the file until it ends and writes a record that names it, for the error of
+//! a second process. The price is that two processes cannot share one file: the second ends with an
+//! error. Where a file system has no locks (Lustre without `flock`, some NFS) there are only the
+//! checksums.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -54,8 +55,9 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens or begins the journal of `head`, whose text begins with `beginning`. `take` gets each whole record of it, in
-    /// their order; none of one that is older than `oldest`. `None` where no file can be had: then nothing is kept.
+    /// Opens or begins the journal of `head`, whose text begins with `beginning`. `take` gets each
+    /// whole record of it, in their order; none of one that is older than `oldest`. `None` where no
+    /// file can be had: then nothing is kept.
     ///
     /// # Errors
     /// [`DatasetErrorKind::InUse`] if another process writes it.
@@ -224,7 +226,8 @@ fn remove(path: &Path) {
     }
 }
 
-/// Whether there is nothing, or a file of ours: a pipe would be waited for, and anything else is not ours to replace.
+/// Whether there is nothing, or a file of ours: a pipe would be waited for, and anything else is
+/// not ours to replace.
 fn is_free_or_begins_with(path: &Path, beginning: &[u8]) -> bool {
     let Ok(found) = std::fs::symlink_metadata(path) else { return true };
     found.is_file() && (found.len() == 0 || begins_with(path, beginning))

@@ -1,13 +1,16 @@
 //! Catalogs: which samples a dataset has, in which order, and where in the origin each one lies.
 //!
-//! A [`Catalog`] is made once, by listing an origin ([`Catalog::index`]), and opened ever after ([`Catalog::open`]): a
-//! listing of a million files takes minutes on a shared file system, opening its catalog takes milliseconds. It fixes
-//! the number of each sample, so that an order drawn from a seed means the same samples on every machine, and its
-//! [fingerprint](Catalog::fingerprint) tells whether two ranks or two runs use the same data.
+//! A [`Catalog`] is made once, by listing an origin ([`Catalog::index`]), and opened ever after
+//! ([`Catalog::open`]): a listing of a million files takes minutes on a shared file system, opening
+//! its catalog takes milliseconds. It fixes the number of each sample, so that an order drawn from
+//! a seed means the same samples on every machine, and its [fingerprint](Catalog::fingerprint)
+//! tells whether two ranks or two runs use the same data.
 //!
-//! Samples are files, or parts of shards (tar as WebDataset writes it, TFRecord, zip without compression): see [`Format`].
+//! Samples are files, or parts of shards (tar as WebDataset writes it, TFRecord, zip without
+//! compression): see [`Format`].
 //!
-//! This crate knows tiers and no backend: an origin is whatever implements [`OriginTier`](foreread_tier::OriginTier).
+//! This crate knows tiers and no backend: an origin is whatever implements
+//! [`OriginTier`](foreread_tier::OriginTier).
 //!
 //! ```
 //! use foreread_dataset::Catalog;
@@ -58,5 +61,6 @@ pub use replace::replace_file;
 /// The name of a catalog that is stored next to its data, where it is found and used.
 pub const CATALOG_NAME: &str = "catalog.foreread";
 
-/// How names of catalogs end. Such files are never samples, so that a catalog may lie in the directory it describes.
+/// How names of catalogs end. Such files are never samples, so that a catalog may lie in the
+/// directory it describes.
 pub const CATALOG_SUFFIX: &str = ".foreread";

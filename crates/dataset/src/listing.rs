@@ -1,26 +1,29 @@
 //! The identity of a listing, which distinguishes it from another that looks the same.
 //!
-//! Bytes are cached under a dataset's identity. Names, sizes and modification times do not prove that bytes are equal: data
-//! can be rewritten in place with the old times, and images of file systems often have one time for all files. So a catalog
-//! has a number of its listing where versions prove nothing:
-//! * where the file system keeps change times, which no user can set, a digest of these and the files' inodes: the same for
-//!   every listing until a file is written;
-//! * where there are no versions, or ones that prove nothing, a random number: a saved catalog keeps it, and with it the
-//!   content of caches; a new listing has another one, and reads everything again;
+//! Bytes are cached under a dataset's identity. Names, sizes and modification times do not prove
+//! that bytes are equal: data can be rewritten in place with the old times, and images of file
+//! systems often have one time for all files. So a catalog has a number of its listing where
+//! versions prove nothing:
+//! * where the file system keeps change times, which no user can set, a digest of these and the
+//!   files' inodes: the same for every listing until a file is written;
+//! * where there are no versions, or ones that prove nothing, a random number: a saved catalog
+//!   keeps it, and with it the content of caches; a new listing has another one, and reads
+//!   everything again;
 //! * none where versions suffice (ETags, times that differ).
 //!
-//! Files on other file systems than the listed directory (mounted below it, or targets of links) prove nothing: a listing
-//! with one of them is random.
+//! Files on other file systems than the listed directory (mounted below it, or targets of links)
+//! prove nothing: a listing with one of them is random.
 //!
-//! The price of the first is that a change of owner or mode loses a cache, of the second that a cache lives no longer than
-//! its catalog.
+//! The price of the first is that a change of owner or mode loses a cache, of the second that a
+//! cache lives no longer than its catalog.
 
 use std::io;
 
 use foreread_tier::{FileChange, Object, Version};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Modification times before this are made up: 1 January 1980, where the FAT file system's begin, in nanoseconds.
+/// Modification times before this are made up: 1 January 1980, where the FAT file system's begin,
+/// in nanoseconds.
 const NINETEEN_EIGHTY: i64 = 315_532_800_000_000_000;
 
 /// What tells a listing from others.
@@ -28,7 +31,8 @@ const NINETEEN_EIGHTY: i64 = 315_532_800_000_000_000;
 pub(crate) enum Listing {
     /// Versions say enough.
     Versioned,
-    /// Versions say enough, and there is a digest of changes: data that were made anew with the old times are others.
+    /// Versions say enough, and there is a digest of changes: data that were made anew with the old
+    /// times are others.
     Changed(u128),
     /// Versions prove nothing, and there is a digest of changes that does.
     Unversioned(u128),
@@ -116,10 +120,11 @@ fn changes<'a>(objects: impl Iterator<Item = &'a Object>) -> Changes {
     if without { Changes::None } else { Changes::Some { digest: hash.digest128(), kept } }
 }
 
-/// Whether the versions can tell the objects from others that were put in their place. Times that were made up cannot: one
-/// that more than half of several objects share, or one before 1980.
+/// Whether the versions can tell the objects from others that were put in their place. Times that
+/// were made up cannot: one that more than half of several objects share, or one before 1980.
 fn tell_apart<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> bool {
-    // The time that more than half of them have, if there is one, is what is left when unequal ones go in pairs.
+    // The time that more than half of them have, if there is one, is what is left when unequal ones
+    // go in pairs.
     let (mut common, mut ahead, mut count) = (0, 0u64, 0u64);
     for object in objects.clone() {
         let Some(version) = &object.version else { return false };

@@ -1,10 +1,11 @@
 //! An interrupted listing, kept in a file until it is complete.
 //!
-//! An origin that lists in the order of paths can resume after the last one. So each object is a line of JSON, and from time
-//! to time a line marks the progress. Lines after the last mark do not count. Lines have checksums, and one process at a
-//! time writes the file ([`journal`](crate::journal)). The first line names the place and the choice of objects; for any
-//! other the file starts anew. The price is a hundred bytes an object on disk while the listing runs. An origin without
-//! that order gains nothing: the file is removed when the order is broken.
+//! An origin that lists in the order of paths can resume after the last one. So each object is a
+//! line of JSON, and from time to time a line marks the progress. Lines after the last mark do not
+//! count. Lines have checksums, and one process at a time writes the file
+//! ([`journal`](crate::journal)). The first line names the place and the choice of objects; for any
+//! other the file starts anew. The price is a hundred bytes an object on disk while the listing
+//! runs. An origin without that order gains nothing: the file is removed when the order is broken.
 
 use std::path::Path;
 use std::time::Duration;
@@ -52,8 +53,8 @@ pub(crate) struct ListingJournal {
 }
 
 impl ListingJournal {
-    /// Opens or begins the file of this listing: with its objects, and the path after which the listing resumes. `None`
-    /// where no file can be had: then the listing is not kept.
+    /// Opens or begins the file of this listing: with its objects, and the path after which the
+    /// listing resumes. `None` where no file can be had: then the listing is not kept.
     ///
     /// # Errors
     /// [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another process writes it.
@@ -92,8 +93,8 @@ impl ListingJournal {
         (!self.last.is_empty()).then_some(self.last.as_str())
     }
 
-    /// Notes the next object that was listed, wanted or not; gives the file up, and returns `None`, where it came out of
-    /// order or cannot be written.
+    /// Notes the next object that was listed, wanted or not; gives the file up, and returns `None`,
+    /// where it came out of order or cannot be written.
     pub(crate) fn note(mut self, object: &Object, wanted: bool) -> Option<Self> {
         if *object.path <= *self.last || self.write(object, wanted).is_err() {
             self.journal.remove();
@@ -141,8 +142,9 @@ impl ListingJournal {
     }
 }
 
-/// Removes the file of [`IndexOptions::partial`], and that of its shards, when a catalog with their content has
-/// been saved. Anything else that lies there is left alone, and what another process writes.
+/// Removes the file of [`IndexOptions::partial`], and that of its shards, when a catalog with their
+/// content has been saved. Anything else that lies there is left alone, and what another process
+/// writes.
 pub fn forget_listing(path: &Path) {
     forget(path);
     crate::shard_journal::forget(&crate::shard_journal::beside(path));

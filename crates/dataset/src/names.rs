@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 
 use foreread_tier::check_path;
 
-/// The longest path or ETag in bytes. A batch of a catalog counts its text in 31 bits, and object stores stop at 1,024.
+/// The longest path or ETag in bytes. A batch of a catalog counts its text in 31 bits, and object
+/// stores stop at 1,024.
 pub(crate) const MAX_TEXT: usize = 16 << 10;
 
 /// Why a path cannot be a sample's: it could lead out of the origin, or no origin has such a name.
@@ -36,9 +37,9 @@ impl SplitName {
     }
 }
 
-/// The order in which samples are numbered: by first directory, then by containing directory, then by file name,
-/// each as bytes. It is the order of torchvision's `ImageFolder`, which sorts the classes, walks each, sorts the
-/// directories it finds and the files in each.
+/// The order in which samples are numbered: by first directory, then by containing directory, then
+/// by file name, each as bytes. It is the order of torchvision's `ImageFolder`, which sorts the
+/// classes, walks each, sorts the directories it finds and the files in each.
 pub(crate) fn compare((a, cut_a): (&str, SplitName), (b, cut_b): (&str, SplitName)) -> Ordering {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let first = a[..cut_a.first as usize].cmp(&b[..cut_b.first as usize]);
@@ -54,7 +55,8 @@ mod tests {
     #[test]
     // semantics: SAMPLE-3
     fn order_is_that_of_torchvision_image_folder() {
-        // Sorted by whole path, `a-b/1` would come before `a/2`, and `a/b-c/1` before `a/b/2`, and `a/z` last of `a`.
+        // Sorted by whole path, `a-b/1` would come before `a/2`, and `a/b-c/1` before `a/b/2`, and
+        // `a/z` last of `a`.
         let right = ["top", "zop", "a/z", "a/b/2", "a/b/10/1", "a/b-c/1", "a-b/1", "b/1"];
         let mut sorted = right;
         sorted.sort_unstable();

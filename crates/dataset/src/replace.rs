@@ -6,10 +6,11 @@ use std::io::{Error, Result, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Writes a file in one step: next to its place first, then renamed. A reader has the old file or the new one, also after
-/// a loss of power.
+/// Writes a file in one step: next to its place first, then renamed. A reader has the old file or
+/// the new one, also after a loss of power.
 ///
-/// The temporary name cannot be guessed and is never one that is there. A link at `path` is replaced and not followed.
+/// The temporary name cannot be guessed and is never one that is there. A link at `path` is
+/// replaced and not followed.
 ///
 /// # Errors
 /// What the system says; then the old file, if there is one, stays as it was.

@@ -1,10 +1,11 @@
 //! Shards that have been indexed, kept in a file until all have been.
 //!
-//! Reading the headers of a thousand shards takes minutes, and the result is valid while the shard is unchanged. So each
-//! indexed shard is a line of JSON, which the next run uses if path, length and version still match. A shard without a
-//! version is not kept: another one of its length would look the same. The first line names the place and the format; for
-//! others the file starts anew. Lines have checksums, and one process at a time writes the file
-//! ([`journal`](crate::journal)). The price is some fifty bytes a sample on disk while indexing runs, and a shard's line in
+//! Reading the headers of a thousand shards takes minutes, and the result is valid while the shard
+//! is unchanged. So each indexed shard is a line of JSON, which the next run uses if path, length
+//! and version still match. A shard without a version is not kept: another one of its length would
+//! look the same. The first line names the place and the format; for others the file starts anew.
+//! Lines have checksums, and one process at a time writes the file ([`journal`](crate::journal)).
+//! The price is some fifty bytes a sample on disk while indexing runs, and a shard's line in
 //! memory.
 
 use std::collections::HashMap;
@@ -123,8 +124,8 @@ pub(crate) struct ShardJournal {
 }
 
 impl ShardJournal {
-    /// Opens or begins the file of this index: with the shards that it has. None where no file can be had: then nothing is
-    /// kept.
+    /// Opens or begins the file of this index: with the shards that it has. None where no file can
+    /// be had: then nothing is kept.
     ///
     /// # Errors
     /// [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another process writes it.

@@ -1,8 +1,9 @@
 //! A catalog that is stored next to the data that it describes.
 //!
-//! A user with write access lists a bucket once and stores the catalog there, under [`CATALOG_NAME`]. All others then start
-//! with two small requests instead of a listing. Such a catalog describes the place where it was found, whatever place it
-//! was made from, so that a bucket may have several names. The price is that objects added later are not seen until the
+//! A user with write access lists a bucket once and stores the catalog there, under
+//! [`CATALOG_NAME`]. All others then start with two small requests instead of a listing. Such a
+//! catalog describes the place where it was found, whatever place it was made from, so that a
+//! bucket may have several names. The price is that objects added later are not seen until the
 //! catalog is made again. A changed object is an error when it is read, by its version.
 
 use std::sync::Arc;
@@ -16,10 +17,11 @@ use crate::{CATALOG_NAME, Catalog, DatasetError, DatasetErrorKind};
 const LONGEST: u64 = 4 << 30;
 
 impl Catalog {
-    /// The catalog that lies in an origin under [`CATALOG_NAME`], if one does; `base_url` is what the origin was opened by.
+    /// The catalog that lies in an origin under [`CATALOG_NAME`], if one does; `base_url` is what
+    /// the origin was opened by.
     ///
-    /// An origin that cannot say whether there is one (no permission, no such operation) has none: listing it will say what is wrong, if
-    /// anything is.
+    /// An origin that cannot say whether there is one (no permission, no such operation) has none:
+    /// listing it will say what is wrong, if anything is.
     ///
     /// # Errors
     /// [`DatasetErrorKind::Io`] if it is there and cannot be read, and those of [`Catalog::open`].

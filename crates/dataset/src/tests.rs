@@ -108,7 +108,8 @@ fn saved_catalog_equals_the_built_one() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "a temporary file was left");
 }
 
-/// Changing this means that saved state and persisted caches of older versions no longer fit their data.
+/// Changing this means that saved state and persisted caches of older versions no longer fit their
+/// data.
 #[test]
 fn fingerprint_is_stable_across_versions() {
     let catalog = Catalog::from_objects("/data", small()).unwrap();
@@ -545,7 +546,8 @@ fn catalog_with_one_column_in_another_is_refused() {
     let (_directory, path) =
         saved((0..4000).map(|number| object(&format!("a/{number:04}"), 1, None)).collect());
     let mut bytes = fs::read(&path).unwrap();
-    // Where the batch's head says that the offsets and the lengths are: columns of 32,000 bytes each.
+    // Where the batch's head says that the offsets and the lengths are: columns of 32,000 bytes
+    // each.
     let long = |at: &[u8]| at[8..] == 32_000i64.to_le_bytes();
     let buffers: Vec<Vec<u8>> = bytes.windows(16).filter(|at| long(at)).map(<[u8]>::to_vec).collect();
     let [offsets, lengths] = &buffers[..] else { panic!("{buffers:?}") };

@@ -29,8 +29,8 @@ struct ScratchDirectory(PathBuf);
 
 impl ScratchDirectory {
     fn new(directory: &Path) -> std::io::Result<Self> {
-        // The directory must be new, because another user may have prepared a guessable name. Its prefix keeps it out of
-        // datasets.
+        // The directory must be new, because another user may have prepared a guessable name. Its
+        // prefix keeps it out of datasets.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
         let name = format!("foreread-cache-calibrate-{}-{now}", std::process::id());
         let path = directory.join(name);

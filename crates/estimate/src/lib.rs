@@ -3,7 +3,8 @@
 //! * [`calibrate`] measures storage, memory and disks. A plan with these figures predicts times.
 //! * [`PlanReport`] is a planned run as text for people and as JSON for tools.
 //!
-//! Both are apart from the library because a training program needs neither. The price is one more crate to depend on.
+//! Both are apart from the library because a training program needs neither. The price is one more
+//! crate to depend on.
 //!
 //! ```
 //! use foreread::Config;

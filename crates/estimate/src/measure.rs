@@ -19,8 +19,8 @@ use crate::{disk, memory};
 /// The default limit of parallel reads of the origin.
 const MAX_READS: u32 = 1024;
 
-/// The most parallel large reads: those of a run's first epoch, if it reads shards in blocks. They are as long as the
-/// largest blocks.
+/// The most parallel large reads: those of a run's first epoch, if it reads shards in blocks. They
+/// are as long as the largest blocks.
 const MAX_LARGE_READS: u32 = 8;
 
 /// The time for memory.
@@ -81,7 +81,8 @@ pub struct CalibrateProgress {
 
 /// Measures memory, the origin and the given directories. Blocks the thread.
 ///
-/// Samples are read in a random order. None is read twice while others are left, so that no cache answers.
+/// Samples are read in a random order. None is read twice while others are left, so that no cache
+/// answers.
 ///
 /// # Errors
 /// If the dataset cannot be opened or read, or a directory cannot be written.
@@ -227,7 +228,8 @@ async fn of_origin(
         large = (!read.is_empty()).then_some(LargeReads { bytes: MAX_BLOCK_BYTES, read });
     }
     let alone = read.first().map_or(best, |point| point.bytes_per_second).max(1);
-    // A single read takes the latency and the transfer time of its bytes, at the best rate of parallel reads.
+    // A single read takes the latency and the transfer time of its bytes, at the best rate of
+    // parallel reads.
     let latency_seconds = (sample_bytes as f64 / alone as f64 - sample_bytes as f64 / best as f64).max(0.0);
     Ok(OriginSpeed {
         url: requests.catalog.base_url().to_owned(),

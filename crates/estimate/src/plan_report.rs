@@ -1,6 +1,8 @@
-//! A planned run as text and JSON: placement, lower bound, predicted times, and what larger caches would save.
+//! A planned run as text and JSON: placement, lower bound, predicted times, and what larger caches
+//! would save.
 //!
-//! The command and the Python package show this report. Its serialised form is `foreread plan --report json`.
+//! The command and the Python package show this report. Its serialised form is `foreread plan
+//! --report json`.
 
 use std::fmt;
 
@@ -64,11 +66,12 @@ struct Forecast {
 }
 
 impl PlanReport {
-    /// The report of a planned run. `blocks` are the blocks that its first epoch reads from shards, if known. Plans once more
-    /// for each kind of cache, and once for all ranks.
+    /// The report of a planned run. `blocks` are the blocks that its first epoch reads from shards,
+    /// if known. Plans once more for each kind of cache, and once for all ranks.
     ///
     /// # Errors
-    /// If the run cannot be planned, or belongs to a group of ranks: the report is about one rank alone.
+    /// If the run cannot be planned, or belongs to a group of ranks: the report is about one rank
+    /// alone.
     pub fn of(planned: &Planned, blocks: Option<&BlockTable>) -> Result<Self> {
         let config = planned.config();
         let LocalPlan::Private(plan) = planned.plan() else {
@@ -235,7 +238,8 @@ impl PlanReport {
         let cluster = &report.cluster;
         writeln!(
             out,
-            "together     the caches of {} ranks as one: {} from storage (lower bound {}); the first rank to read a sample \
+            "together     the caches of {} ranks as one: {} from storage (lower bound {}); the first rank to \
+             read a sample \
              keeps it, {:.1} % of all uses are local{}",
             self.world_size,
             ByteSize(cluster.origin_bytes),

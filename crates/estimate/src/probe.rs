@@ -1,8 +1,8 @@
 //! Throughput of a tier by the number of parallel reads.
 //!
-//! The number doubles from step to step. A step keeps that many reads in flight for a while, and divides the received bytes
-//! by the time. The first generation of answers measures the start and is left out. The rest is cut into parts, whose
-//! differences give the uncertainty.
+//! The number doubles from step to step. A step keeps that many reads in flight for a while, and
+//! divides the received bytes by the time. The first generation of answers measures the start and
+//! is left out. The rest is cut into parts, whose differences give the uncertainty.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ const MIN_GAIN: f64 = 1.05;
 pub(crate) struct ProbeLimits {
     pub(crate) time: Duration,
     pub(crate) bytes: u64,
-    /// The user's limit in bytes per second. No figure exceeds it, although the first answers may come faster.
+    /// The user's limit in bytes per second. No figure exceeds it, although the first answers may
+    /// come faster.
     pub(crate) bytes_per_second: Option<u64>,
 }
 

@@ -40,8 +40,10 @@ use crate::target::TargetSpec;
 /// # let directory = tempfile::tempdir()?;
 /// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
 /// # let path = directory.path().to_str().expect("a path of ASCII");
-/// let builder = || Loader::builder(path).batch_size(2).memory(Memory::Bytes(1 << 20)).on_error(OnError::Skip);
-/// let loader = builder().epochs(90).patience(Duration::from_secs(3600)).origin_parallelism(16).start()?;
+/// let memory = Memory::Bytes(1 << 20);
+/// let builder = || Loader::builder(path).batch_size(2).memory(memory).on_error(OnError::Skip);
+/// let patience = Duration::from_secs(3600);
+/// let loader = builder().epochs(90).patience(patience).origin_parallelism(16).start()?;
 /// assert_eq!(loader.report().samples, 3);
 ///
 /// let error = builder().start().unwrap_err();

@@ -1,13 +1,16 @@
 //! Measured speeds of storage, memory and disks.
 //!
-//! Plans place samples well without them, because only ratios matter there. They cannot predict times without them.
-//! The crate `foreread-estimate` measures, and `foreread-settings` reads and writes the file. Every figure has its
-//! uncertainty. The price of measuring before a run: storage may be busier during the run.
+//! Plans place samples well without them, because only ratios matter there. They cannot predict
+//! times without them. The crate `foreread-estimate` measures, and `foreread-settings` reads and
+//! writes the file. Every figure has its uncertainty. The price of measuring before a run: storage
+//! may be busier during the run.
 //!
 //! ```
 //! use foreread::calibration::{Calibration, OriginSpeed, Point};
 //!
-//! let point = |parallelism, bytes_per_second| Point { parallelism, bytes_per_second, spread: 0.05, samples: 100 };
+//! let point = |parallelism, bytes_per_second| {
+//!     Point { parallelism, bytes_per_second, spread: 0.05, samples: 100 }
+//! };
 //! let origin = OriginSpeed {
 //!     url: "s3://bucket/train".to_owned(),
 //!     sample_bytes: 110_000,
@@ -18,7 +21,9 @@
 //! };
 //! assert_eq!(origin.best().map(|best| best.parallelism), Some(32));
 //! let calibration =
-//!     Calibration { version: Calibration::VERSION, made: 0, origin: Some(origin), memory: None, disk: Vec::new() };
+//!     Calibration {
+//!         version: Calibration::VERSION, made: 0, origin: Some(origin), memory: None, disk: Vec::new()
+//!     };
 //! let builder = foreread::Loader::builder("s3://bucket/train").calibration(calibration);
 //! ```
 
@@ -136,7 +141,8 @@ impl Calibration {
 }
 
 impl OriginSpeed {
-    /// The fewest parallel reads with at least 95 % of the highest throughput, and their throughput.
+    /// The fewest parallel reads with at least 95 % of the highest throughput, and their
+    /// throughput.
     pub fn best(&self) -> Option<Point> {
         best(&self.read)
     }

@@ -33,7 +33,8 @@ pub struct ClusterForecast {
 }
 
 impl Planned {
-    /// Plans for all ranks together. `None` for a single rank. Takes seconds for tens of millions of samples.
+    /// Plans for all ranks together. `None` for a single rank. Takes seconds for tens of millions
+    /// of samples.
     ///
     /// # Errors
     /// If the run cannot be planned.

@@ -53,8 +53,9 @@ impl FromStr for SamplerKind {
 /// The size of the memory tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// All automatic loaders and ranks of the node take half of the free memory, within the machine's and the container's
-    /// limits. None if the kernel caches the origin, because a second copy gains nothing.
+    /// All automatic loaders and ranks of the node take half of the free memory, within the
+    /// machine's and the container's limits. None if the kernel caches the origin, because a second
+    /// copy gains nothing.
     #[default]
     Auto,
     /// This many bytes.
@@ -88,8 +89,8 @@ pub struct Disk {
     pub directory: PathBuf,
     /// The most bytes of its cache.
     pub bytes: u64,
-    /// Whether one cache serves all users, instead of one cache per user. Then owners and modes are not checked: everyone with
-    /// write access is trusted.
+    /// Whether one cache serves all users, instead of one cache per user. Then owners and modes are
+    /// not checked: everyone with write access is trusted.
     pub shared: bool,
 }
 
@@ -114,14 +115,15 @@ impl FromStr for Disk {
 
 /// All settings of a run, for [`Loader::builder_with`](crate::Loader::builder_with).
 ///
-/// [`Default`] has the values that each field documents. The number of epochs has no default: a run must set it.
+/// [`Default`] has the values that each field documents. The number of epochs has no default: a run
+/// must set it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
     /// Samples per batch, on this rank. At least 1.
     pub batch_size: u64,
-    /// Passes over the dataset, 1 to 1,000,000. No default: a run with 0, which means unset, is refused.
-    /// [`Builder::source`](crate::Builder::source) needs none.
+    /// Passes over the dataset, 1 to 1,000,000. No default: a run with 0, which means unset, is
+    /// refused. [`Builder::source`](crate::Builder::source) needs none.
     pub epochs: u64,
     /// The seed of the order.
     pub seed: u64,
@@ -131,8 +133,8 @@ pub struct Config {
     pub drop_last: bool,
     /// How ranks share an epoch.
     pub deal: Deal,
-    /// In a group: each sample of a global batch goes to the rank that caches it, as far as equal shares allow. Steps and
-    /// positions stay as with `deal`.
+    /// In a group: each sample of a global batch goes to the rank that caches it, as far as equal
+    /// shares allow. Steps and positions stay as with `deal`.
     pub locality: bool,
     /// The memory tier.
     pub memory: Memory,
@@ -144,10 +146,11 @@ pub struct Config {
     pub rank: u32,
     /// The number of ranks.
     pub world_size: u32,
-    /// The number of processes that share this node's memory, in a group or not: [`Memory::Auto`] is half of it for all.
-    /// `None`: from the launcher's environment.
+    /// The number of processes that share this node's memory, in a group or not: [`Memory::Auto`]
+    /// is half of it for all. `None`: from the launcher's environment.
     pub node_ranks: Option<u32>,
-    /// The rank of this process on its node: each has a part of the disk tier's directories. `None`: from the launcher.
+    /// The rank of this process on its node: each has a part of the disk tier's directories.
+    /// `None`: from the launcher.
     pub node_rank: Option<u32>,
     /// The most bytes per second from the origin.
     pub origin_limit: Option<u64>,
@@ -155,17 +158,21 @@ pub struct Config {
     pub origin_parallelism: Option<usize>,
     /// How failed reads from the origin are retried.
     pub retry: RetryPolicy,
-    /// The timeout of reads from the origin. `None`: none. Directories in the page cache have no timeout.
+    /// The timeout of reads from the origin. `None`: none. Directories in the page cache have no
+    /// timeout.
     pub deadline: Option<DeadlinePolicy>,
-    /// When a slow read from the origin is hedged. `None`: never. Directories in the page cache are not hedged.
+    /// When a slow read from the origin is hedged. `None`: never. Directories in the page cache are
+    /// not hedged.
     pub hedge: Option<HedgePolicy>,
     /// The storage backend's settings for the training data.
     pub storage_options: StorageOptions,
     /// The storage backend's settings for the validation data.
     pub validate_storage_options: StorageOptions,
-    /// The measured speeds of origin and disks: for predicted times, and for the first number of parallel reads.
+    /// The measured speeds of origin and disks: for predicted times, and for the first number of
+    /// parallel reads.
     pub calibration: Option<Arc<Calibration>>,
-    /// The computation time per batch, for predicted times and for the command's stand-in of a trainer.
+    /// The computation time per batch, for predicted times and for the command's stand-in of a
+    /// trainer.
     pub compute: Duration,
     /// What to do if a sample cannot be read.
     pub on_error: OnError,
@@ -212,8 +219,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The most epochs. A run with this many has no end: its plan, lower bound and forecast are those of the next hundred
-    /// epochs at most.
+    /// The most epochs. A run with this many has no end: its plan, lower bound and forecast are
+    /// those of the next hundred epochs at most.
     pub const MAX_EPOCHS: u64 = 1_000_000;
 
     /// Checks the settings.

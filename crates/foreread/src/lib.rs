@@ -1,14 +1,17 @@
 //! foreread: a data loader for machine-learning training that knows the future.
 //!
-//! A seed determines the order in which a run reads its samples, so the order is known before the run starts. foreread
-//! computes it, decides from it where every sample is cached, and has each sample in memory before the trainer needs it.
+//! A seed determines the order in which a run reads its samples, so the order is known before the
+//! run starts. foreread computes it, decides from it where every sample is cached, and has each
+//! sample in memory before the trainer needs it.
 //!
 //! * [`Loader`] runs a training: `Loader::builder(url)`, a few settings, `start()`, batches.
 //! * [`Source`] serves samples by id to code that decides the order itself.
-//! * [`Config`] holds all settings. The crate `foreread-settings` reads them from arguments, environment and files.
-//! * [`Registry`] maps URLs to storage backends. Built-in backends are features of this crate. Custom backends are
-//!   registered at run time.
-//! * [`plan`] predicts a run: order, placement, lower bound. The crate `foreread-estimate` has the report of it.
+//! * [`Config`] holds all settings. The crate `foreread-settings` reads them from arguments,
+//!   environment and files.
+//! * [`Registry`] maps URLs to storage backends. Built-in backends are features of this crate.
+//!   Custom backends are registered at run time.
+//! * [`plan`] predicts a run: order, placement, lower bound. The crate `foreread-estimate` has the
+//!   report of it.
 //!
 //! # Features
 //!

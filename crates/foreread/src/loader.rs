@@ -112,15 +112,17 @@ pub enum Jump {
 
 /// A running loader: prefetched batches in the seed's order.
 ///
-/// Plain threads iterate over it (`for batch in &loader`). Async code uses the loader as a [`Stream`]. Dropping it ends
-/// the run at once. [`close`](Self::close) waits for the disk tier first.
+/// Plain threads iterate over it (`for batch in &loader`). Async code uses the loader as a
+/// [`Stream`]. Dropping it ends the run at once. [`close`](Self::close) waits for the disk tier
+/// first.
 ///
 /// ```
 /// use foreread::{Loader, Memory};
 /// # let directory = tempfile::tempdir()?;
 /// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
 /// # let path = directory.path().to_str().expect("a path of ASCII");
-/// let loader = Loader::builder(path).batch_size(2).epochs(1).seed(7).memory(Memory::Bytes(1 << 20)).start()?;
+/// let builder = Loader::builder(path).batch_size(2).epochs(1).seed(7);
+/// let loader = builder.memory(Memory::Bytes(1 << 20)).start()?;
 /// let mut seen = Vec::new();
 /// for batch in &loader {
 ///     for sample in batch?.samples() {
@@ -158,24 +160,26 @@ impl Loader {
     /// The default time for which a finished rank serves the others.
     pub const FAREWELL: Duration = FAREWELL;
 
-    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard. Braces name several
-    /// shards ([`expand`](foreread_dataset::expand)).
+    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard.
+    /// Braces name several shards ([`expand`](foreread_dataset::expand)).
     pub fn builder(target: impl Into<String>) -> Builder {
         Builder::new(target.into(), Config::default())
     }
 
-    /// [`builder`](Self::builder) with initial settings, which the builder's setters change one by one.
+    /// [`builder`](Self::builder) with initial settings, which the builder's setters change one by
+    /// one.
     pub fn builder_with(target: impl Into<String>, config: Config) -> Builder {
         Builder::new(target.into(), config)
     }
 
-    /// Batches in order, like `for batch in &loader`. Blocks the thread. Async code uses the loader as a [`Stream`].
+    /// Batches in order, like `for batch in &loader`. Blocks the thread. Async code uses the loader
+    /// as a [`Stream`].
     pub fn batches(&self) -> Batches<'_> {
         Batches { loader: self, refused: false }
     }
 
-    /// Waits at most `timeout` for the next batch. `None` when the run is over. Threads that wait at the same time get
-    /// different batches.
+    /// Waits at most `timeout` for the next batch. `None` when the run is over. Threads that wait
+    /// at the same time get different batches.
     ///
     /// # Errors
     /// [`LoadErrorKind::Timeout`] after the timeout, and [`LoadErrorKind::Blocking`] at once on a
@@ -203,10 +207,11 @@ impl Loader {
         Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
     }
 
-    /// Continues at another position: the beginning of an epoch, or a saved [`State`] of this run. Prefetched samples are
-    /// dropped, cached samples stay. After the last epoch no batch is left.
+    /// Continues at another position: the beginning of an epoch, or a saved [`State`] of this run.
+    /// Prefetched samples are dropped, cached samples stay. After the last epoch no batch is left.
     ///
-    /// For trainers that leave an epoch early or choose a new position. All ranks of a group jump at the same step.
+    /// For trainers that leave an epoch early or choose a new position. All ranks of a group jump
+    /// at the same step.
     ///
     /// # Errors
     /// A state of another run.
@@ -228,18 +233,19 @@ impl Loader {
         Ok(())
     }
 
-    /// Ends the run: waits at most five seconds for the disk tier's writes, and returns the final report. Blocks the thread. Async code has
-    /// [`close_async`](Self::close_async).
+    /// Ends the run: waits at most five seconds for the disk tier's writes, and returns the final
+    /// report. Blocks the thread. Async code has [`close_async`](Self::close_async).
     ///
-    /// In a group, this rank serves the others until they are done, for at most ten minutes, unless it has
-    /// [left](Self::leave) before.
+    /// In a group, this rank serves the others until they are done, for at most ten minutes, unless
+    /// it has [left](Self::leave) before.
     ///
-    /// Dropping a loader does not wait. If the process ends right after that, up to 32 MiB of the last samples are not on
-    /// the disk. The next run reads them from the origin. No other data are lost.
+    /// Dropping a loader does not wait. If the process ends right after that, up to 32 MiB of the
+    /// last samples are not on the disk. The next run reads them from the origin. No other data are
+    /// lost.
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut down. The run has ended
-    /// like that of a dropped loader.
+    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut
+    /// down. The run has ended like that of a dropped loader.
     pub fn close(self) -> Result<Report> {
         if !self.left.load(Ordering::Relaxed) {
             self.leave(Self::FAREWELL)?;
@@ -279,8 +285,9 @@ impl Loader {
 
     /// The [position](Self::position) in a form that [`Builder::resume`] takes.
     ///
-    /// Taken batches count as consumed, so save after a step is complete. In a group, rank 0's state is that of the lowest
-    /// step that it knows all ranks to have completed, so one file is enough. Each rank reports its steps by calling this.
+    /// Taken batches count as consumed, so save after a step is complete. In a group, rank 0's
+    /// state is that of the lowest step that it knows all ranks to have completed, so one file is
+    /// enough. Each rank reports its steps by calling this.
     pub fn state(&self) -> State {
         let position = match &self.joint {
             // Steps count from the common start, so they mean nothing after a jump.
@@ -297,7 +304,8 @@ impl Loader {
         before.fold(0, u64::saturating_add) + index + 1
     }
 
-    /// Reports to rank 0 that the step of the last batch is complete. Costs almost nothing, and nothing outside of a group.
+    /// Reports to rank 0 that the step of the last batch is complete. Costs almost nothing, and
+    /// nothing outside of a group.
     pub fn step_done(&self) {
         if let Some(joint) = self.joint.as_ref().filter(|_| !self.jumped) {
             joint.progress(self.steps());
@@ -309,13 +317,15 @@ impl Loader {
         self.joint.is_some()
     }
 
-    /// Reports that this rank is done, and serves the others until they are done, for at most `at_most`. Returns the sum of
-    /// all reports on rank 0, and `None` on other ranks and outside of a group. The other ranks' runs are over when rank 0
-    /// has their reports, for which [`close`](Self::close) waits. Blocks the thread. Async code has
+    /// Reports that this rank is done, and serves the others until they are done, for at most
+    /// `at_most`. Returns the sum of all reports on rank 0, and `None` on other ranks and outside
+    /// of a group. The other ranks' runs are over when rank 0 has their reports, for which
+    /// [`close`](Self::close) waits. Blocks the thread. Async code has
     /// [`leave_async`](Self::leave_async).
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut down.
+    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut
+    /// down.
     pub fn leave(&self, at_most: Duration) -> Result<Option<Merged>> {
         if self.joint.is_some() {
             // Before any message to the group.
@@ -325,7 +335,8 @@ impl Loader {
         self.workers.wait(async move { Ok(leaving.await) })
     }
 
-    /// [`leave`](Self::leave) for a program that may be interrupted: after `interrupted`, it takes at most `haste`.
+    /// [`leave`](Self::leave) for a program that may be interrupted: after `interrupted`, it takes
+    /// at most `haste`.
     ///
     /// # Errors
     /// As [`leave`](Self::leave), and if `interrupted` panics.
@@ -358,7 +369,8 @@ impl Loader {
     /// [`leave`](Self::leave) for async code.
     ///
     /// # Cancel safety
-    /// The group may know that this rank is done. The rank serves the others while the loader lives.
+    /// The group may know that this rank is done. The rank serves the others while the loader
+    /// lives.
     pub async fn leave_async(&self, at_most: Duration) -> Option<Merged> {
         let leaving = self.leaving(at_most)?;
         // It fails only if the given runtime was shut down, and then this rank serves no other.

@@ -418,7 +418,10 @@ mod tests {
                 }
                 let filled = live.iter().map(|(_, held)| held.as_ref().map_or(0, |held| held.bytes()));
                 let free = WHOLE - filled.sum::<u64>();
-                let grant = accounts[rank % accounts.len()].grant(free, ranks, MemoryNeed { look_ahead: 0, ..small(data) });
+                let grant = {
+                    let need = MemoryNeed { look_ahead: 0, ..small(data) };
+                    accounts[rank % accounts.len()].grant(free, ranks, need)
+                };
                 let budget = Budget::new(grant.tier());
                 grant.fills(&budget);
                 let held = data.is_multiple_of(2).then(|| budget.charge(grant.tier()));

@@ -18,7 +18,8 @@ use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory::{Grant, MemoryNeed};
 
-/// An endless run is planned for at most this many uses and epochs, and for at least [`ENDLESS_MIN_EPOCHS`] epochs.
+/// An endless run is planned for at most this many uses and epochs, and for at least
+/// [`ENDLESS_MIN_EPOCHS`] epochs.
 const ENDLESS_MAX_USES: u64 = 1 << 24;
 const ENDLESS_MAX_EPOCHS: u64 = 100;
 const ENDLESS_MIN_EPOCHS: u64 = 4;
@@ -67,7 +68,8 @@ pub struct Planned {
     pub(crate) is_timed: bool,
     pub(crate) plan: LocalPlan,
     pub(crate) floor: u64,
-    /// The length of blocks that the first epoch reads from shards. `None` if it reads samples one by one.
+    /// The length of blocks that the first epoch reads from shards. `None` if it reads samples one
+    /// by one.
     pub(crate) block_bytes: Option<u64>,
 }
 
@@ -86,7 +88,8 @@ impl Planned {
         Ok(Self { memory: None, ..planned })
     }
 
-    /// [`new`](Self::new) for the rest of a run, from the position that `start` finds in its schedule.
+    /// [`new`](Self::new) for the rest of a run, from the position that `start` finds in its
+    /// schedule.
     pub(crate) fn resumed(
         config: Config,
         sizes: &[Sizes],
@@ -108,8 +111,8 @@ impl Planned {
         Ok(Self { config, run, counted, sizes, cluster, memory, is_timed, plan, floor, block_bytes })
     }
 
-    /// Plans for a rank in a group. `whole` is the cluster of all ranks, where this rank's store is at its position, with
-    /// the memory granted to this rank.
+    /// Plans for a rank in a group. `whole` is the cluster of all ranks, where this rank's store is
+    /// at its position, with the memory granted to this rank.
     #[cfg(feature = "peer")]
     pub(crate) fn joint(
         config: Config,
@@ -159,13 +162,14 @@ impl Planned {
         &self.plan
     }
 
-    /// The length of blocks that the first epoch reads from shards, if that is faster than single samples.
+    /// The length of blocks that the first epoch reads from shards, if that is faster than single
+    /// samples.
     pub fn block_bytes(&self) -> Option<u64> {
         self.block_bytes
     }
 
-    /// The predicted time of each epoch and its limiting resource: for this rank alone or, in a group, for all ranks. `None`
-    /// if the origin's speed is unknown (no calibration and no limit).
+    /// The predicted time of each epoch and its limiting resource: for this rank alone or, in a
+    /// group, for all ranks. `None` if the origin's speed is unknown (no calibration and no limit).
     ///
     /// # Errors
     /// If the run cannot be planned.
@@ -220,7 +224,8 @@ impl Planned {
         Ok(Worth { level, more, origin_bytes, seconds })
     }
 
-    /// The lower bound of bytes from the origin for any policy, over all ranks, if all have caches like this one's.
+    /// The lower bound of bytes from the origin for any policy, over all ranks, if all have caches
+    /// like this one's.
     pub fn floor(&self) -> u64 {
         self.floor
     }

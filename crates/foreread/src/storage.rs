@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Settings that the backend of one dataset gets, by name, for example `endpoint` and `profile` for S3.
+/// Settings that the backend of one dataset gets, by name, for example `endpoint` and `profile` for
+/// S3.
 ///
-/// The backend's documentation lists its names; an unknown one is an error that lists them when the dataset is opened.
-/// They take precedence over the process's environment. `Debug` shows names only, because values may be secrets.
+/// The backend's documentation lists its names; an unknown one is an error that lists them when the
+/// dataset is opened. They take precedence over the process's environment. `Debug` shows names
+/// only, because values may be secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct StorageOptions(BTreeMap<String, String>);
 

@@ -1,12 +1,12 @@
 //! A limit in bytes per second.
 //!
-//! It simulates a link of that rate: a request leaves when the link has sent everything before it. The state is the absolute
-//! end of the last transmission, to the nanosecond. A timer that fires a millisecond late releases the requests that have
-//! become due meanwhile, so errors do not add up.
+//! It simulates a link of that rate: a request leaves when the link has sent everything before it.
+//! The state is the absolute end of the last transmission, to the nanosecond. A timer that fires a
+//! millisecond late releases the requests that have become due meanwhile, so errors do not add up.
 //!
-//! An idle link (or a late caller) gets up to 20 ms of transmission back, so short gaps between requests do not cost
-//! bandwidth. In any window of `w` seconds at most `rate * (w + 0.02)` bytes and one request leave. A request of any size
-//! passes, and those after it wait for it.
+//! An idle link (or a late caller) gets up to 20 ms of transmission back, so short gaps between
+//! requests do not cost bandwidth. In any window of `w` seconds at most `rate * (w + 0.02)` bytes
+//! and one request leave. A request of any size passes, and those after it wait for it.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -147,8 +147,9 @@ mod tests {
 
     /// No window holds more than the rate, the credit and one request allow.
     fn assert_never_above(rate: u64, passed: &[(Instant, u64)]) {
-        // For each request: the bytes so far minus the bytes that the rate allows so far. It must not exceed that of any
-        // earlier request (without its own bytes) by more than the credit and a request.
+        // For each request: the bytes so far minus the bytes that the rate allows so far. It must
+        // not exceed that of any earlier request (without its own bytes) by more than the credit
+        // and a request.
         let largest = passed.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0);
         let (mut sum, mut least) = (0, f64::MAX);
         for &(at, bytes) in passed {

@@ -1,15 +1,18 @@
 //! A circuit breaker: rejects reads of a tier that does not answer.
 //!
-//! A dead or hanging peer costs each read the time until the timeout, and a trainer waits for many. So after some consecutive
-//! failures all reads fail at once, for a time that doubles with each opening. Then one read (the probe) is admitted, and its
-//! result decides. Rejected reads fail with [`ErrorKind::Transient`]: the sample exists and can be read elsewhere.
+//! A dead or hanging peer costs each read the time until the timeout, and a trainer waits for many.
+//! So after some consecutive failures all reads fail at once, for a time that doubles with each
+//! opening. Then one read (the probe) is admitted, and its result decides. Rejected reads fail with
+//! [`ErrorKind::Transient`]: the sample exists and can be read elsewhere.
 //!
-//! Only missing answers count as failures: an error that the tier returns shows that it is alive. A tier that reports itself
-//! closed ([`ErrorKind::Closed`]) opens the breaker at once. Reads sent before the last change of state are ignored: when a
-//! connection ends, everything in flight on it fails together.
+//! Only missing answers count as failures: an error that the tier returns shows that it is alive. A
+//! tier that reports itself closed ([`ErrorKind::Closed`]) opens the breaker at once. Reads sent
+//! before the last change of state are ignored: when a connection ends, everything in flight on it
+//! fails together.
 //!
-//! The waits are drawn from the upper half of their bound, so that ranks that lost the same peer do not return together. The
-//! price is one atomic load per answer, and that the probe may be a read that the trainer needs soon.
+//! The waits are drawn from the upper half of their bound, so that ranks that lost the same peer do
+//! not return together. The price is one atomic load per answer, and that the probe may be a read
+//! that the trainer needs soon.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -252,7 +255,8 @@ impl<T: Tier + ?Sized> Breaker<T> {
         }
     }
 
-    /// The same with deadlines: a read that takes longer than `policy` allows fails. Call it before the first read.
+    /// The same with deadlines: a read that takes longer than `policy` allows fails. Call it before
+    /// the first read.
     #[must_use]
     pub fn with_deadline(mut self, policy: DeadlinePolicy) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {

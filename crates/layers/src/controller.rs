@@ -1,31 +1,36 @@
 //! The controller of an adaptive concurrency limit, without a clock and a runtime.
 //!
-//! The model is Little's law. A store that answers after its own latency `base`, at most `rate` answers per second, contains
-//! `rate * base` requests when it is just full; more only queue. Neither number is known and both change. So the controller
-//! measures in *rounds*: about one generation of requests under one limit, of which it keeps the mean latency and the mean
-//! number in flight. Their quotient is the rate.
+//! The model is Little's law. A store that answers after its own latency `base`, at most `rate`
+//! answers per second, contains `rate * base` requests when it is just full; more only queue.
+//! Neither number is known and both change. So the controller measures in *rounds*: about one
+//! generation of requests under one limit, of which it keeps the mean latency and the mean number
+//! in flight. Their quotient is the rate.
 //!
-//! * The next limit is `GAIN * in flight * base / latency` plus its square root. While the store is not full, the latency is
-//!   `base` and the limit grows. Once it is full, the number in flight and the latency rise together, and the formula stays
-//!   at `GAIN * rate * base`, whatever the limit was before. A fifth of the requests queue, and nothing oscillates.
-//! * *Starting*: the gain is 2 until a round's latency shows that the store is full. So a thousand requests are reached in
-//!   seven round trips, and never more than twice what fills the store.
-//! * `base` falls with every round of lower latency. It rises only on proof that the latency is not our own doing: fewer
-//!   requests in flight, and the latency did not fall with them. Every cut is such a test, so a store that slows down is
-//!   distinguished from an overloaded one within two rounds. If no round has confirmed `base` for a while, the limit drops
-//!   just below `rate * base` for a round to test it (*draining*).
-//! * If the queue outside the store runs empty, the trainer is the bottleneck. The limit becomes what its demand over the
-//!   last second needs.
+//! * The next limit is `GAIN * in flight * base / latency` plus its square root. While the store is
+//!   not full, the latency is `base` and the limit grows. Once it is full, the number in flight and
+//!   the latency rise together, and the formula stays at `GAIN * rate * base`, whatever the limit
+//!   was before. A fifth of the requests queue, and nothing oscillates.
+//! * *Starting*: the gain is 2 until a round's latency shows that the store is full. So a thousand
+//!   requests are reached in seven round trips, and never more than twice what fills the store.
+//! * `base` falls with every round of lower latency. It rises only on proof that the latency is not
+//!   our own doing: fewer requests in flight, and the latency did not fall with them. Every cut is
+//!   such a test, so a store that slows down is distinguished from an overloaded one within two
+//!   rounds. If no round has confirmed `base` for a while, the limit drops just below `rate * base`
+//!   for a round to test it (*draining*).
+//! * If the queue outside the store runs empty, the trainer is the bottleneck. The limit becomes
+//!   what its demand over the last second needs.
 //! * Refusals for too many requests carry no latency; the rate handles them.
-//! * The requests that the store answers within a millisecond are always allowed: a page cache must not be fed one read at a
-//!   time.
+//! * The requests that the store answers within a millisecond are always allowed: a page cache must
+//!   not be fed one read at a time.
 //!
-//! `base` is the mean and not the minimum of latencies: Little's law is about means, and a store with jitter would be starved
-//! by its fastest answer. The price is that a round needs several answers, and that a round below capacity is spent now and
-//! then to confirm `base` (under one per cent of the time).
+//! `base` is the mean and not the minimum of latencies: Little's law is about means, and a store
+//! with jitter would be starved by its fastest answer. The price is that a round needs several
+//! answers, and that a round below capacity is spent now and then to confirm `base` (under one per
+//! cent of the time).
 //!
-//! Sources: Little 1961; slow start and draining from BBR (Cardwell et al., ACM Queue 14(5), 2016); the limit from a ratio of
-//! latencies from TCP Vegas (Brakmo and Peterson, 1995) and Netflix's concurrency-limits ("gradient").
+//! Sources: Little 1961; slow start and draining from BBR (Cardwell et al., ACM Queue 14(5), 2016);
+//! the limit from a ratio of latencies from TCP Vegas (Brakmo and Peterson, 1995) and Netflix's
+//! concurrency-limits ("gradient").
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -48,11 +53,13 @@ const DRAIN: f64 = 0.85;
 /// A latency within these factors of `base` counts as the same.
 const ABOVE: f64 = 1.1;
 const BELOW: f64 = 0.93;
-/// The store was not full if the rate followed at least this fraction of a change of the number in flight.
+/// The store was not full if the rate followed at least this fraction of a change of the number in
+/// flight.
 const ELASTIC: f64 = 0.6;
 /// The store was full if the rate followed less than this fraction.
 const IN_STEP: f64 = 0.15;
-/// The smallest change of the number in flight (as a logarithm) that is significant, and that proves something.
+/// The smallest change of the number in flight (as a logarithm) that is significant, and that
+/// proves something.
 const TELLING: f64 = 0.15;
 const PROVING: f64 = 0.3;
 /// The limit below which draining stops.
@@ -68,13 +75,15 @@ const ALARM: f64 = 2.0;
 /// Changes below this part of the limit are not made.
 const DEAD_BAND: f64 = 0.08;
 
-/// A queue that is answered within this time is ignored: splitting batches to avoid it would cost more.
+/// A queue that is answered within this time is ignored: splitting batches to avoid it would cost
+/// more.
 const FINEST: Duration = Duration::from_millis(1);
 /// The shortest round: timers and schedulers are not exact to less.
 const SHORTEST_ROUND: Duration = Duration::from_millis(10);
 /// A round with the fewest answers ends after this time and a few latencies, whatever the limit.
 const LONG_ROUND: Duration = Duration::from_millis(250);
-/// A round has at least this many answers if they come within `SHORT_ROUND`, whatever the limit: means of few are noise.
+/// A round has at least this many answers if they come within `SHORT_ROUND`, whatever the limit:
+/// means of few are noise.
 const ENOUGH: u32 = 48;
 const SHORT_ROUND: Duration = Duration::from_millis(100);
 /// The fewest answers of a round.
@@ -163,8 +172,8 @@ struct MeasuredRound {
 }
 
 impl MeasuredRound {
-    /// How far the rate followed the change of the number in flight since `before`: 1 if the store has capacity, 0 if it
-    /// is full, `None` if the change is too small.
+    /// How far the rate followed the change of the number in flight since `before`: 1 if the store
+    /// has capacity, 0 if it is full, `None` if the change is too small.
     fn elasticity(&self, before: &Self) -> Option<f64> {
         let change = (self.in_flight / before.in_flight).ln();
         (change.abs() >= TELLING).then(|| 1.0 - (self.latency / before.latency).ln() / change)
@@ -204,13 +213,14 @@ enum ControllerMode {
     Draining,
 }
 
-/// The number in flight for a store that `full` requests just fill. The square root covers chance, which is relatively
-/// larger for small numbers.
+/// The number in flight for a store that `full` requests just fill. The square root covers chance,
+/// which is relatively larger for small numbers.
 fn wanted(full: f64) -> f64 {
     GAIN * full + full.max(0.0).sqrt().max(SLACK)
 }
 
-/// The state machine. Times are those of one monotonic clock; a time that goes back counts as no time passed.
+/// The state machine. Times are those of one monotonic clock; a time that goes back counts as no
+/// time passed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Controller {
     most: usize,
@@ -261,8 +271,8 @@ impl Controller {
         }
     }
 
-    /// Records the end of a request that started at `started`. [`load`](Self::load) follows with the new number in flight.
-    /// A failed request carries no latency.
+    /// Records the end of a request that started at `started`. [`load`](Self::load) follows with
+    /// the new number in flight. A failed request carries no latency.
     pub(crate) fn finished(&mut self, now: Duration, started: Duration, is_answered: bool) {
         self.pass(now);
         if !is_answered {
@@ -329,14 +339,15 @@ impl Controller {
             return;
         }
         let measured = MeasuredRound { latency, in_flight: area / seconds, queued: queued / seconds };
-        // A latency that rose while fewer were in flight shows a change in between, and nothing else yet.
+        // A latency that rose while fewer were in flight shows a change in between, and nothing
+        // else yet.
         let elasticity = self.before.and_then(|before| {
             let fewer = (before.in_flight / measured.in_flight).ln() >= PROVING;
             let test = fewer && latency <= before.latency * CHANGED;
             measured.elasticity(&before).filter(|_| test)
         });
-        // The first requests, and those that a doubled limit releases at once, meet a growing queue. Their latency is not
-        // comparable.
+        // The first requests, and those that a doubled limit releases at once, meet a growing
+        // queue. Their latency is not comparable.
         let burst = self.base.is_none() || self.why == LimitReason::Starting;
         // Nor is that of a round during which the store changed.
         let sudden = !std::mem::replace(&mut self.alarmed, alarm) && alarm;
@@ -447,8 +458,8 @@ impl Controller {
         (target, if target > self.limit as f64 { LimitReason::Growing } else { LimitReason::Latency })
     }
 
-    /// Requests that are answered faster than any timer fires are always allowed. A drain below that ends here, because the
-    /// allowed queue would hide its end.
+    /// Requests that are answered faster than any timer fires are always allowed. A drain below
+    /// that ends here, because the allowed queue would hide its end.
     fn not_below_finest(
         &mut self,
         measured: &MeasuredRound,
@@ -515,7 +526,8 @@ mod tests {
 
     use super::*;
 
-    /// A store with `places` slots and a latency; further requests wait. There is always more to read.
+    /// A store with `places` slots and a latency; further requests wait. There is always more to
+    /// read.
     struct Store {
         places: usize,
         latency: Duration,
@@ -602,8 +614,8 @@ mod tests {
         }
     }
 
-    /// A run of a store from its fourth to its twelfth second: the lowest and the highest limit, the number of changes, and
-    /// the mean number of used slots.
+    /// A run of a store from its fourth to its twelfth second: the lowest and the highest limit,
+    /// the number of changes, and the mean number of used slots.
     fn watched(places: usize, latency: Duration) -> (usize, usize, u32, f64) {
         let mut store = Store::new(up_to(1024), places, latency);
         store.run(Duration::from_secs(4), |_, _| {});
@@ -619,7 +631,8 @@ mod tests {
         (low, high, changes, area / 8.0)
     }
 
-    /// Each round found the store full and drained it below the requests that it answers within a millisecond.
+    /// Each round found the store full and drained it below the requests that it answers within a
+    /// millisecond.
     #[test]
     fn drain_below_the_minimum_ends_at_once() {
         for (places, latency_us) in [(43, 519), (252, 531), (464, 600), (464, 690)] {

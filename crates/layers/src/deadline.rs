@@ -1,12 +1,13 @@
 //! Deadlines: no read waits forever.
 //!
-//! A read without an answer within a bound fails here as [`ErrorKind::Transient`], with the object's name. So an outer layer
-//! can retry, and even a store that has lost a request cannot hang a run. The bound is a minimum plus the transfer time of a
-//! slow read: the tier's recent time per byte of a single read, with a wide margin, so that a large object on a slow link is
-//! not interrupted. The layer is next to the store, so time in queues does not count.
+//! A read without an answer within a bound fails here as [`ErrorKind::Transient`], with the
+//! object's name. So an outer layer can retry, and even a store that has lost a request cannot hang
+//! a run. The bound is a minimum plus the transfer time of a slow read: the tier's recent time per
+//! byte of a single read, with a wide margin, so that a large object on a slow link is not
+//! interrupted. The layer is next to the store, so time in queues does not count.
 //!
-//! It also checks the length of the answer, because only here a retry is still possible. Too few bytes are an interrupted
-//! transfer; too many are another object.
+//! It also checks the length of the answer, because only here a retry is still possible. Too few
+//! bytes are an interrupted transfer; too many are another object.
 //!
 //! The price is a timer for each read that does not answer at once.
 
@@ -32,7 +33,8 @@ pub struct DeadlinePolicy {
 }
 
 impl Default for DeadlinePolicy {
-    /// For origins: 30 s, and the transfer time at an eighth of the recent throughput (8 MB/s before the first read).
+    /// For origins: 30 s, and the transfer time at an eighth of the recent throughput (8 MB/s
+    /// before the first read).
     fn default() -> Self {
         Self { floor: Duration::from_secs(30), margin: 8, assumed: 8_000_000 }
     }
@@ -55,8 +57,8 @@ pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) struct Deadline {
     tier: String,
     policy: DeadlinePolicy,
-    /// Recent seconds per byte of a single read, as the bits of an `f64`; 0 before the first read. Two threads that write at
-    /// once may lose one of two measurements, which is harmless.
+    /// Recent seconds per byte of a single read, as the bits of an `f64`; 0 before the first read.
+    /// Two threads that write at once may lose one of two measurements, which is harmless.
     per_byte: AtomicU64,
     ended: Counter,
 }

@@ -1,19 +1,23 @@
 //! Hedged requests: a second read for a late one.
 //!
-//! Every store answers some reads much later than the rest: a lost packet, a slow disk, a node that is being replaced. Reads
-//! change nothing, so a late read is sent once more, and the first answer counts ("The Tail at Scale", Dean and Barroso, CACM
-//! 56(2), 2013). A read is late after a quantile of the tier's recent latencies of its size, times a factor. Before enough
-//! reads were measured, it is late after two seconds plus the transfer time on a slow link. Hedges have a budget of a few per
-//! cent of the reads, so a store that is slow as a whole does not get twice the load.
+//! Every store answers some reads much later than the rest: a lost packet, a slow disk, a node that
+//! is being replaced. Reads change nothing, so a late read is sent once more, and the first answer
+//! counts ("The Tail at Scale", Dean and Barroso, CACM 56(2), 2013). A read is late after a
+//! quantile of the tier's recent latencies of its size, times a factor. Before enough reads were
+//! measured, it is late after two seconds plus the transfer time on a slow link. Hedges have a
+//! budget of a few per cent of the reads, so a store that is slow as a whole does not get twice the
+//! load.
 //!
-//! A late hedge is hedged again. The read that loses is dropped. A retryable error waits for the other read; any other error
-//! is the answer.
+//! A late hedge is hedged again. The read that loses is dropped. A retryable error waits for the
+//! other read; any other error is the answer.
 //!
-//! Hedges need no slot of a limit, unless the limit is the user's own. Then they wait in its queue like any read, and leave it
-//! if the first read answers before. The budget is charged when a hedge leaves. A queued hedge does not delay an error of the
-//! first read; otherwise the two would wait for each other.
+//! Hedges need no slot of a limit, unless the limit is the user's own. Then they wait in its queue
+//! like any read, and leave it if the first read answers before. The budget is charged when a hedge
+//! leaves. A queued hedge does not delay an error of the first read; otherwise the two would wait
+//! for each other.
 //!
-//! The price is a timer for each read that does not answer at once, one lock per answer, and the budget's share of load.
+//! The price is a timer for each read that does not answer at once, one lock per answer, and the
+//! budget's share of load.
 
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -49,10 +53,11 @@ pub struct HedgePolicy {
 }
 
 impl Default for HedgePolicy {
-    /// Three times the 95th percentile and at least 10 ms, after 20 reads, for at most 3 reads in 100, each at most twice.
+    /// Three times the 95th percentile and at least 10 ms, after 20 reads, for at most 3 reads in
+    /// 100, each at most twice.
     ///
-    /// The quantile is not higher because it must not include the reads that hedges are for: if two reads of a hundred
-    /// hang, the 99th percentile is a hanging read.
+    /// The quantile is not higher because it must not include the reads that hedges are for: if two
+    /// reads of a hundred hang, the 99th percentile is a hanging read.
     fn default() -> Self {
         Self {
             quantile: 0.95,
@@ -68,21 +73,23 @@ impl Default for HedgePolicy {
 setters! { HedgePolicy:
     /// The same with another budget (a fraction of the reads, 0 to 1).
     with_budget(budget: f64);
-    /// The same, where a read is late after `factor` times the `quantile` of recent latencies, and after `shortest`.
+    /// The same, where a read is late after `factor` times the `quantile` of recent latencies, and
+    /// after `shortest`.
     with_lateness(quantile: f64, factor: f64, shortest: Duration);
     /// The same with another minimum number of observed reads.
     with_fewest(fewest: u32);
 }
 
-/// The largest unspent budget, in hedges. It is also the initial budget: a run should not start with waiting for the dead
-/// half of a server.
+/// The largest unspent budget, in hedges. It is also the initial budget: a run should not start
+/// with waiting for the dead half of a server.
 const MAX_BUDGET: f64 = 16.0;
-/// A read of an unknown size class is late after this time plus its bytes at `SLOW_LINK` bytes per second.
+/// A read of an unknown size class is late after this time plus its bytes at `SLOW_LINK` bytes per
+/// second.
 const DEFAULT_LATENESS: Duration = Duration::from_secs(2);
 const SLOW_LINK: f64 = 5e6;
 
-/// The interval between checks of a read of an unknown size class. A run starts with such reads, and enough others are
-/// answered while the first one hangs.
+/// The interval between checks of a read of an unknown size class. A run starts with such reads,
+/// and enough others are answered while the first one hangs.
 const RECHECK: Duration = Duration::from_millis(50);
 
 /// The result of a read.
@@ -130,8 +137,8 @@ impl Hedge {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a read of `bytes` may take before it is late, and the longest time until the next check, because the
-    /// quantile may be known by then.
+    /// How long a read of `bytes` may take before it is late, and the longest time until the next
+    /// check, because the quantile may be known by then.
     fn lateness(&self, seen: &HedgeState, bytes: u64) -> (Duration, Duration) {
         match seen.latencies.quantile(bytes) {
             Some(usual) => {
@@ -170,8 +177,8 @@ impl Hedge {
         has_budget
     }
 
-    /// The answer of the read `first`, which left at `started`, or of a hedge made by `second`. `withheld` gets the first
-    /// read's error if that is not the answer.
+    /// The answer of the read `first`, which left at `started`, or of a hedge made by `second`.
+    /// `withheld` gets the first read's error if that is not the answer.
     pub(crate) async fn race<'a>(
         &self,
         request: &ReadRequest,

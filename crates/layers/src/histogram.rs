@@ -1,8 +1,9 @@
 //! Recent latencies by read size.
 //!
-//! Size classes are a factor of four wide, and latency buckets an eighth of an octave (nine per cent). A quantile is a walk over
-//! a few hundred counters, computed now and then and cached. When a class is full, all its counters are halved: half of its
-//! weight is never older than the last thousand reads.
+//! Size classes are a factor of four wide, and latency buckets an eighth of an octave (nine per
+//! cent). A quantile is a walk over a few hundred counters, computed now and then and cached. When
+//! a class is full, all its counters are halved: half of its weight is never older than the last
+//! thousand reads.
 
 use std::time::Duration;
 

@@ -1,23 +1,27 @@
 //! Neighbouring ranges of one object, joined into one request.
 //!
-//! A request costs the store's latency and a slot of the limit, whatever its length. For samples in one object (packed
-//! shards), reading two neighbours and the gap between them in one request may be faster than two requests. That holds if the
-//! gap takes less time than a request. Both times are measured at the store, below all queues, or given ([`MergePolicy`]). A
-//! range joins the one before it only if that saves a good part of its own reading time. So ranges that are bound by
+//! A request costs the store's latency and a slot of the limit, whatever its length. For samples in
+//! one object (packed shards), reading two neighbours and the gap between them in one request may
+//! be faster than two requests. That holds if the gap takes less time than a request. Both times
+//! are measured at the store, below all queues, or given ([`MergePolicy`]). A range joins the one
+//! before it only if that saves a good part of its own reading time. So ranges that are bound by
 //! bandwidth stay separate and keep their parallelism.
 //!
-//! * Only ranges of one state of one object within one burst of reads are joined; whole objects never. The caller ends a
-//!   burst ([`Tier::submit`](foreread_tier::Tier::submit)).
-//! * A joined read is as urgent as its most urgent part, and at most [`MergePolicy::most`] bytes long.
-//! * The gaps are paid for and discarded. They are at most a tenth of the requested bytes ([`MergePolicy::waste`]): a store's
-//!   bytes cost money, and the plan counts them.
-//! * Reads of one [`ReadBlock`] are always joined, because their caller has decided so. They begin once the block is complete.
-//! * Every answer is copied into memory of its exact length, so that a stored sample keeps no neighbours in memory. That copy
-//!   is the price, about 10 us for 100 KB.
-//! * A joined read is one future that its [parts](crate::parts) share. It is retried as one, and dropped with its last part.
-//!   If it keeps failing, it is read part by part, and its failures count for each part.
-//! * All callers of an origin share a burst, and any of them may end it for all. The price is that the reads of one task may
-//!   be joined in two pieces if another task ends the burst in between.
+//! * Only ranges of one state of one object within one burst of reads are joined; whole objects
+//!   never. The caller ends a burst ([`Tier::submit`](foreread_tier::Tier::submit)).
+//! * A joined read is as urgent as its most urgent part, and at most [`MergePolicy::most`] bytes
+//!   long.
+//! * The gaps are paid for and discarded. They are at most a tenth of the requested bytes
+//!   ([`MergePolicy::waste`]): a store's bytes cost money, and the plan counts them.
+//! * Reads of one [`ReadBlock`] are always joined, because their caller has decided so. They begin
+//!   once the block is complete.
+//! * Every answer is copied into memory of its exact length, so that a stored sample keeps no
+//!   neighbours in memory. That copy is the price, about 10 us for 100 KB.
+//! * A joined read is one future that its [parts](crate::parts) share. It is retried as one, and
+//!   dropped with its last part. If it keeps failing, it is read part by part, and its failures
+//!   count for each part.
+//! * All callers of an origin share a burst, and any of them may end it for all. The price is that
+//!   the reads of one task may be joined in two pieces if another task ends the burst in between.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,8 +50,8 @@ pub struct MergePolicy {
     pub most: u64,
     /// Gap bytes, at most as a fraction (0 to 1) of the requested bytes.
     pub waste: f64,
-    /// The latency of a request and the bytes per second of a single read, if known. Otherwise both are measured, and
-    /// nothing is joined before enough reads.
+    /// The latency of a request and the bytes per second of a single read, if known. Otherwise both
+    /// are measured, and nothing is joined before enough reads.
     pub given: Option<(Duration, u64)>,
 }
 
@@ -59,7 +63,8 @@ impl Default for MergePolicy {
 }
 
 impl MergePolicy {
-    /// The same for a store with a known `latency` per request and `bytes_per_second` of a single read.
+    /// The same for a store with a known `latency` per request and `bytes_per_second` of a single
+    /// read.
     #[must_use]
     pub const fn with_given(self, latency: Duration, bytes_per_second: u64) -> Self {
         Self { given: Some((latency, bytes_per_second)), ..self }
@@ -141,7 +146,8 @@ impl PendingBurst {
 
 /// JoinLayer the reads of neighbouring ranges of one origin.
 ///
-/// Reads that are answered from a joined one are counted as `foreread_tier_reads_merged_total` with the label `tier`.
+/// Reads that are answered from a joined one are counted as `foreread_tier_reads_merged_total` with
+/// the label `tier`.
 pub(crate) struct JoinLayer {
     layers: Arc<Layers>,
     policy: MergePolicy,
@@ -152,8 +158,8 @@ pub(crate) struct JoinLayer {
 }
 
 impl JoinLayer {
-    /// Joins the reads of `layers` by `policy`, with memory from `buffers`. Costs come from the policy or are measured by
-    /// `speed`. Without `speed`, only blocks are joined.
+    /// Joins the reads of `layers` by `policy`, with memory from `buffers`. Costs come from the
+    /// policy or are measured by `speed`. Without `speed`, only blocks are joined.
     pub(crate) fn new(
         layers: Arc<Layers>,
         policy: MergePolicy,
@@ -211,8 +217,8 @@ impl JoinLayer {
 
     /// Begins the reads of the burst, the most urgent first.
     pub(crate) fn submit(&self) {
-        // Locked until all reads have plans: a read without one would start a second time, and its first read would never
-        // be polled.
+        // Locked until all reads have plans: a read without one would start a second time, and its
+        // first read would never be polled.
         let mut open = self.burst();
         if open.ranges.is_empty() {
             drop(open);

@@ -1,5 +1,5 @@
-//! Layers around a tier: metrics, limits, joined ranges, hedges, deadlines, retries and the breaker. Each concern is handled
-//! in exactly one layer.
+//! Layers around a tier: metrics, limits, joined ranges, hedges, deadlines, retries and the
+//! breaker. Each concern is handled in exactly one layer.
 //!
 //! # The order
 //!
@@ -7,25 +7,29 @@
 //! joined( retry( limit( hedge( metrics( deadline( backend ))))))
 //! ```
 //!
-//! [`Stack`] is the only place that builds this order around an origin. The layers are plain `async fn`s that form one future
-//! per read, so a layer costs no allocation. From the store outwards:
+//! [`Stack`] is the only place that builds this order around an origin. The layers are plain `async
+//! fn`s that form one future per read, so a layer costs no allocation. From the store outwards:
 //!
-//! * *deadline* is next to the store. Its bound applies to the store and not to queues, and every outer layer can rely on
-//!   an answer of the right length for every read.
-//! * *metrics* counts the requests to the store (every attempt and every hedge). It measures the store's latency without the
-//!   time in queues. A read that a deadline ends is an error.
-//! * *hedge* is inside the limit, so time in the queue makes no read late. A hedge needs no slot unless the limit is the
-//!   user's own: hedges are few, and waiting for a slot would defeat them. The slot of a hanging read is free as soon as
-//!   its hedge is answered. The limit adapts to the latency of the faster of the two reads.
-//! * *limit* is inside the retries, so a request that waits between two attempts holds no slot. It is the only queue, in due
-//!   order. It also enforces the request rate that each origin's refusals have taught it, and the user's [`Bandwidth`].
+//! * *deadline* is next to the store. Its bound applies to the store and not to queues, and every
+//!   outer layer can rely on an answer of the right length for every read.
+//! * *metrics* counts the requests to the store (every attempt and every hedge). It measures the
+//!   store's latency without the time in queues. A read that a deadline ends is an error.
+//! * *hedge* is inside the limit, so time in the queue makes no read late. A hedge needs no slot
+//!   unless the limit is the user's own: hedges are few, and waiting for a slot would defeat them.
+//!   The slot of a hanging read is free as soon as its hedge is answered. The limit adapts to the
+//!   latency of the faster of the two reads.
+//! * *limit* is inside the retries, so a request that waits between two attempts holds no slot. It
+//!   is the only queue, in due order. It also enforces the request rate that each origin's refusals
+//!   have taught it, and the user's [`Bandwidth`].
 //! * *retry*: each attempt passes all inner layers again. Retries are counted in the [`Meter`].
-//! * *joined* is outermost, so a joined read takes one slot, is one request for the store's ceiling, and is retried as one.
-//!   It decides by the latencies that *metrics* measures, below all queues. For origins in this machine's page cache, only
-//!   blocks are joined, because their requests cost next to nothing.
+//! * *joined* is outermost, so a joined read takes one slot, is one request for the store's
+//!   ceiling, and is retried as one. It decides by the latencies that *metrics* measures, below all
+//!   queues. For origins in this machine's page cache, only blocks are joined, because their
+//!   requests cost next to nothing.
 //!
-//! [`Breaker`] is for tiers with an alternative: a peer, or a disk in front of the origin. A rejected read costs nothing.
-//! Nothing is retried there, because the other tier is faster than a wait.
+//! [`Breaker`] is for tiers with an alternative: a peer, or a disk in front of the origin. A
+//! rejected read costs nothing. Nothing is retried there, because the other tier is faster than a
+//! wait.
 //!
 //! ```
 //! use std::num::NonZeroU64;
@@ -52,9 +56,10 @@
 //!
 //! # Polling
 //!
-//! No layer has a task: all work is done by the task that polls a read's future. So a layer costs far less than a
-//! microsecond per sample, and dropping the future cancels its waits. The price is that a started future must be polled or
-//! dropped: a slot that was granted to it is not passed on meanwhile.
+//! No layer has a task: all work is done by the task that polls a read's future. So a layer costs
+//! far less than a microsecond per sample, and dropping the future cancels its waits. The price is
+//! that a started future must be polled or dropped: a slot that was granted to it is not passed on
+//! meanwhile.
 
 /// Declares setters, each of which sets the fields named like its parameters.
 macro_rules! setters {

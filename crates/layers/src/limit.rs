@@ -1,14 +1,17 @@
 //! The concurrency limit: at most so many requests in flight.
 //!
-//! A store has a concurrency beyond which more requests only queue inside it, where they cannot be reordered. Here they
-//! queue outside, ordered by due time. The limit is fixed ([`Limit::new`]) or adaptive ([`Limit::adaptive`]).
+//! A store has a concurrency beyond which more requests only queue inside it, where they cannot be
+//! reordered. Here they queue outside, ordered by due time. The limit is fixed ([`Limit::new`]) or
+//! adaptive ([`Limit::adaptive`]).
 //!
-//! Some stores also have a ceiling on requests per second, and enforce it by refusals (503 SlowDown). An adaptive limit
-//! learns that rate from the refusals, one rate per origin (`rate.rs`). A user may set a limit in bytes per second
-//! (`bandwidth.rs`). All of them share one gate and one queue: a request leaves when a slot is free and both rates allow
-//! it, the earliest due first.
+//! Some stores also have a ceiling on requests per second, and enforce it by refusals (503
+//! SlowDown). An adaptive limit learns that rate from the refusals, one rate per origin
+//! (`rate.rs`). A user may set a limit in bytes per second (`bandwidth.rs`). All of them share one
+//! gate and one queue: a request leaves when a slot is free and both rates allow it, the earliest
+//! due first.
 //!
-//! There is no timer task. If the next request is only rate-limited, that request's own future owns the timer.
+//! There is no timer task. If the next request is only rate-limited, that request's own future owns
+//! the timer.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -50,8 +53,8 @@ pub struct Decisions {
     pub changes: u64,
     /// The reason of the last change.
     pub why: LimitReason,
-    /// The store's ceiling in requests per second, as far as its refusals show it. Of several origins the lowest;
-    /// `None` while none refuses.
+    /// The store's ceiling in requests per second, as far as its refusals show it. Of several
+    /// origins the lowest; `None` while none refuses.
     pub rate: Option<u64>,
     /// Requests in flight now.
     pub in_flight: usize,
@@ -88,8 +91,8 @@ impl LimitState {
         }
     }
 
-    /// Grants free slots in due order. Adds every grantee except `caller` to `wake`. If the next request is only
-    /// rate-limited, its future gets the timer.
+    /// Grants free slots in due order. Adds every grantee except `caller` to `wake`. If the next
+    /// request is only rate-limited, its future gets the timer.
     fn grant(&mut self, now: Duration, caller: Option<&Arc<Waiter>>, wake: &mut Vec<Arc<Waiter>>) {
         let is_caller = |waiter: &Arc<Waiter>| caller.is_some_and(|caller| Arc::ptr_eq(caller, waiter));
         while self.has_free_slot()
@@ -173,8 +176,8 @@ impl Limit {
         Self::with(limit.get(), limit.get(), None)
     }
 
-    /// A limit that follows the store's capacity and the trainer's demand, within `policy`. The head of
-    /// `controller.rs` describes how.
+    /// A limit that follows the store's capacity and the trainer's demand, within `policy`. The
+    /// head of `controller.rs` describes how.
     pub fn adaptive(policy: AdaptivePolicy) -> Self {
         let controller = Controller::new(policy);
         Self::with(controller.limit(), policy.most.get(), Some(controller))
@@ -191,8 +194,8 @@ impl Limit {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state and the time since the limit was made. The clock is read under the lock, so it never goes back from
-    /// one holder to the next.
+    /// The state and the time since the limit was made. The clock is read under the lock, so it
+    /// never goes back from one holder to the next.
     fn lock_now(&self) -> (MutexGuard<'_, LimitState>, Duration) {
         let state = self.lock();
         let now = state.queues.since_start(Instant::now());
@@ -220,7 +223,8 @@ impl Limit {
         Decisions { rate: state.queues.lowest_rate().map(|rate| rate.round() as u64), ..state.decisions }
     }
 
-    /// Adds a queue for one more origin, held to `bandwidth`. The limit's metrics are named after the first origin.
+    /// Adds a queue for one more origin, held to `bandwidth`. The limit's metrics are named after
+    /// the first origin.
     pub(crate) fn origin(&self, tier: &str, bandwidth: Option<Bandwidth>) -> Gate {
         let mut state = self.lock();
         if state.gauges.is_none() {
@@ -328,7 +332,8 @@ impl Gate {
 /// A request in the queue; resolves to its slot.
 ///
 /// # Cancel safety
-/// Dropping it leaves the queue. A slot that was granted and not yet taken goes to the next request.
+/// Dropping it leaves the queue. A slot that was granted and not yet taken goes to the next
+/// request.
 #[must_use = "dropping a queued request leaves the queue"]
 pub(crate) struct QueuedRequest {
     gate: Gate,

@@ -1,8 +1,9 @@
 //! Counts and latencies of a tier's reads.
 //!
-//! Every number is kept twice: in a [`Meter`], a few atomics that reports read, and in the `metrics` facade, for the program's
-//! recorder. Handles of the facade are registered when the layer is made, so a read costs no lookup by name. The price is that
-//! a recorder installed later gets no numbers of this tier.
+//! Every number is kept twice: in a [`Meter`], a few atomics that reports read, and in the
+//! `metrics` facade, for the program's recorder. Handles of the facade are registered when the
+//! layer is made, so a read costs no lookup by name. The price is that a recorder installed later
+//! gets no numbers of this tier.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -102,7 +103,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Adds to `meter`, which several origins of one run share, and reports the time of each read to `speed`.
+    /// Adds to `meter`, which several origins of one run share, and reports the time of each read
+    /// to `speed`.
     pub(crate) fn new(tier: &str, meter: Meter, speed: Option<Speed>) -> Self {
         let tier = tier.to_owned();
         Self {

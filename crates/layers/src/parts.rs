@@ -1,8 +1,9 @@
 //! A read with several waiters: each has a part of it, and it is dropped with its last part.
 //!
-//! One of the parts polls it, so a wake-up costs one poll, whatever the number of parts. `futures::future::Shared` wakes all of
-//! them: an answer in a hundred pieces for eight thousand parts would be polled a million times. The other parts are woken
-//! by the answer alone. A part that is dropped passes the polling on.
+//! One of the parts polls it, so a wake-up costs one poll, whatever the number of parts.
+//! `futures::future::Shared` wakes all of them: an answer in a hundred pieces for eight thousand
+//! parts would be polled a million times. The other parts are woken by the answer alone. A part
+//! that is dropped passes the polling on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -96,7 +97,8 @@ impl<T> Drop for ReadPart<T> {
                 return;
             }
             state.poller = None;
-            // The next part to be polled becomes the poller; a part that was polled before is woken.
+            // The next part to be polled becomes the poller; a part that was polled before is
+            // woken.
             state.wakers.iter_mut().find_map(Option::take)
         };
         next.into_iter().for_each(Waker::wake);

@@ -1,25 +1,29 @@
-//! The tolerated request rate of a store, learnt from its refusals alone, without a clock and a runtime.
+//! The tolerated request rate of a store, learnt from its refusals alone, without a clock and a
+//! runtime.
 //!
-//! A concurrency limit cannot enforce a store's ceiling on requests per second (200 per second at a latency of 1 ms are a fifth
-//! of a request), so there is also a rate limit. There is none until the store first refuses a request (503 SlowDown, 429).
-//! Then:
+//! A concurrency limit cannot enforce a store's ceiling on requests per second (200 per second at a
+//! latency of 1 ms are a fifth of a request), so there is also a rate limit. There is none until
+//! the store first refuses a request (503 SlowDown, 429). Then:
 //!
-//! * A store at its ceiling refuses the excess and answers the rest, so the rate of *answers* during refusals is the ceiling.
-//!   The rate becomes 0.95 of it, and then follows CUBIC's curve: flat around the old ceiling, then ever steeper, so that a
-//!   raised ceiling is found (five times as high: in about six seconds). Each time it meets the ceiling again costs a few
-//!   refused requests, under one in a hundred.
-//! * If hardly any request is answered, the ceiling is unknown. The rate starts at the rate of answers and grows by half with
-//!   each slice of time without refusals (*rising*) until it has met the ceiling.
-//! * Some stores refuse some requests at any rate. A ceiling refuses nothing below it, so refusals below the last known rate
-//!   of answers are random. Their fraction is taken for granted, refusals count only beyond it, and a cut that did not reduce
-//!   them is reverted.
+//! * A store at its ceiling refuses the excess and answers the rest, so the rate of *answers*
+//!   during refusals is the ceiling. The rate becomes 0.95 of it, and then follows CUBIC's curve:
+//!   flat around the old ceiling, then ever steeper, so that a raised ceiling is found (five times
+//!   as high: in about six seconds). Each time it meets the ceiling again costs a few refused
+//!   requests, under one in a hundred.
+//! * If hardly any request is answered, the ceiling is unknown. The rate starts at the rate of
+//!   answers and grows by half with each slice of time without refusals (*rising*) until it has met
+//!   the ceiling.
+//! * Some stores refuse some requests at any rate. A ceiling refuses nothing below it, so refusals
+//!   below the last known rate of answers are random. Their fraction is taken for granted, refusals
+//!   count only beyond it, and a cut that did not reduce them is reverted.
 //!
-//! Requests are counted in slices of time by when they *left*, and a slice is judged when its answers have come. Counting by
-//! the time of the answer would count refusals first, because they are fast. Only if a quarter or more is refused at once,
-//! the judgement is immediate.
+//! Requests are counted in slices of time by when they *left*, and a slice is judged when its
+//! answers have come. Counting by the time of the answer would count refusals first, because they
+//! are fast. Only if a quarter or more is refused at once, the judgement is immediate.
 //!
-//! The price: up to a quarter of refusals counts as random if it does not depend on the rate, one refusal in two hundred is
-//! ignored, and a ceiling that varies from second to second is followed at its lower end.
+//! The price: up to a quarter of refusals counts as random if it does not depend on the rate, one
+//! refusal in two hundred is ignored, and a ceiling that varies from second to second is followed
+//! at its lower end.
 //!
 //! Sources: CUBIC (RFC 9438), and the AWS SDKs' adaptive retry mode, which uses it for a rate.
 
@@ -28,7 +32,8 @@ use std::time::Duration;
 
 /// The rate after a refusal, relative to the rate of answers.
 const BACKOFF: f64 = 0.95;
-/// CUBIC: by this fraction the rate exceeds the old ceiling one unit of time after reaching it again.
+/// CUBIC: by this fraction the rate exceeds the old ceiling one unit of time after reaching it
+/// again.
 const STEEP: f64 = 0.03;
 /// The unit of time: the longest of a second, the time of 100 requests, and four latencies.
 const UNIT: f64 = 1.0;
@@ -137,7 +142,8 @@ impl RefusalCounts {
         if self.all > 0.0 { self.refused / self.all } else { 0.0 }
     }
 
-    /// Whether there are more refusals than `chance` explains. Small numbers vary more, so they get more tolerance.
+    /// Whether there are more refusals than `chance` explains. Small numbers vary more, so they get
+    /// more tolerance.
     fn exceeds(&self, chance: f64) -> bool {
         let (usual, spread, few) =
             if chance > IGNORED { (1.25 * chance, 3.0, 1.5) } else { (IGNORED, 2.0, 0.0) };
@@ -159,8 +165,9 @@ pub(crate) struct Rate {
     recent: RefusalCounts,
     /// Random refusals, once known: of requests sent below the earlier rate of answers.
     below: RefusalCounts,
-    /// The decision before a cut and its fraction of refusals. Until the cut is confirmed or reverted, further cuts do not
-    /// replace it: at low rates a single cut proves nothing. `since` counts the refusals after it.
+    /// The decision before a cut and its fraction of refusals. Until the cut is confirmed or
+    /// reverted, further cuts do not replace it: at low rates a single cut proves nothing. `since`
+    /// counts the refusals after it.
     cut: Option<(RatePace, f64)>,
     since: RefusalCounts,
     /// The lowest rate of answers since that cut; 0 if unknown.
@@ -274,8 +281,8 @@ impl Rate {
         true
     }
 
-    /// Cuts the rate below the rate of answers. If that is not known well (many refusals, or no even rate before), the new
-    /// rate rises from there.
+    /// Cuts the rate below the rate of answers. If that is not known well (many refusals, or no
+    /// even rate before), the new rate rises from there.
     fn cut_to(&mut self, now: Duration, answered: f64, part: f64) {
         let least = (self.per_second().unwrap_or(0.0) / MOST_CUT).max(MIN_RATE);
         let peak = answered.max(least);
@@ -439,8 +446,9 @@ mod tests {
         assert!(rate(6.5) > 5000.0, "{}", rate(6.5));
     }
 
-    /// Simulates `demand` requests per second for a minute. The store refuses a random fraction `chance` of all, and the
-    /// excess above its `ceiling`. Returns the fraction of the demand that leaves, and the refused fraction of these.
+    /// Simulates `demand` requests per second for a minute. The store refuses a random fraction
+    /// `chance` of all, and the excess above its `ceiling`. Returns the fraction of the demand that
+    /// leaves, and the refused fraction of these.
     fn share(demand: f64, chance: f64, ceiling: f64, seed: u64) -> (f64, f64) {
         const SECONDS: f64 = 60.0;
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);

@@ -1,23 +1,26 @@
 //! Retries of failures that may pass.
 //!
-//! The wait doubles with each failure and is drawn evenly between zero and that bound ("full jitter"), so that clients that
-//! failed together do not return together. The draw is a pure function of the seed, the sample and the attempt: two runs with
-//! one seed wait equally long, whatever the order of the failures. Permanent errors (not found, denied, changed, corrupt ...)
+//! The wait doubles with each failure and is drawn evenly between zero and that bound ("full
+//! jitter"), so that clients that failed together do not return together. The draw is a pure
+//! function of the seed, the sample and the attempt: two runs with one seed wait equally long,
+//! whatever the order of the failures. Permanent errors (not found, denied, changed, corrupt ...)
 //! pass at once.
 //!
-//! A [joined](crate::joined) read is retried as a whole. Otherwise one refusal of 8 MiB would return as a request per sample,
-//! to a store that has just asked for fewer. If it keeps failing without being throttled, it is read part by part: the
-//! joined read itself may be the cause, as behind a proxy that cuts long answers.
+//! A [joined](crate::joined) read is retried as a whole. Otherwise one refusal of 8 MiB would
+//! return as a request per sample, to a store that has just asked for fewer. If it keeps failing
+//! without being throttled, it is read part by part: the joined read itself may be the cause, as
+//! behind a proxy that cuts long answers.
 //!
-//! A throttling store works and asks for time, which counts against the patience and not against the attempts. Otherwise a
-//! bucket that refuses requests for the few seconds in which it scales would end a run of days. The price is that a store
-//! that always answers 503 is given up after two minutes and not after seconds.
+//! A throttling store works and asks for time, which counts against the patience and not against
+//! the attempts. Otherwise a bucket that refuses requests for the few seconds in which it scales
+//! would end a run of days. The price is that a store that always answers 503 is given up after two
+//! minutes and not after seconds.
 //!
-//! A request without an answer is not a failure here: the deadline is known next to the store, and time in a queue between
-//! here and there must not count.
+//! A request without an answer is not a failure here: the deadline is known next to the store, and
+//! time in a queue between here and there must not count.
 //!
-//! Decision: own code instead of `backon`, which draws its jitter from a global generator and has no patience across
-//! throttled attempts.
+//! Decision: own code instead of `backon`, which draws its jitter from a global generator and has
+//! no patience across throttled attempts.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -33,14 +36,15 @@ use crate::Meter;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryPolicy {
-    /// The number of attempts, including the first. Throttled attempts ([`ErrorKind::Throttled`]) are not counted.
+    /// The number of attempts, including the first. Throttled attempts ([`ErrorKind::Throttled`])
+    /// are not counted.
     pub attempts: NonZeroU32,
     /// Upper bound of the wait after the first failure; each further failure doubles it.
     pub first_wait: Duration,
     /// Upper bound of all waits, unless the store's `Retry-After` is longer.
     pub longest_wait: Duration,
-    /// No attempt begins later than this after the request's first failure. If the store's `Retry-After` is longer than the
-    /// remaining time, the request fails.
+    /// No attempt begins later than this after the request's first failure. If the store's
+    /// `Retry-After` is longer than the remaining time, the request fails.
     pub patience: Duration,
 }
 
@@ -98,7 +102,8 @@ impl Failures {
 }
 
 impl Retry {
-    /// Retries are counted in `meter`, and as `foreread_tier_read_retries_total` with the label `tier`.
+    /// Retries are counted in `meter`, and as `foreread_tier_read_retries_total` with the label
+    /// `tier`.
     pub(crate) fn new(tier: &str, policy: RetryPolicy, seed: u64, meter: Meter) -> Self {
         let retries = metrics::counter!("foreread_tier_read_retries_total", "tier" => tier.to_owned());
         Self { policy, seed, meter, retries }
@@ -149,7 +154,8 @@ impl Retry {
         let drawn = mix(self.seed ^ mix(sample ^ mix(u64::from(failures))));
         let part = (drawn >> 11) as f64 / (1u64 << 53) as f64;
         let jitter = self.policy.longest_wait_after(failures).mul_f64(part);
-        // Jitter is added to `Retry-After`: otherwise all clients with the same value would return together.
+        // Jitter is added to `Retry-After`: otherwise all clients with the same value would return
+        // together.
         retry_after.unwrap_or_default().saturating_add(jitter).min(Duration::from_secs(u64::from(u32::MAX)))
     }
 }

@@ -1,10 +1,12 @@
 //! The cost of a read: a time per request plus a time per byte.
 //!
-//! The time per byte is the larger of two estimates. Within one read, it is the slope of a line through the times of reads of
-//! several sizes, fitted by least squares with fading weights. And no byte takes less than the throughput of all reads
-//! together allows: the most bytes that recently came in a quarter of a second. The time per request is what the fastest of
-//! recent reads took beyond its bytes. Any other read may have waited in the store for the bytes of others, which is not a
-//! cost of requests. So a store with varying latency counts as one with little latency, and requests count as cheap.
+//! The time per byte is the larger of two estimates. Within one read, it is the slope of a line
+//! through the times of reads of several sizes, fitted by least squares with fading weights. And no
+//! byte takes less than the throughput of all reads together allows: the most bytes that recently
+//! came in a quarter of a second. The time per request is what the fastest of recent reads took
+//! beyond its bytes. Any other read may have waited in the store for the bytes of others, which is
+//! not a cost of requests. So a store with varying latency counts as one with little latency, and
+//! requests count as cheap.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +19,8 @@ const FADES: f64 = 0.99;
 const FEWEST: u64 = 20;
 /// Sizes that vary by less than this fraction of their mean do not determine the slope.
 const ALIKE: f64 = 0.1;
-/// The window in which bytes are counted, and the factor by which an old count fades with each window.
+/// The window in which bytes are counted, and the factor by which an old count fades with each
+/// window.
 const WINDOW: Duration = Duration::from_millis(250);
 const OLDER: f64 = 0.9;
 /// The fastest read is taken from this many reads and as many before them.

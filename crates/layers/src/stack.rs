@@ -1,10 +1,12 @@
 //! All layers around an origin, as one future per read.
 //!
-//! The order and its reasons are in the [crate's](crate) documentation. All tiers that one [`Stack`] wraps share the user's
-//! bandwidth limit, the concurrency limit and the meter. Latencies are learnt for each tier separately.
+//! The order and its reasons are in the [crate's](crate) documentation. All tiers that one
+//! [`Stack`] wraps share the user's bandwidth limit, the concurrency limit and the meter. Latencies
+//! are learnt for each tier separately.
 //!
-//! A read starts when it is requested, as far as it can without waiting: it takes its slot and is queued at the store, or it
-//! joins the queue for a slot. So reads leave in the order of the requests, whichever future is polled first.
+//! A read starts when it is requested, as far as it can without waiting: it takes its slot and is
+//! queued at the store, or it joins the queue for a slot. So reads leave in the order of the
+//! requests, whichever future is polled first.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
@@ -48,7 +50,8 @@ pub struct Stack {
     pub hedge_within_limit: bool,
     /// When a read without an answer is ended; `None`: never.
     pub deadline: Option<DeadlinePolicy>,
-    /// Which ranges of one object are joined; `None`: none. For origins that the kernel caches, only blocks are joined.
+    /// Which ranges of one object are joined; `None`: none. For origins that the kernel caches,
+    /// only blocks are joined.
     pub merge: Option<MergePolicy>,
     /// Memory for the parts of joined reads.
     pub buffers: Arc<dyn Buffers>,
@@ -59,8 +62,9 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// The defaults: no bandwidth limit, an adaptive concurrency limit ([`AdaptivePolicy::default`]), retries, hedges,
-    /// deadlines and joined ranges, with memory from the program's allocator.
+    /// The defaults: no bandwidth limit, an adaptive concurrency limit
+    /// ([`AdaptivePolicy::default`]), retries, hedges, deadlines and joined ranges, with memory
+    /// from the program's allocator.
     pub fn new(seed: u64) -> Self {
         Self {
             limit: Some(Limit::adaptive(AdaptivePolicy::default())),
@@ -263,8 +267,9 @@ impl Layers {
         Box::pin(async move { layers.repeat(&request, start, Failures::default(), true).await })
     }
 
-    /// The first attempt of a read without hedges and deadlines, and the others if it fails. It is a future of its own:
-    /// such reads take microseconds, and thousands of these futures are to stay in the processor's cache.
+    /// The first attempt of a read without hedges and deadlines, and the others if it fails. It is
+    /// a future of its own: such reads take microseconds, and thousands of these futures are to
+    /// stay in the processor's cache.
     async fn first_attempt(
         self: Arc<Self>,
         request: Arc<ReadRequest>,
@@ -290,8 +295,8 @@ impl Layers {
         self.attempts(request, start, failures).await
     }
 
-    /// Repeats attempts until one succeeds or the policy ends them. A read that `is_joined` and keeps failing ends with
-    /// its failures.
+    /// Repeats attempts until one succeeds or the policy ends them. A read that `is_joined` and
+    /// keeps failing ends with its failures.
     async fn repeat(
         &self,
         request: &Arc<ReadRequest>,
@@ -310,7 +315,8 @@ impl Layers {
             if let Err(error) = self.wait(request, &mut failures, error).await {
                 return Ok(Err(error));
             }
-            // The joined read itself may be the cause: a body too long for a proxy, one bad part of it.
+            // The joined read itself may be the cause: a body too long for a proxy, one bad part of
+            // it.
             if is_joined && !is_throttled && failures.count() >= JOINED_ATTEMPTS {
                 return Err(failures);
             }
@@ -403,7 +409,8 @@ impl Layers {
                 None => None,
             };
             let read: BoxFuture<'a, Result<Bytes, TierError>> = Box::pin(async move {
-                // Its bytes count as bandwidth. It does not wait for the link, but later requests do.
+                // Its bytes count as bandwidth. It does not wait for the link, but later requests
+                // do.
                 if let (None, Some(bandwidth)) = (&permit, &self.bandwidth) {
                     bandwidth.take(Instant::now(), request.len());
                 }
@@ -421,7 +428,8 @@ impl Layers {
         })
     }
 
-    /// Reports the failure of a read that left at `started` or later, if the other read has answered.
+    /// Reports the failure of a read that left at `started` or later, if the other read has
+    /// answered.
     fn withheld(&self, started: Instant, error: &TierError) {
         if let (Some(gate), ErrorKind::Throttled) = (&self.gate, error.kind()) {
             gate.refused_beside(started);
@@ -436,7 +444,8 @@ mod tests {
 
     use super::*;
 
-    /// A longer future missed the allocator's small size classes, and reading a cached directory took a quarter longer.
+    /// A longer future missed the allocator's small size classes, and reading a cached directory
+    /// took a quarter longer.
     #[test]
     fn future_of_a_read_without_guards_is_short() {
         let origin = FakeOrigin::uniform(1, 1);
@@ -451,7 +460,8 @@ mod tests {
         let future = Arc::clone(&layers).first_attempt(Arc::clone(&request), reading);
         let bytes = size_of_val(&future);
         assert!(bytes <= 256, "{bytes} bytes");
-        // It is not counted beyond the look-ahead's allowance per read, and a hundred thousand may wait for their slots.
+        // It is not counted beyond the look-ahead's allowance per read, and a hundred thousand may
+        // wait for their slots.
         let start = layers.begin(&request);
         let bytes = size_of_val(&layers.repeat(&request, start, Failures::default(), false));
         assert!(bytes <= 512, "{bytes} bytes with guards");

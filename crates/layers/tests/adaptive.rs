@@ -1,5 +1,5 @@
-//! An adaptive limit in the whole stack, in front of origins of every kind, without tuning. It must reach the possible
-//! throughput, with no more requests in flight than that takes.
+//! An adaptive limit in the whole stack, in front of origins of every kind, without tuning. It must
+//! reach the possible throughput, with no more requests in flight than that takes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +115,8 @@ async fn full_throughput_at_fifty_milliseconds() {
     matrix(50).await;
 }
 
-/// A latency that varies threefold has a mean that is twice its minimum: a limit by minima would starve.
+/// A latency that varies threefold has a mean that is twice its minimum: a limit by minima would
+/// starve.
 #[tokio::test(start_paused = true)]
 async fn full_throughput_with_varying_latencies() {
     for (cell, jitter_ms) in [

@@ -1,4 +1,5 @@
-//! Failing origins with the whole stack: the bytes are right, or there is one clear error, and faults cost little.
+//! Failing origins with the whole stack: the bytes are right, or there is one clear error, and
+//! faults cost little.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
@@ -33,7 +34,8 @@ async fn train(rules: &[(When, Fault)], compute: Duration) -> (TrainerReport, Me
     (fared, stack.meter.read())
 }
 
-/// The time relative to the same run without faults, with the trainer as the bottleneck and with the origin.
+/// The time relative to the same run without faults, with the trainer as the bottleneck and with
+/// the origin.
 async fn cost(what: &str, rules: &[(When, Fault)]) -> f64 {
     let mut worst: f64 = 0.0;
     for compute in [Duration::from_millis(10), Duration::ZERO] {
@@ -125,7 +127,8 @@ async fn unreadable_object_is_one_clear_error() {
     }
 }
 
-/// A silent connection, or one that stops in the middle of an answer: for a tier both are a read without an answer.
+/// A silent connection, or one that stops in the middle of an answer: for a tier both are a read
+/// without an answer.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
 async fn stalled_connection_costs_one_hedge_and_no_timeout() {
@@ -215,7 +218,8 @@ async fn hanging_reads_free_their_slots() {
     assert!((90..=95).contains(&took), "{took} s");
 }
 
-/// With a bandwidth limit, hedges waited for the slots of the hanging reads: half a minute instead of two seconds.
+/// With a bandwidth limit, hedges waited for the slots of the hanging reads: half a minute instead
+/// of two seconds.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-12
 async fn hedges_need_no_slot_of_an_adaptive_limit() {

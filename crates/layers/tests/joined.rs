@@ -1,6 +1,7 @@
 //! Joined reads of several tasks, and their attempts.
 //!
-//! All tasks that read the tier share a burst. A task that submits it begins the reads of the others as well.
+//! All tasks that read the tier share a burst. A task that submits it begins the reads of the
+//! others as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -153,7 +154,8 @@ async fn until_error(parts: u64, fault: Fault) -> (Duration, u64, String) {
     (began.elapsed(), stack.meter.read().requests, error)
 }
 
-/// A joined read had three attempts and two minutes, and then each of its parts eight and two minutes more.
+/// A joined read had three attempts and two minutes, and then each of its parts eight and two
+/// minutes more.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-4
 async fn joined_read_has_the_usual_attempts_and_patience() {

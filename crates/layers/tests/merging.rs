@@ -1,4 +1,5 @@
-//! Joined ranges of one object: the same bytes as single reads, in separate allocations, and only where it pays.
+//! Joined ranges of one object: the same bytes as single reads, in separate allocations, and only
+//! where it pays.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -302,8 +303,8 @@ async fn incomplete_block_is_read_when_awaited() {
     assert_eq!(origin.counts().tally().bytes, 50_000);
 }
 
-/// A stack measures the cost. Reads that are bound by bandwidth stay separate, and so do those of an origin that the
-/// kernel caches.
+/// A stack measures the cost. Reads that are bound by bandwidth stay separate, and so do those of
+/// an origin that the kernel caches.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-13
 async fn unprofitable_ranges_are_not_joined() {

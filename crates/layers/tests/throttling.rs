@@ -1,4 +1,5 @@
-//! Stores that refuse requests above a rate: the ceiling is found and kept from their refusals alone.
+//! Stores that refuse requests above a rate: the ceiling is found and kept from their refusals
+//! alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +41,8 @@ impl Run {
     }
 }
 
-/// A store with a latency in milliseconds, and a ceiling in requests per second with a burst of 20 ms of them.
+/// A store with a latency in milliseconds, and a ceiling in requests per second with a burst of 20
+/// ms of them.
 fn origin(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) -> FakeOrigin {
     let origin =
         FakeOrigin::uniform(SAMPLES, SIZE).with_zeroes().with_latency(Duration::from_millis(latency_ms));
@@ -163,8 +165,9 @@ async fn by_chance(
 
 const SEEDS: u64 = 9;
 
-/// Beyond a tenth, the time is spent in waits before retries: a trainer that takes 640 MB/s has read its
-/// 256 MiB of look-ahead before a sample that was refused three times arrives. With 1 GiB it has not.
+/// Beyond a tenth, the time is spent in waits before retries: a trainer that takes 640 MB/s has
+/// read its 256 MiB of look-ahead before a sample that was refused three times arrives. With 1 GiB
+/// it has not.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-9
 async fn random_refusals_cost_little() {

@@ -1,8 +1,8 @@
 //! Hedged reads: reads of the origin for samples whose owner is slow to answer.
 //!
-//! The core decides which samples are hedged ([`Action::Hedge`](crate::core::CoreAction::Hedge)). This
-//! module runs the reads, cancels the losers and measures the origin. Hedges are few, so each is a
-//! boxed future.
+//! The core decides which samples are hedged ([`Action::Hedge`](crate::core::CoreAction::Hedge)).
+//! This module runs the reads, cancels the losers and measures the origin. Hedges are few, so each
+//! is a boxed future.
 
 use std::collections::BTreeMap;
 

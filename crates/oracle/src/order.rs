@@ -17,7 +17,8 @@ use crate::uses::OrderInverse;
 /// The maximum number of samples in an order.
 pub(crate) const MAX_SAMPLES: u64 = 1 << 63;
 
-/// The sample ids of one pass over a dataset, by position `0..len`, as all ranks together read them.
+/// The sample ids of one pass over a dataset, by position `0..len`, as all ranks together read
+/// them.
 ///
 /// ```
 /// use foreread_oracle::{Sampler, Shuffle};

@@ -91,8 +91,9 @@ impl Run {
     /// A position at or after the schedule's end gives a run without passes.
     ///
     /// # Errors
-    /// A position of another schedule ([`OracleErrorKind::Mismatch`](crate::OracleErrorKind::Mismatch)), one
-    /// outside its pass, and the errors of [`new`](Self::new).
+    /// A position of another schedule
+    /// ([`OracleErrorKind::Mismatch`](crate::OracleErrorKind::Mismatch)), one outside its pass, and
+    /// the errors of [`new`](Self::new).
     pub fn resume(
         schedule: Arc<Schedule>,
         deal: Deal,
@@ -312,8 +313,8 @@ impl Run {
         self.next_use_within(key, Tick(after.0.checked_add(1)?), Tick(u64::MAX))
     }
 
-    /// The first tick from `from` to `last`, both included, at which this rank reads `key`. Otherwise
-    /// as [`next_use`](Self::next_use). Passes that begin after `last` are not computed.
+    /// The first tick from `from` to `last`, both included, at which this rank reads `key`.
+    /// Otherwise as [`next_use`](Self::next_use). Passes that begin after `last` are not computed.
     pub fn next_use_within(&self, key: SampleKey, from: Tick, last: Tick) -> Option<Tick> {
         let start = self.pass_of(from)?.index;
         let passes = (start..self.passes).map(|index| self.pass_at(index));

@@ -153,8 +153,8 @@ impl AccessStream {
         self.consumed
     }
 
-    /// Places `list_index`, `list_index + step`, ... of the padded list: first those of the order, then the
-    /// padding.
+    /// Places `list_index`, `list_index + step`, ... of the padded list: first those of the order,
+    /// then the padding.
     fn fill_from_list(&self, list_index: u64, step: u64, out: &mut [SampleId]) {
         let list = self.order.len() - self.consumed;
         let own = list.saturating_sub(list_index).div_ceil(step).min(out.len() as u64);

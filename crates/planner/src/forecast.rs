@@ -7,7 +7,7 @@
 //! seconds = max( origin bytes / t(g)                        the origin's bandwidth, g ranks reading
 //!                origin bytes of a rank / client limit       the throughput of one client
 //!                requests of a rank * (latency + s / rate) / in flight
-//!                bytes into or out of a node / network       and its latency over the requests in flight
+//!                bytes into or out of a node / network   and its latency over the requests in flight
 //!                bytes of a level / its speed                read and written
 //!                bytes of a rank / staging, preprocessing, computing )
 //! ```

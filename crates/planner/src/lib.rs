@@ -6,8 +6,8 @@
 //! * [`Placement`]: the level of the store that keeps each sample for the whole run.
 //! * [`Retention`]: whether kept samples stay ([`Retention::Keep`]) or come and go
 //!   ([`Retention::Threshold`]).
-//! * [`LowerBound`]: the lower bound of origin bytes for any policy, next to the origin bytes that this
-//!   plan will read.
+//! * [`LowerBound`]: the lower bound of origin bytes for any policy, next to the origin bytes that
+//!   this plan will read.
 //!
 //! # The decision, and its price
 //!

@@ -10,7 +10,8 @@ use crate::sample::PySample;
 
 /// The samples of one step, in the order that the seed defines.
 ///
-/// A sequence: len(), indexing, slices and iteration. Samples share the batch's memory and keep it alive.
+/// A sequence: len(), indexing, slices and iteration. Samples share the batch's memory and keep it
+/// alive.
 #[pyclass(name = "Batch", frozen, sequence, module = "foreread")]
 #[derive(Debug)]
 pub struct PyBatch {

@@ -17,8 +17,8 @@ use crate::{allocator, files, interrupt, loader, logs, process_local, settings};
 
 /// The samples of one dataset, numbered from 0: a table of paths, sizes and labels.
 ///
-/// Created by foreread.index() or Catalog.open(). Loader accepts it in place of a URL. Its file is an Arrow
-/// (Feather) file.
+/// Created by foreread.index() or Catalog.open(). Loader accepts it in place of a URL. Its file is
+/// an Arrow (Feather) file.
 #[pyclass(name = "Catalog", frozen, module = "foreread", weakref)]
 #[derive(Debug)]
 pub struct PyCatalog {
@@ -91,8 +91,8 @@ impl PyCatalog {
         Self::to_arrow(slf)?.call_method0("to_pandas")
     }
 
-    /// A sample's path below the base URL. The path of a packed sample is its shard's, a slash, and its
-    /// name there.
+    /// A sample's path below the base URL. The path of a packed sample is its shard's, a slash, and
+    /// its name there.
     fn path(&self, index: isize) -> PyResult<String> {
         path_of(self.catalog(), self.id(index)?)
     }
@@ -115,8 +115,8 @@ impl PyCatalog {
         files::integers(py, &(0..catalog.len()).map(class).collect::<Vec<_>>())
     }
 
-    /// The path of the first sample without one of `endings` (in lower case), ignoring case; None if there
-    /// is none.
+    /// The path of the first sample without one of `endings` (in lower case), ignoring case; None
+    /// if there is none.
     fn first_without(&self, endings: Vec<String>) -> PyResult<Option<String>> {
         for id in 0..self.catalog().len() {
             let path = self.catalog().path(SampleId(id)).map_err(|error| errors::raised(&error.into()))?;
@@ -205,10 +205,10 @@ fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> 
 
 /// Lists a dataset into a catalog, reading only the headers of shards.
 ///
-/// `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of
-/// directories. `name` replaces the location of the data: caches stay valid when the data are moved, and
-/// the caller guarantees that the data are the same. `progress` is called periodically with the samples
-/// and bytes found so far. An exception that it raises ends the index.
+/// `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number
+/// of directories. `name` replaces the location of the data: caches stay valid when the data are
+/// moved, and the caller guarantees that the data are the same. `progress` is called periodically
+/// with the samples and bytes found so far. An exception that it raises ends the index.
 #[pyfunction]
 #[pyo3(signature = (target, *, include = None, exclude = None, format = None, name = None, progress = None))]
 pub(crate) fn index(

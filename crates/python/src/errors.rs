@@ -1,7 +1,7 @@
 //! Maps failures to Python exceptions.
 //!
-//! The classes are defined in Python (`errors.py`), where they can be documented and subclassed. Here
-//! they are looked up by name. The class follows from the error's kind, never from its text.
+//! The classes are defined in Python (`errors.py`), where they can be documented and subclassed.
+//! Here they are looked up by name. The class follows from the error's kind, never from its text.
 
 use foreread::backend::{ErrorKind as TierKind, TierError};
 use foreread::dataset::DatasetErrorKind;
@@ -105,7 +105,8 @@ pub(crate) fn raised(error: &Error) -> PyErr {
     ExceptionClass::of(error).with(error.to_string())
 }
 
-/// Converts the error that ended a run early. The exception's `sample_id` is set if a sample caused it.
+/// Converts the error that ended a run early. The exception's `sample_id` is set if a sample caused
+/// it.
 pub(crate) fn run_failed(error: &LoadError) -> PyErr {
     let class = match error.kind() {
         LoadErrorKind::Sample(kind) => ExceptionClass::of_tier(kind),

@@ -1,10 +1,10 @@
 //! Catalogs of given files, and the search for files that a listing omits.
 //!
-//! A dataset in Python names the files that it reads. Listing their directory would look at other files
-//! too and refuse it because of one that is not a sample. So these files are looked up by name. A file
-//! that cannot be a sample (missing, or its name is not UTF-8) is left out, and only its reader sees the
-//! error. The price is a system call per file, by a path from the root. A listing uses names in an open
-//! directory instead.
+//! A dataset in Python names the files that it reads. Listing their directory would look at other
+//! files too and refuse it because of one that is not a sample. So these files are looked up by
+//! name. A file that cannot be a sample (missing, or its name is not UTF-8) is left out, and only
+//! its reader sees the error. The price is a system call per file, by a path from the root. A
+//! listing uses names in an open directory instead.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -41,9 +41,9 @@ struct FoundFiles {
     times: Vec<i64>,
 }
 
-/// The catalog of `paths` below the directory `base`, which the paths may spell `root`; None without such
-/// files. Also returns for each path its id there, or -1, and its modification time in nanoseconds, both
-/// as arrays of 64-bit integers.
+/// The catalog of `paths` below the directory `base`, which the paths may spell `root`; None
+/// without such files. Also returns for each path its id there, or -1, and its modification time in
+/// nanoseconds, both as arrays of 64-bit integers.
 #[pyfunction]
 pub(crate) fn catalog_of<'py>(
     py: Python<'py>,
@@ -136,8 +136,8 @@ fn below(root: &Path, path: &Path) -> Option<PathBuf> {
     (!odd).then(|| PathBuf::from(OsString::from_vec(rest.to_vec())))
 }
 
-/// The same for a path with `..` or `//`, if the normalized path leads to the same file. With symbolic
-/// links it may lead to another.
+/// The same for a path with `..` or `//`, if the normalized path leads to the same file. With
+/// symbolic links it may lead to another.
 fn normalized(base: &Path, path: &Path) -> Option<(PathBuf, Metadata)> {
     let mut normal = PathBuf::new();
     for part in std::path::absolute(path).ok()?.components() {
@@ -154,8 +154,8 @@ fn normalized(base: &Path, path: &Path) -> Option<(PathBuf, Metadata)> {
 }
 
 /// The path of a hidden file, or one in a hidden directory, below a class of `root`, with one of
-/// `endings` (in lower case). A listing omits such a file, and ImageFolder does not. None without such a
-/// file, and if a catalog makes the listing unnecessary.
+/// `endings` (in lower case). A listing omits such a file, and ImageFolder does not. None without
+/// such a file, and if a catalog makes the listing unnecessary.
 #[pyfunction]
 pub(crate) fn hidden_file(py: Python<'_>, root: PathBuf, endings: Vec<String>) -> PyResult<Option<String>> {
     interrupt::run_interruptible(py, Duration::ZERO, move |_| {

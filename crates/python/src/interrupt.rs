@@ -1,9 +1,9 @@
 //! Waits that Ctrl-C interrupts.
 //!
-//! Python runs signal handlers on its main thread, between two of its own instructions. A main thread
-//! that waits in native code never runs them. So long work runs on a separate thread. The calling thread
-//! sleeps without the GIL and checks for signals at intervals. Work that continues after the caller has
-//! been interrupted ends automatically, and its result is dropped.
+//! Python runs signal handlers on its main thread, between two of its own instructions. A main
+//! thread that waits in native code never runs them. So long work runs on a separate thread. The
+//! calling thread sleeps without the GIL and checks for signals at intervals. Work that continues
+//! after the caller has been interrupted ends automatically, and its result is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +28,8 @@ impl Interrupted {
     }
 }
 
-/// Runs `work` on a separate thread and waits for it. An exception of a signal handler ends the wait:
-/// `work` is notified and has `timeout` to finish.
+/// Runs `work` on a separate thread and waits for it. An exception of a signal handler ends the
+/// wait: `work` is notified and has `timeout` to finish.
 pub(crate) fn run_interruptible<T: Send + 'static>(
     py: Python<'_>,
     timeout: Duration,

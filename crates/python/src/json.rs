@@ -1,4 +1,5 @@
-//! Converts Rust reports to Python dicts through JSON. Reports are small and made a few times per minute.
+//! Converts Rust reports to Python dicts through JSON. Reports are small and made a few times per
+//! minute.
 
 use pyo3::prelude::*;
 use serde::Serialize;

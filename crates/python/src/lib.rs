@@ -5,13 +5,14 @@
 //!   process (`process_local`).
 //! * Rust threads never touch Python objects. Their log lines wait for the next call (`logs`).
 //! * No wait holds the GIL. Every wait checks for signals ten times per second (`interrupt`).
-//! * One wheel serves all CPythons with a GIL from 3.11 on. A free-threaded interpreter needs its own
-//!   wheel, which enables the GIL again on import. No code relies on the GIL knowingly, but running
-//!   without it is untested.
-//! * Loaders use `Registry::with_defaults()`: directories, S3, Google and Azure, and OpenDAL's schemes with
-//!   the feature `opendal`. A custom backend cannot be registered from Python. Each read would need the GIL,
-//!   and a Rust trait object has no stable ABI that a second wheel could pass. A custom store therefore
-//!   needs a wheel built from this crate with the backend added to that registry.
+//! * One wheel serves all CPythons with a GIL from 3.11 on. A free-threaded interpreter needs its
+//!   own wheel, which enables the GIL again on import. No code relies on the GIL knowingly, but
+//!   running without it is untested.
+//! * Loaders use `Registry::with_defaults()`: directories, S3, Google and Azure, and OpenDAL's
+//!   schemes with the feature `opendal`. A custom backend cannot be registered from Python. Each
+//!   read would need the GIL, and a Rust trait object has no stable ABI that a second wheel could
+//!   pass. A custom store therefore needs a wheel built from this crate with the backend added to
+//!   that registry.
 //!
 //! Code that needs no Rust is in `python/foreread`.
 
@@ -75,7 +76,8 @@ mod _native {
         logs::set_level(level);
     }
 
-    /// Closes all loaders of this process, each within `seconds`. Called when the interpreter exits.
+    /// Closes all loaders of this process, each within `seconds`. Called when the interpreter
+    /// exits.
     #[pyfunction]
     fn close_all(py: Python<'_>, seconds: f64) -> PyResult<()> {
         let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();

@@ -26,19 +26,20 @@ static MEETINGS: Meetings = Meetings::new();
 
 /// Batches of a dataset's samples, read ahead in the order that a seed defines.
 ///
-/// Iterating yields the batches of all epochs. An argument that is missing or None comes from FOREREAD_*
-/// in the environment, then from foreread.toml, then from the defaults.
+/// Iterating yields the batches of all epochs. An argument that is missing or None comes from
+/// FOREREAD_* in the environment, then from foreread.toml, then from the defaults.
 ///
 /// Args:
 ///     target: the URL or path of a dataset, catalog or shard; a Catalog; a list of shards.
 ///     batch_size: samples per batch on this rank; default 64.
 ///     epochs: the number of epochs; unlimited by default.
 ///     seed: the seed of the order; default 0.
-///     sampler: 'shuffle', 'torch' (DistributedSampler's order, bit for bit), 'feistel' or 'sequential'.
+///     sampler: 'shuffle', 'torch' (DistributedSampler's order, bit for bit), 'feistel' or
+///         'sequential'.
 ///     drop_last: drop an uneven remainder instead of padding.
 ///     deal: how ranks share an epoch: 'torch' (strided), 'blocks' or 'locality' (by cache owner).
 ///     rank, world_size: from the launcher by default (torchrun, SLURM, MPI).
-///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto' (the rank's share of half of the
+///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto' (the rank's share of half the
 ///         node's free memory).
 ///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of these, or a dict of
 ///         directories and sizes.
@@ -50,7 +51,8 @@ static MEETINGS: Meetings = Meetings::new();
 ///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord' or 'zip'.
 ///     on_error: the effect of an unreadable sample: 'fail', 'skip' or 'substitute'.
 ///     resume: a state from state().
-///     together: 'auto': ranks that find each other share their caches; False: each rank reads alone.
+///     together: 'auto': ranks that find each other share their caches; False: each rank reads
+///         alone.
 ///     progress: whether to show progress, as a bar (tqdm) or lines.
 #[pyclass(name = "Loader", frozen, module = "foreread", weakref)]
 #[derive(Debug)]
@@ -81,8 +83,8 @@ impl PyLoader {
         self.run()?.with(py, work).ok_or_else(closed)
     }
 
-    /// Waits at most `timeout` for the next batch: `None` after the timeout, `Some(None)` after the last
-    /// batch.
+    /// Waits at most `timeout` for the next batch: `None` after the timeout, `Some(None)` after the
+    /// last batch.
     fn take(&self, py: Python<'_>, timeout: Duration) -> PyResult<Option<Option<PyBatch>>> {
         let next = self.with(py, |run| {
             let batch = |batch| {
@@ -123,8 +125,8 @@ pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     }
 }
 
-/// Adds rank 0's random token through torch's store, if the rendezvous needs a token and the process
-/// has such a store.
+/// Adds rank 0's random token through torch's store, if the rendezvous needs a token and the
+/// process has such a store.
 fn with_token(py: Python<'_>, meeting: Meeting, config: &Config) -> PyResult<Meeting> {
     if !meeting.needs_token() {
         return Ok(meeting);
@@ -184,7 +186,8 @@ impl PyLoader {
         text_signature = "(target, *, batch_size=None, epochs=None, seed=None, sampler=None, \
                           drop_last=None, deal=None, rank=None, world_size=None, memory=None, disk=None, \
                           look_ahead=None, origin_limit=None, origin_parallelism=None, calibration=None, \
-                          validate=None, format=None, on_error=None, resume=None, together='auto', progress=False)"
+                          validate=None, format=None, on_error=None, resume=None, together='auto', \
+                          progress=False)"
     )]
     fn new(
         py: Python<'_>,
@@ -262,8 +265,8 @@ impl PyLoader {
         self.watch.before(py, None, || self.run().ok()?.report(py))
     }
 
-    /// Continues at a state from state() of this or a similar run. Batches read ahead are dropped, caches
-    /// stay. Cooperating ranks must all jump at the same step.
+    /// Continues at a state from state() of this or a similar run. Batches read ahead are dropped,
+    /// caches stay. Cooperating ranks must all jump at the same step.
     fn jump(&self, py: Python<'_>, state: &str) -> PyResult<()> {
         let to = State::from_json(state).map_err(|error| errors::raised(&error))?;
         let jumped = self.run()?.jump(py, &Jump::State(to)).ok_or_else(closed)?;
@@ -273,8 +276,8 @@ impl PyLoader {
 
     /// The run's position as text, for `resume=`, also with another world size or batch size.
     ///
-    /// Batches that were taken count as consumed, so call it after a step is complete. The state of rank 0
-    /// of cooperating ranks is the lowest step that all have completed.
+    /// Batches that were taken count as consumed, so call it after a step is complete. The state of
+    /// rank 0 of cooperating ranks is the lowest step that all have completed.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |run| run.state().to_json())
     }
@@ -299,8 +302,9 @@ impl PyLoader {
         self.with(py, Loader::step_done)
     }
 
-    /// Marks this rank as finished and serves the others until they finish, for at most `seconds`. Rank 0
-    /// returns the combined report. Returns None on other ranks and for ranks that do not cooperate.
+    /// Marks this rank as finished and serves the others until they finish, for at most `seconds`.
+    /// Rank 0 returns the combined report. Returns None on other ranks and for ranks that do not
+    /// cooperate.
     #[pyo3(signature = (seconds = 600.0))]
     fn leave<'py>(&self, py: Python<'py>, seconds: f64) -> PyResult<Option<Bound<'py, PyAny>>> {
         let timeout = duration("seconds", seconds)?;
@@ -312,8 +316,8 @@ impl PyLoader {
         all.map(|all| json::python(py, &all)).transpose()
     }
 
-    /// Ends the run: serves unfinished ranks for at most `seconds` and waits for the disk tier's writes for
-    /// at most five seconds. Closing twice is not an error.
+    /// Ends the run: serves unfinished ranks for at most `seconds` and waits for the disk tier's
+    /// writes for at most five seconds. Closing twice is not an error.
     #[pyo3(signature = (seconds = None))]
     fn close(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let timeout = seconds.map_or(Ok(SHUTDOWN_TIMEOUT), |seconds| duration("seconds", seconds))?;
@@ -378,8 +382,8 @@ impl PyLoader {
         PyCatalog::from(self.facts.catalog.peek().clone())
     }
 
-    /// The plan of where samples are cached: a dict of levels and of the bytes read from storage, over all
-    /// cooperating ranks.
+    /// The plan of where samples are cached: a dict of levels and of the bytes read from storage,
+    /// over all cooperating ranks.
     #[getter]
     fn plan<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let plan = self.with(py, |run| {

@@ -1,11 +1,11 @@
 //! Passes the library's log events to Python's `logging`.
 //!
-//! Events of `tracing` are formatted on the thread that emits them, which knows nothing of Python, and
-//! wait in a short queue. The next call of foreread passes them to the logger
-//! `foreread.<crate>.<module>`. So no thread of foreread ever waits for the GIL. The price is that a line
-//! appears at the next call, at the latest with the next batch. A flood is cut: dropped lines are
-//! counted and reported. The level is that of `logging.getLogger("foreread")`, read when a loader is
-//! created and periodically afterwards, unless [`set_level`] has set another.
+//! Events of `tracing` are formatted on the thread that emits them, which knows nothing of Python,
+//! and wait in a short queue. The next call of foreread passes them to the logger
+//! `foreread.<crate>.<module>`. So no thread of foreread ever waits for the GIL. The price is that
+//! a line appears at the next call, at the latest with the next batch. A flood is cut: dropped
+//! lines are counted and reported. The level is that of `logging.getLogger("foreread")`, read when
+//! a loader is created and periodically afterwards, unless [`set_level`] has set another.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -88,8 +88,8 @@ impl Subscriber for LogSubscriber {
 
 /// Queues a line for Python.
 pub(crate) fn push(level: u8, target: &'static str, text: String) {
-    // The lock is held for a push or a swap only. A longer wait happens in a forked child, whose parent's
-    // thread held the lock.
+    // The lock is held for a push or a swap only. A longer wait happens in a forked child, whose
+    // parent's thread held the lock.
     let queued = LINES.try_lock().or_else(|_| {
         std::thread::yield_now();
         LINES.try_lock()
@@ -168,8 +168,8 @@ fn change(level: u8) {
     }
 }
 
-/// Passes queued lines to Python's loggers. Returns what a signal handler raises. Handlers of `logging`
-/// handle their own failures.
+/// Passes queued lines to Python's loggers. Returns what a signal handler raises. Handlers of
+/// `logging` handle their own failures.
 pub(crate) fn drain(py: Python<'_>) -> PyResult<()> {
     if !HAS_LINES.swap(false, Ordering::Acquire) {
         return Ok(());
@@ -198,7 +198,8 @@ fn log_lines(py: Python<'_>, lines: VecDeque<LogLine>) -> PyResult<()> {
     }
 }
 
-/// Maps `foreread_loader::driver` to `foreread.loader.driver`, and other crates to names below `foreread`.
+/// Maps `foreread_loader::driver` to `foreread.loader.driver`, and other crates to names below
+/// `foreread`.
 fn logger(target: &str) -> String {
     let name = target.replace("::", ".");
     match name.strip_prefix("foreread").map(|rest| rest.trim_start_matches('_')) {

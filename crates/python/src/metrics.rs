@@ -1,8 +1,8 @@
 //! Prometheus metrics, on request.
 //!
 //! A recorder serves one copy of the `metrics` crate. This module has its own copy, so installing a
-//! recorder affects no other library. The first request installs it. Counters that were made before are
-//! not recorded and therefore cost nothing.
+//! recorder affects no other library. The first request installs it. Counters that were made before
+//! are not recorded and therefore cost nothing.
 
 use std::sync::OnceLock;
 

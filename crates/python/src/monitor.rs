@@ -1,9 +1,9 @@
 //! Statistics, progress and starvation warnings of a run.
 //!
-//! The meaning of the figures is defined in Python (`_stats.py`, `_progress.py`). This module keeps what
-//! is needed between two checks. Python code runs before a batch is taken, never after, because its
-//! errors, Ctrl-C included, must not lose a batch. The price is that the progress bar is one batch late,
-//! which is when that batch has been computed on.
+//! The meaning of the figures is defined in Python (`_stats.py`, `_progress.py`). This module keeps
+//! what is needed between two checks. Python code runs before a batch is taken, never after,
+//! because its errors, Ctrl-C included, must not lose a batch. The price is that the progress bar
+//! is one batch late, which is when that batch has been computed on.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -77,8 +77,8 @@ impl Monitor {
         }
     }
 
-    /// Called before a batch is requested: the previous batch is done. `waited` is the trainer's total stall
-    /// time in seconds, if it differs from the wait for samples.
+    /// Called before a batch is requested: the previous batch is done. `waited` is the trainer's
+    /// total stall time in seconds, if it differs from the wait for samples.
     pub(crate) fn before(
         &self,
         py: Python<'_>,

@@ -1,11 +1,11 @@
 //! Values that belong to one process and are left untouched in a forked child.
 //!
-//! After `fork` the child has the parent's memory but none of its threads. A lock that one of them held is
-//! never released, and a runtime's shutdown waits for missing threads. So every value that threads work
-//! on remembers its process. In another process it refuses to work, and dropping it leaks it. The price
-//! is memory that the child shares with its parent anyway. A counter that a `fork` handler increments in
-//! the child identifies processes. Asking the kernel for the process id costs more than reading a
-//! sample's bytes.
+//! After `fork` the child has the parent's memory but none of its threads. A lock that one of them
+//! held is never released, and a runtime's shutdown waits for missing threads. So every value that
+//! threads work on remembers its process. In another process it refuses to work, and dropping it
+//! leaks it. The price is memory that the child shares with its parent anyway. A counter that a
+//! `fork` handler increments in the child identifies processes. Asking the kernel for the process
+//! id costs more than reading a sample's bytes.
 
 use std::mem::ManuallyDrop;
 use std::sync::Once;
@@ -26,9 +26,9 @@ extern "C" fn in_child() {
 pub(crate) fn count_forks() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // SAFETY: the handler is a function that lives as long as this module. It only adds to an atomic
-        // number, which is allowed in a child. Registration fails only without memory. Forks then go
-        // unnoticed.
+        // SAFETY: the handler is a function that lives as long as this module. It only adds to an
+        // atomic number, which is allowed in a child. Registration fails only without memory. Forks
+        // then go unnoticed.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
@@ -64,7 +64,8 @@ impl<T> ProcessLocal<T> {
 impl<T> Drop for ProcessLocal<T> {
     fn drop(&mut self) {
         if self.generation == generation() {
-            // SAFETY: the value is dropped only here, and not used afterwards, because its owner ends here.
+            // SAFETY: the value is dropped only here, and not used afterwards, because its owner
+            // ends here.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }

@@ -2,9 +2,10 @@
 //! interpreter exits.
 //!
 //! The loader is in a slot that closing empties. Callers share it during a call, without the GIL. A
-//! report is available while another thread waits for a batch. Calls that need the loader exclusively
-//! (close, jump) wait for no thread that waits for them. Weak references to open runs let one call at
-//! the interpreter's exit close them, because threads of a runtime must not outlive the interpreter.
+//! report is available while another thread waits for a batch. Calls that need the loader
+//! exclusively (close, jump) wait for no thread that waits for them. Weak references to open runs
+//! let one call at the interpreter's exit close them, because threads of a runtime must not outlive
+//! the interpreter.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -81,8 +82,8 @@ impl RunHandle {
 }
 
 impl Closable for RunHandle {
-    /// Ends the run: serves other ranks until they finish, for at most `timeout`, and flushes the disk
-    /// tier.
+    /// Ends the run: serves other ranks until they finish, for at most `timeout`, and flushes the
+    /// disk tier.
     fn close(&self, timeout: Duration, interrupted: Interrupted) {
         let store = |report| *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
         let taken = self.loader.write().unwrap_or_else(PoisonError::into_inner).take();

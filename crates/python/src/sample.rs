@@ -1,7 +1,8 @@
 //! A sample in Python: its bytes without a copy, and its properties in the catalog.
 //!
-//! A `memoryview` (or `numpy.frombuffer`) points to the memory that the read filled. It holds the sample,
-//! which holds that memory. The memory counts against the run's look-ahead until the last view is gone.
+//! A `memoryview` (or `numpy.frombuffer`) points to the memory that the read filled. It holds the
+//! sample, which holds that memory. The memory counts against the run's look-ahead until the last
+//! view is gone.
 
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
@@ -20,7 +21,8 @@ use crate::process_local::ProcessLocal;
 /// Fills a read-only view of `data`, which `owner` holds.
 ///
 /// # Safety
-/// `view` must come from a call of `__getbuffer__`, and `owner` must keep `data` alive and unchanged.
+/// `view` must come from a call of `__getbuffer__`, and `owner` must keep `data` alive and
+/// unchanged.
 pub(crate) unsafe fn fill_view(
     owner: Bound<'_, PyAny>,
     data: &[u8],
@@ -28,9 +30,9 @@ pub(crate) unsafe fn fill_view(
     flags: c_int,
 ) -> PyResult<()> {
     let py = owner.py();
-    // SAFETY: the view is valid by the caller's contract. Python holds a reference to the owner in it, so the
-    // bytes outlive the view. They are never written: the view is read-only, and the call refuses requests
-    // for writable ones.
+    // SAFETY: the view is valid by the caller's contract. Python holds a reference to the owner in
+    // it, so the bytes outlive the view. They are never written: the view is read-only, and the
+    // call refuses requests for writable ones.
     let filled = unsafe {
         let start = data.as_ptr().cast_mut().cast::<c_void>();
         ffi::PyBuffer_FillInfo(view, owner.as_ptr(), start, data.len() as ffi::Py_ssize_t, 1, flags)
@@ -79,8 +81,8 @@ impl PySample {
         self.id.0
     }
 
-    /// The index of its class in the order of ImageFolder; None without a directory in its path, and in
-    /// shards.
+    /// The index of its class in the order of ImageFolder; None without a directory in its path,
+    /// and in shards.
     #[getter]
     fn label(&self) -> Option<u32> {
         self.catalog().label_index(self.id)
@@ -92,15 +94,16 @@ impl PySample {
         self.catalog().label(self.id)
     }
 
-    /// Its name in its shard (WebDataset's __key__, a zip member's name); None for files and records.
+    /// Its name in its shard (WebDataset's __key__, a zip member's name); None for files and
+    /// records.
     #[getter]
     fn key(&self) -> PyResult<Option<String>> {
         let key = self.catalog().key(self.id).map_err(|error| crate::errors::raised(&error.into()))?;
         Ok(key.map(Cow::into_owned))
     }
 
-    /// Its path below the dataset's URL. The path of a packed sample is its shard's, a slash, and its name
-    /// there.
+    /// Its path below the dataset's URL. The path of a packed sample is its shard's, a slash, and
+    /// its name there.
     #[getter]
     fn path(&self) -> PyResult<String> {
         path_of(self.catalog(), self.id)

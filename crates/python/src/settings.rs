@@ -1,8 +1,8 @@
 //! Settings from Python: keyword arguments, then `FOREREAD_*`, then `foreread.toml`, then defaults.
 //!
-//! Values in Python's own types (sizes as integers, lists of directories, paths) are converted to the
-//! text that the command would get, and parsed like it. So there is one parser and one set of messages.
-//! Only values of wrong types are refused here, by `TypeError`.
+//! Values in Python's own types (sizes as integers, lists of directories, paths) are converted to
+//! the text that the command would get, and parsed like it. So there is one parser and one set of
+//! messages. Only values of wrong types are refused here, by `TypeError`.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,8 @@ impl PythonSettings {
         Self::read(function, given, Vec::new())
     }
 
-    /// The same for objects that know no other ranks, whatever the launcher and the arguments specify.
+    /// The same for objects that know no other ranks, whatever the launcher and the arguments
+    /// specify.
     ///
     /// Settings of an order or a batch are refused, because the caller decides these.
     pub(crate) fn alone(function: &str, given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {

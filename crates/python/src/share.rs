@@ -1,7 +1,7 @@
 //! `foreread.ShareClient`: samples from another process's source, and the server side of a source.
 //!
-//! A client connects at its first use in each process, also after `fork` or in a spawned process. So an
-//! object with a client can be passed to workers unchanged.
+//! A client connects at its first use in each process, also after `fork` or in a spawned process.
+//! So an object with a client can be passed to workers unchanged.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -75,7 +75,8 @@ fn raised(error: &ShareError) -> PyErr {
     class.with(error.to_string())
 }
 
-/// Runs `work` without the GIL. Its argument returns true after a signal handler raised an exception.
+/// Runs `work` without the GIL. Its argument returns true after a signal handler raised an
+/// exception.
 fn stoppable<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send,
@@ -116,8 +117,8 @@ impl ShareClient {
         }
         let made = stoppable(py, |stop| Client::connect_with(&self.address, stop))?;
         let made = made.map_err(|error| raised(&error))?;
-        // Another thread may have connected in the meantime. Dropping a parent's client closes only this
-        // process's copy of its socket.
+        // Another thread may have connected in the meantime. Dropping a parent's client closes only
+        // this process's copy of its socket.
         let mut current = self.lock();
         match current.as_ref().filter(|client| client.is_own()) {
             Some(client) => Ok(client.clone()),
@@ -198,8 +199,8 @@ impl ShareClient {
 
 /// A sample from another process: a read-only buffer of its bytes in shared memory.
 ///
-/// Its shared memory is occupied until the last view is gone. Only the process that received it may read
-/// it, not a child forked later.
+/// Its shared memory is occupied until the last view is gone. Only the process that received it may
+/// read it, not a child forked later.
 #[pyclass(frozen, module = "foreread")]
 #[derive(Debug)]
 pub struct SharedSample {

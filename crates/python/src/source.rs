@@ -137,7 +137,8 @@ impl PySource {
     }
 
     /// Announces the order of future requests: a list of epochs, each a buffer of 64-bit integers
-    /// (array('q'), NumPy's int64) or a list of numbers. With `goes_on`, epochs like the last one follow.
+    /// (array('q'), NumPy's int64) or a list of numbers. With `goes_on`, epochs like the last one
+    /// follow.
     #[pyo3(signature = (orders, *, goes_on = false))]
     fn announce(&self, py: Python<'_>, orders: Vec<Bound<'_, PyAny>>, goes_on: bool) -> PyResult<()> {
         let orders: Vec<Vec<u64>> = orders.iter().map(order).collect::<PyResult<_>>()?;
@@ -174,10 +175,10 @@ impl PySource {
         Ok(self.samples_known().label_index(known(self.samples_known(), id)?))
     }
 
-    /// Serves samples to this user's processes on this machine (ShareClient) and returns the address, the
-    /// same at every call. Samples that they hold are in shared memory, at most `shared_memory` bytes
-    /// (256 MiB). Samples without room there are sent through the socket, which is slower. Closing the
-    /// source ends it.
+    /// Serves samples to this user's processes on this machine (ShareClient) and returns the
+    /// address, the same at every call. Samples that they hold are in shared memory, at most
+    /// `shared_memory` bytes (256 MiB). Samples without room there are sent through the socket,
+    /// which is slower. Closing the source ends it.
     #[pyo3(signature = (*, shared_memory = None))]
     fn share(&self, py: Python<'_>, shared_memory: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
         share::start(py, self.slot.get("Source")?, shared_memory)
@@ -203,17 +204,18 @@ impl PySource {
         self.watch.stats(py, report)
     }
 
-    /// Logs a warning if the trainer waited for samples for much of the last seconds. Requests in this
-    /// process do this automatically, requests of workers do not. `waited` is the trainer's total stall time
-    /// in seconds, if the trainer makes no requests itself.
+    /// Logs a warning if the trainer waited for samples for much of the last seconds. Requests in
+    /// this process do this automatically, requests of workers do not. `waited` is the trainer's
+    /// total stall time in seconds, if the trainer makes no requests itself.
     #[pyo3(signature = (waited = None))]
     fn watch(&self, py: Python<'_>, waited: Option<f64>) -> PyResult<()> {
         let samples = self.open_samples()?;
         self.watch.before(py, waited, || Some(samples.report()))
     }
 
-    /// Marks the end of an epoch: the time until the next request does not count. Does nothing for a closed
-    /// source, because an iterator may be dropped after everything is closed at the program's end.
+    /// Marks the end of an epoch: the time until the next request does not count. Does nothing for
+    /// a closed source, because an iterator may be dropped after everything is closed at the
+    /// program's end.
     fn pause(&self) {
         if let Ok(samples) = self.open_samples() {
             samples.pause();

@@ -13,7 +13,8 @@ fn usage(message: String) -> Error {
 /// Reads and checks a calibration.
 ///
 /// # Errors
-/// If the file cannot be read, is not a calibration, or has a figure out of range. The message names file and field.
+/// If the file cannot be read, is not a calibration, or has a figure out of range. The message
+/// names file and field.
 pub fn read(path: &Path) -> Result<Calibration> {
     let wrong = |why: String| usage(format!("{} is not a calibration: {why}", path.display()));
     let text = foreread::read_text(path)

@@ -14,7 +14,8 @@ use crate::knobs::Knobs;
 /// Converts settings to their types. Unset ones stay as in [`Config::default`].
 ///
 /// # Errors
-/// If a value does not parse, is out of range, or contradicts another. The message names the setting and its source.
+/// If a value does not parse, is out of range, or contradicts another. The message names the
+/// setting and its source.
 pub fn config(knobs: &Knobs) -> Result<Config> {
     let mut config = Config::default();
     let compute_ms: f64 = knobs.parse("compute-ms")?.unwrap_or(0.0);

@@ -1,8 +1,9 @@
 //! Settings as text, each with its source.
 //!
-//! A setting (a *knob*) has one name (`look-ahead`), and its other names follow: `--look-ahead` on the command line,
-//! `FOREREAD_LOOK_AHEAD` in the environment, `look-ahead = "1GiB"` in `foreread.toml`. Settings are gathered as text
-//! first and converted once ([`config`](crate::config())). So every bad value is reported with its source, and `--explain`
+//! A setting (a *knob*) has one name (`look-ahead`), and its other names follow: `--look-ahead` on
+//! the command line, `FOREREAD_LOOK_AHEAD` in the environment, `look-ahead = "1GiB"` in
+//! `foreread.toml`. Settings are gathered as text first and converted once
+//! ([`config`](crate::config())). So every bad value is reported with its source, and `--explain`
 //! costs nothing. The price: types are checked a little later than by an argument parser.
 
 use std::collections::BTreeMap;
@@ -37,7 +38,8 @@ pub const KNOBS: &[Knob] = &[
     ("on-error", Some("fail"), "what to do if a sample cannot be read: fail, skip or substitute"),
 ];
 
-/// The command's own settings, in addition to those of a run. Other readers of the same `foreread.toml` ignore them.
+/// The command's own settings, in addition to those of a run. Other readers of the same
+/// `foreread.toml` ignore them.
 pub const COMMAND_KNOBS: &[Knob] = &[
     ("report", Some("text"), "text or json; for simulate also csv"),
     ("progress", Some("auto"), "whether long work shows progress: auto (rank 0 only) or off"),
@@ -59,8 +61,8 @@ pub const COMMAND_KNOBS: &[Knob] = &[
     ("seeds", Some("1"), "the number of seeds that a simulation averages"),
 ];
 
-/// The launchers' variables of rank and world size. The first that is set counts. MPI's come before SLURM's: under mpirun
-/// in a batch job, every process has the batch script's own `SLURM_PROCID=0`.
+/// The launchers' variables of rank and world size. The first that is set counts. MPI's come before
+/// SLURM's: under mpirun in a batch job, every process has the batch script's own `SLURM_PROCID=0`.
 const RANKS: [(&str, &str); 4] = [
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -114,8 +116,8 @@ fn usage(message: String) -> Error {
 }
 
 impl Knobs {
-    /// The defaults, then `file` (which may be missing), then the environment, then `arguments`: the later wins. `more` are
-    /// the caller's knobs in addition to [`KNOBS`].
+    /// The defaults, then `file` (which may be missing), then the environment, then `arguments`:
+    /// the later wins. `more` are the caller's knobs in addition to [`KNOBS`].
     ///
     /// # Errors
     /// If the file cannot be read, is not TOML, or names an unknown knob.
@@ -232,7 +234,8 @@ impl Knobs {
     /// A knob's value, converted to its type.
     ///
     /// # Errors
-    /// If the value does not parse. The message names the knob, the value, the cause and the source.
+    /// If the value does not parse. The message names the knob, the value, the cause and the
+    /// source.
     pub fn parse<T>(&self, name: &str) -> Result<Option<T>>
     where
         T: FromStr<Err: fmt::Display>,

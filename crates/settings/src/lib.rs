@@ -1,8 +1,8 @@
-//! The settings of a run as text, for the command and the Python package: from arguments, the environment and
-//! `foreread.toml`, each with its source.
+//! The settings of a run as text, for the command and the Python package: from arguments, the
+//! environment and `foreread.toml`, each with its source.
 //!
-//! The library takes typed values ([`foreread::Config`]) and reads no environment. Programs with settings as text gather
-//! them here, so that each mistake is reported in one way.
+//! The library takes typed values ([`foreread::Config`]) and reads no environment. Programs with
+//! settings as text gather them here, so that each mistake is reported in one way.
 //!
 //! ```
 //! use std::path::Path;

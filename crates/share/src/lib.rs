@@ -22,10 +22,10 @@
 //!
 //! # Decisions and price
 //!
-//! * *One thread serves all clients, and answers may come from any thread.* [`SampleProvider::get`] only
-//!   starts reads, so a slow sample delays no other. The answering thread makes the copy. The price
-//!   is a wake-up of the serving thread per answer (fewer under load). A very large copy for one
-//!   client delays the others.
+//! * *One thread serves all clients, and answers may come from any thread.* [`SampleProvider::get`]
+//!   only starts reads, so a slow sample delays no other. The answering thread makes the copy. The
+//!   price is a wake-up of the serving thread per answer (fewer under load). A very large copy for
+//!   one client delays the others.
 //! * *The client has no thread and no runtime*, because it is used in processes that were just
 //!   forked. One of the waiting threads reads the socket for all. The price: a release is sent with
 //!   the next request, or when enough have accumulated.

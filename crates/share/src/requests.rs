@@ -1,7 +1,7 @@
 //! The server's requests to the engine: samples and calls, each with a handle for its reply.
 //!
-//! An [`SampleRequest`] is answered once, from any thread, at any time. If it is dropped, the worker gets an
-//! error and does not wait for ever.
+//! An [`SampleRequest`] is answered once, from any thread, at any time. If it is dropped, the
+//! worker gets an error and does not wait for ever.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

@@ -15,9 +15,9 @@ use crate::{ShareError, socket};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerSettings {
-    /// The maximum size of the shared memory. Physical memory is allocated on first use. SampleProvider
-    /// that workers hold at one time should fit. Others go through the socket, which costs another
-    /// copy. 256 MiB by default.
+    /// The maximum size of the shared memory. Physical memory is allocated on first use.
+    /// SampleProvider that workers hold at one time should fit. Others go through the socket, which
+    /// costs another copy. 256 MiB by default.
     pub shared_bytes: u64,
 }
 
@@ -52,9 +52,9 @@ pub struct ServerStatus {
 
 /// Serves the samples of this process's engine to worker processes of the same user.
 ///
-/// Dropping it ends its thread, its sockets and its shared memory. SampleProvider that workers hold stay
-/// valid until they release them. Requests of workers then fail at once. A forked child may drop it
-/// too, which does nothing.
+/// Dropping it ends its thread, its sockets and its shared memory. SampleProvider that workers hold
+/// stay valid until they release them. Requests of workers then fail at once. A forked child may
+/// drop it too, which does nothing.
 #[derive(Debug)]
 pub struct Server {
     address: Address,

@@ -70,7 +70,8 @@ impl Comparison {
     /// The maximum number of seeds to average.
     pub const MAX_SEEDS: u64 = 1000;
 
-    /// Runs every policy with the scenario's seed and those after it, and averages each policy's runs.
+    /// Runs every policy with the scenario's seed and those after it, and averages each policy's
+    /// runs.
     ///
     /// # Errors
     /// A scenario that cannot be simulated.

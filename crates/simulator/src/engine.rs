@@ -32,7 +32,7 @@
 
 use crate::outcome::Figures;
 use crate::plan::{OriginAccess, PolicyPlan, ReadCaching, Setup, Sources, Staging};
-use crate::staging::{Admission, ReadSource, Staged, StagingBuffer};
+use crate::staging::{ReadSource, Staged, StagingAdmission, StagingBuffer};
 use crate::threads::Threads;
 use crate::workload::{MB, Streams};
 
@@ -228,12 +228,12 @@ impl EngineRun<'_> {
             let Some(&sample) = streams.ids[worker].get(position) else { return };
             let bytes = self.setup.size(sample);
             match self.buffers[worker].room(sample, bytes) {
-                Admission::Full => return,
-                Admission::TooSmall => {
+                StagingAdmission::Full => return,
+                StagingAdmission::TooSmall => {
                     self.buffers[worker].skip();
                     continue;
                 }
-                Admission::Free => {}
+                StagingAdmission::Free => {}
             }
             if let Some(entry) = self.shared(worker, sample, staging) {
                 self.buffers[worker].stage(sample, bytes, entry);

@@ -3,8 +3,8 @@
 //!
 //! A [`Scenario`] describes workers, their storage classes, the shared file system, the dataset and
 //! the training. A [`Policy`] decides what is cached where and read from where. [`Simulation::run`]
-//! simulates the run and returns an [`SimulationOutcome`]: seconds, sources of reads, bytes read from the
-//! file system, and their lower bound for any policy.
+//! simulates the run and returns an [`SimulationOutcome`]: seconds, sources of reads, bytes read
+//! from the file system, and their lower bound for any policy.
 //!
 //! # The decision, and its price
 //!

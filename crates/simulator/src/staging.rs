@@ -39,7 +39,7 @@ struct BufferedSample {
 
 /// Whether the next access may enter the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum StagingAdmission {
     Free,
     /// Not before an access leaves.
     Full,
@@ -108,13 +108,13 @@ impl StagingBuffer {
     }
 
     /// Whether a sample may enter now.
-    pub(crate) fn room(&self, sample: u32, bytes: u64) -> Admission {
+    pub(crate) fn room(&self, sample: u32, bytes: u64) -> StagingAdmission {
         if bytes <= self.free || self.is_free_of_charge(sample) {
-            Admission::Free
+            StagingAdmission::Free
         } else if self.present.is_empty() {
-            Admission::TooSmall
+            StagingAdmission::TooSmall
         } else {
-            Admission::Full
+            StagingAdmission::Full
         }
     }
 
@@ -182,17 +182,17 @@ mod tests {
     fn sample_takes_and_releases_its_space_once() {
         let mut buffer = StagingBuffer::new(Accounting::Honest, 10, 1, 3, 0.0);
         for sample in [0, 1, 0] {
-            assert_eq!(buffer.room(sample, 5), Admission::Free);
+            assert_eq!(buffer.room(sample, 5), StagingAdmission::Free);
             buffer.stage(sample, 5, NOW);
         }
-        assert_eq!(buffer.room(2, 5), Admission::Full);
+        assert_eq!(buffer.room(2, 5), StagingAdmission::Full);
         assert!(buffer.consume(0, 0, 5).is_some());
-        assert_eq!(buffer.room(2, 5), Admission::Full, "the third access still needs sample 0");
+        assert_eq!(buffer.room(2, 5), StagingAdmission::Full, "the third access still needs sample 0");
         assert!(buffer.consume(1, 1, 5).is_some());
-        assert_eq!(buffer.room(2, 5), Admission::Free);
-        assert_eq!((buffer.room(2, 6), buffer.most_held()), (Admission::Full, 10));
+        assert_eq!(buffer.room(2, 5), StagingAdmission::Free);
+        assert_eq!((buffer.room(2, 6), buffer.most_held()), (StagingAdmission::Full, 10));
         assert!(buffer.consume(2, 0, 5).is_some());
-        assert_eq!(buffer.room(2, 11), Admission::TooSmall);
+        assert_eq!(buffer.room(2, 11), StagingAdmission::TooSmall);
         assert!(buffer.consume(3, 2, 11).is_none());
         assert_eq!(buffer.next(), 4);
     }
@@ -204,7 +204,7 @@ mod tests {
             buffer.stage(0, 5, NOW);
             assert!(buffer.consume(position, 0, 5).is_some());
         }
-        assert_eq!(buffer.room(1, 20), Admission::Free);
-        assert_eq!(buffer.room(1, 21), Admission::TooSmall);
+        assert_eq!(buffer.room(1, 20), StagingAdmission::Free);
+        assert_eq!(buffer.room(1, 21), StagingAdmission::TooSmall);
     }
 }

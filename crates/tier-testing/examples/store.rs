@@ -1,10 +1,12 @@
 //! A store for other processes: generated objects in the bucket `bench`, until standard input ends.
 //!
 //! ```text
-//! cargo run --release -p foreread-tier-testing --features http --example store -- --objects 20000 --size 110000
+//! cargo run --release -p foreread-tier-testing --features http --example store -- \
+//!     --objects 20000 --size 110000
 //! ```
 //!
-//! It prints its endpoint, and its request counts at the end. `--port 0` (the default) takes any free port.
+//! It prints its endpoint, and its request counts at the end. `--port 0` (the default) takes any
+//! free port.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};

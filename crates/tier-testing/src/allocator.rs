@@ -3,8 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The system's allocator with a count of the memory in use, as glibc allocates it and not as requested. A test program
-/// makes one of it its `#[global_allocator]`.
+/// The system's allocator with a count of the memory in use, as glibc allocates it and not as
+/// requested. A test program makes one of it its `#[global_allocator]`.
 #[derive(Debug, Default)]
 pub struct CountingAllocator(AtomicU64);
 
@@ -20,8 +20,9 @@ impl CountingAllocator {
     }
 }
 
-/// The memory that glibc takes for an allocation: 8 bytes of header, rounded up to a multiple of 16, at least 32, and the
-/// padding before memory with a larger alignment (measured: 42 bytes of 48 for a cache line). It reuses the rest.
+/// The memory that glibc takes for an allocation: 8 bytes of header, rounded up to a multiple of
+/// 16, at least 32, and the padding before memory with a larger alignment (measured: 42 bytes of 48
+/// for a cache line). It reuses the rest.
 fn chunk(layout: Layout) -> u64 {
     let plain = (layout.size() as u64 + 8).next_multiple_of(16).max(32);
     plain + layout.align().clamp(16, 64) as u64 - 16

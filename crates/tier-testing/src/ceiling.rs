@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A ceiling on requests per second below one prefix: a token bucket with a burst. A refusal costs the store nothing, so it
-/// takes no token.
+/// A ceiling on requests per second below one prefix: a token bucket with a burst. A refusal costs
+/// the store nothing, so it takes no token.
 #[derive(Debug)]
 pub(crate) struct RateCeiling {
     prefix: String,

@@ -7,7 +7,8 @@ use crate::FakeOrigin;
 /// The highest demand, in samples per second.
 const CEILING: f64 = 20_000.0;
 
-/// An origin whose throughput is the lesser of `parallelism / latency` and `bandwidth / size`, in samples per second.
+/// An origin whose throughput is the lesser of `parallelism / latency` and `bandwidth / size`, in
+/// samples per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OriginModel {
     /// The time from a request to its answer, without a queue.
@@ -32,7 +33,8 @@ impl OriginModel {
         Self { latency: Duration::from_millis(latency_ms), parallelism, bandwidth }
     }
 
-    /// The nine cells of one latency: parallelism 4, 64, 1024, each with 50 MB/s, 400 MB/s and without a limit.
+    /// The nine cells of one latency: parallelism 4, 64, 1024, each with 50 MB/s, 400 MB/s and
+    /// without a limit.
     pub fn of_latency(latency_ms: u64) -> impl Iterator<Item = Self> {
         [4, 64, 1024].into_iter().flat_map(move |parallelism| {
             [Some(50), Some(400), None].map(|megabytes| Self::new(latency_ms, parallelism, megabytes))
@@ -57,7 +59,8 @@ impl OriginModel {
         self.by_latency().min(self.by_bandwidth()).min(CEILING)
     }
 
-    /// The allowed requests in flight: if bandwidth is the bottleneck, twice what fills it plus a batch; otherwise any number.
+    /// The allowed requests in flight: if bandwidth is the bottleneck, twice what fills it plus a
+    /// batch; otherwise any number.
     pub fn allowed(&self) -> f64 {
         let by_bandwidth = self.by_bandwidth();
         if by_bandwidth < self.by_latency().min(CEILING) {
@@ -67,7 +70,8 @@ impl OriginModel {
         }
     }
 
-    /// The origin. Its answers free their slots before they are sent, so that bandwidth queues nothing inside.
+    /// The origin. Its answers free their slots before they are sent, so that bandwidth queues
+    /// nothing inside.
     pub fn origin(&self) -> FakeOrigin {
         let origin = FakeOrigin::uniform(Self::SAMPLES, Self::SIZE).with_zeroes().with_latency(self.latency);
         let origin = origin.with_parallelism(self.parallelism).with_pipe_outside();

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use foreread_tier::{Object, ReadRequest, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 
-/// The content of the object `path` of `size` bytes: a pure function of its arguments, different for every object and
-/// without a period, so that a wrong path, length or offset is detected.
+/// The content of the object `path` of `size` bytes: a pure function of its arguments, different
+/// for every object and without a period, so that a wrong path, length or offset is detected.
 pub fn content(seed: u64, path: &str, size: u64) -> Bytes {
     content_range(seed, path, size, 0..size)
 }
@@ -48,8 +48,8 @@ pub struct KnownSample {
 }
 
 impl KnownSample {
-    /// Objects of the given paths and sizes without versions, numbered in this order as samples of dataset 0, with the
-    /// [`content`] of `seed`.
+    /// Objects of the given paths and sizes without versions, numbered in this order as samples of
+    /// dataset 0, with the [`content`] of `seed`.
     pub fn generate<'a>(seed: u64, named: impl IntoIterator<Item = (&'a str, u64)>) -> Vec<Self> {
         named
             .into_iter()

@@ -13,8 +13,8 @@ use futures::stream::BoxStream;
 
 use crate::ReadCounter;
 
-/// A tier whose reads are counted and recorded. A request starts when it is read, and is in flight until it is answered or
-/// its future is dropped.
+/// A tier whose reads are counted and recorded. A request starts when it is read, and is in flight
+/// until it is answered or its future is dropped.
 #[derive(Debug)]
 pub struct CountingTier<T: ?Sized> {
     counts: ReadCounter,

@@ -57,7 +57,8 @@ impl ReadCounter {
         };
     }
 
-    /// One request starts; it ends with [`CountedRead::end`], or is cancelled when the result is dropped.
+    /// One request starts; it ends with [`CountedRead::end`], or is cancelled when the result is
+    /// dropped.
     pub(crate) fn start(&self, key: SampleKey) -> CountedRead {
         let mut state = self.lock();
         state.order.push(key);

@@ -64,8 +64,8 @@ pub enum When {
     FirstOfEach(u32),
     /// All reads before this moment of the runtime's clock, as in an outage.
     Before(Instant),
-    /// Reads drawn with this probability from the seed, the sample and its earlier reads. So the order of reads does not
-    /// matter.
+    /// Reads drawn with this probability from the seed, the sample and its earlier reads. So the
+    /// order of reads does not matter.
     Chance(f64),
 }
 

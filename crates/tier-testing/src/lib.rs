@@ -9,14 +9,15 @@
 //! * [`CountingAllocator`]: the memory that a test program has in use.
 //! * [`StoredCache`]: a cache that is read like a disk, without a disk.
 //! * [`TestRandom`]: random numbers from the seed of a test run.
-//! * [`Scheduler`]: simulated time, seeded randomness and the hash of a trace, for simulations of state machines.
+//! * [`Scheduler`]: simulated time, seeded randomness and the hash of a trace, for simulations of
+//!   state machines.
 //! * `store`, with the feature `http`: an object store over HTTP, with counts and faults.
 //! * [`copy_program`]: a copy of a program that can be executed at once.
 //! * [`conformance`]: the contract as functions that every backend's tests call.
 //!
-//! The fakes use [`tokio::time`] alone, so on a paused clock an hour of reading takes a moment and two runs are equal. They
-//! use no threads, no global state and no randomness beyond a seed. Everything here may panic: a wrongly used fake or a broken
-//! contract is a failed test.
+//! The fakes use [`tokio::time`] alone, so on a paused clock an hour of reading takes a moment and
+//! two runs are equal. They use no threads, no global state and no randomness beyond a seed.
+//! Everything here may panic: a wrongly used fake or a broken contract is a failed test.
 
 mod allocator;
 mod ceiling;

@@ -22,13 +22,16 @@ use crate::ceiling::RateCeiling;
 use crate::content::{content_range, unit};
 use crate::{KnownSample, ReadCounter};
 
-/// A store of generated objects ([`content`](crate::content)) with a latency, a shared bandwidth and a parallelism.
+/// A store of generated objects ([`content`](crate::content)) with a latency, a shared bandwidth
+/// and a parallelism.
 ///
-/// A read waits for one of `parallelism` slots, then for the latency, then for the shared link, which sends `bandwidth`
-/// bytes per second, one answer after another. Without latency and bandwidth it answers at once. A read begins at the
-/// first poll of its future. Clones share the objects and the counts.
+/// A read waits for one of `parallelism` slots, then for the latency, then for the shared link,
+/// which sends `bandwidth` bytes per second, one answer after another. Without latency and
+/// bandwidth it answers at once. A read begins at the first poll of its future. Clones share the
+/// objects and the counts.
 ///
-/// Latency and bandwidth can be changed during reads ([`set_latency`](Self::set_latency)); started reads keep their latency.
+/// Latency and bandwidth can be changed during reads ([`set_latency`](Self::set_latency)); started
+/// reads keep their latency.
 #[derive(Clone, Debug)]
 pub struct FakeOrigin {
     name: Arc<str>,
@@ -54,8 +57,8 @@ struct FakeServer {
 }
 
 impl FakeOrigin {
-    /// A store of the given objects (path and size); sample `i` of dataset 0 is the `i`-th of them. It answers any number
-    /// of reads at once.
+    /// A store of the given objects (path and size); sample `i` of dataset 0 is the `i`-th of them.
+    /// It answers any number of reads at once.
     pub fn new<P: Into<Arc<str>>>(objects: impl IntoIterator<Item = (P, u64)>) -> Self {
         let objects: Vec<(Arc<str>, u64)> =
             objects.into_iter().map(|(path, size)| (path.into(), size)).collect();
@@ -120,8 +123,8 @@ impl FakeOrigin {
         self.server.latency.store(latency.as_nanos() as u64, Relaxed);
     }
 
-    /// The same with additional latency up to `jitter`, which depends on the seed and the sample, so that answers come in
-    /// another order than requests.
+    /// The same with additional latency up to `jitter`, which depends on the seed and the sample,
+    /// so that answers come in another order than requests.
     #[must_use]
     pub fn with_jitter(self, jitter: Duration) -> Self {
         self.configure(|server| server.jitter = jitter)
@@ -153,23 +156,25 @@ impl FakeOrigin {
         self.configure(|server| server.slots = Semaphore::new(parallelism))
     }
 
-    /// The same where a read frees its slot before its bytes are sent. So the throughput is the lesser of
-    /// `parallelism / latency` reads and `bandwidth` bytes per second, whatever the sizes. Otherwise a read keeps its slot,
-    /// and a narrow link makes slots scarce as well.
+    /// The same where a read frees its slot before its bytes are sent. So the throughput is the
+    /// lesser of `parallelism / latency` reads and `bandwidth` bytes per second, whatever the
+    /// sizes. Otherwise a read keeps its slot, and a narrow link makes slots scarce as well.
     #[must_use]
     pub fn with_pipe_outside(self) -> Self {
         self.configure(|server| server.pipe_outside = true)
     }
 
-    /// The same where a read is refused at once as [`Throttled`](ErrorKind::Throttled) while `reads` are in flight.
+    /// The same where a read is refused at once as [`Throttled`](ErrorKind::Throttled) while
+    /// `reads` are in flight.
     #[must_use]
     pub fn with_refusals_above(self, reads: u64) -> Self {
         self.configure(|server| server.refuses_above = reads)
     }
 
-    /// The same with a ceiling of `per_second` reads of objects whose paths start with `prefix` (empty: all), and a `burst`
-    /// of at least one. Excess reads are refused after the latency as [`Throttled`](ErrorKind::Throttled) with `retry_after`,
-    /// and cost the store nothing. Ceilings of several prefixes are independent; the first matching prefix applies.
+    /// The same with a ceiling of `per_second` reads of objects whose paths start with `prefix`
+    /// (empty: all), and a `burst` of at least one. Excess reads are refused after the latency as
+    /// [`Throttled`](ErrorKind::Throttled) with `retry_after`, and cost the store nothing. Ceilings
+    /// of several prefixes are independent; the first matching prefix applies.
     #[must_use]
     pub fn with_ceiling(
         self,
@@ -194,8 +199,8 @@ impl FakeOrigin {
         }
     }
 
-    /// The same where every byte is zero and all answers share one allocation: for tests of timing, where generating
-    /// contents would be most of the work.
+    /// The same where every byte is zero and all answers share one allocation: for tests of timing,
+    /// where generating contents would be most of the work.
     #[must_use]
     pub fn with_zeroes(self) -> Self {
         let largest = self.server.objects().values().map(|&(size, _)| size).max().unwrap_or(0);

@@ -17,10 +17,11 @@ use tokio::time::sleep;
 
 use crate::ReadCounter;
 
-/// A cache whose lookup returns [`Lookup::Stored`] and which is then read, like a disk. A store copies, so the sample's own
-/// charge ends with the sample. A read takes time and returns a copy. The capacity is released when the sample is removed
-/// and no read of it is in flight. With a [write-behind](Self::with_write_behind), samples are copied at once and written
-/// one after another. Clones share everything.
+/// A cache whose lookup returns [`Lookup::Stored`] and which is then read, like a disk. A store
+/// copies, so the sample's own charge ends with the sample. A read takes time and returns a copy.
+/// The capacity is released when the sample is removed and no read of it is in flight. With a
+/// [write-behind](Self::with_write_behind), samples are copied at once and written one after
+/// another. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct StoredCache {
     name: String,
@@ -72,8 +73,8 @@ impl StoredCache {
         Self { read_latency: read, write_latency: write, ..self }
     }
 
-    /// The same with a write-behind of at most `bytes` of samples; more is [`Full`](ErrorKind::Full). If it `hangs`, no
-    /// write ever ends.
+    /// The same with a write-behind of at most `bytes` of samples; more is
+    /// [`Full`](ErrorKind::Full). If it `hangs`, no write ever ends.
     #[must_use]
     pub fn with_write_behind(self, bytes: u64, hangs: bool) -> Self {
         let write_behind =

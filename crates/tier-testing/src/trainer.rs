@@ -9,8 +9,8 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
-/// Reads samples in order, ahead of a trainer by a look-ahead in bytes, in bursts of a sixteenth of it. The trainer takes a
-/// batch as soon as it wants one and the batch is complete.
+/// Reads samples in order, ahead of a trainer by a look-ahead in bytes, in bursts of a sixteenth of
+/// it. The trainer takes a batch as soon as it wants one and the batch is complete.
 #[derive(Clone, Debug)]
 pub struct Trainer {
     /// The look-ahead, in bytes.
@@ -69,8 +69,8 @@ impl Trainer {
         Self { look_ahead: 256 << 20, batch: 32, compute, step: Duration::from_millis(10) }
     }
 
-    /// Reads with `request` (by sample, from 0 on) until `samples` have been taken or `until` has passed. `probe` is called
-    /// with the time after each step, and its value is recorded.
+    /// Reads with `request` (by sample, from 0 on) until `samples` have been taken or `until` has
+    /// passed. `probe` is called with the time after each step, and its value is recorded.
     ///
     /// # Panics
     /// If an answer has the wrong length.

@@ -1,7 +1,10 @@
-//! A storage backend in one file: objects in a map, opened by `map://`. The conformance suite checks it.
+//! A storage backend in one file: objects in a map, opened by `map://`. The conformance suite
+//! checks it.
 //!
-//! To use a backend, register it: `Loader::builder("map://").registry(Registry::with_defaults().register(map))` in Rust,
-//! `foreread_cli::run_with` for the command. Run the checks with `cargo run -p foreread-tier --example backend`.
+//! To use a backend, register it:
+//! `Loader::builder("map://").registry(Registry::with_defaults().register(map))` in Rust,
+//! `foreread_cli::run_with` for the command. Run the checks with `cargo run -p foreread-tier
+//! --example backend`.
 
 use std::collections::BTreeMap;
 use std::future::ready;

@@ -63,8 +63,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The schemes, lower case, without `://`.
     fn schemes(&self) -> &[&str];
 
-    /// Opens the origin at `url`, whose scheme is one of [`schemes`](Self::schemes). The backend of `file` also gets
-    /// paths without a scheme.
+    /// Opens the origin at `url`, whose scheme is one of [`schemes`](Self::schemes). The backend of
+    /// `file` also gets paths without a scheme.
     ///
     /// # Errors
     /// If the origin does not exist, reading it is denied, or the URL is invalid.

@@ -1,9 +1,10 @@
 //! Byte budgets.
 //!
-//! A [`Budget`] is a counter with a limit. A [`Charge`] is a part of it that is released when dropped. The counter never
-//! blocks: a caller that finds no room decides what to do, because only it knows whether the trainer is waiting.
-//! [`Budget::charge`] may exceed the limit for exactly that case. The batch needed next must be admitted, or a buffer full
-//! of later samples would wait forever.
+//! A [`Budget`] is a counter with a limit. A [`Charge`] is a part of it that is released when
+//! dropped. The counter never blocks: a caller that finds no room decides what to do, because only
+//! it knows whether the trainer is waiting. [`Budget::charge`] may exceed the limit for exactly
+//! that case. The batch needed next must be admitted, or a buffer full of later samples would wait
+//! forever.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,8 +34,9 @@ impl Budget {
         Self(Arc::new(BudgetState { limit, used: AtomicU64::new(0), on_release: None }))
     }
 
-    /// A budget that calls `on_release` with the number of bytes each time a charge ends. The call runs on the thread
-    /// that ended the charge (often the trainer's), so it must be quick and must not block.
+    /// A budget that calls `on_release` with the number of bytes each time a charge ends. The call
+    /// runs on the thread that ended the charge (often the trainer's), so it must be quick and must
+    /// not block.
     pub fn with_release(limit: u64, on_release: impl Fn(u64) + Send + Sync + 'static) -> Self {
         Self(Arc::new(BudgetState { limit, used: AtomicU64::new(0), on_release: Some(Box::new(on_release)) }))
     }

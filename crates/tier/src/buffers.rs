@@ -1,8 +1,8 @@
 //! Memory for samples: one trait for plain, aligned, pinned and shared memory.
 //!
-//! A [`Buffer`] is memory of an exact length that is filled from its start and then frozen into [`Bytes`] without a copy.
-//! It is uninitialised, because clearing 100 KB costs a third of reading it from the page cache. [`Buffer::fill`] keeps
-//! that safe.
+//! A [`Buffer`] is memory of an exact length that is filled from its start and then frozen into
+//! [`Bytes`] without a copy. It is uninitialised, because clearing 100 KB costs a third of reading
+//! it from the page cache. [`Buffer::fill`] keeps that safe.
 
 use std::alloc::Layout;
 use std::fmt::Debug;
@@ -17,18 +17,21 @@ use crate::recycled::FreeLists;
 
 /// The alignment of all memory for samples, in bytes: a cache line.
 ///
-/// Memory that an allocator has mapped separately starts 16 bytes after a page boundary. There the kernel's copy takes
-/// three to five times as long (an AMD EPYC: 63 us instead of 22 us for 110 KB of the page cache).
+/// Memory that an allocator has mapped separately starts 16 bytes after a page boundary. There the
+/// kernel's copy takes three to five times as long (an AMD EPYC: 63 us instead of 22 us for 110 KB
+/// of the page cache).
 pub(crate) const CACHE_LINE: usize = 64;
 
 /// Allocates memory for samples.
 pub trait Buffers: Debug + Send + Sync + 'static {
-    /// Memory for exactly `length` bytes, aligned to `align` and to 64 bytes. `None` if memory is short or `align` is not a
-    /// power of two. Lengths come from catalogs, so a file of ten terabytes must cost an error and not the process.
+    /// Memory for exactly `length` bytes, aligned to `align` and to 64 bytes. `None` if memory is
+    /// short or `align` is not a power of two. Lengths come from catalogs, so a file of ten
+    /// terabytes must cost an error and not the process.
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer>;
 
-    /// Allows buffers that are a little longer than their contents, where that makes recycling easier. Call it before the
-    /// first read, and only where samples are dropped soon. The excess of all buffers together is bounded.
+    /// Allows buffers that are a little longer than their contents, where that makes recycling
+    /// easier. Call it before the first read, and only where samples are dropped soon. The excess
+    /// of all buffers together is bounded.
     fn allow_longer_buffers(&self) {}
 }
 
@@ -54,8 +57,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// `length` bytes from the program's allocator, aligned to `align` and to 64 bytes. `None` if memory is short or
-    /// `align` is not a power of two.
+    /// `length` bytes from the program's allocator, aligned to `align` and to 64 bytes. `None` if
+    /// memory is short or `align` is not a power of two.
     pub fn heap(length: usize, align: usize) -> Option<Self> {
         Some(Self { memory: Heap::new(length, align)?, length, filled: 0, free_lists: None })
     }
@@ -83,8 +86,8 @@ impl Buffer {
         self.filled
     }
 
-    /// Lets `read` fill the empty part or a prefix of it. `read` returns the prefix that it initialised, as
-    /// `rustix::io::pread` does. Returns the number of new bytes.
+    /// Lets `read` fill the empty part or a prefix of it. `read` returns the prefix that it
+    /// initialised, as `rustix::io::pread` does. Returns the number of new bytes.
     ///
     /// # Errors
     /// Those of `read`; nothing counts as filled then.
@@ -147,8 +150,9 @@ impl Drop for Buffer {
     }
 }
 
-// SAFETY: `chunk_mut` returns exactly the memory after the filled part, up to the length. `advance_mut` counts no more
-// than that as filled, and its caller guarantees that it is initialised.
+// SAFETY: `chunk_mut` returns exactly the memory after the filled part, up to the length.
+// `advance_mut` counts no more than that as filled, and its caller guarantees that it is
+// initialised.
 unsafe impl BufMut for Buffer {
     fn remaining_mut(&self) -> usize {
         self.length - self.filled
@@ -177,8 +181,8 @@ impl AsRef<[u8]> for HeapBytes {
     }
 }
 
-/// Filled memory that returns to the free lists. One exists per sample in memory, so it is no larger than [`HeapBytes`]:
-/// the free lists know the alignment of their memory.
+/// Filled memory that returns to the free lists. One exists per sample in memory, so it is no
+/// larger than [`HeapBytes`]: the free lists know the alignment of their memory.
 struct RecycledBytes {
     pointer: NonNull<u8>,
     size: usize,
@@ -208,17 +212,18 @@ impl Drop for RecycledBytes {
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the first `filled` bytes were initialised through `fill` or `extend`, the memory is ours, at least
-        // `filled` bytes long, and nothing writes to it while `self` is borrowed.
+        // SAFETY: the first `filled` bytes were initialised through `fill` or `extend`, the memory
+        // is ours, at least `filled` bytes long, and nothing writes to it while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.memory.pointer.as_ptr(), self.filled) }
     }
 }
 
 /// An allocation that is neither initialised nor grown.
 ///
-/// Alignment to a cache line is not requested from the allocator: glibc before 2.38 does not reuse freed aligned memory, so
-/// a process would grow without bound. It is a plain allocation, [`CACHE_LINE`] bytes longer, which is used from the first
-/// cache line at least 16 bytes in. The byte before that line stores the offset.
+/// Alignment to a cache line is not requested from the allocator: glibc before 2.38 does not reuse
+/// freed aligned memory, so a process would grow without bound. It is a plain allocation,
+/// [`CACHE_LINE`] bytes longer, which is used from the first cache line at least 16 bytes in. The
+/// byte before that line stores the offset.
 #[derive(Debug)]
 pub(crate) struct Heap {
     pointer: NonNull<u8>,
@@ -257,8 +262,8 @@ impl Heap {
         // SAFETY: the layout's size is not zero.
         let base = NonNull::new(unsafe { std::alloc::alloc(around(layout)?) })?;
         let inside = CACHE_LINE - base.as_ptr() as usize % CACHE_LINE;
-        // SAFETY: `inside` is 16 to 64, because the base is a multiple of 16, and the allocation is 64 bytes longer than what
-        // follows; so the byte before is the allocation's, too.
+        // SAFETY: `inside` is 16 to 64, because the base is a multiple of 16, and the allocation is
+        // 64 bytes longer than what follows; so the byte before is the allocation's, too.
         let pointer = unsafe {
             let pointer = base.add(inside);
             pointer.sub(1).write(inside as u8);
@@ -273,8 +278,8 @@ impl Heap {
     }
 
     fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: the pointer is valid for `size` bytes (dangling and aligned where that is zero), owned by this
-        // value and borrowed mutably; `MaybeUninit` needs no initialisation.
+        // SAFETY: the pointer is valid for `size` bytes (dangling and aligned where that is zero),
+        // owned by this value and borrowed mutably; `MaybeUninit` needs no initialisation.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr().cast(), self.layout.size()) }
     }
 }
@@ -290,8 +295,8 @@ impl Drop for Heap {
         }
         // It was a layout in `new`, so it is one here.
         let Some(around) = around(self.layout) else { return };
-        // SAFETY: `new` wrote into the byte before how far into its allocation this memory begins; the allocation had this
-        // layout and is not yet freed.
+        // SAFETY: `new` wrote into the byte before how far into its allocation this memory begins;
+        // the allocation had this layout and is not yet freed.
         unsafe {
             let inside = usize::from(self.pointer.sub(1).read());
             std::alloc::dealloc(self.pointer.sub(inside).as_ptr(), around);
@@ -357,7 +362,8 @@ mod tests {
         }
     }
 
-    /// 128 KiB and more is what an allocator maps by itself: at a page and 16 bytes, where copies are slow.
+    /// 128 KiB and more is what an allocator maps by itself: at a page and 16 bytes, where copies
+    /// are slow.
     #[test]
     fn buffers_of_any_length_begin_at_a_cache_line() {
         let (recycled, is_roomy) = (crate::RecycledBuffers::default(), crate::RecycledBuffers::default());

@@ -16,21 +16,23 @@ pub enum Lookup {
     Absent,
 }
 
-/// A bounded tier that keeps samples until they are removed. It never evicts automatically: the planner decides placement,
-/// and a cache must not overrule the plan.
+/// A bounded tier that keeps samples until they are removed. It never evicts automatically: the
+/// planner decides placement, and a cache must not overrule the plan.
 #[async_trait]
 pub trait CacheTier: Tier {
-    /// The capacity that a sample takes, as counted by [`reserve`](Self::reserve). A read of it allocates at most as much.
+    /// The capacity that a sample takes, as counted by [`reserve`](Self::reserve). A read of it
+    /// allocates at most as much.
     fn footprint(&self) -> Footprint;
 
     /// Looks a sample up. Never blocks.
     fn lookup(&self, key: SampleKey) -> Lookup;
 
-    /// Reserves capacity for `bytes` (a footprint); `None` if there is none. Dropping the charge releases it.
+    /// Reserves capacity for `bytes` (a footprint); `None` if there is none. Dropping the charge
+    /// releases it.
     fn reserve(&self, bytes: u64) -> Option<Charge>;
 
-    /// Stores `sample` under `key` in reserved capacity. If the key is stored already, nothing changes and the capacity is
-    /// released.
+    /// Stores `sample` under `key` in reserved capacity. If the key is stored already, nothing
+    /// changes and the capacity is released.
     ///
     /// # Errors
     /// If the sample could not be stored; the capacity is released.
@@ -39,6 +41,7 @@ pub trait CacheTier: Tier {
     /// Dropping the future leaves the sample stored whole or not at all.
     async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError>;
 
-    /// Removes these samples. Existing handles stay valid and keep their capacity until they are dropped.
+    /// Removes these samples. Existing handles stay valid and keep their capacity until they are
+    /// dropped.
     async fn remove(&self, keys: Vec<SampleKey>);
 }

@@ -1,7 +1,8 @@
 //! The error of every tier.
 //!
-//! It is opaque and cheap to clone, because one sample may be awaited twice. Backends only *classify*: they map their
-//! failures to an [`ErrorKind`], and the layers decide from the kind whether to retry.
+//! It is opaque and cheap to clone, because one sample may be awaited twice. Backends only
+//! *classify*: they map their failures to an [`ErrorKind`], and the layers decide from the kind
+//! whether to retry.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +33,8 @@ pub enum ErrorKind {
     Absent,
     /// There is no room to store the sample.
     Full,
-    /// The request itself is wrong: a path that leaves the prefix, a name that is not UTF-8, a bad URL.
+    /// The request itself is wrong: a path that leaves the prefix, a name that is not UTF-8, a bad
+    /// URL.
     Invalid,
     /// This tier does not support the request.
     Unsupported,
@@ -66,8 +68,9 @@ impl ErrorKind {
         }
     }
 
-    /// Whether this failure of a cache means that the sample is lost: its bytes are wrong, of another length, or gone. After
-    /// any other failure the next read may succeed, so the sample stays in the cache.
+    /// Whether this failure of a cache means that the sample is lost: its bytes are wrong, of
+    /// another length, or gone. After any other failure the next read may succeed, so the sample
+    /// stays in the cache.
     pub const fn is_loss(self) -> bool {
         matches!(self, Self::Corrupt | Self::Changed | Self::Absent)
     }
@@ -148,7 +151,8 @@ impl TierError {
         self.edit(|details| details.source = Some(source.into().into()))
     }
 
-    /// Identifies an error and its clones while one of them lives. It shows that several requests failed by one read.
+    /// Identifies an error and its clones while one of them lives. It shows that several requests
+    /// failed by one read.
     pub fn failure(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -185,8 +189,8 @@ impl TierError {
 }
 
 impl fmt::Display for TierError {
-    /// `local: images/a.jpg: changed since it was indexed: 17 bytes instead of 20`. The source is not included; see
-    /// [`std::error::Error::source`].
+    /// `local: images/a.jpg: changed since it was indexed: 17 bytes instead of 20`. The source is
+    /// not included; see [`std::error::Error::source`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.0.tier)?;
         if let Some(object) = &self.0.object {

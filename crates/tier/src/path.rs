@@ -1,6 +1,7 @@
 //! Which paths can name an object.
 
-/// Checks a path below an origin: relative, without empty, `.` or `..` components, without a zero byte.
+/// Checks a path below an origin: relative, without empty, `.` or `..` components, without a zero
+/// byte.
 ///
 /// # Errors
 /// The reason, for a message that names the path.

@@ -1,14 +1,16 @@
 //! Reads between ranks: requests, replies, and the service of an owner.
 //!
-//! A client sees a [`Tier`] for each store of the cluster, so limits, retries and breakers are layers there as everywhere.
-//! The engine answers, through [`PeerService`]: it alone knows which samples it holds, reads, or has to read for others. A reply
-//! that needs the origin first is announced at once ([`PeerReply::Reading`]). From outside, a slow owner and a dead owner look
-//! alike, and only a dead one is a reason to read the sample from the origin. The price is a few bytes on the wire for each
-//! sample that is not ready.
+//! A client sees a [`Tier`] for each store of the cluster, so limits, retries and breakers are
+//! layers there as everywhere. The engine answers, through [`PeerService`]: it alone knows which
+//! samples it holds, reads, or has to read for others. A reply that needs the origin first is
+//! announced at once ([`PeerReply::Reading`]). From outside, a slow owner and a dead owner look
+//! alike, and only a dead one is a reason to read the sample from the origin. The price is a few
+//! bytes on the wire for each sample that is not ready.
 //!
-//! Only the client's engine knows how long a sample is worth waiting for. A sample needed in a minute may take its time on
-//! a slow link, and the same link must not delay a trainer. So the engine reads late samples from the origin as well, and
-//! cancels the request that lost ([`Peers::cancel`]).
+//! Only the client's engine knows how long a sample is worth waiting for. A sample needed in a
+//! minute may take its time on a slow link, and the same link must not delay a trainer. So the
+//! engine reads late samples from the origin as well, and cancels the request that lost
+//! ([`Peers::cancel`]).
 
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
@@ -65,8 +67,8 @@ impl PeerReply {
     }
 }
 
-/// The replies to a batch: one answer per tag ([`PeerReply::answer`]), in any order, then the end. Dropping the stream cancels
-/// the reads that no other caller waits for.
+/// The replies to a batch: one answer per tag ([`PeerReply::answer`]), in any order, then the end.
+/// Dropping the stream cancels the reads that no other caller waits for.
 pub type PeerReplies = BoxStream<'static, PeerReply>;
 
 /// The service of a rank for other ranks.
@@ -84,15 +86,16 @@ pub trait Peers: Debug + Send + Sync + 'static {
     /// The number of ranks.
     fn world_size(&self) -> u32;
 
-    /// The samples in `store`, read through a rank that uses it. `None` for this rank's own store and for a store without
-    /// ranks. Requests need the key and the object's length only.
+    /// The samples in `store`, read through a rank that uses it. `None` for this rank's own store
+    /// and for a store without ranks. Requests need the key and the object's length only.
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>>;
 
     /// Cancels a request for a sample of `store`. If it is still open, it fails with
-    /// [`ErrorKind::Transient`](crate::ErrorKind::Transient) and is cancelled at the owner. Returns at once.
+    /// [`ErrorKind::Transient`](crate::ErrorKind::Transient) and is cancelled at the owner. Returns
+    /// at once.
     fn cancel(&self, store: StoreId, key: SampleKey);
 
-    /// Starts to answer requests of other ranks, which wait until then. Once `source` is dropped, the answer is
-    /// [`ErrorKind::Absent`](crate::ErrorKind::Absent).
+    /// Starts to answer requests of other ranks, which wait until then. Once `source` is dropped,
+    /// the answer is [`ErrorKind::Absent`](crate::ErrorKind::Absent).
     fn serve(&self, source: Weak<dyn PeerService>);
 }

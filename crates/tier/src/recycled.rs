@@ -1,20 +1,23 @@
 //! Recycled memory, most recently freed first.
 //!
-//! An origin reads a sample into memory, the trainer drops it some milliseconds later, and a sample of about that size
-//! follows. If the allocator returns other memory each time, none of it is in the processor's caches. If it returns memory
-//! to the kernel in between, every page is faulted in and cleared again. Reading a page-cached sample of 100 KB then takes
-//! two to four times as long. So freed buffers are kept in free lists by size, and the last freed one is reused first.
+//! An origin reads a sample into memory, the trainer drops it some milliseconds later, and a sample
+//! of about that size follows. If the allocator returns other memory each time, none of it is in
+//! the processor's caches. If it returns memory to the kernel in between, every page is faulted in
+//! and cleared again. Reading a page-cached sample of 100 KB then takes two to four times as long.
+//! So freed buffers are kept in free lists by size, and the last freed one is reused first.
 //!
-//! * Memory is allocated exactly as long as requested, and reused where it is at most two sixty-fourths too long. That
-//!   excess is the price. With samples of many lengths, every third request finds no match.
-//! * After [`Buffers::allow_longer_buffers`], memory is allocated up to an eighth longer, so that everything in a free list fits
-//!   every request for it and a few lists suffice. The total excess is at most [`MAX_SPARE`]. Beyond that, only memory of the
-//!   exact length is handed out.
-//! * Free memory is bounded as well; above the bound it returns to the allocator. So does memory that was not reused while
-//!   [`SWEEP_LIMITS`] limits' worth of memory came back. Otherwise each list would keep its peak, and samples of many
-//!   lengths would fill the limit epoch by epoch.
-//! * Small buffers are left to the allocator, which handles them well, and so are very large ones, because a few would fill
-//!   the limit. Page-aligned memory for direct I/O has its own free lists, which share the bound.
+//! * Memory is allocated exactly as long as requested, and reused where it is at most two
+//!   sixty-fourths too long. That excess is the price. With samples of many lengths, every third
+//!   request finds no match.
+//! * After [`Buffers::allow_longer_buffers`], memory is allocated up to an eighth longer, so that
+//!   everything in a free list fits every request for it and a few lists suffice. The total excess
+//!   is at most [`MAX_SPARE`]. Beyond that, only memory of the exact length is handed out.
+//! * Free memory is bounded as well; above the bound it returns to the allocator. So does memory
+//!   that was not reused while [`SWEEP_LIMITS`] limits' worth of memory came back. Otherwise each
+//!   list would keep its peak, and samples of many lengths would fill the limit epoch by epoch.
+//! * Small buffers are left to the allocator, which handles them well, and so are very large ones,
+//!   because a few would fill the limit. Page-aligned memory for direct I/O has its own free lists,
+//!   which share the bound.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,7 +42,8 @@ const MAX_POWER: u32 = 23;
 /// `1 << STEPS` free lists between a power of two and the next.
 const STEPS: u32 = 6;
 
-/// `1 << ROOMY_STEPS` lengths between a power of two and the next, where memory may be longer than its contents.
+/// `1 << ROOMY_STEPS` lengths between a power of two and the next, where memory may be longer than
+/// its contents.
 const ROOMY_STEPS: u32 = 3;
 
 /// The number of free lists.
@@ -192,8 +196,8 @@ fn with_room(length: usize) -> usize {
     }
 }
 
-/// The free list for memory of `length` bytes. It also holds slightly shorter and longer memory; the next list holds only
-/// longer memory.
+/// The free list for memory of `length` bytes. It also holds slightly shorter and longer memory;
+/// the next list holds only longer memory.
 fn list_of(length: usize) -> Option<usize> {
     if !(1 << MIN_POWER..=1 << MAX_POWER).contains(&length) {
         return None;

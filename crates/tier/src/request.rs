@@ -11,9 +11,10 @@ use foreread_types::{SampleKey, Tick};
 pub enum Version {
     /// Time of the last modification, in nanoseconds since 1970 (negative before).
     Modified(i64),
-    /// A file's modification time, and its file system's record of the last change. The first can be set to any value, the
-    /// second cannot, so a listing with it detects data that were replaced. Reads compare the first alone, because a change
-    /// of owner or mode also changes the second, and catalogs store only the first.
+    /// A file's modification time, and its file system's record of the last change. The first can
+    /// be set to any value, the second cannot, so a listing with it detects data that were
+    /// replaced. Reads compare the first alone, because a change of owner or mode also changes the
+    /// second, and catalogs store only the first.
     Written {
         /// As in [`Modified`](Self::Modified).
         modified: i64,
@@ -24,12 +25,14 @@ pub enum Version {
     ETag(Arc<str>),
 }
 
-/// A file system's record of a file's last change. The numbers combine the file's inode and the time of the change.
+/// A file system's record of a file's last change. The numbers combine the file's inode and the
+/// time of the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileChange {
     /// The file system sets the time itself, at every write.
     Kept(u64),
-    /// The file system passes on the time of an underlying one, which may be an image: equal numbers prove nothing.
+    /// The file system passes on the time of an underlying one, which may be an image: equal
+    /// numbers prove nothing.
     Claimed(u64),
     /// The file is on another file system than the listed directory: there is no record.
     Elsewhere,
@@ -53,32 +56,35 @@ pub fn unix_nanoseconds(seconds: i64, nanoseconds: impl Into<i64>) -> i64 {
 /// One object of an origin, as listings return it and reads name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Object {
-    /// UTF-8 path below the origin's prefix with `/` between its components; see [`check_path`](crate::check_path).
+    /// UTF-8 path below the origin's prefix with `/` between its components; see
+    /// [`check_path`](crate::check_path).
     pub path: Arc<str>,
     /// Length in bytes.
     pub size: u64,
-    /// The indexed state; a read of another state is [`ErrorKind::Changed`](crate::ErrorKind::Changed). `None` if the
-    /// origin has no versions.
+    /// The indexed state; a read of another state is
+    /// [`ErrorKind::Changed`](crate::ErrorKind::Changed). `None` if the origin has no versions.
     pub version: Option<Version>,
 }
 
 /// The part of an object that a sample is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Span {
-    /// The whole object, in one request. A length other than [`Object::size`] means that the object has changed.
+    /// The whole object, in one request. A length other than [`Object::size`] means that the object
+    /// has changed.
     Whole,
     /// These bytes; never empty (an empty sample is `Whole` of an empty object, or never read).
     Range(Range<u64>),
 }
 
-/// One read. It has everything that any tier may need, so it can pass through layers to another tier. Layers and backends
-/// share it ([`Arc`]) instead of copying it.
+/// One read. It has everything that any tier may need, so it can pass through layers to another
+/// tier. Layers and backends share it ([`Arc`]) instead of copying it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// The sample's key in caches and peers.
     pub key: SampleKey,
-    /// The sample's object in the origin. Reads from caches and peers may pass an object without a path and with the
-    /// sample's length, because a path may be stored in a file and its lookup takes time.
+    /// The sample's object in the origin. Reads from caches and peers may pass an object without a
+    /// path and with the sample's length, because a path may be stored in a file and its lookup
+    /// takes time.
     pub object: Object,
     /// The part of the object.
     pub span: Span,
@@ -88,8 +94,8 @@ pub struct ReadRequest {
     pub block: Option<Arc<ReadBlock>>,
 }
 
-/// A part of an object that the caller reads in one request, by several reads in one burst. A layer that joins reads always
-/// joins these. Other tiers ignore it.
+/// A part of an object that the caller reads in one request, by several reads in one burst. A layer
+/// that joins reads always joins these. Other tiers ignore it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadBlock {
     /// The bytes that contain its reads; they identify the block within the object.

@@ -18,7 +18,8 @@ struct SampleShared {
     tag: OnceLock<SampleTag>,
 }
 
-/// A keyed authentication tag of a sample's bytes. The connection computes and checks it; the sample only stores it.
+/// A keyed authentication tag of a sample's bytes. The connection computes and checks it; the
+/// sample only stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleTag {
     /// The number of the key within this process.
@@ -31,10 +32,10 @@ pub struct SampleTag {
 
 /// The bytes of one sample; clones share both the bytes and the charge.
 ///
-/// The charge ends with the last clone and the last slice of [`bytes`](Self::bytes). [`recharge`](Self::recharge) moves a
-/// sample from one budget to another (from look-ahead to the memory tier) without a copy, while other handles exist. The
-/// price is one allocation per sample, and one more per call of `bytes`. Most samples are read through [`Deref`] and never
-/// need that.
+/// The charge ends with the last clone and the last slice of [`bytes`](Self::bytes).
+/// [`recharge`](Self::recharge) moves a sample from one budget to another (from look-ahead to the
+/// memory tier) without a copy, while other handles exist. The price is one allocation per sample,
+/// and one more per call of `bytes`. Most samples are read through [`Deref`] and never need that.
 #[derive(Clone)]
 pub struct Sample(Arc<SampleShared>);
 
@@ -59,13 +60,14 @@ impl Sample {
         Bytes::from_owner(self.clone())
     }
 
-    /// The CRC-32C of the bytes. It is computed at the first call (5 us for 110 KB) and cached for all clones.
+    /// The CRC-32C of the bytes. It is computed at the first call (5 us for 110 KB) and cached for
+    /// all clones.
     pub fn crc32c(&self) -> u32 {
         *self.0.crc32c.get_or_init(|| crc32c::crc32c(self))
     }
 
-    /// The tag of the bytes by the key `by`. `make` computes it at the first call, and all clones share it. Only the first
-    /// key's tag is cached.
+    /// The tag of the bytes by the key `by`. `make` computes it at the first call, and all clones
+    /// share it. Only the first key's tag is cached.
     pub fn tag(&self, by: u32, make: impl Fn(&[u8]) -> SampleTag) -> SampleTag {
         let kept = *self.0.tag.get_or_init(|| make(self));
         if kept.by == by { kept } else { make(self) }

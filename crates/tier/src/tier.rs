@@ -9,14 +9,16 @@ use futures::stream::BoxStream;
 
 use crate::{Object, ReadRequest, TierError};
 
-/// A read in flight. It resolves to exactly the requested bytes, in an allocation of their own, so that keeping them keeps
-/// nothing else in memory.
+/// A read in flight. It resolves to exactly the requested bytes, in an allocation of their own, so
+/// that keeping them keeps nothing else in memory.
 ///
-/// A cache's answer may be a part of an allocation as long as the sample's [`footprint`](crate::CacheTier::footprint), and
-/// is charged as that. A caller that keeps such a sample for longer copies it.
+/// A cache's answer may be a part of an allocation as long as the sample's
+/// [`footprint`](crate::CacheTier::footprint), and is charged as that. A caller that keeps such a
+/// sample for longer copies it.
 ///
 /// # Cancel safety
-/// Dropping it cancels a read that has not started. A started read owns its buffer and completes in the background.
+/// Dropping it cancels a read that has not started. A started read owns its buffer and completes in
+/// the background.
 pub type ReadFuture = BoxFuture<'static, Result<Bytes, TierError>>;
 
 /// The properties of a tier that are known before any measurement.
@@ -25,10 +27,11 @@ pub type ReadFuture = BoxFuture<'static, Result<Bytes, TierError>>;
 pub struct TierProfile {
     /// The useful number of concurrent reads.
     pub parallelism: usize,
-    /// Whether this machine's kernel caches the data, so that a second copy in memory gains nothing.
+    /// Whether this machine's kernel caches the data, so that a second copy in memory gains
+    /// nothing.
     pub kernel_cached: bool,
-    /// Whether a listing returns objects in byte order of their paths, or reports that it cannot. An interrupted listing in
-    /// order can resume after its last object.
+    /// Whether a listing returns objects in byte order of their paths, or reports that it cannot.
+    /// An interrupted listing in order can resume after its last object.
     pub lists_in_order: bool,
 }
 
@@ -61,45 +64,50 @@ pub trait Tier: Debug + Send + Sync + 'static {
     /// The tier's properties.
     fn profile(&self) -> &TierProfile;
 
-    /// Queues a read and returns at once. Reads start in the order of the calls; only a request over HTTP may wait for the
-    /// future's first poll.
+    /// Queues a read and returns at once. Reads start in the order of the calls; only a request
+    /// over HTTP may wait for the future's first poll.
     ///
-    /// Until [`submit`](Self::submit) a tier may delay work that is cheaper for many reads than for one: waking threads,
-    /// entering the kernel, sending a frame. The first poll of any of the futures also submits.
+    /// Until [`submit`](Self::submit) a tier may delay work that is cheaper for many reads than for
+    /// one: waking threads, entering the kernel, sending a frame. The first poll of any of the
+    /// futures also submits.
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture;
 
-    /// Ends a burst of reads and does the delayed work. Without delayed work it costs next to nothing.
+    /// Ends a burst of reads and does the delayed work. Without delayed work it costs next to
+    /// nothing.
     fn submit(&self);
 }
 
 /// The slow shared storage of a whole dataset.
 pub trait OriginTier: Tier {
-    /// Every object below `prefix` (relative to the origin; empty for all) whose path is greater than `after` as
-    /// bytes, in any order, each once.
+    /// Every object below `prefix` (relative to the origin; empty for all) whose path is greater
+    /// than `after` as bytes, in any order, each once.
     ///
-    /// Hidden files are left out: those with a path component below the prefix that starts with a dot. So are entries
-    /// that are not objects (directories, their zero-length placeholders, devices, sockets). After an error the stream
-    /// continues if it can and ends otherwise.
+    /// Hidden files are left out: those with a path component below the prefix that starts with a
+    /// dot. So are entries that are not objects (directories, their zero-length placeholders,
+    /// devices, sockets). After an error the stream continues if it can and ends otherwise.
     ///
-    /// An origin whose profile says [`lists_in_order`](TierProfile::lists_in_order) checks that. If its store lists in
-    /// another order, the stream returns one error of kind [`Unordered`](crate::ErrorKind::Unordered). The caller drops
-    /// all its objects of this prefix, from this listing and from earlier ones that it resumes. Every object below
-    /// `prefix` follows, whatever `after`. Such a listing cannot be resumed.
+    /// An origin whose profile says [`lists_in_order`](TierProfile::lists_in_order) checks that. If
+    /// its store lists in another order, the stream returns one error of kind
+    /// [`Unordered`](crate::ErrorKind::Unordered). The caller drops all its objects of this prefix,
+    /// from this listing and from earlier ones that it resumes. Every object below `prefix`
+    /// follows, whatever `after`. Such a listing cannot be resumed.
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>>;
 
     /// The size and version of one object, without a listing. Hidden objects are found too.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such object, and any failure of the storage.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such object, and any
+    /// failure of the storage.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>>;
 
-    /// Identifies the data's location: equal for every path to the same data (a second mount point, another name of the
-    /// same endpoint), and different for different data.
+    /// Identifies the data's location: equal for every path to the same data (a second mount point,
+    /// another name of the same endpoint), and different for different data.
     ///
-    /// Disk caches are found by this text and the catalog's fingerprint, so two locations must never share one text. A
-    /// location with two texts only loses its cache. Credentials must not be part of it.
+    /// Disk caches are found by this text and the catalog's fingerprint, so two locations must
+    /// never share one text. A location with two texts only loses its cache. Credentials must not
+    /// be part of it.
     fn place(&self) -> &str;
 }

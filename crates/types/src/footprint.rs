@@ -1,6 +1,7 @@
 //! The storage that a sample takes in a cache.
 
-/// The bytes that a store spends on a sample of a given length: `length + overhead`, rounded up to `align`.
+/// The bytes that a store spends on a sample of a given length: `length + overhead`, rounded up to
+/// `align`.
 ///
 /// The planner counts this and not the length, so that a plan that fits on paper fits in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,12 +14,14 @@ impl Footprint {
     /// Exactly the sample's length.
     pub const EXACT: Self = Self { overhead: 0, align: 1 };
 
-    /// `overhead` bytes in addition to each sample, the sum rounded up to a multiple of `align` bytes (0 means 1).
+    /// `overhead` bytes in addition to each sample, the sum rounded up to a multiple of `align`
+    /// bytes (0 means 1).
     pub const fn new(overhead: u64, align: u64) -> Self {
         Self { overhead, align: if align == 0 { 1 } else { align } }
     }
 
-    /// An upper bound for `samples` samples with a total length of `bytes`; saturates at `u64::MAX`.
+    /// An upper bound for `samples` samples with a total length of `bytes`; saturates at
+    /// `u64::MAX`.
     ///
     /// ```
     /// use foreread_types::Footprint;

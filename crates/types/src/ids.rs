@@ -40,7 +40,8 @@ number! {
     StoreId(u32)
 }
 number! {
-    /// A position in one rank's access stream, counted over the whole run: the `t`-th sample that the rank reads.
+    /// A position in one rank's access stream, counted over the whole run: the `t`-th sample that
+    /// the rank reads.
     Tick(u64)
 }
 

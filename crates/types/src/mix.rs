@@ -2,8 +2,8 @@
 
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The output function of SplitMix64: every bit of the result depends on every bit of `value`. For jitter, seeds and
-/// sampling. It is not cryptographic.
+/// The output function of SplitMix64: every bit of the result depends on every bit of `value`. For
+/// jitter, seeds and sampling. It is not cryptographic.
 #[inline]
 pub const fn mix(value: u64) -> u64 {
     finalize(value.wrapping_add(GAMMA))

@@ -6,7 +6,8 @@ use crate::SampleId;
 
 /// The length in bytes of every sample of a dataset; cheap to clone.
 ///
-/// It takes 4 bytes per sample if all lengths fit, 8 bytes otherwise, and no table if all lengths are equal.
+/// It takes 4 bytes per sample if all lengths fit, 8 bytes otherwise, and no table if all lengths
+/// are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes {
     table: SizeTable,

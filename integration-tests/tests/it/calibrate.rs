@@ -71,8 +71,8 @@ fn plans_use_the_measured_speeds() {
     assert!(number(&report, "/disk/0/read/0/bytes_per_second") > 0);
     assert_eq!(number(&report, "/origin/read/0/parallelism"), 1);
     let rates = report["origin"]["read"].as_array().unwrap();
-    // The limit applies to a run's rate. After a pause one part of the run may exceed it. Without the limit
-    // the rate would be a hundred times higher.
+    // The limit applies to a run's rate. After a pause one part of the run may exceed it. Without
+    // the limit the rate would be a hundred times higher.
     assert!(rates.iter().all(|rate| number(rate, "/bytes_per_second") < 60_000_000), "{rates:?}");
     let planned = plan(&[data, "--memory", "0", "--calibration", text]);
     // One of the measured rates, whichever was the best.

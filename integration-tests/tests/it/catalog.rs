@@ -119,7 +119,8 @@ fn catalog_with_outside_paths_is_refused() {
     let target = samples.path().to_str().unwrap();
     let catalog = samples.path().join("c.foreread");
     run(&mut foreread(["index", target, "-o", catalog.to_str().unwrap()])).ok();
-    // An attacker can compute the checksum: replace a path by one of equal length and correct the checksum.
+    // An attacker can compute the checksum: replace a path by one of equal length and correct the
+    // checksum.
     let path = "a/2";
     let climbing = "../";
     let mut bytes = fs::read(&catalog).unwrap();
@@ -166,7 +167,8 @@ fn truncated_catalog_ends_a_run_with_its_name() {
     assert!(line.contains(target) && line.contains("changed while it was in use"), "{line}");
 }
 
-/// Corrects the checksum of a changed catalog: XXH3-128 over the file with the checksum's digits zeroed.
+/// Corrects the checksum of a changed catalog: XXH3-128 over the file with the checksum's digits
+/// zeroed.
 fn seal(bytes: &mut [u8]) {
     let marker = b"xxh3:";
     let at = bytes.windows(marker.len()).rposition(|window| window == marker).unwrap() + marker.len();

@@ -70,7 +70,8 @@ fn disk_contents_are_used_under_any_plan() {
     let directory = tempfile::tempdir().unwrap();
     let all = disk(directory.path(), 20_000_000);
     load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--compute-ms=5"]);
-    // Memory now holds everything: every sample moves there from the disk, and none is read from the origin.
+    // Memory now holds everything: every sample moves there from the disk, and none is read from
+    // the origin.
     let moved = load(&samples, &["--epochs=2", &all, "--memory=50MB", "--digest", "--look-ahead=100KB"]);
     assert_eq!(number(&moved, "/origin_requests"), 0);
     assert_eq!(number(&moved, "/epochs/0/reads/disk/samples"), 200);
@@ -78,8 +79,8 @@ fn disk_contents_are_used_under_any_plan() {
     assert_digests(&samples, &moved);
 }
 
-/// Most kills hit a run that fills a new cache, after a random number of listed samples. Every fourth hits a
-/// run that continues with an existing cache, at a random time.
+/// Most kills hit a run that fills a new cache, after a random number of listed samples. Every
+/// fourth hits a run that continues with an existing cache, at a random time.
 #[test]
 // semantics: DISK-8
 fn killed_run_leaves_only_whole_samples() {

@@ -1,5 +1,5 @@
-//! `load --disk` on a cache that is damaged before or during a run: every run succeeds with the right digest
-//! and keeps the capacity. Faults that need a mount are in `needs_mounts.rs`.
+//! `load --disk` on a cache that is damaged before or during a run: every run succeeds with the
+//! right digest and keeps the capacity. Faults that need a mount are in `needs_mounts.rs`.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -74,16 +74,16 @@ impl Cache {
         self.place().join("index")
     }
 
-    /// Runs until nothing is read from the origin. A run may end before all copies are written, so one
-    /// run may not suffice.
+    /// Runs until nothing is read from the origin. A run may end before all copies are written, so
+    /// one run may not suffice.
     #[track_caller]
     fn fill(&self, what: &str) {
         let full = (0..20).any(|_| number(&self.load(&["--compute-ms=3"]), "/origin_requests") == 0);
         assert!(full, "{what}: samples are not kept");
     }
 
-    /// After damage, the next run has the right digest, and its first epoch reads `lost` samples from the
-    /// origin. Lost samples are cached again.
+    /// After damage, the next run has the right digest, and its first epoch reads `lost` samples
+    /// from the origin. Lost samples are cached again.
     #[track_caller]
     fn heals(&self, what: &str, lost: std::ops::RangeInclusive<u64>) {
         let read = number(&self.load(&[]), "/epochs/0/reads/origin/samples");
@@ -240,7 +240,8 @@ fn directory_that_is_not_writable_is_named_with_the_remedy() {
     let mut command = foreread(["load", &target, &disk(&path, CAPACITY)]);
     let elsewhere = tempfile::tempdir().unwrap();
     if fs::File::create(path.join("probe")).is_ok() {
-        // Root writes everywhere, so the test switches to another user who may enter the directories.
+        // Root writes everywhere, so the test switches to another user who may enter the
+        // directories.
         fs::remove_file(path.join("probe")).unwrap();
         let program = elsewhere.path().join("foreread");
         copy_program(binary(), &program);

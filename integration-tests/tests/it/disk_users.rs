@@ -1,6 +1,7 @@
 //! One `--disk` directory for several users: each has a separate cache.
 //!
-//! The tests switch from root to two other users. They report that they are skipped if not run as root.
+//! The tests switch from root to two other users. They report that they are skipped if not run as
+//! root.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

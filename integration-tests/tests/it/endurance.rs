@@ -1,5 +1,5 @@
-//! Three epochs over a dataset much larger than memory and disk: no resource grows. `cargo xtask soak` runs
-//! it with 24 GiB of samples through 1 GiB of memory and 4 GiB of disk.
+//! Three epochs over a dataset much larger than memory and disk: no resource grows. `cargo xtask
+//! soak` runs it with 24 GiB of samples through 1 GiB of memory and 4 GiB of disk.
 
 use std::fs;
 use std::path::{Path, PathBuf};

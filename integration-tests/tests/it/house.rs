@@ -1,7 +1,8 @@
 //! The house rules: which package may depend on which, and what no source file may contain.
 //!
-//! Decision: the arrows are a table that lists, for each package, all that it may have, instead of a few forbidden
-//! edges: what is not thought of is refused. The price is one line here for each new package.
+//! Decision: the arrows are a table that lists, for each package, all that it may have, instead of
+//! a few forbidden edges: what is not thought of is refused. The price is one line here for each
+//! new package.
 
 mod names;
 mod semantics;
@@ -12,8 +13,9 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{CargoOpt, DependencyKind, Metadata, MetadataCommand, Package, PackageId};
 
-/// Each package, and the packages of this workspace that it may have as normal dependencies. Development
-/// dependencies are free. Everything may use `foreread-types`, and `foreread-types` nothing.
+/// Each package, and the packages of this workspace that it may have as normal dependencies.
+/// Development dependencies are free. Everything may use `foreread-types`, and `foreread-types`
+/// nothing.
 const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-types", &[]),
     ("foreread-oracle", &["foreread-types"]),
@@ -37,7 +39,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-dataset",
         ],
     ),
-    // Backends: types and tier alone (and what a launcher says), so that none sees the loader or another backend.
+    // Backends: types and tier alone (and what a launcher says), so that none sees the loader or
+    // another backend.
     ("foreread-memory", &["foreread-types", "foreread-tier"]),
     ("foreread-local", &["foreread-types", "foreread-tier"]),
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
@@ -103,7 +106,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace holds this package").to_owned()
 }
 
-/// All packages, with every feature on, as they are on this machine: other platforms' packages need not be there.
+/// All packages, with every feature on, as they are on this machine: other platforms' packages need
+/// not be there.
 fn metadata() -> Metadata {
     MetadataCommand::new()
         .manifest_path(root().join("Cargo.toml"))
@@ -130,7 +134,8 @@ fn root_commands_mean_all_packages_and_cargo_run_the_command() {
     assert_eq!(run, ["foreread"], "`cargo run -- demo` at the root needs one default-run");
 }
 
-/// The names of all dependencies of a package that end up in what it builds: normal ones, and those of build scripts.
+/// The names of all dependencies of a package that end up in what it builds: normal ones, and those
+/// of build scripts.
 fn built_with(package: &Package) -> impl Iterator<Item = &str> {
     let built =
         package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development);
@@ -145,7 +150,8 @@ fn broken_arrows(packages: &[&Package]) -> Vec<String> {
         let name = &package.name;
         let Some(allowed) = allowed(name) else {
             broken.push(format!(
-                "{name} is in no table: give it a line in ARROWS (integration-tests/tests/it/house.rs) that lists \
+                "{name} is in no table: give it a line in ARROWS (integration-tests/tests/it/house.rs) that \
+                 lists \
                  the workspace packages it may use, and a place in ARCHITECTURE.md"
             ));
             continue;
@@ -181,7 +187,8 @@ fn an_arrow_that_is_not_in_the_table_is_found() {
     let metadata = metadata();
     let mut packages: Vec<Package> = metadata.workspace_packages().into_iter().cloned().collect();
     let loader = packages.iter().find(|package| package.name == "foreread-loader").unwrap();
-    // As if the backend `local` had the loader's dependencies, and a package had come that nobody listed.
+    // As if the backend `local` had the loader's dependencies, and a package had come that nobody
+    // listed.
     let dependencies = loader.dependencies.clone();
     let local = packages.iter_mut().find(|package| package.name == "foreread-local").unwrap();
     local.dependencies = dependencies;
@@ -215,7 +222,8 @@ fn types_depends_on_nothing() {
     assert_eq!(built_with(types).collect::<Vec<_>>(), Vec::<&str>::new());
 }
 
-/// All packages that a package builds with, directly or through others, each with the package that brings it in.
+/// All packages that a package builds with, directly or through others, each with the package that
+/// brings it in.
 fn reach(metadata: &Metadata, from: &Package) -> BTreeMap<String, String> {
     let resolve = metadata.resolve.as_ref().expect("cargo metadata resolves dependencies");
     let edges: BTreeMap<&PackageId, _> = resolve.nodes.iter().map(|node| (&node.id, &node.deps)).collect();
@@ -406,8 +414,10 @@ fn tests_that_need_tools_follow_the_convention() {
             assert!(
                 source.path.starts_with("integration-tests/tests/it/needs_")
                     && needs.contains(&format!("\"{module}\"")),
-                "{} reads {variable}: tests that need a tool live in integration-tests/tests/it/needs_NAME.rs, and \
-                 xtask/src/needs.rs lists that module, so that they are counted as skipped where the tool is missing",
+                "{} reads {variable}: tests that need a tool live in \
+                 integration-tests/tests/it/needs_NAME.rs, and \
+                 xtask/src/needs.rs lists that module, so that they are counted as skipped where the tool is \
+                 missing",
                 source.path
             );
         }

@@ -18,7 +18,8 @@ fn then(number: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000 + number) + Duration::from_nanos(123_456_789)
 }
 
-/// Writes data of a `kind`. Kinds differ in bytes only, not in names, sizes and modification `times`.
+/// Writes data of a `kind`. Kinds differ in bytes only, not in names, sizes and modification
+/// `times`.
 fn write(samples: &Samples, kind: u64, times: fn(u64) -> SystemTime) {
     for number in 0..COUNT {
         let name = format!("class-{}/{number:03}.npy", number % 3);

@@ -231,7 +231,8 @@ fn report_has_the_automatic_settings() {
         (4, 4, Some("fixed"))
     );
     assert!((1..=4).contains(&number(limit, "/peak")), "{limit}");
-    // The look-ahead ends within an epoch of this small dataset. At 5 MB/s most of it would be useless.
+    // The look-ahead ends within an epoch of this small dataset. At 5 MB/s most of it would be
+    // useless.
     let look_ahead = &report["adapted"]["look_ahead"];
     let epoch = samples.bytes() + 2600 * 512;
     assert_eq!(number(look_ahead, "/allowed_bytes"), epoch);

@@ -87,7 +87,8 @@ frame = polars.read_ipc(path)
 assert frame["fields"].list.len().to_list() == [3, 3, 3], frame
 catalog = pyarrow.feather.read_table(path, memory_map=True)
 catalog.validate(full=True)
-[(rows,)] = duckdb.sql("select count(*) from (select unnest(fields) as field from catalog) where field.name = 'jpg'").fetchall()
+[(rows,)] = duckdb.sql("select count(*) from (select unnest(fields) as field from catalog) where field.name \
+    = 'jpg'").fetchall()
 assert rows == 3, rows
 "#;
 

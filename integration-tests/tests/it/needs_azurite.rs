@@ -1,6 +1,7 @@
 //! The command against Azure's emulator: Azurite, which checks signatures.
 //!
-//! `FOREREAD_TEST_AZURITE` is its address. Its account and key are those that all of these emulators have.
+//! `FOREREAD_TEST_AZURITE` is its address. Its account and key are those that all of these
+//! emulators have.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -87,7 +88,8 @@ impl Container {
         let signature = STANDARD.encode(mac.finalize().into_bytes());
         let host = self.endpoint.strip_prefix("http://").unwrap();
         let head = format!(
-            "PUT {path}{separator}{query} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\nConnection: close\r\n{}\
+            "PUT {path}{separator}{query} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\nConnection: \
+             close\r\n{}\
              Authorization: SharedKey {ACCOUNT}:{signature}\r\n\r\n",
             body.len(),
             headers.replace('\n', "\r\n")

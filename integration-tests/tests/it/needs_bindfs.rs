@@ -1,4 +1,5 @@
-//! File systems without owners or modes, such as CIFS mounts and NFS exports that map users, simulated by bindfs.
+//! File systems without owners or modes, such as CIFS mounts and NFS exports that map users,
+//! simulated by bindfs.
 //!
 //! `FOREREAD_TEST_BINDFS` holds the words that make a mount namespace, to be put before a command.
 
@@ -25,7 +26,8 @@ fn directory_without_owners_or_modes_costs_one_warning() {
         let script = format!(
             "mkdir -p source; rm -rf source/*; bindfs {options} source mounted
              load --epochs=2 --compute-ms=3
-             if [ -n \"$(ls -A source)\" ]; then echo \"something was left there: $(ls source)\" >&2; exit 3; fi
+             if [ -n \"$(ls -A source)\" ]; then
+                 echo \"something was left there: $(ls source)\" >&2; exit 3; fi
              DISK=mounted=1GB,shared
              load --epochs=2 --compute-ms=3
              load --epochs=1

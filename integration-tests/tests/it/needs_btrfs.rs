@@ -1,6 +1,7 @@
 //! A quota on the disk tier's directory: btrfs limits a subvolume, for all users.
 //!
-//! `FOREREAD_TEST_BTRFS` holds the words that make a mount namespace with loop devices, to be put before a command.
+//! `FOREREAD_TEST_BTRFS` holds the words that make a mount namespace with loop devices, to be put
+//! before a command.
 
 use crate::needs_mounts::MountedDataset;
 use crate::support::number;

@@ -1,7 +1,8 @@
 //! A file system that the kernel makes read-only during a run, because of an error in it.
 //!
-//! `FOREREAD_TEST_EXT4` holds the words that make a mount namespace with loop devices, to be put before a command. An
-//! administrator cannot remount a file system read-only while a run writes to it: the kernel says that it is busy.
+//! `FOREREAD_TEST_EXT4` holds the words that make a mount namespace with loop devices, to be put
+//! before a command. An administrator cannot remount a file system read-only while a run writes to
+//! it: the kernel says that it is busy.
 
 use crate::needs_mounts::MountedDataset;
 use crate::support::number;
@@ -14,8 +15,9 @@ fn place() -> Option<MountedDataset> {
     words.map(MountedDataset::within)
 }
 
-/// The reports of a script's runs. The script's function `images` makes two identical-looking images, `image1` and
-/// `image2`. Its argument computes the modification time of each of their eight files from `$number`.
+/// The reports of a script's runs. The script's function `images` makes two identical-looking
+/// images, `image1` and `image2`. Its argument computes the modification time of each of their
+/// eight files from `$number`.
 fn reports(place: &MountedDataset, script: &str) -> Vec<serde_json::Value> {
     let images = r#"images() {
              for kind in 1 2; do
@@ -50,8 +52,8 @@ fn file_system_turning_read_only_costs_reads_only() {
     assert!(number(report, "/epochs/5/reads/disk/samples") > 0, "what was kept before is read");
 }
 
-/// Two identical-looking images, mounted at one path in turn, then the first one again by another loop
-/// device.
+/// Two identical-looking images, mounted at one path in turn, then the first one again by another
+/// loop device.
 #[test]
 // semantics: DISK-4
 fn images_mounted_at_one_path_share_no_cache() {
@@ -82,8 +84,8 @@ fn images_mounted_at_one_path_share_no_cache() {
     assert_ne!(reports[0]["epochs"][0]["digest"], reports[2]["epochs"][0]["digest"], "the images differ");
 }
 
-/// An image mounted below the listed directory, over an identical-looking one, and an image whose file was
-/// removed.
+/// An image mounted below the listed directory, over an identical-looking one, and an image whose
+/// file was removed.
 #[test]
 // semantics: DISK-5
 fn mounts_below_the_data_are_not_trusted() {

@@ -1,4 +1,5 @@
-//! Disk tiers on file systems that are full or read-only, mounted in a mount namespace that ends with the test.
+//! Disk tiers on file systems that are full or read-only, mounted in a mount namespace that ends
+//! with the test.
 //!
 //! `FOREREAD_TEST_MOUNTS` holds the words that make such a namespace, to be put before a command.
 
@@ -25,8 +26,8 @@ impl MountedDataset {
         Self { samples: Samples::awkward(400, 50_000), directory, words }
     }
 
-    /// Runs a shell script in a new namespace, in the parent of `mounted`. Its function `load` runs over the
-    /// dataset with a disk tier of 1 GB there, or of `$DISK`.
+    /// Runs a shell script in a new namespace, in the parent of `mounted`. Its function `load` runs
+    /// over the dataset with a disk tier of 1 GB there, or of `$DISK`.
     #[track_caller]
     pub fn run(&self, script: &str) -> Finished {
         let load = r#"load() { "$0" load "$DATASET" --digest --report=json --look-ahead=1MB --disk=${DISK:-mounted=1GB} "$@"; }"#;
@@ -101,7 +102,8 @@ fn disk_filled_by_others_costs_reads_only() {
     assert_eq!(number(free, "/epochs/2/reads/disk/samples"), 400);
 }
 
-/// Other programs have filled the disk, before the run's first file, and after an earlier run's cache.
+/// Other programs have filled the disk, before the run's first file, and after an earlier run's
+/// cache.
 #[test]
 // semantics: DISK-10
 fn full_disk_at_the_start_costs_one_warning() {

@@ -37,7 +37,8 @@ fn mpirun(ranks: u32, samples: &Samples, arguments: &[&str]) -> Option<Vec<Value
     Some((0..ranks).map(report).collect())
 }
 
-/// Five epochs in batches of 32 with this memory per rank, and the origin limited to 100 MB/s in total.
+/// Five epochs in batches of 32 with this memory per rank, and the origin limited to 100 MB/s in
+/// total.
 #[track_caller]
 fn held(ranks: u32, memory: &str) -> Option<Vec<Value>> {
     let limit = format!("{}B/s", LIMIT / u64::from(ranks));

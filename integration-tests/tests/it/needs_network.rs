@@ -1,7 +1,8 @@
-//! Ranks on simulated machines: each in a network namespace with a separate address and a link of 1 Gbit/s.
+//! Ranks on simulated machines: each in a network namespace with a separate address and a link of 1
+//! Gbit/s.
 //!
-//! `FOREREAD_TEST_NETWORK` holds the words that make a namespace in which namespaces may be made, to be put before a
-//! command.
+//! `FOREREAD_TEST_NETWORK` holds the words that make a namespace in which namespaces may be made,
+//! to be put before a command.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,8 +12,9 @@ use serde_json::Value;
 use crate::ranks::assert_digests;
 use crate::support::{Finished, Samples, binary, clean, number, watch};
 
-/// Three machines `n0`, `n1`, `n2` at 10.7.0.1 to .3 on one bridge; `on N COMMAND` runs on one of them, and `rank N
-/// ARGUMENTS` is a rank of a run of `$RANKS` that writes its report to `report-N`.
+/// Three machines `n0`, `n1`, `n2` at 10.7.0.1 to .3 on one bridge; `on N COMMAND` runs on one of
+/// them, and `rank N ARGUMENTS` is a rank of a run of `$RANKS` that writes its report to
+/// `report-N`.
 const MACHINES: &str = r#"
 set -e
 ip link set lo up
@@ -77,8 +79,8 @@ impl Network {
             .unwrap_or_else(|_| panic!("rank {rank} printed {report}{}", read("printed")))
     }
 
-    /// Asserts that each rank delivered its order, and that only the ranks `but` waited for two seconds.
-    /// Returns the total reads from the origin.
+    /// Asserts that each rank delivered its order, and that only the ranks `but` waited for two
+    /// seconds. Returns the total reads from the origin.
     #[track_caller]
     fn assert_well(&self, ranks: u32, but: &[u32]) -> u64 {
         let reports: Vec<Value> = (0..ranks).map(|rank| self.report(rank)).collect();
@@ -111,8 +113,8 @@ fn disconnected_rank_does_not_delay_others() {
     );
     network.run(3, &script);
     let read = network.assert_well(3, &[]);
-    // At most, in each of the five remaining epochs: the lost rank's third of the others' samples, and the
-    // others' two thirds of its samples.
+    // At most, in each of the five remaining epochs: the lost rank's third of the others' samples,
+    // and the others' two thirds of its samples.
     let bytes = network.samples.bytes();
     assert!(read <= bytes + 5 * bytes * 4 / 9 + bytes / 20, "{read} of {bytes}");
 }
@@ -131,7 +133,8 @@ fn killed_and_restarted_ranks_cost_reads_only() {
     );
     network.run(3, &script);
     let read = network.assert_well(3, &[2]);
-    // The lost rank's third, by the others, which use two thirds of it per epoch, and once by the restarted rank.
+    // The lost rank's third, by the others, which use two thirds of it per epoch, and once by the
+    // restarted rank.
     let bytes = network.samples.bytes();
     assert!(read <= bytes + 5 * bytes * 2 / 9 + bytes / 3 + bytes / 20, "{read} of {bytes}");
 }

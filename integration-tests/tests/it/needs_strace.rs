@@ -81,8 +81,8 @@ fn samples_that_fit_are_opened_and_read_once() {
     let Some((report, seen)) = traced(samples, &["--epochs", "3", "--memory", "1GiB"]) else { return };
     assert_eq!(seen.opens(), 4000);
     assert!(seen.opens.values().all(|&opens| opens == 1));
-    // The empty file needs no read. Under load some files are read in two calls, each byte once. The reason is
-    // unknown, so the number of calls is not asserted.
+    // The empty file needs no read. Under load some files are read in two calls, each byte once.
+    // The reason is unknown, so the number of calls is not asserted.
     assert!(seen.reads >= 3999, "{} reads", seen.reads);
     assert_eq!(seen.bytes, samples.bytes());
     assert_eq!((number(&report, "/origin_requests"), number(&report, "/origin_bytes")), (4000, seen.bytes));

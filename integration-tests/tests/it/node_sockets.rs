@@ -1,4 +1,5 @@
-//! Ranks of one node meet at a socket with a predictable name. Other processes' sockets there have no effect.
+//! Ranks of one node meet at a socket with a predictable name. Other processes' sockets there have
+//! no effect.
 
 use std::io::Read;
 use std::os::linux::net::SocketAddrExt;

@@ -162,7 +162,8 @@ fn first_epoch_of_a_slow_store_reads_blocks_once() {
     let (requests, asked) = load(&memory);
     assert_eq!((requests, asked.get), (4, 4), "{asked:?}");
     assert!(asked.bytes <= bytes, "{asked:?} of {bytes}");
-    // With almost no room, samples are read by their extents. Neighbours that are due together share a request.
+    // With almost no room, samples are read by their extents. Neighbours that are due together
+    // share a request.
     let (requests, _) = load(&["--epochs", "2", "--memory", "50KB", "--calibration", late]);
     assert!(requests > 100, "{requests}");
     // A flipped byte in a block is found, and named.
@@ -311,8 +312,8 @@ fn killed_shard_indexing_resumes() {
     store.reset();
     let printed = run(&mut at(&store, &arguments)).ok();
     let asked = store.requests().get;
-    // Only unfinished shards are read. One line may be torn, and the number of reads per shard depends on
-    // their speed.
+    // Only unfinished shards are read. One line may be torn, and the number of reads per shard
+    // depends on their speed.
     assert!(asked * SHARDS <= whole * (SHARDS - done + 1) * 3 / 2, "{asked} of {whole} with {done} done");
     assert!(printed.contains(" shards were already indexed"), "{printed}");
     let open = |path: &Path| Catalog::open(path).unwrap().fingerprint();

@@ -1,5 +1,5 @@
-//! Several ranks of one run, each in a separate process: their total reads, and the effect of one rank's
-//! faults on the others.
+//! Several ranks of one run, each in a separate process: their total reads, and the effect of one
+//! rank's faults on the others.
 
 use std::fs;
 use std::io::Write;
@@ -319,7 +319,8 @@ fn missing_dataset_ends_all_ranks() {
     }
 }
 
-/// Missing on one rank only, under the same name or another: all ranks name the rank and the dataset.
+/// Missing on one rank only, under the same name or another: all ranks name the rank and the
+/// dataset.
 #[test]
 fn dataset_missing_on_one_rank_is_named_with_the_rank() {
     let samples = Samples::awkward(8, 1000);

@@ -30,7 +30,8 @@ pub fn at(store: &HttpStore, arguments: &[&str]) -> Command {
     command
 }
 
-/// A bucket `train` with samples and other files below `images`, and an object outside of the prefix.
+/// A bucket `train` with samples and other files below `images`, and an object outside of the
+/// prefix.
 fn upload(samples: &Samples) -> HttpStore {
     let store = HttpStore::start();
     store.bucket("train");
@@ -253,7 +254,8 @@ fn killed_listing_resumes() {
     let rest = run(&mut index(&name("broken"))).ok();
     let line = rest.lines().find(|line| line.contains("objects were already listed"));
     let before: u64 = line.and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect(&rest);
-    // Divided ranges are listed again in part, depending on the machine. Two thirds leave room for that.
+    // Divided ranges are listed again in part, depending on the machine. Two thirds leave room for
+    // that.
     let listed = store.requests().listed;
     assert!(before > 50_000 && listed < all * 9 / 10, "{listed} of {all} after {before}");
     assert_eq!(fingerprint(&rest), fingerprint(&whole));

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::support::{Finished, foreread, run};
 
-const HEADER: &str = "policy,seconds,init_stall_seconds,reads_staging,reads_pfs,reads_local,reads_remote,prefetch_pfs,\
+const HEADER: &str = "policy,seconds,init_stall_seconds,reads_staging,reads_pfs,reads_local,reads_remote,\
+    prefetch_pfs,\
                       prefetch_local,prefetch_remote,pfs_mb,floor_pfs_mb";
 
 /// The scenario files in the simulator's crate.
@@ -158,15 +159,18 @@ fn settings_may_come_from_the_environment() {
 #[test]
 fn measured_speeds_replace_the_scenarios() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let measured = "version = 1\nmade = 0\n[origin]\nurl = \"/x\"\nsample_bytes = 27000\nlatency_seconds = 0.0\n\
-        stream_bytes_per_second = 1000000\n[[origin.read]]\nparallelism = 1\nbytes_per_second = 1000000\nspread = 0.0\n\
+    let measured = "version = 1\nmade = 0\n[origin]\nurl = \"/x\"\nsample_bytes = 27000\nlatency_seconds = \
+        0.0\n\
+        stream_bytes_per_second = 1000000\n[[origin.read]]\nparallelism = 1\nbytes_per_second = \
+        1000000\nspread = 0.0\n\
         samples = 1\n";
     fs::write(file.path(), measured).unwrap();
     let file = file.path().to_str().unwrap();
     let arguments = ["--report", "csv", "--policy", "naive", "--calibration"];
     let slow = simulate(&thesis(1), &[&arguments[..], &[file]].concat()).ok();
     let seconds: f64 = slow.lines().nth(1).unwrap().split(',').nth(1).unwrap().parse().unwrap();
-    // 10,000 samples of 27 kB, ten times, at 1 MB/s for each of four workers, who wait for the slowest in each batch.
+    // 10,000 samples of 27 kB, ten times, at 1 MB/s for each of four workers, who wait for the
+    // slowest in each batch.
     assert!((675.0..760.0).contains(&seconds), "{seconds}");
     let refused = simulate(&thesis(1), &["--calibration", "/nowhere"]).fails(2);
     assert!(refused.contains("/nowhere"), "{refused}");

@@ -1,5 +1,5 @@
-//! Helpers of the command's tests: datasets, runs of the command with a deadline, and independently computed
-//! expectations.
+//! Helpers of the command's tests: datasets, runs of the command with a deadline, and independently
+//! computed expectations.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -54,7 +54,8 @@ impl Finished {
     }
 }
 
-/// `foreread` with these arguments, without inherited settings, in a directory without `foreread.toml`.
+/// `foreread` with these arguments, without inherited settings, in a directory without
+/// `foreread.toml`.
 pub fn foreread<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(binary());
     command.args(arguments).current_dir(std::env::temp_dir());
@@ -74,7 +75,8 @@ pub fn clean(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Runs a command to its end and samples its memory. A hanging command is killed and fails the test.
+/// Runs a command to its end and samples its memory. A hanging command is killed and fails the
+/// test.
 #[track_caller]
 pub fn run(command: &mut Command) -> Finished {
     watch(command, DEADLINE, |_| ())
@@ -106,7 +108,8 @@ pub fn watch(command: &mut Command, deadline: Duration, mut poll: impl FnMut(u32
     Finished { code: status.code(), stdout: read(out.path()), stderr: read(err.path()), peak }
 }
 
-/// The largest resident set of a process so far, in bytes. The kernel records it, so rare sampling suffices.
+/// The largest resident set of a process so far, in bytes. The kernel records it, so rare sampling
+/// suffices.
 fn high_water(process: u32) -> Option<u64> {
     memory(process, "status", "VmHWM:")
 }
@@ -164,8 +167,8 @@ impl Samples {
         Self { directory: tempfile::tempdir().unwrap() }
     }
 
-    /// `count` files of about `bytes` bytes: names with spaces and letters beyond ASCII, folders in folders, hidden
-    /// files, and one empty file.
+    /// `count` files of about `bytes` bytes: names with spaces and letters beyond ASCII, folders in
+    /// folders, hidden files, and one empty file.
     pub fn awkward(count: u64, bytes: u64) -> Self {
         let samples = Self::new();
         let classes = ["cats and dogs", "Äpfel", "a", "a-b", "zebra/striped one", "zebra", "数字/零", "B"];
@@ -185,7 +188,8 @@ impl Samples {
         samples
     }
 
-    /// Calls `each` with the path below the directory and the bytes of each file, including hidden ones.
+    /// Calls `each` with the path below the directory and the bytes of each file, including hidden
+    /// ones.
     pub fn each_file(&self, mut each: impl FnMut(&str, &[u8])) {
         let mut pending = vec![self.path().to_owned()];
         while let Some(directory) = pending.pop() {
@@ -210,8 +214,8 @@ impl Samples {
         self.directory.path()
     }
 
-    /// The samples' paths in the order of their ids, computed independently of the code under test: sorted by
-    /// (first directory, containing directory, file name), each as bytes.
+    /// The samples' paths in the order of their ids, computed independently of the code under test:
+    /// sorted by (first directory, containing directory, file name), each as bytes.
     pub fn in_order(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut pending = vec![self.path().to_owned()];

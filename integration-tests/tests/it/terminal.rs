@@ -1,4 +1,5 @@
-//! Progress output: bars on a terminal (of `script`, which every Linux has), almost nothing in a log.
+//! Progress output: bars on a terminal (of `script`, which every Linux has), almost nothing in a
+//! log.
 
 use std::process::Command;
 

@@ -1,5 +1,6 @@
-//! A run whose rank 0 was killed, and a later run over other data with the same address, token, ids and lengths.
-//! Left-over ranks of the earlier run must not get the later run's bytes, nor delay it.
+//! A run whose rank 0 was killed, and a later run over other data with the same address, token, ids
+//! and lengths. Left-over ranks of the earlier run must not get the later run's bytes, nor delay
+//! it.
 
 use std::fs;
 use std::path::Path;
@@ -39,8 +40,8 @@ fn disk(directory: &Path, rank: u32) -> String {
     format!("--disk={}=100MB", own.display())
 }
 
-/// Kills rank 0 during a run over `one` and starts a run over `other` with the same address. Returns the
-/// report of the left-over rank, after both runs have delivered their samples.
+/// Kills rank 0 during a run over `one` and starts a run over `other` with the same address.
+/// Returns the report of the left-over rank, after both runs have delivered their samples.
 fn after_a_kill(
     (one, other): (&Samples, &Samples),
     arguments: &[&str],

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIRECTORY/foreread-cache-<uid>/owner                 locked by the process that owns the space
-//! DIRECTORY/foreread-cache-<uid>/<identity>/lock       locked, shared, by each user of the dataset's cache
+//! DIRECTORY/foreread-cache-<uid>/<identity>/lock       shared lock of each user of the cache
 //! DIRECTORY/foreread-cache-<uid>/<identity>/index
 //! DIRECTORY/foreread-cache-<uid>/<identity>/00000.segment ...
 //! DIRECTORY/foreread-cache-<uid>/rank-1/...            the same for each further rank on the node

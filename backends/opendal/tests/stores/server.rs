@@ -1,5 +1,5 @@
-//! A WebDAV server over a directory, in this process. It serves plain GETs too, records requests, and
-//! injects faults.
+//! A WebDAV server over a directory, in this process. It serves plain GETs too, records requests,
+//! and injects faults.
 
 use std::convert::Infallible;
 use std::path::Path;

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_peer::{Address, Identity, Nonce, Purpose, RunId, PeerServer, Settings, Token, WireProtection, handshake};
+use foreread_peer::{
+    Address, Identity, Nonce, PeerServer, Purpose, RunId, Settings, Token, WireProtection, handshake,
+};
 use foreread_peer_testing::SimulatedNetwork;
 use foreread_tier::{PeerRequest, PeerService, PeerReply, PeerReplies};
 use foreread_types::Rank;
@@ -44,7 +46,8 @@ fuzz_target!(|bytes: &[u8]| {
         let stream = world.host("two").connect(&server.addresses()[0]).await.expect("a connection");
         // Without tags, because payloads with an invalid tag are never decoded.
         let asked =
-            handshake::ask(stream, &identity(1), Purpose::Samples(run), WireProtection::Checksummed, None).await;
+            let purpose = Purpose::Samples(run);
+            handshake::ask(stream, &identity(1), purpose, WireProtection::Checksummed, None).await;
         let (mut stream, _) = asked.expect("a handshake").0.into_raw();
         let _ = stream.write_all(bytes).await;
         let mut heard = [0; 4096];

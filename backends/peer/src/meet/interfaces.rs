@@ -42,7 +42,8 @@ impl<'a> InterfaceFilter<'a> {
     }
 }
 
-/// InterfaceAddresses that other nodes may reach. `with_loopback` adds those of the loopback interface.
+/// InterfaceAddresses that other nodes may reach. `with_loopback` adds those of the loopback
+/// interface.
 fn reachable(all: &[Interface], with_loopback: bool) -> impl Iterator<Item = (String, IpAddr)> {
     // A link-local address is invalid on another host without that host's name of the link.
     let usable = move |of: &&Interface| !of.is_link_local() && (with_loopback || !of.is_loopback());

@@ -100,7 +100,11 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
 
 /// Half of the time without tags, so that the protected fields are tested as well.
 fn wires() -> impl Strategy<Value = WireProtection> {
-    prop_oneof![3 => Just(WireProtection::Checksummed), 2 => Just(WireProtection::Authenticated), 1 => Just(WireProtection::Sealed)]
+    prop_oneof![
+        3 => Just(WireProtection::Checksummed),
+        2 => Just(WireProtection::Authenticated),
+        1 => Just(WireProtection::Sealed)
+    ]
 }
 
 fn paused<T>(future: impl Future<Output = T>) -> T {

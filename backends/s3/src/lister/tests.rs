@@ -76,8 +76,8 @@ impl PageSource for Model {
         if self.late.as_ref().is_some_and(|late| late.contains(&token.unwrap_or(after))) {
             sleep(Duration::from_secs(30)).await;
         }
-        // After an existing key it goes on where that key stands. Other names are compared with each key, until the next
-        // token: so gateways to file systems do it.
+        // After an existing key it goes on where that key stands. Other names are compared with
+        // each key, until the next token: so gateways to file systems do it.
         let (from, beyond) = match token.or(Some(after)).map(|name| (name, self.find(name))) {
             Some((_, Some(at))) => (at + 1, ""),
             Some((name, None)) if token.is_none() => (0, name),
@@ -250,7 +250,8 @@ proptest! {
         stop in prop::option::of(any::<prop::sample::Index>()),
     ) {
         let model = Arc::new(Model::in_this_order(order.of(&names), page));
-        // One that is interrupted resumes after the last key that came, unless the order was found out.
+        // One that is interrupted resumes after the last key that came, unless the order was found
+        // out.
         let parallel_pages = stop.map_or(usize::MAX, |stop| stop.index(names.len() + 2));
         let mut listed = list_some(&model, "", "", None, parallel_pages);
         if parallel_pages < usize::MAX {
@@ -305,7 +306,8 @@ fn late_range_holds_a_bounded_number_of_objects() {
         }
     });
     assert_eq!(paths, model.keys);
-    // The pages that were under way when the bound was reached; and what each range has seen beyond its end.
+    // The pages that were under way when the bound was reached; and what each range has seen beyond
+    // its end.
     assert!(parallel_pages <= 1_000 + 16 * PAGE + 31 * PAGE, "{parallel_pages} objects were held");
     assert!(parallel_pages > 500, "ranges are listed side by side: {parallel_pages}");
 }

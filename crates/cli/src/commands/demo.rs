@@ -1,7 +1,8 @@
-//! `foreread demo`: the same training run with and without foreread, on generated data and slow storage.
+//! `foreread demo`: the same training run with and without foreread, on generated data and slow
+//! storage.
 //!
-//! The storage is a backend that is registered at run time: a directory with a latency of some milliseconds per read and a
-//! limited bandwidth. All runs read from it.
+//! The storage is a backend that is registered at run time: a directory with a latency of some
+//! milliseconds per read and a limited bandwidth. All runs read from it.
 
 use std::fs;
 use std::io::Write;
@@ -39,7 +40,8 @@ const COMPUTE: Duration = Duration::from_millis(25);
 const LATENCY: Duration = Duration::from_millis(8);
 const RATE: NonZeroU64 = NonZeroU64::new(40 << 20).unwrap();
 const LOOK_AHEAD: u64 = 8 << 20;
-/// Readers like the worker processes of a usual loader: each reads a whole batch, sample after sample.
+/// Readers like the worker processes of a usual loader: each reads a whole batch, sample after
+/// sample.
 const READERS: usize = 8;
 /// Batches that are being read or wait for the trainer: two per reader.
 const PREFETCH: usize = 2 * READERS;
@@ -57,7 +59,8 @@ pub fn run(options: &Demo) -> Result<()> {
     let mut out = output::stdout();
     writeln!(
         out,
-        "{SAMPLES} samples, {}, on storage of {}/s with {} ms of latency; {EPOCHS} epochs in batches of {BATCH}, \
+        "{SAMPLES} samples, {}, on storage of {}/s with {} ms of latency; {EPOCHS} epochs in batches of \
+         {BATCH}, \
          {} ms of computation each.\n",
         ByteSize(bytes),
         ByteSize(RATE.get()),
@@ -155,7 +158,8 @@ async fn one_by_one(origin: &dyn Tier, requests: Vec<ReadRequest>) -> Result<u64
     Ok(bytes)
 }
 
-/// A plain training loop: it reads the next batch's samples when it needs them, one after the other.
+/// A plain training loop: it reads the next batch's samples when it needs them, one after the
+/// other.
 fn plain(url: &str, signals: &Signals) -> Result<DemoRun> {
     let DirectReads { runtime, origin, epochs } = DirectReads::open(url)?;
     let mut work = WorkProgress::new(ProgressMode::auto(), "without foreread", EPOCHS * SAMPLES, "samples");

@@ -109,7 +109,8 @@ fn refuse_missing_directory(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The last part of the dataset's path, in the working directory. For shards it is that of their directory.
+/// The last part of the dataset's path, in the working directory. For shards it is that of their
+/// directory.
 fn default_name(targets: &[String]) -> String {
     let first = targets.first().map_or("", |first| first.trim_end_matches('/'));
     let shards = targets.len() > 1 || first.contains('{');

@@ -1,5 +1,5 @@
-//! `foreread plan`: the placement of samples, the lower bound of bytes from storage, predicted times, and what larger
-//! caches would save.
+//! `foreread plan`: the placement of samples, the lower bound of bytes from storage, predicted
+//! times, and what larger caches would save.
 
 use std::io::Write;
 

@@ -1,7 +1,8 @@
 //! `foreread simulate`: simulates a run on described machines.
 //!
-//! ReportFormat go to standard output as a table, JSON or CSV. Refusals of policies go to standard error. Plots follow the
-//! figures: bars from them, and the curve of time against cache size from more runs.
+//! ReportFormat go to standard output as a table, JSON or CSV. Refusals of policies go to standard
+//! error. Plots follow the figures: bars from them, and the curve of time against cache size from
+//! more runs.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -102,8 +103,9 @@ fn policies(knobs: &Knobs) -> Result<Vec<Policy>> {
     }
 }
 
-/// Replaces the scenario's speeds by measured ones: the file system's for one client (the total cannot be measured from one
-/// client), memory's for the staging buffer and the next class, the first disk's for the class after that.
+/// Replaces the scenario's speeds by measured ones: the file system's for one client (the total
+/// cannot be measured from one client), memory's for the staging buffer and the next class, the
+/// first disk's for the class after that.
 fn speed(scenario: &mut Scenario, measured: &Calibration) -> Result<()> {
     const MB: f64 = 1e6;
     if let Some(best) = measured.origin.as_ref().and_then(|origin| origin.best()) {

@@ -1,15 +1,16 @@
 //! Packed formats: samples that are parts of objects.
 //!
-//! A shard is indexed once, by reading what lies between its samples and not the samples; from then on each is an
-//! extent like any other, and shuffled as exactly as files are. Everything is read through an
-//! [`OriginTier`](foreread_tier::OriginTier), never a file system, because remote stores are what shards are for.
+//! A shard is indexed once, by reading what lies between its samples and not the samples; from then
+//! on each is an extent like any other, and shuffled as exactly as files are. Everything is read
+//! through an [`OriginTier`](foreread_tier::OriginTier), never a file system, because remote stores
+//! are what shards are for.
 //!
-//! A sample is exactly one extent. A WebDataset sample reaches from the first of its members to the end of its last, the
-//! headers between them included (half a kilobyte each), and its fields are sub-ranges: one request a sample, whatever
-//! it is made of.
+//! A sample is exactly one extent. A WebDataset sample reaches from the first of its members to the
+//! end of its last, the headers between them included (half a kilobyte each), and its fields are
+//! sub-ranges: one request a sample, whatever it is made of.
 //!
-//! [`reader`] says how few requests suffice, [`scan`] how several go on at once, and [`tar`], [`tfrecord`] and [`zip`]
-//! know their formats.
+//! [`reader`] says how few requests suffice, [`scan`] how several go on at once, and [`tar`],
+//! [`tfrecord`] and [`zip`] know their formats.
 
 mod pax;
 mod reader;
@@ -55,7 +56,8 @@ pub(crate) struct ResumeState<'a> {
     pub(crate) partial: Option<&'a ShardJournal>,
 }
 
-/// Indexes all `objects` as shards of `format`, in their order; `progress` is told whenever something was read.
+/// Indexes all `objects` as shards of `format`, in their order; `progress` is told whenever
+/// something was read.
 pub(crate) async fn index(
     origin: &dyn OriginTier,
     base_url: &str,
@@ -98,7 +100,8 @@ pub(crate) async fn index(
     }
 }
 
-/// What the first bytes of shards say they are, whose names do not: one small read of the first of them that has so many.
+/// What the first bytes of shards say they are, whose names do not: one small read of the first of
+/// them that has so many.
 ///
 /// # Errors
 /// If it cannot be read, or is compressed.

@@ -9,7 +9,8 @@ pub(crate) struct Pax {
 }
 
 impl Pax {
-    /// Takes the records in; a later one of the same keyword wins, an empty value takes the earlier one away.
+    /// Takes the records in; a later one of the same keyword wins, an empty value takes the earlier
+    /// one away.
     pub(crate) fn read(&mut self, mut records: &[u8]) -> Result<(), String> {
         while !records.is_empty() {
             if records.iter().all(|&byte| byte == 0) {

@@ -1,12 +1,14 @@
 //! Reading the headers of a shard's members through an origin, with few requests and few bytes.
 //!
-//! Headers lie between data that is not needed yet. After each the reader either skips the data and pays another request, or
-//! reads through it. Reading through is right where the bytes take less time than a request (`gap / bandwidth < latency`,
-//! both as measured so far), and never for more than 64 KiB, because bandwidth is shared. The size of a request follows. A
-//! *run* is what was needed between two gaps that are skipped: one header where members are large, a few where small members
-//! follow a large one, the whole file where all are small. A request has the length of the longest of the last runs, and
-//! doubles while a run continues. So the pattern of a shard is known after its first members. The price is a window of at
-//! most 256 KiB for each shard that is being indexed. The result does not depend on any of this.
+//! Headers lie between data that is not needed yet. After each the reader either skips the data and
+//! pays another request, or reads through it. Reading through is right where the bytes take less
+//! time than a request (`gap / bandwidth < latency`, both as measured so far), and never for more
+//! than 64 KiB, because bandwidth is shared. The size of a request follows. A *run* is what was
+//! needed between two gaps that are skipped: one header where members are large, a few where small
+//! members follow a large one, the whole file where all are small. A request has the length of the
+//! longest of the last runs, and doubles while a run continues. So the pattern of a shard is known
+//! after its first members. The price is a window of at most 256 KiB for each shard that is being
+//! indexed. The result does not depend on any of this.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -126,7 +128,8 @@ impl<'a> ShardReader<'a> {
         Self { store, object, window: Bytes::new(), at: 0, run: (0, 0), runs: [0; RUNS], ask: LEAST }
     }
 
-    /// The bytes from `at` on that are at hand, which may be none; at least the first of them counts as needed.
+    /// The bytes from `at` on that are at hand, which may be none; at least the first of them
+    /// counts as needed.
     pub(crate) fn use_at_hand(&mut self, at: u64) -> &[u8] {
         if !self.at_hand(at).is_empty() {
             self.run.1 = self.run.1.max(at + 1);

@@ -73,7 +73,8 @@ impl SampleRows {
         }
     }
 
-    /// One more field of the last sample, at `start` in the object; the sample reaches to its end from now on.
+    /// One more field of the last sample, at `start` in the object; the sample reaches to its end
+    /// from now on.
     pub(crate) fn push_field(&mut self, name: &str, start: u64, length: u64) {
         let (Some((offset, whole)), Some(ends)) = (self.extents.last_mut(), &mut self.field_ends) else {
             return;

@@ -9,8 +9,9 @@ use super::shard_error::ShardError;
 /// Most fields of one sample.
 const MOST_FIELDS: usize = 1000;
 
-/// A member's name as key and field: cut at the first dot of its last part, the field in lower case. `None` for what is
-/// no sample to WebDataset either: names without a dot, hidden ones, and metadata (`__name__`).
+/// A member's name as key and field: cut at the first dot of its last part, the field in lower
+/// case. `None` for what is no sample to WebDataset either: names without a dot, hidden ones, and
+/// metadata (`__name__`).
 fn cut(name: &str) -> Option<(&str, String)> {
     let first = name.split('/').next().unwrap_or_default();
     if first.len() >= 4 && first.starts_with("__") && first.ends_with("__") {
@@ -21,8 +22,8 @@ fn cut(name: &str) -> Option<(&str, String)> {
     Some((&name[..dot], name[dot + 1..].to_lowercase()))
 }
 
-/// Puts members together: consecutive ones with one key are one sample. Gives its rows, and how many members are no
-/// part of any.
+/// Puts members together: consecutive ones with one key are one sample. Gives its rows, and how
+/// many members are no part of any.
 pub(crate) fn group(members: &MemberScan) -> Result<(SampleRows, u64), ShardError> {
     let mut rows = SampleRows::new(true, false, true);
     let mut skipped = members.skipped;

@@ -1,12 +1,13 @@
 //! Scanning the members of a shard, from several positions at once.
 //!
-//! A format is a [`ShardParser`]: from the bytes at a position it returns what is there and the next position. It does no
-//! I/O, so that fuzzers and tests feed it as an origin does.
+//! A format is a [`ShardParser`]: from the bytes at a position it returns what is there and the
+//! next position. It does no I/O, so that fuzzers and tests feed it as an origin does.
 //!
-//! The headers of a shard are a chain, each found through the one before it. A store with 10 ms latency delivers a hundred
-//! a second. So a large shard of small members is scanned from several positions. Each *guesses* a header by its form and
-//! continues from there. A guess counts only if the scan before it arrives at exactly that position; the rest is scanned
-//! again. So the result is that of one scan, whatever the data contain (a tar in a tar looks like headers, too). The price
+//! The headers of a shard are a chain, each found through the one before it. A store with 10 ms
+//! latency delivers a hundred a second. So a large shard of small members is scanned from several
+//! positions. Each *guesses* a header by its form and continues from there. A guess counts only if
+//! the scan before it arrives at exactly that position; the rest is scanned again. So the result is
+//! that of one scan, whatever the data contain (a tar in a tar looks like headers, too). The price
 //! is the bytes that are searched for a first header, less than a thousandth of the shard.
 
 use std::borrow::Cow;
@@ -45,14 +46,15 @@ pub(crate) struct ShardMember<'a> {
 
 /// A packed format.
 pub(crate) trait ShardParser: Default + Send {
-    /// Says what is at `at` of a shard of `size` bytes, of which `bytes` are the next that are at hand. Where it sends
-    /// the walk is always further on.
+    /// Says what is at `at` of a shard of `size` bytes, of which `bytes` are the next that are at
+    /// hand. Where it sends the walk is always further on.
     fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError>;
 
     /// Whether what comes next does not depend on what came before.
     fn is_fresh(&self) -> bool;
 
-    /// Whether something came before on which all that comes later depends, so that it must be walked in one go.
+    /// Whether something came before on which all that comes later depends, so that it must be
+    /// walked in one go.
     fn is_bound(&self) -> bool {
         false
     }
@@ -81,7 +83,8 @@ impl MemberScan {
 #[derive(Debug, Default)]
 struct ParallelScan {
     members: MemberScan,
-    /// Where it stood fresh, with the members and the others that it had found by then; only of guesses.
+    /// Where it stood fresh, with the members and the others that it had found by then; only of
+    /// guesses.
     marks: Vec<(u64, usize, u64)>,
     /// Where it stands, fresh; `None` at the end.
     reached: Option<u64>,
@@ -152,7 +155,8 @@ impl ParallelScan {
         }
     }
 
-    /// Takes over what `guess` found from where this walk stands on; `false` if it never stood there.
+    /// Takes over what `guess` found from where this walk stands on; `false` if it never stood
+    /// there.
     fn join(&mut self, guess: &ParallelScan) -> bool {
         let Some(at) = self.reached else { return true };
         let Ok(mark) = guess.marks.binary_search_by_key(&at, |&(place, ..)| place) else { return false };
@@ -231,8 +235,8 @@ async fn rest<M: ShardParser>(
     Ok(walk.members)
 }
 
-/// A walk from the first place in `from..until` that looks like a head, among the next `reach` bytes; what goes wrong is
-/// left to the walk that arrives here.
+/// A walk from the first place in `from..until` that looks like a head, among the next `reach`
+/// bytes; what goes wrong is left to the walk that arrives here.
 async fn guess<M: ShardParser>(
     store: &ShardStore<'_>,
     object: &Object,

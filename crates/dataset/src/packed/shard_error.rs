@@ -9,7 +9,8 @@ use crate::{DatasetError, DatasetErrorKind};
 pub(crate) enum ShardError {
     /// Its bytes: where, and what is wrong with them.
     Damaged { at: u64, why: String },
-    /// Nothing, but it is packed in a way from which no sample can be read by itself: why, and what to do.
+    /// Nothing, but it is packed in a way from which no sample can be read by itself: why, and what
+    /// to do.
     Unsupported { at: u64, why: String },
     /// It could not be read.
     Unread(TierError),
@@ -78,7 +79,8 @@ pub(crate) fn compressed(how: &str) -> ShardError {
     ShardError::unsupported(
         0,
         format!(
-            "it is compressed ({how}), so no sample of it can be read by itself; write it without compression, or \
+            "it is compressed ({how}), so no sample of it can be read by itself; write it without \
+             compression, or \
              decompress it and index what comes out"
         ),
     )

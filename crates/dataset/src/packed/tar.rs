@@ -1,10 +1,11 @@
-//! Tar: headers of 512 bytes, each before the data of its member, which is padded to 512 bytes; two blocks of zeros at
-//! the end. ustar, pax and GNU's extensions.
+//! Tar: headers of 512 bytes, each before the data of its member, which is padded to 512 bytes; two
+//! blocks of zeros at the end. ustar, pax and GNU's extensions.
 //!
-//! Members without data (directories, links, devices) are skipped and counted. Members whose data is not one extent (sparse
-//! files, parts of volumes) are refused, because leaving them out would be silent loss. This reader is stricter than most in
-//! two ways, for the same reason. An archive without its end mark was truncated. After an end mark there must be another
-//! archive (`cat a.tar b.tar`) or zeros.
+//! Members without data (directories, links, devices) are skipped and counted. Members whose data
+//! is not one extent (sparse files, parts of volumes) are refused, because leaving them out would
+//! be silent loss. This reader is stricter than most in two ways, for the same reason. An archive
+//! without its end mark was truncated. After an end mark there must be another archive (`cat a.tar
+//! b.tar`) or zeros.
 
 use std::borrow::Cow;
 
@@ -176,7 +177,8 @@ impl ShardParser for Tar {
         let is_extra = matches!(kind, b'x' | b'X' | b'g' | b'L' | b'K');
         let said = if is_extra { None } else { next.size.or(self.global.size) };
         let length = said.or_else(|| header.size()).ok_or_else(large)?;
-        // Only these have no data whatever their size says; of kinds that nobody knows, the size is believed.
+        // Only these have no data whatever their size says; of kinds that nobody knows, the size is
+        // believed.
         let length = if matches!(kind, b'1'..=b'6') { 0 } else { length };
         let start = at + BLOCK;
         let padded = length.checked_next_multiple_of(BLOCK).and_then(|length| start.checked_add(length));

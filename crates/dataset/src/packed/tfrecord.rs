@@ -1,8 +1,8 @@
-//! TFRecord: `length: u64 LE, masked crc32c of the length: u32 LE, data, masked crc32c of the data: u32 LE`, repeated. There
-//! is no other header and no end mark.
+//! TFRecord: `length: u64 LE, masked crc32c of the length: u32 LE, data, masked crc32c of the data:
+//! u32 LE`, repeated. There is no other header and no end mark.
 //!
-//! Sixteen bytes lie between two records. The data is not read. Its checksum goes into the catalog, so that every read from
-//! an origin is checked against it.
+//! Sixteen bytes lie between two records. The data is not read. Its checksum goes into the catalog,
+//! so that every read from an origin is checked against it.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,8 @@ pub(super) const HEAD: u64 = 12;
 const FOOT: u64 = 4;
 const MASK_DELTA: u32 = 0xa282_ead8;
 
-/// A checksum as TFRecord stores it, so that a checksum of data that holds checksums stays a good one.
+/// A checksum as TFRecord stores it, so that a checksum of data that holds checksums stays a good
+/// one.
 fn mask(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(MASK_DELTA)
 }
@@ -87,7 +88,8 @@ mod tests {
 
     #[test]
     fn crc_mask_is_that_of_the_specification() {
-        // The checksum that every CRC-32C gives for these digits; its mask as TensorFlow defines it.
+        // The checksum that every CRC-32C gives for these digits; its mask as TensorFlow defines
+        // it.
         let crc = crc32c::crc32c(b"123456789");
         assert_eq!(crc, 0xe306_9283);
         assert_eq!(mask(crc), 0xc78a_b0e5);

@@ -1,9 +1,10 @@
 //! Zip archives without compression: each member is a sample.
 //!
-//! The directory at the end names the members. The start of a member's data is known only from its local header, which may
-//! be longer than the directory's entry. So indexing reads the directory and thirty bytes a member. `rawzip` parses both
-//! from the bytes at hand; missing bytes are fetched, and it parses again. The directory is in memory while its members are
-//! read (about the size of their rows in the catalog).
+//! The directory at the end names the members. The start of a member's data is known only from its
+//! local header, which may be longer than the directory's entry. So indexing reads the directory
+//! and thirty bytes a member. `rawzip` parses both from the bytes at hand; missing bytes are
+//! fetched, and it parses again. The directory is in memory while its members are read (about the
+//! size of their rows in the catalog).
 
 use std::io;
 use std::ops::Range;
@@ -197,7 +198,8 @@ fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
         }
         if entry.compression_method() != CompressionMethod::STORE {
             let why = format!(
-                "the member {name:?} is compressed, so it cannot be read by extent; pack without compression (zip -0)"
+                "the member {name:?} is compressed, so it cannot be read by extent; pack without compression \
+                 (zip -0)"
             );
             return Err(ShardError::unsupported(at, why));
         }

@@ -1,7 +1,8 @@
 //! Damaged and hostile shards: one clear error each, no panic, no hang.
 //!
-//! `tests/corpus` holds what was once a problem or is meant to be one; all of it is run. Fuzzing goes on from there:
-//! `FOREREAD_FUZZ_SECONDS=3600 cargo test -p foreread-dataset --test packed fuzz`; what fails is kept in the corpus.
+//! `tests/corpus` holds what was once a problem or is meant to be one; all of it is run. Fuzzing
+//! goes on from there: `FOREREAD_FUZZ_SECONDS=3600 cargo test -p foreread-dataset --test packed
+//! fuzz`; what fails is kept in the corpus.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,8 @@ fn index(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
     runtime.block_on(Held::new([(name, bytes)]).index(&IndexOptions::default()))
 }
 
-/// Whatever the bytes are, the answer is samples that lie in them, or one line that says where the trouble is.
+/// Whatever the bytes are, the answer is samples that lie in them, or one line that says where the
+/// trouble is.
 #[track_caller]
 fn answers(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
     let size = bytes.len() as u64;

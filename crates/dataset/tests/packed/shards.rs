@@ -201,7 +201,8 @@ proptest! {
             objects.push((format!("{number}.tar"), bytes));
         }
         prop_assume!(!expected.is_empty());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
         let origin = Held::new(objects).slow(std::time::Duration::from_millis(latency));
         let catalog = runtime.block_on(origin.index(&IndexOptions::default())).unwrap();
         let mut found = Vec::new();

@@ -25,7 +25,8 @@ fn expected() -> BTreeMap<String, Seen> {
     let mut all: BTreeMap<String, Seen> = BTreeMap::new();
     for line in String::from_utf8(file("expected.tsv")).unwrap().lines() {
         let [name, key, field, hash] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line}") };
-        // WebDataset takes `c/.hidden.jpg` for the field `hidden.jpg` of `c/`; hidden files are no samples here.
+        // WebDataset takes `c/.hidden.jpg` for the field `hidden.jpg` of `c/`; hidden files are no
+        // samples here.
         if !key.ends_with('/') {
             all.entry(name.to_owned()).or_default().push((key.to_owned(), field.to_owned(), hash.to_owned()));
         }

@@ -1,8 +1,9 @@
 //! Groups of ranks that share their caches: from a meeting to a common plan.
 //!
-//! Rank 0 opens and lists the dataset. It sends the catalog, its position and the speeds that it knows. Every rank sends
-//! its capacity, its speed and the samples that it already has. From these all ranks compute the same plan. Before
-//! anything is read they compare the plan's inputs by name, and its fingerprint. A difference is one line on every rank.
+//! Rank 0 opens and lists the dataset. It sends the catalog, its position and the speeds that it
+//! knows. Every rank sends its capacity, its speed and the samples that it already has. From these
+//! all ranks compute the same plan. Before anything is read they compare the plan's inputs by name,
+//! and its fingerprint. A difference is one line on every rank.
 //!
 //! The price of one catalog for all: ranks wait for rank 0's listing. Otherwise all would list at
 //! once. The price of few messages: ranks plan before they compare.

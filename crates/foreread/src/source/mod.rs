@@ -1,12 +1,13 @@
 //! Samples by id, for programs that decide the order themselves.
 //!
-//! A [`Loader`](crate::Loader) decides the order. If other code does (a sampler in Python, a data loader whose workers
-//! read files), that code [announces](Source::announce) the order to a [`Source`] as far as it knows it. The source
-//! prefetches and caches by the announced order. Samples that were not announced, or are requested out of order, are read
-//! directly. So a wrong announcement costs time and never a sample.
+//! A [`Loader`](crate::Loader) decides the order. If other code does (a sampler in Python, a data
+//! loader whose workers read files), that code [announces](Source::announce) the order to a
+//! [`Source`] as far as it knows it. The source prefetches and caches by the announced order.
+//! Samples that were not announced, or are requested out of order, are read directly. So a wrong
+//! announcement costs time and never a sample.
 //!
-//! The caches outlive announcements: samples in memory serve the next order, too. The price of an order that becomes known
-//! piece by piece: samples are cached first come, first kept.
+//! The caches outlive announcements: samples in memory serve the next order, too. The price of an
+//! order that becomes known piece by piece: samples are cached first come, first kept.
 
 mod ready_buffer;
 mod requests;
@@ -49,7 +50,8 @@ const MAX_BATCH_SAMPLES: u64 = 64;
 /// The ready buffer has this part of the look-ahead. The rest is for reads.
 const READY_PART: u64 = 2;
 
-/// DirectReader reads of this process have at most this part of the look-ahead, and those of its workers as much.
+/// DirectReader reads of this process have at most this part of the look-ahead, and those of its
+/// workers as much.
 const DIRECT_PART: u64 = 2;
 
 /// A sample that this many announcements in a row leave out is removed from memory.
@@ -58,8 +60,8 @@ const UNUSED_ANNOUNCEMENTS: u64 = 8;
 /// The only dataset of a source.
 const DATASET: DatasetId = DatasetId(0);
 
-/// Samples by id, prefetched by an announced order. Made by [`Builder::source`](crate::Builder::source). Cheap to clone,
-/// for any number of threads.
+/// Samples by id, prefetched by an announced order. Made by
+/// [`Builder::source`](crate::Builder::source). Cheap to clone, for any number of threads.
 ///
 /// ```
 /// use std::time::Duration;
@@ -167,14 +169,16 @@ impl Ready {
     /// Serves samples by id instead of running in the settings' order.
     ///
     /// # Errors
-    /// A run with a validation set, or in a group of ranks: each rank's order is unknown to the others.
+    /// A run with a validation set, or in a group of ranks: each rank's order is unknown to the
+    /// others.
     pub fn source(self) -> Result<Source> {
         let (prepared, workers) = self.parts();
         let Prepared { planned, opened, caches, disk, shared, joint, .. } = prepared;
         let Planned { config, cluster, memory: granted, .. } = planned;
         if opened.len() > 1 || joint.is_some() {
             return Err(Error::usage(
-                "samples by id come from one dataset and for one rank: leave out the validation set and the meeting",
+                "samples by id come from one dataset and for one rank: leave out the validation set and the \
+                 meeting",
             ));
         }
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
@@ -224,8 +228,8 @@ impl Source {
     /// Repeated and missing ids are allowed. It replaces the previous announcement. With `goes_on`,
     /// more epochs like the last one follow, which affects caching.
     ///
-    /// Blocks the thread while planning (a fraction of a second for a million samples). Epochs of different lengths are
-    /// prefetched as if they were one.
+    /// Blocks the thread while planning (a fraction of a second for a million samples). Epochs of
+    /// different lengths are prefetched as if they were one.
     ///
     /// # Errors
     /// If the dataset does not have an id, the settings cannot be planned, or the thread belongs to
@@ -278,20 +282,22 @@ impl Source {
         Ok(())
     }
 
-    /// Ends an epoch: the time until the next request counts neither as time nor as waiting. While callers wait, the pause
-    /// begins after the last of them. [`announce`](Self::announce) does the same.
+    /// Ends an epoch: the time until the next request counts neither as time nor as waiting. While
+    /// callers wait, the pause begins after the last of them. [`announce`](Self::announce) does the
+    /// same.
     pub fn pause(&self) {
         self.inner.wait_time.pause();
     }
 
-    /// Requests samples. Announced samples arrive when they are due. The others are read directly, at once. On a thread of
-    /// the given [runtime](crate::Builder::runtime), each answer is an error.
+    /// Requests samples. Announced samples arrive when they are due. The others are read directly,
+    /// at once. On a thread of the given [runtime](crate::Builder::runtime), each answer is an
+    /// error.
     pub fn request(&self, ids: &[u64]) -> SampleRequests {
         SampleRequests::new(Arc::clone(&self.inner), ids)
     }
 
-    /// [`request`](Self::request) for async code, under any executor and on any thread. Each stream takes a thread of the
-    /// runtime's blocking pool until it ends.
+    /// [`request`](Self::request) for async code, under any executor and on any thread. Each stream
+    /// takes a thread of the runtime's blocking pool until it ends.
     ///
     /// # Cancel safety
     /// Dropping the stream cancels the samples that have not arrived.
@@ -314,8 +320,8 @@ impl Source {
         self.inner.kernel_cached
     }
 
-    /// The samples delivered and read so far. DirectReader reads are in `direct` and in no epoch. The time of all requests, and
-    /// the waiting time in it, are in `asked`.
+    /// The samples delivered and read so far. DirectReader reads are in `direct` and in no epoch.
+    /// The time of all requests, and the waiting time in it, are in `asked`.
     pub fn report(&self) -> Report {
         let state = self.inner.lock();
         let (mut run, mut look_ahead) = (state.earlier.clone(), None);
@@ -343,10 +349,12 @@ impl Source {
         Report { disk, direct, asked, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
     }
 
-    /// Waits until the disk tier has written all samples it was given, for at most five seconds. Blocks the thread.
+    /// Waits until the disk tier has written all samples it was given, for at most five seconds.
+    /// Blocks the thread.
     ///
     /// # Errors
-    /// If the thread belongs to the given [runtime](crate::Builder::runtime), or that runtime was shut down.
+    /// If the thread belongs to the given [runtime](crate::Builder::runtime), or that runtime was
+    /// shut down.
     pub fn flush(&self) -> Result<()> {
         let Some(disk) = self.inner.disk.clone() else { return Ok(()) };
         self.inner.workers.wait(async move {
@@ -371,7 +379,8 @@ impl Source {
         Ok(Run::new(Arc::new(Schedule::new(epochs, vec![train])?), Deal::Torch, 1, Rank(0))?)
     }
 
-    /// Notes the announcement of `orders`, and returns the samples in memory that none has had for a while.
+    /// Notes the announcement of `orders`, and returns the samples in memory that none has had for
+    /// a while.
     fn unused(&self, orders: &[Vec<u64>]) -> Vec<SampleKey> {
         if self.inner.memory.is_empty() || orders.is_empty() {
             return Vec::new();
@@ -415,7 +424,8 @@ impl SourceInner {
         let next = engine.next_timeout(timeout);
         let mut state = self.lock();
         if state.announced != of {
-            // Another order was announced meanwhile: the batch and its engine are dropped, outside of the lock.
+            // Another order was announced meanwhile: the batch and its engine are dropped, outside
+            // of the lock.
             drop(state);
             return;
         }
@@ -469,8 +479,9 @@ impl SourceState {
         let Some(run) = self.run.as_ref().filter(|_| !matches!(self.engine, EngineSlot::None)) else {
             return Availability::Unannounced;
         };
-        // A sample is too far away if the ready buffer cannot hold all samples before it. Orders of later passes are not
-        // computed: that would take seconds, under the lock that all callers need.
+        // A sample is too far away if the ready buffer cannot hold all samples before it. Orders of
+        // later passes are not computed: that would take seconds, under the lock that all callers
+        // need.
         let last = Tick(self.next.0.saturating_add(self.ready.limit() / mean));
         match run.next_use_within(SampleKey::new(DATASET, SampleId(id)), self.next, last) {
             Some(_) => Availability::Soon,

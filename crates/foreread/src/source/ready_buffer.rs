@@ -1,7 +1,8 @@
 //! Samples that the engine has delivered and no caller has requested yet.
 //!
-//! The engine delivers in the announced order. Several callers request in nearly that order. This buffer holds a bounded
-//! number of bytes in between. A sample that is evicted before its request is read a second time.
+//! The engine delivers in the announced order. Several callers request in nearly that order. This
+//! buffer holds a bounded number of bytes in between. A sample that is evicted before its request
+//! is read a second time.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -27,7 +28,8 @@ impl ReadyBuffer {
         self.limit
     }
 
-    /// Adds a sample, and evicts the oldest beyond the limit. The new sample itself is never evicted.
+    /// Adds a sample, and evicts the oldest beyond the limit. The new sample itself is never
+    /// evicted.
     pub(super) fn put(&mut self, id: u64, bytes: Bytes) {
         self.bytes += bytes.len() as u64;
         self.samples.insert(self.next, (id, bytes));
@@ -83,7 +85,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ready_buffer_matches_a_list(steps in prop::collection::vec((any::<bool>(), 0u64..6, 0usize..9), 0..200)) {
+        fn ready_buffer_matches_a_list(
+            steps in prop::collection::vec((any::<bool>(), 0u64..6, 0usize..9), 0..200),
+        ) {
             let (mut buffer, mut list) = (ReadyBuffer::new(20), Vec::<(u64, Bytes)>::new());
             for (put, id, len) in steps {
                 if put {

@@ -22,7 +22,8 @@ use tokio::task::JoinSet;
 use super::wait_time::WaitGuard;
 use super::{Availability, DATASET, SourceInner, SourceState};
 
-/// How long a wait for the engine lasts while direct reads are under way, which the engine does not know.
+/// How long a wait for the engine lasts while direct reads are under way, which the engine does not
+/// know.
 const ENGINE_POLL: Duration = Duration::from_millis(2);
 
 /// How often a stream's thread checks whether the stream was dropped.
@@ -33,12 +34,14 @@ type Answer = (usize, Result<Bytes, TierError>);
 
 fn blocking(id: u64) -> TierError {
     TierError::new(ErrorKind::Unsupported, "source").with_object(format!("sample {id}")).with_detail(
-        "waiting for it would block the runtime that reads it: use another thread or `request_async`, or leave out \
+        "waiting for it would block the runtime that reads it: use another thread or `request_async`, or \
+         leave out \
          `runtime(..)`",
     )
 }
 
-/// Samples that were [requested](super::Source::request). They arrive in any order. Dropping this cancels the rest.
+/// Samples that were [requested](super::Source::request). They arrive in any order. Dropping this
+/// cancels the rest.
 #[derive(Debug)]
 pub struct SampleRequests {
     source: Arc<SourceInner>,
@@ -89,8 +92,8 @@ impl SampleRequests {
         self.announced.len() + self.ready.len() + self.unannounced.len() + self.reading
     }
 
-    /// The next sample that is ready: its position in the requested ids, and its bytes. `None` after `timeout`, or when
-    /// all samples have been returned. Blocks the thread.
+    /// The next sample that is ready: its position in the requested ids, and its bytes. `None`
+    /// after `timeout`, or when all samples have been returned. Blocks the thread.
     ///
     /// A sample that cannot be read is an error that names it. The other samples still arrive.
     pub fn wait(&mut self, timeout: Duration) -> Option<Answer> {
@@ -177,8 +180,9 @@ impl SampleRequests {
 
 /// Samples that were [requested](super::Source::request_async) by async code, in any order.
 ///
-/// Each item is a position in the requested ids, with the sample's bytes or an error that names it. The stream ends after
-/// the last sample, or when the given [runtime](crate::Builder::runtime) is shut down.
+/// Each item is a position in the requested ids, with the sample's bytes or an error that names it.
+/// The stream ends after the last sample, or when the given [runtime](crate::Builder::runtime) is
+/// shut down.
 #[derive(Debug)]
 pub struct SampleStream(mpsc::Receiver<Answer>);
 

@@ -1,8 +1,10 @@
-//! A source for other processes of this machine: this process's workers send requests over a socket.
+//! A source for other processes of this machine: this process's workers send requests over a
+//! socket.
 //!
-//! Ready samples are answered on the server's thread. SampleProvider that the engine delivers soon wait on one thread, which
-//! drives the engine like any other caller. The others are read directly, at once, within
-//! [a part of the look-ahead](super::DIRECT_PART). The price is one more thread while a source is shared.
+//! Ready samples are answered on the server's thread. SampleProvider that the engine delivers soon
+//! wait on one thread, which drives the engine like any other caller. The others are read directly,
+//! at once, within [a part of the look-ahead](super::DIRECT_PART). The price is one more thread
+//! while a source is shared.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -27,8 +29,9 @@ const MAX_KIB: u64 = 1 << 28;
 impl Source {
     /// Serves other processes of the same user on this machine while the server lives.
     ///
-    /// They use a [`Client`](foreread_share::Client). Apart from samples by id, a client may call `report` (this source's
-    /// [`report`](Self::report) as JSON) and `path` (of the sample whose number is the payload, in digits).
+    /// They use a [`Client`](foreread_share::Client). Apart from samples by id, a client may call
+    /// `report` (this source's [`report`](Self::report) as JSON) and `path` (of the sample whose
+    /// number is the payload, in digits).
     ///
     /// # Errors
     /// If the system has no memory, descriptors or threads left.
@@ -150,7 +153,8 @@ impl RequestQueue {
         sorted
     }
 
-    /// Answers ready samples, reads those the engine will not deliver, and returns the requests that must wait.
+    /// Answers ready samples, reads those the engine will not deliver, and returns the requests
+    /// that must wait.
     fn answer(&self, sorted: SortedAsks) -> Vec<SampleRequest> {
         if !sorted.ready.is_empty() {
             drop(self.source.inner.wait_time.begin());

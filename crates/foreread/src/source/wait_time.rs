@@ -1,7 +1,8 @@
 //! How long callers have waited for samples.
 //!
-//! Time counts once, however many callers wait: from the first waiter until none is left. A worker that prefetches for
-//! its trainer counts as waiting, because it cannot be distinguished from the trainer itself.
+//! Time counts once, however many callers wait: from the first waiter until none is left. A worker
+//! that prefetches for its trainer counts as waiting, because it cannot be distinguished from the
+//! trainer itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +22,8 @@ struct WaitSpans {
     last: Option<Instant>,
     /// The time before that pause.
     before: Duration,
-    /// A pause begins when the last waiter is done: workers continue for a while after an epoch that ended early.
+    /// A pause begins when the last waiter is done: workers continue for a while after an epoch
+    /// that ended early.
     pausing: bool,
 }
 

@@ -456,7 +456,8 @@ impl std::fmt::Display for Ran<'_> {
         let read = self.case.job.origin.counts().tally().requests;
         write!(
             f,
-            "{} ranks, {} faults: {} dead, {} came back; {} samples, {read} read from the origin, {peer} from ranks; {:.1} s, a wait of {:.2} s",
+            "{} ranks, {} faults: {} dead, {} came back; {} samples, {read} read from the origin, {peer} \
+             from ranks; {:.1} s, a wait of {:.2} s",
             self.case.job.ranks(),
             self.case.faults.len(),
             self.dead.len(),

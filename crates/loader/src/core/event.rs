@@ -18,7 +18,8 @@ pub enum CoreEvent {
         /// The samples that this rank reads in it.
         stream: AccessStream,
     },
-    /// The order requested by [`CoreAction::Deal`] cannot be computed. The run ends before this pass.
+    /// The order requested by [`CoreAction::Deal`] cannot be computed. The run ends before this
+    /// pass.
     DealFailed {
         /// The pass's index in the run.
         pass: usize,
@@ -75,7 +76,8 @@ pub enum CoreEvent {
 /// An output of the core, to be carried out by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoreAction {
-    /// Compute the order of this pass. Answered by [`CoreEvent::Dealt`] or [`CoreEvent::DealFailed`].
+    /// Compute the order of this pass. Answered by [`CoreEvent::Dealt`] or
+    /// [`CoreEvent::DealFailed`].
     Deal {
         /// The pass's index in the run.
         pass: usize,

@@ -8,8 +8,8 @@
 //!
 //! # Budget
 //!
-//! Staging memory is charged when a read is issued. It is released by [`CoreEvent::Released`], when a
-//! cache takes the sample over or the trainer drops it. A use is issued when
+//! Staging memory is charged when a read is issued. It is released by [`CoreEvent::Released`], when
+//! a cache takes the sample over or the trainer drops it. A use is issued when
 //!
 //! 1. it fits the look-ahead, or
 //! 2. it belongs to the batch that the trainer takes next, and only that batch and the one taken
@@ -33,9 +33,9 @@
 //!
 //! In a cluster, a sample of another rank is requested from its owner after the own caches (which
 //! may have a second copy). If the owner does not deliver it, it is read from the origin. While the
-//! trainer waits, samples of slow owners are hedged by reads of the origin ([`CoreAction::Hedge`], with
-//! its rules in `hedging.rs`). The first result counts, and the other read is cancelled. Both are
-//! charged while both are open, so the front batch may exceed the budget.
+//! trainer waits, samples of slow owners are hedged by reads of the origin ([`CoreAction::Hedge`],
+//! with its rules in `hedging.rs`). The first result counts, and the other read is cancelled. Both
+//! are charged while both are open, so the front batch may exceed the budget.
 
 mod event;
 mod hedging;

@@ -90,7 +90,8 @@ impl UseWindow {
         tick.0.checked_sub(self.base).map(|index| index as usize)
     }
 
-    /// Appends a use and returns the nearest earlier use of the same sample that is still in the window.
+    /// Appends a use and returns the nearest earlier use of the same sample that is still in the
+    /// window.
     pub(super) fn push(&mut self, key: SampleKey, bytes: u64, state: UseState) -> Option<Tick> {
         let tick = self.end();
         self.slots.push_back(UseSlot { key, bytes, charged: 0, state, kept: false, follower: None });

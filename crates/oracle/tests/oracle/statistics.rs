@@ -65,7 +65,8 @@ fn feistel_distances_of_neighbours_are_uniform() {
     }
 }
 
-/// Serial structure in large orders: the top bits of consecutive ids, in pairs, and the low bits likewise.
+/// Serial structure in large orders: the top bits of consecutive ids, in pairs, and the low bits
+/// likewise.
 #[test]
 fn feistel_pairs_are_uniform_at_large_sizes() {
     for samples in [1_000_000u64, (1 << 32) - 5, 1_000_000_000_000, 1 << 63] {

@@ -1,9 +1,9 @@
 //! foreread: every sample has at most one owner until all have one. The owner reads it from the
 //! file system once.
 //!
-//! The planner decides on owners and places for this scenario ([`PlannerDecisions`]). The worker that reads
-//! a sample first owns it, so no sample moves in the first epoch. The remaining space takes second
-//! copies.
+//! The planner decides on owners and places for this scenario ([`PlannerDecisions`]). The worker
+//! that reads a sample first owns it, so no sample moves in the first epoch. The remaining space
+//! takes second copies.
 //!
 //! Owners prefetch in the order of first use by any worker. The threads of all cache classes form
 //! one pool, because the model's time for a read does not depend on the class that it is written

@@ -12,8 +12,9 @@ use futures::FutureExt;
 use super::{assert_bytes, assert_kind, read, tier};
 use crate::{KnownSample, content};
 
-/// Checks the contract of every cache. The cache must be empty with a capacity of 4 MiB to 1 GiB, and is empty again at the
-/// end. Also call it from a test on several threads (`flavor = "multi_thread"`).
+/// Checks the contract of every cache. The cache must be empty with a capacity of 4 MiB to 1 GiB,
+/// and is empty again at the end. Also call it from a test on several threads (`flavor =
+/// "multi_thread"`).
 ///
 /// # Panics
 /// If the cache breaks the contract.
@@ -37,8 +38,9 @@ pub async fn cache(cache: Arc<dyn CacheTier>) {
     assert_eq!(free(&*cache), all, "everything was given back");
 }
 
-/// Checks that reads from a cache allocate at most the samples' footprints, as readers charge them; samples in memory must
-/// allocate nothing. `live` returns the bytes that this program has in use. The program must do nothing else meanwhile.
+/// Checks that reads from a cache allocate at most the samples' footprints, as readers charge them;
+/// samples in memory must allocate nothing. `live` returns the bytes that this program has in use.
+/// The program must do nothing else meanwhile.
 ///
 /// # Panics
 /// If reads allocate more.

@@ -1,13 +1,15 @@
 //! The contract as functions that a backend's tests call.
 //!
-//! * [`origin`] for an origin that contains the objects of [`samples`], perhaps those of [`HIDDEN`] (which it must not list),
-//!   and nothing else.
+//! * [`origin`] for an origin that contains the objects of [`samples`], perhaps those of [`HIDDEN`]
+//!   (which it must not list), and nothing else.
 //! * [`cache`] for an empty cache; the suite stores and removes samples.
 //! * [`reads_take_their_footprint`] for an empty cache, in a program that counts its allocations.
-//! * [`tier`] for any tier with known samples: a peer, or a layer around any of the above. The other two call it.
+//! * [`tier`] for any tier with known samples: a peer, or a layer around any of the above. The
+//!   other two call it.
 //!
-//! Each panics with the broken rule and the actual result. A minute without an answer counts as no answer. On a paused clock
-//! that minute may pass at once, so a tier with its own threads must be tested on a running clock.
+//! Each panics with the broken rule and the actual result. A minute without an answer counts as no
+//! answer. On a paused clock that minute may pass at once, so a tier with its own threads must be
+//! tested on a running clock.
 
 mod cache;
 mod origin;
@@ -26,11 +28,12 @@ pub use self::tier::tier;
 
 use crate::{Answered, KnownSample, ReadAll};
 
-/// Paths (and sizes) of objects that an origin may contain in addition to [`samples`] and must not list.
+/// Paths (and sizes) of objects that an origin may contain in addition to [`samples`] and must not
+/// list.
 pub const HIDDEN: &[(&str, u64)] = &[(".hidden", 10), ("b/.hidden", 11), (".git/config", 12)];
 
-/// The objects of an origin under test: samples of many lengths, including 0, in directories whose names are prefixes of
-/// each other, with names that contain blanks or are not ASCII.
+/// The objects of an origin under test: samples of many lengths, including 0, in directories whose
+/// names are prefixes of each other, with names that contain blanks or are not ASCII.
 pub fn samples(seed: u64) -> Vec<KnownSample> {
     KnownSample::generate(
         seed,

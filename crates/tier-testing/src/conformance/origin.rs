@@ -130,8 +130,9 @@ async fn ranges<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     }
 }
 
-/// Neighbouring ranges must not be slices of one joined read. Slices are exactly as far apart in memory as in the object.
-/// Separate allocations, even page-aligned ones with some bytes before, are not at this distance.
+/// Neighbouring ranges must not be slices of one joined read. Slices are exactly as far apart in
+/// memory as in the object. Separate allocations, even page-aligned ones with some bytes before,
+/// are not at this distance.
 async fn ranges_have_allocations_of_their_own<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     const STEP: usize = 1001;
     let Some(sample) = known.iter().find(|sample| sample.object.size >= 3 * STEP as u64) else { return };

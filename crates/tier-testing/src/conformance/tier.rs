@@ -9,7 +9,8 @@ use futures::future::join_all;
 use super::{ANSWER_TIMEOUT, assert_bytes, read};
 use crate::{KnownSample, ReadAll};
 
-/// Checks the contract of every tier: whole reads of `known` samples (at least one), in bursts of all kinds.
+/// Checks the contract of every tier: whole reads of `known` samples (at least one), in bursts of
+/// all kinds.
 ///
 /// # Panics
 /// If the tier breaks the contract.
@@ -82,8 +83,8 @@ async fn one_sample_many_times<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]
     }
 }
 
-/// An answer that is a slice of a joined read would keep that whole read in memory. Two slices of one allocation are as far
-/// apart as in the object; separate allocations are multiples of 8 apart.
+/// An answer that is a slice of a joined read would keep that whole read in memory. Two slices of
+/// one allocation are as far apart as in the object; separate allocations are multiples of 8 apart.
 async fn answers_have_allocations_of_their_own<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     let answers = read("allocations", tier, wholes(known)).await;
     let full: Vec<_> = answers.values().flatten().filter(|bytes| !bytes.is_empty()).collect();

@@ -8,8 +8,8 @@ use hyper::header::AUTHORIZATION;
 
 use super::answer::S3Error;
 
-/// The admitted and the expired keys. Signatures are not checked: tests are about which credentials a client uses, and how
-/// it signs is tested in its library.
+/// The admitted and the expired keys. Signatures are not checked: tests are about which credentials
+/// a client uses, and how it signs is tested in its library.
 #[derive(Debug, Default)]
 pub(super) struct Access(RwLock<AccessKeys>);
 

@@ -9,7 +9,8 @@ use super::content::{Content, NumberedObjects};
 /// The length of a header, and the alignment of everything.
 const BLOCK: u64 = 512;
 
-/// An archive (ustar) of the objects of a [`NumberedObjects`] in their order: of any size, without the memory.
+/// An archive (ustar) of the objects of a [`NumberedObjects`] in their order: of any size, without
+/// the memory.
 #[derive(Clone, Debug)]
 pub struct Archive {
     members: NumberedObjects,

@@ -40,7 +40,8 @@ const NUMBERED: &str = "\"6e756d6265726564\"";
 pub(super) struct ListQuery {
     pub(super) prefix: String,
     pub(super) delimiter: String,
-    /// Names up to and including this one are left out. If it is a common prefix, so is everything below it.
+    /// Names up to and including this one are left out. If it is a common prefix, so is everything
+    /// below it.
     pub(super) after: String,
     /// Whether `after` comes from a continuation token.
     pub(super) goes_on: bool,

@@ -46,8 +46,8 @@ impl<F: Fn(Range<u64>) -> Bytes + Send + Sync + 'static> Content for GeneratedCo
     }
 }
 
-/// Objects `0..count` of one size, whose names are in the order of their numbers. They take no memory: each is a slice of one
-/// pattern, at an offset that depends on its number.
+/// Objects `0..count` of one size, whose names are in the order of their numbers. They take no
+/// memory: each is a slice of one pattern, at an offset that depends on its number.
 #[derive(Clone)]
 pub struct NumberedObjects {
     count: u64,

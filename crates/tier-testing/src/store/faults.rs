@@ -27,7 +27,8 @@ pub enum Fault {
     CloseInBody,
     /// The body and `Content-Length` have half the object's length.
     Half,
-    /// As if the object had just been replaced: `412` to `If-Match`, otherwise other bytes under another tag.
+    /// As if the object had just been replaced: `412` to `If-Match`, otherwise other bytes under
+    /// another tag.
     Replaced,
     /// The headers are delayed.
     StallHeaders(Duration),

@@ -1,12 +1,15 @@
-//! An object store in this process, for tests and benchmarks: S3 over HTTP, with counts and injected faults.
+//! An object store in this process, for tests and benchmarks: S3 over HTTP, with counts and
+//! injected faults.
 //!
-//! It supports the requests of reading clients, path style, on its own port on the loopback interface: `GET` (with `Range` and
-//! `If-Match`), `HEAD`, `PUT`, and `ListObjectsV2`. Objects are bytes ([`HttpStore::put`]) or generated on request ([`NumberedObjects`],
-//! [`Archive`], [`made`]), so a bucket of a million keys or of 10 GB costs no memory. A body costs no allocation per request,
-//! because benchmarks compare clients with it: only slices are sent.
+//! It supports the requests of reading clients, path style, on its own port on the loopback
+//! interface: `GET` (with `Range` and `If-Match`), `HEAD`, `PUT`, and `ListObjectsV2`. Objects are
+//! bytes ([`HttpStore::put`]) or generated on request ([`NumberedObjects`], [`Archive`], [`made`]),
+//! so a bucket of a million keys or of 10 GB costs no memory. A body costs no allocation per
+//! request, because benchmarks compare clients with it: only slices are sent.
 //!
-//! Decision: the server has its own runtime and threads. So a test without async code can start one, and a client that blocks
-//! its runtime does not block the server. The price is that a paused clock does not apply to it.
+//! Decision: the server has its own runtime and threads. So a test without async code can start
+//! one, and a client that blocks its runtime does not block the server. The price is that a paused
+//! clock does not apply to it.
 //!
 //! ```
 //! use foreread_tier_testing::store::{NumberedObjects, HttpStore};
@@ -195,7 +198,8 @@ impl HttpStore {
         self.shared.latency.store(latency.as_nanos() as u64, Relaxed);
     }
 
-    /// Processes at most `requests` at once, from the wait before an answer to its end. The others wait; `None`: no limit.
+    /// Processes at most `requests` at once, from the wait before an answer to its end. The others
+    /// wait; `None`: no limit.
     pub fn set_at_once(&self, requests: Option<usize>) {
         let places = requests.map(|requests| Arc::new(Semaphore::new(requests)));
         *self.shared.places.write().unwrap_or_else(PoisonError::into_inner) = places;
@@ -242,7 +246,8 @@ async fn accept(listener: TcpListener, shared: Arc<StoreShared>) {
         Err(error) => panic!("the store cannot listen: {error}"),
     };
     loop {
-        // Neither a lack of descriptors nor a connection that closed before it was accepted ends the store.
+        // Neither a lack of descriptors nor a connection that closed before it was accepted ends
+        // the store.
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
@@ -253,7 +258,8 @@ async fn accept(listener: TcpListener, shared: Arc<StoreShared>) {
             // Without it, answers are the same but slower.
             let _ = stream.set_nodelay(true);
             let service = service_fn(|request| shared.serve(request));
-            // Disconnecting clients and injected closings end a connection with an error; the test observes its own side.
+            // Disconnecting clients and injected closings end a connection with an error; the test
+            // observes its own side.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }

@@ -2,8 +2,8 @@
 
 /// The order in which a bucket lists its keys.
 ///
-/// A listing that starts after an existing key continues at its position. A start after any other name skips keys by
-/// comparison; see each order.
+/// A listing that starts after an existing key continues at its position. A start after any other
+/// name skips keys by comparison; see each order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListingOrder {
     /// By bytes, as S3 does.
@@ -11,8 +11,8 @@ pub enum ListingOrder {
     Bytes,
     /// Case-insensitive, like databases with such a collation; a start is compared in that order.
     CaseInsensitive,
-    /// In the order of a directory walk with byte order in each directory, like gateways to file systems. A start is
-    /// compared by bytes.
+    /// In the order of a directory walk with byte order in each directory, like gateways to file
+    /// systems. A start is compared by bytes.
     Directories,
     /// The first keys in byte order, and the others in reverse. A start is compared by bytes.
     Ascending(usize),

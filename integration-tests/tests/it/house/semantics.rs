@@ -1,8 +1,10 @@
-//! Each promise of SEMANTICS.md has an id, and each test that holds a promise carries that id in a comment above its
-//! function: `// semantics: ORDER-3`. SEMANTICS-tests.md is generated from these comments.
+//! Each promise of SEMANTICS.md has an id, and each test that holds a promise carries that id in a
+//! comment above its function: `// semantics: ORDER-3`. SEMANTICS-tests.md is generated from these
+//! comments.
 //!
-//! Decision: the ids stand next to the tests, so a renamed or moved test keeps them. The price is a generated file that
-//! must be written again: `FOREREAD_WRITE=1 cargo test -p foreread-integration-tests house::semantics`.
+//! Decision: the ids stand next to the tests, so a renamed or moved test keeps them. The price is a
+//! generated file that must be written again: `FOREREAD_WRITE=1 cargo test -p
+//! foreread-integration-tests house::semantics`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! A minimal S3 client for the tests: it creates buckets, puts objects and sets policies. It also reads the
-//! requests in the gateway's log.
+//! A minimal S3 client for the tests: it creates buckets, puts objects and sets policies. It also
+//! reads the requests in the gateway's log.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -75,7 +75,8 @@ impl Gateway {
         bucket
     }
 
-    /// `foreread` with these arguments and a user's keys, without other settings of storage or credentials.
+    /// `foreread` with these arguments and a user's keys, without other settings of storage or
+    /// credentials.
     pub fn foreread(&self, who: &GatewayUser, arguments: &[&str]) -> Command {
         let mut command = self.unsigned(arguments);
         command.env_remove("AWS_SKIP_SIGNATURE");
@@ -101,8 +102,8 @@ impl Gateway {
         self.endpoint.strip_prefix("http://").unwrap()
     }
 
-    /// Sends a signed request (AWS Signature Version 4) and returns status and body. `more` are headers that are not
-    /// signed, each with the end of its line.
+    /// Sends a signed request (AWS Signature Version 4) and returns status and body. `more` are
+    /// headers that are not signed, each with the end of its line.
     fn send(
         &self,
         who: &GatewayUser,
@@ -130,7 +131,8 @@ impl Gateway {
         let head = format!(
             "{method} {path}{query} HTTP/1.1\r\nHost: {}\r\nx-amz-content-sha256: UNSIGNED-PAYLOAD\r\n\
              x-amz-date: {now}\r\nContent-Length: {}\r\nConnection: close\r\n{more}\
-             Authorization: AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}\r\n\r\n",
+             Authorization: AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, \
+             Signature={signature}\r\n\r\n",
             self.host(),
             body.len(),
             who.access

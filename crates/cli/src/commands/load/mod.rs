@@ -111,7 +111,8 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let delivered = report.epochs.iter().map(|epoch| epoch.samples).sum::<u64>();
     if ended.is_none() && delivered == 0 && report.skipped > 0 {
         bail!(
-            "no sample could be read, and all {} were skipped; is the dataset where it was when it was indexed?",
+            "no sample could be read, and all {} were skipped; is the dataset where it was when it was \
+             indexed?",
             report.skipped
         );
     }

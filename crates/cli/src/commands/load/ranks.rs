@@ -1,7 +1,8 @@
 //! Groups of ranks, as the command sees them.
 //!
-//! The launcher's environment has this process's rank and the meeting place. Then ranks share their caches automatically.
-//! Without a meeting place each rank reads alone, and a warning names the setting.
+//! The launcher's environment has this process's rank and the meeting place. Then ranks share their
+//! caches automatically. Without a meeting place each rank reads alone, and a warning names the
+//! setting.
 
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ const SIGNAL_TIMEOUT: Duration = Duration::from_secs(5);
 #[cfg(feature = "peer")]
 const FIRST_PROGRESS: Duration = Duration::from_secs(3);
 
-/// Makes the run share its caches with other ranks, if there are any and a meeting place is known. Returns whether it does.
+/// Makes the run share its caches with other ranks, if there are any and a meeting place is known.
+/// Returns whether it does.
 #[cfg(feature = "peer")]
 pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result<(Builder, bool)> {
     if !settings::is_on(knobs, "peers")? {

@@ -103,8 +103,8 @@ impl MemoryAccount {
             Some(bytes) => (bytes, false),
             None if self.0.forked => {
                 tracing::warn!(
-                    "this process was forked from one with loaders, and cannot see their memory: the automatic memory tier \
-                     is off; set the size of the memory tier, or start processes by `spawn`"
+                    "this process was forked from one with loaders, and cannot see their memory: \
+                     the automatic memory tier is off; set the size of the memory tier, or start processes by `spawn`"
                 );
                 (0, true)
             }

@@ -59,7 +59,7 @@ impl DescribedCatalog {
         match Catalog::open(file) {
             Ok(catalog) if self.is(&catalog) => Some(catalog),
             Ok(_) => {
-                tracing::warn!(file = %file.display(), "this catalog differs from rank 0's; rank 0's is used");
+                tracing::warn!(file = %file.display(), "rank 0's catalog is used in place of this file");
                 None
             }
             Err(error) => {

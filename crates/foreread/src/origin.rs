@@ -119,7 +119,8 @@ impl OpenDataset {
         tracing::warn!(
             "{url}: its files cannot be identified in later runs (they have no versions, the same time \
              for most of them, a time before 1980, or are on several file systems). The next run will not \
-             use the disk's copies. To use them, save a catalog with `foreread index {url} -o FILE` and load that"
+             use the disk's copies. To use them, save a catalog \
+             with `foreread index {url} -o FILE` and load that"
         );
     }
 }

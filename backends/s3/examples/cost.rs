@@ -1,5 +1,5 @@
-//! What a read costs beside a bare GET of `object_store`: CPU of the reading thread a sample, in
-//! turns.
+//! Compares the cost of a read with a bare GET of `object_store`: CPU time of the reading thread
+//! per sample, in alternation.
 //!
 //! ```text
 //! cargo run --release -p foreread-s3 --example cost [ROUNDS]
@@ -22,7 +22,7 @@ const SAMPLES: u64 = 4_000;
 const SIZE: u64 = 110_000;
 const PARALLELISM: usize = 64;
 
-/// CPU that this thread has used.
+/// The CPU time of this thread.
 fn cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     options.parallelism = Some(PARALLELISM);
     let backend = S3Backend::new().with_environment(environment);
     let origin = runtime.block_on(backend.open("s3://bench", &options, &context))?;
-    // After the backend, which has chosen the library for TLS.
+    // After the backend, because it installs the TLS library.
     let bare: Arc<dyn ObjectStore> = Arc::new(
         AmazonS3Builder::new()
             .with_bucket_name("bench")

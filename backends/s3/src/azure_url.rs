@@ -1,16 +1,16 @@
-//! How Azure's containers are written as URLs.
+//! URLs of Azure's containers.
 //!
-//! `az://container/path` leaves the account to the environment; Hadoop's and Spark's way,
-//! `abfss://container@account.dfs.core.windows.net/path`, names it. The host is Azure's or it is
-//! refused: requests carry credentials, and a catalog that somebody else has made must not say
-//! where these are sent.
+//! `az://container/path` leaves the account to the environment. The form of Hadoop and Spark,
+//! `abfss://container@account.dfs.core.windows.net/path`, names it. A host that is not Azure's is
+//! refused. Requests carry credentials, and a catalog from another author must not decide where
+//! they are sent.
 
 use foreread_tier::TierError;
 
 use crate::config::BucketPrefix;
 use crate::error::invalid;
 
-/// The clouds that Azure has. The first is the one that its client knows by itself.
+/// Azure's clouds. The first is the default of its client.
 const CLOUDS: [&str; 5] = [
     "core.windows.net",
     "core.usgovcloudapi.net",
@@ -19,25 +19,25 @@ const CLOUDS: [&str; 5] = [
     "fabric.microsoft.com",
 ];
 
-/// The schemes of its URLs.
+/// The schemes of Azure's URLs.
 pub(crate) const SCHEMES: [&str; 5] = ["az", "abfs", "abfss", "wasb", "wasbs"];
 
-/// A container's account, where its URL names one.
+/// A container's account, if its URL names one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AzureAccount {
     pub(crate) name: String,
-    /// Where it answers, where that is not the usual place.
+    /// The address of the account, if it is not the default one.
     pub(crate) endpoint: Option<String>,
 }
 
-/// The container and the prefix that a URL names, and the account if it does.
+/// The container and the prefix of a URL, and its account if the URL names one.
 pub(crate) fn location(url: &str) -> Result<(BucketPrefix, Option<AzureAccount>), TierError> {
     let (_, rest) = url.split_once("://").unwrap_or_default();
     let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let Some((container, host)) = authority.split_once('@') else {
         return Ok((BucketPrefix::of(url)?, None));
     };
-    // Nothing of it is repeated: whoever writes a key before an `@` is told what belongs there.
+    // The error repeats no part of the URL, because a user may have written a key before the `@`.
     let wrong = || {
         let why = "write `abfss://container@account.dfs.core.windows.net/path` or `az://container/path`; \
                    another address \

@@ -1,4 +1,4 @@
-//! Opening buckets by URL.
+//! Opens buckets by URL.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use crate::pages::S3Pages;
 use crate::reader::ObjectReader;
 use crate::transport::{CredentialClient, SharedClient, StoreConnector, options};
 
-/// Opens prefixes of buckets: `s3://bucket/prefix` (and `s3a`); with the features `gcs` and `azure`
-/// also `gs://` and `az://`.
+/// Opens prefixes of buckets: `s3://bucket/prefix` (and `s3a`). With the features `gcs` and `azure`
+/// it also opens `gs://` and `az://`.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct S3Backend {
@@ -27,13 +27,12 @@ pub struct S3Backend {
 }
 
 impl S3Backend {
-    /// The backend, which looks at the process's environment whenever it opens something.
+    /// The backend. It reads the process's environment on every open.
     pub const fn new() -> Self {
         Self { environment: None }
     }
 
-    /// The same with these variables instead of the process's. Google's and Azure's stores do not
-    /// look at them.
+    /// Uses these variables instead of the process's. Google's and Azure's stores ignore them.
     #[must_use]
     pub fn with_environment(self, environment: Environment) -> Self {
         Self { environment: Some(environment) }
@@ -61,16 +60,16 @@ impl Backend for S3Backend {
         ]
     }
 
-    /// Gathers the settings and gets the first credentials; no request is sent to the store. A
-    /// source of credentials that is busy or not reached is retried, for two minutes at most.
+    /// Resolves the settings and fetches the first credentials. No request is sent to the store. A
+    /// source of credentials that is busy or unreachable is retried, for two minutes at most.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a URL or a setting that makes no sense, [`ErrorKind::Denied`]
-    /// where there are no credentials, [`ErrorKind::Expired`] where they have expired,
-    /// [`ErrorKind::Transient`] where their source was not reached to the end.
+    /// [`ErrorKind::Invalid`] for an invalid URL or setting. [`ErrorKind::Denied`] if there are no
+    /// credentials. [`ErrorKind::Expired`] if they have expired. [`ErrorKind::Transient`] if their
+    /// source was unreachable until the last attempt.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future leaves no state.
     async fn open(
         &self,
         url: &str,
@@ -96,7 +95,8 @@ impl Backend for S3Backend {
     }
 }
 
-/// What reads files or blocks, which must not hold a thread of the runtime.
+/// The parts of a bucket whose creation reads files or blocks. It must not occupy a thread of the
+/// runtime.
 struct PreparedBucket {
     config: S3Config,
     client: SharedClient,

@@ -1,5 +1,4 @@
-//! What can be set, and where each setting comes from: the options, then the environment, then the
-//! profile.
+//! The settings and their sources: the options, then the environment, then the profile.
 
 use std::path::PathBuf;
 
@@ -10,11 +9,11 @@ use crate::error::invalid;
 use crate::profile::Profiles;
 
 /// The default number of parallel reads. A request to a store in the same region takes about 20 ms
-/// and moves 50 to 100 MB/s, so that this many fill 10 Gbit/s with samples of 500 KB.
+/// and moves 50 to 100 MB/s. So this number fills 10 Gbit/s with samples of 500 KB.
 pub(crate) const DEFAULT_PARALLELISM: usize = 64;
 
-/// The settings that [`OpenOptions::settings`] may have, the variables that say the same, and the
-/// name in a profile. Keys are [`Environment::with_keys`]'s: the settings' replace the variables'
+/// The names in [`OpenOptions::settings`], the equivalent variables, and the name in a profile.
+/// Keys are handled by [`Environment::with_keys`]: the settings' keys replace the variables' keys
 /// together.
 const SETTINGS: &[(&str, &[&str], &str)] = &[
     ("endpoint", &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"], "endpoint_url"),
@@ -30,17 +29,17 @@ const SETTINGS: &[(&str, &[&str], &str)] = &[
     ("session_token", &[], ""),
 ];
 
-/// How a bucket is reached.
+/// The configuration of access to a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct S3Config {
     pub(crate) bucket: String,
-    /// Without slashes around it; empty for the whole bucket.
+    /// Without slashes around it. Empty for the whole bucket.
     pub(crate) prefix: String,
-    /// Where the user has named one.
+    /// The user's endpoint, if set.
     pub(crate) endpoint: Option<String>,
     pub(crate) region: String,
     pub(crate) profile: String,
-    /// Whether the options name it, so that it goes before the keys in the environment.
+    /// Whether the options name the profile, so that it precedes the keys in the environment.
     pub(crate) profile_first: bool,
     pub(crate) plain: bool,
     pub(crate) virtual_hosted: bool,
@@ -58,13 +57,13 @@ pub(crate) struct BucketPrefix {
 }
 
 impl BucketPrefix {
-    /// `scheme://bucket/prefix`. Escapes are not resolved: a `%` is a `%`, as in Amazon's own
-    /// tools.
+    /// Parses `scheme://bucket/prefix`. Escapes are not resolved: a `%` is a `%`, as in Amazon's
+    /// own tools.
     pub(crate) fn of(url: &str) -> Result<Self, TierError> {
         let rest = url.split_once("://").map_or("", |(_, rest)| rest);
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.contains(['@', ':']) {
-            // Whatever stands before the `@` may be a secret.
+            // The text before the `@` may be a secret.
             let why = "write `s3://bucket/prefix`; the address of a store goes into AWS_ENDPOINT_URL and \
                        credentials into \
                        the environment or a profile";
@@ -80,7 +79,7 @@ impl BucketPrefix {
         Self::below(bucket, prefix, url)
     }
 
-    /// The prefix of a bucket whose name is one.
+    /// A prefix of `bucket`, after a check of the prefix.
     pub(crate) fn below(bucket: &str, prefix: &str, url: &str) -> Result<Self, TierError> {
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         if !prefix.is_empty() {
@@ -89,19 +88,19 @@ impl BucketPrefix {
         Ok(Self { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
     }
 
-    /// The key of what lies at `path` below the prefix.
+    /// The key of the object at `path` below the prefix.
     pub(crate) fn key(&self, path: &str) -> String {
         if self.prefix.is_empty() { path.to_owned() } else { format!("{}/{path}", self.prefix) }
     }
 
-    /// What every key below the prefix begins with.
+    /// The common beginning of all keys below the prefix.
     pub(crate) fn base(&self) -> String {
         if self.prefix.is_empty() { String::new() } else { format!("{}/", self.prefix) }
     }
 }
 
-/// Why a path is no path of a sample. What could lead out of the prefix on a disk that it is copied
-/// to is refused, and what `object_store` would not send as it is.
+/// Refuses paths that no sample may have. On a disk cache they could lead out of the prefix, or
+/// `object_store` would not send them unchanged.
 pub(crate) fn check_path(path: &str) -> Result<(), &'static str> {
     if path.chars().any(|c| c.is_ascii_control()) {
         return Err("the path contains a control character");
@@ -110,7 +109,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), &'static str> {
 }
 
 impl S3Config {
-    /// What `url`, the options, the environment and the profile say together. Reads the files below
+    /// Combines `url`, the options, the environment and the profile. Reads the files below
     /// `~/.aws`.
     pub(crate) fn gather(
         url: &str,
@@ -184,7 +183,7 @@ impl S3Config {
         })
     }
 
-    /// Where the store answers.
+    /// The address of the store.
     pub(crate) fn address(&self) -> String {
         match &self.endpoint {
             Some(endpoint) => endpoint.clone(),
@@ -195,8 +194,7 @@ impl S3Config {
         }
     }
 
-    /// What the address of every request begins with: the bucket in the path, or in the name of the
-    /// host.
+    /// The base address of every request, with the bucket in the path or in the host name.
     pub(crate) fn bucket_address(&self) -> String {
         let (address, bucket) = (self.address(), &self.bucket);
         match address.split_once("://") {
@@ -205,9 +203,9 @@ impl S3Config {
         }
     }
 
-    /// The bucket and prefix as one word for every way that leads there. Amazon's own endpoints
-    /// (public ones, of a VPC, dual-stack, FIPS, accelerated) all lead to one set of buckets in
-    /// each of its partitions; any other endpoint is a store of its own.
+    /// The canonical name of the bucket and prefix, the same for every route to them. Amazon's own
+    /// endpoints (public ones, of a VPC, dual-stack, FIPS, accelerated) all lead to one set of
+    /// buckets per partition. Any other endpoint is a separate store.
     pub(crate) fn canonical_place(&self) -> String {
         let address = self.address();
         let (scheme, rest) = address.split_once("://").unwrap_or(("https", &address));
@@ -230,9 +228,9 @@ impl S3Config {
     }
 }
 
-/// The partition whose general buckets `host` serves, if it is one of Amazon's endpoints for those.
-/// Outposts, directory buckets, access points and object lambdas have names of their own and are
-/// none.
+/// The partition whose general purpose buckets `host` serves, if it is one of Amazon's endpoints
+/// for them. Outposts, directory buckets, access points and object lambdas have separate names and
+/// return `None`.
 fn partition(host: &str, region: &str) -> Option<&'static str> {
     let host = host.strip_suffix(":443").or_else(|| host.strip_suffix(":80")).unwrap_or(host);
     let (labels, china) = match host.strip_suffix(".amazonaws.com.cn") {
@@ -303,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn urls() {
+    fn urls_are_split_into_bucket_and_prefix() {
         for (url, bucket, prefix) in [
             ("s3://b", "b", ""),
             ("s3://b/", "b", ""),
@@ -401,7 +399,7 @@ mod tests {
             let error = gather("s3://b", settings, variables).unwrap_err();
             assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(says), "{error}");
         }
-        // Keys in the environment go before a profile that is not there, or cannot be read.
+        // Keys in the environment precede a profile that is missing or cannot be read.
         let keys = [("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_CONFIG_FILE", "/")];
         assert!(gather("s3://b", &[], &keys[2..]).unwrap_err().to_string().contains("cannot be read"));
         gather("s3://b", &[], &keys).unwrap();

@@ -23,14 +23,14 @@ use crate::reader::ObjectReader;
 
 /// A prefix of a bucket, or any `object_store`, whose objects are samples.
 ///
-/// A read has no task of its own. It makes progress where its future is polled, and its connections
-/// run on the runtime of the [`OpenContext`]. Dropping the future cancels the request.
+/// A read has no separate task. It makes progress when its future is polled, and its connections
+/// run on the runtime of the [`Context`]. Dropping the future cancels the request.
 pub struct ObjectStoreOrigin {
     profile: TierProfile,
     reader: Arc<ObjectReader>,
     /// `None` for a store that lists without pages.
     listing: Option<BucketListing>,
-    /// As many as reads may be under way.
+    /// Limits the number of parallel reads.
     places: Arc<Semaphore>,
     runtime: Handle,
     /// See [`OriginTier::place`].
@@ -44,17 +44,17 @@ impl fmt::Debug for ObjectStoreOrigin {
 }
 
 impl ObjectStoreOrigin {
-    /// The origin of all objects of `store`: any implementation of [`ObjectStore`], with its own
-    /// credentials, timeouts and retries. For a part of a store, wrap it in a
+    /// The origin of all objects of `store`, which may be any implementation of [`ObjectStore`].
+    /// The store brings its credentials, timeouts and retries. For a part of a store, wrap it in a
     /// [`PrefixStore`](object_store::prefix::PrefixStore).
     ///
-    /// `place` identifies the data on disks ([`OriginTier::place`]) and in messages: two stores
+    /// `place` identifies the data on disks ([`OriginTier::place`]) and in messages. Two stores
     /// must not have the same.
     ///
-    /// Objects are listed in the store's order, so that an interrupted listing starts again. A
-    /// change is detected by the ETag; an object that was listed without one by its size alone.
-    /// Failures for which `object_store` has no kind of its own are final: the store has retried
-    /// them.
+    /// Objects are listed in the store's order, so an interrupted listing restarts. A change is
+    /// detected by the ETag, and by the size alone for an object that was listed without an ETag.
+    /// Failures without a specific kind in `object_store` are permanent, because the store has
+    /// retried them.
     pub fn new(store: Arc<dyn ObjectStore>, place: impl Into<String>, context: &OpenContext) -> Self {
         let place = place.into();
         let shown = BucketContext {
@@ -80,8 +80,8 @@ impl ObjectStoreOrigin {
     ) -> Self {
         let profile = TierProfile::new(parallelism.unwrap_or(DEFAULT_PARALLELISM))
             .with_listing_in_order(listing.is_some());
-        // The layers find out how many are worth having under way; this only keeps reads from
-        // opening more sockets than a process has.
+        // The layers determine the best number of parallel reads. This limit only keeps reads from
+        // opening more sockets than a process may have.
         let places = Arc::new(Semaphore::new(parallelism.unwrap_or(OpenOptions::MAX_PARALLELISM / 4)));
         Self { profile, reader: Arc::new(reader), listing, places, runtime, place }
     }
@@ -101,7 +101,7 @@ impl Tier for ObjectStoreOrigin {
         let runtime = self.runtime.clone();
         Box::pin(async move {
             let mut read = pin!(async {
-                // It is never closed.
+                // The semaphore is never closed.
                 let _place = places.acquire().await;
                 reader.read(&request).await
             });
@@ -113,7 +113,7 @@ impl Tier for ObjectStoreOrigin {
         })
     }
 
-    /// Each read is a request of its own.
+    /// Each read is a separate request, so there is nothing to submit.
     fn submit(&self) {}
 }
 
@@ -131,8 +131,8 @@ impl OriginTier for ObjectStoreOrigin {
         let found = stream::once(async move {
             let Some(listing) = listing else { return reader.stat(&path_of).await };
             match listing.stat(&path_of).await {
-                // A caller that may not list may read. Where a listing has no order, a read is
-                // cheaper.
+                // A caller without the permission to list may be able to read. If a listing has no
+                // order, a read is cheaper.
                 Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unordered) => {
                     let found = listing.repeated(&path_of, "answer", || reader.stat(&path_of)).await;
                     // If reading is denied too, the error names the permission to list.
@@ -153,8 +153,8 @@ impl OriginTier for ObjectStoreOrigin {
     }
 }
 
-/// The stream, polled as if on `runtime`: connections start tasks and set timers, and the caller
-/// may be a plain thread.
+/// Polls the stream in the context of `runtime`. Connections start tasks and set timers, and the
+/// caller may be a plain thread.
 fn on<T: Send + 'static>(runtime: Handle, mut stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
     stream::poll_fn(move |context| {
         let _entered = runtime.enter();

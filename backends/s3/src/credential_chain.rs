@@ -1,17 +1,17 @@
 //! The sources of AWS credentials, in the order of Amazon's tools.
 //!
-//! Variables; a web identity; the profile (keys, a role that it assumes, single sign-on, a
-//! process); the container; the machine. Each is used only if it is configured. The last is tried
-//! when none is.
+//! The order is: variables, a web identity, the profile (keys, a role that it assumes, single
+//! sign-on, a process), the container, the machine. Each is used only if it is configured. The last
+//! is tried if none is.
 //!
 //! A configured source that fails ends the search with its error. The next source would be another
-//! identity: requests would be signed in the wrong name, and the error would name the permissions
-//! of that identity.
+//! identity. Requests would be signed with the wrong identity, and errors would name its
+//! permissions.
 //!
-//! The error is final, unless a service was busy or unreachable. Then the caller retries.
+//! The error is permanent, unless a service was busy or unreachable. Then the caller retries.
 //!
 //! The providers are `reqsign`'s, each used alone. Its own chain treats a failed provider as an
-//! unconfigured one, and supports neither roles in profiles nor sessions of single sign-on (see
+//! unconfigured one. It supports neither roles in profiles nor sessions of single sign-on (see
 //! `sso.rs`).
 
 use std::fmt;
@@ -36,21 +36,21 @@ use crate::shell_words::split;
 use crate::source_failure::{SourceFailure, is_busy};
 use crate::sso::{SsoProfile, SsoTokens};
 
-/// Roles that are assumed to assume roles, at most.
+/// The maximum length of a chain of roles that assume each other.
 const MAX_ROLE_DEPTH: usize = 8;
 
 type SourceResult = Result<Option<Credential>, SourceFailure>;
 
-/// The chain.
+/// The credential sources in order.
 pub(crate) struct CredentialChain {
     environment: Environment,
     context: Context,
     profile: String,
-    /// Whether the profile was asked for in the options, so that it goes before the variables.
+    /// Whether the options name the profile, so that it precedes the variables.
     profile_first: bool,
     region: String,
     tokens: SsoTokens,
-    /// Whether the machine has given credentials.
+    /// Whether the machine's metadata service has returned credentials before.
     machine: AtomicBool,
 }
 
@@ -79,7 +79,7 @@ impl CredentialChain {
         keys(names, |name| self.environment.get(name))
     }
 
-    /// What a source gives that is configured: it has to give something.
+    /// The result of a configured source. No credentials are an error.
     async fn ask(
         &self,
         what: &str,
@@ -110,10 +110,10 @@ impl CredentialChain {
         }
     }
 
-    /// What the machine's metadata service gives. Most machines have none, so one that is not
-    /// reached is tried again only if something configures it or it has given credentials before.
+    /// The credentials of the machine's metadata service. Most machines have none. So an
+    /// unreachable service is retried only if it is configured or has returned credentials before.
     async fn of_machine(&self, configured: bool) -> SourceResult {
-        // The library knows this spelling alone.
+        // The library supports only this spelling.
         let disabled = self.environment.get("AWS_EC2_METADATA_DISABLED");
         if disabled.is_some_and(|text| text.eq_ignore_ascii_case("true")) {
             return Ok(None);
@@ -151,7 +151,7 @@ impl CredentialChain {
     ) -> BoxFuture<'a, SourceResult> {
         Box::pin(async move {
             let get = |key| profiles.get(name, key);
-            // A profile may be its own source: its keys assume its role.
+            // A profile may be its own source: then its keys assume its role.
             if let Some(role) = get("role_arn").filter(|_| depth > 0) {
                 return self.assume(profiles, name, role, depth).await;
             }
@@ -171,7 +171,7 @@ impl CredentialChain {
         })
     }
 
-    /// Credentials of a role, got with the token that `aws sso login` has left.
+    /// Credentials of a role, from the token that `aws sso login` has stored.
     async fn of_single_sign_on(&self, profiles: &Profiles, name: &str) -> SourceResult {
         let failed = |failure: SourceFailure| failure.within(format!("single sign-on of profile `{name}`"));
         let session = profiles.get(name, "sso_session");
@@ -200,8 +200,8 @@ impl CredentialChain {
         let Some((program, arguments)) = words.split_first() else {
             return Err(failed("it is empty"));
         };
-        // The library splits at every blank, and repeats the command where it logs; so it is given
-        // a word that stands for it.
+        // The library splits at every blank, and logs the command. So it gets one word as a
+        // substitute for the command.
         let context = self
             .context
             .clone()
@@ -212,7 +212,7 @@ impl CredentialChain {
         found.map(Some).ok_or_else(|| failed("it printed none"))
     }
 
-    /// Credentials of a role, got with those of whoever may assume it.
+    /// Credentials of a role, from credentials that may assume it.
     async fn assume(&self, profiles: &Profiles, name: &str, role: &str, depth: usize) -> SourceResult {
         let get = |key| profiles.get(name, key);
         let session = get("role_session_name").unwrap_or("foreread").to_owned();
@@ -274,7 +274,7 @@ impl CredentialSource for CredentialChain {
             };
             match asked {
                 Ok(Some(found)) => return Ok(loaded(found)),
-                // Nobody else's credentials are what was asked for.
+                // Credentials of another source do not replace the profile that the options name.
                 Ok(None) if step == 0 && self.profile_first => return Err(nothing(None)),
                 Ok(None) => {}
                 Err(failure) => return Err(failed(failure)),
@@ -283,7 +283,7 @@ impl CredentialSource for CredentialChain {
         match self.of_machine(false).await {
             Ok(Some(found)) => Ok(loaded(found)),
             Ok(None) => Err(nothing(None)),
-            // Nothing configures it: most machines have no metadata service.
+            // The service is not configured, and most machines have none.
             Err(failure) => Err(nothing(Some(failure))),
         }
     }
@@ -299,14 +299,14 @@ fn loaded(found: Credential) -> LoadedCredential {
     LoadedCredential { credential, expires }
 }
 
-/// The error of a source that is configured.
+/// The error of a configured source.
 fn failed(failure: SourceFailure) -> TierError {
     let remedy = if failure.transient { "" } else { "correct that source or remove it: " };
     let why = format!("{}; {remedy}no other is used instead", failure.why);
     TierError::new(failure.kind(), "s3").with_detail(why)
 }
 
-/// The error where no source is configured.
+/// The error if no source is configured.
 fn nothing(machine: Option<SourceFailure>) -> TierError {
     let kind = machine.as_ref().map_or(ErrorKind::Denied, SourceFailure::kind);
     let tried = machine.map(|failure| format!(" ({})", failure.why)).unwrap_or_default();
@@ -318,7 +318,7 @@ fn nothing(machine: Option<SourceFailure>) -> TierError {
     TierError::new(kind, "s3").with_detail(why)
 }
 
-/// The keys that these names stand for; one without the other is an error.
+/// The keys under these names. One without the other is an error.
 fn keys<'a>(names: [&str; 3], get: impl Fn(&str) -> Option<&'a str>) -> SourceResult {
     let [id, secret, token] = names;
     match (get(id), get(secret)) {
@@ -334,7 +334,7 @@ fn keys<'a>(names: [&str; 3], get: impl Fn(&str) -> Option<&'a str>) -> SourceRe
     }
 }
 
-/// Small files: tokens, profiles.
+/// Reads small files: tokens, profiles.
 #[derive(Clone, Copy, Debug)]
 struct TokenFiles;
 
@@ -347,7 +347,7 @@ impl FileRead for TokenFiles {
     }
 }
 
-/// The one program that prints credentials, whatever is asked to be run.
+/// Runs the configured credential process, whatever command it is given.
 #[derive(Clone)]
 struct ProcessCommand {
     program: String,
@@ -355,7 +355,7 @@ struct ProcessCommand {
 }
 
 impl fmt::Debug for ProcessCommand {
-    /// Arguments may be secrets.
+    /// Prints no arguments, because they may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProcessCommand").field("program", &self.program).finish_non_exhaustive()
     }
@@ -374,7 +374,7 @@ impl CommandExecute for ProcessCommand {
         let output = output
             .map_err(|error| reqsign_core::Error::unexpected(format!("{program} cannot be run: {error}")))?;
         let status = output.status.code().unwrap_or(-1);
-        // What it says of its troubles may have secrets in it, and ends in messages.
+        // Its error output may contain secrets and would appear in messages.
         Ok(CommandOutput { status, stdout: output.stdout, stderr: Vec::new() })
     }
 }
@@ -387,11 +387,11 @@ mod tests {
 
     use super::*;
 
-    /// Amazon's services, as far as credentials need them; and what they were asked.
+    /// The parts of Amazon's services that credentials need, and the requests to them.
     #[derive(Clone, Debug, Default)]
     struct Amazon(Arc<Mutex<Vec<String>>>, Arc<Mutex<Option<Trouble>>>);
 
-    /// What they answer with instead, as the client passes it on.
+    /// The failure that the services return instead, as the client reports it.
     #[derive(Clone, Copy, Debug)]
     enum Trouble {
         Busy,
@@ -452,7 +452,7 @@ mod tests {
         }
     }
 
-    /// A home with these files below `.aws`.
+    /// A home directory with these files below `.aws`.
     fn home(config: &str, credentials: &str) -> tempfile::TempDir {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join(".aws")).unwrap();
@@ -559,7 +559,7 @@ mod tests {
         assert!(error.contains("a quote is not closed") && !error.contains("hush"), "{error}");
     }
 
-    /// What `aws configure sso` writes; and the token that `aws sso login` has left.
+    /// The files that `aws configure sso` writes and the token that `aws sso login` stores.
     fn single_sign_on(expires: &str) -> tempfile::TempDir {
         let config = "[sso-session corp]\nsso_region = eu-central-1\nsso_start_url = \
                       https://corp.example.org/start\n\
@@ -676,7 +676,7 @@ mod tests {
             *amazon.1.lock().unwrap() = trouble;
             chain.load().await.map(|_| ()).map_err(|error| error.kind())
         };
-        // Most machines have no such service.
+        // Most machines have no metadata service.
         assert_eq!(load(Some(Trouble::Unreached)).await, Err(ErrorKind::Denied));
         assert_eq!(load(Some(Trouble::Busy)).await, Err(ErrorKind::Transient));
         assert_eq!(load(None).await, Ok(()));

@@ -1,7 +1,7 @@
 //! Cached credentials, renewed before they expire.
 //!
 //! One background task renews them some minutes before they expire. Requests use the old ones
-//! meanwhile and wait only when none are valid. A store may report credentials as expired early: a
+//! meanwhile. They wait only if none are valid. A store may report credentials as expired early: a
 //! clock is wrong, they were revoked, a file was rewritten. Then one fetch serves all requests that
 //! were refused with them. Each request remembers the generation that it used.
 //!
@@ -22,8 +22,8 @@ use tokio::time::Instant;
 
 use crate::retry::retry;
 
-/// How long before their end credentials are fetched again. Those that live shorter are so after
-/// half their time.
+/// The time before expiry at which credentials are fetched again. Credentials with a shorter life
+/// are fetched again after half of it.
 const RENEW_BEFORE: Duration = Duration::from_secs(300);
 
 /// The pause after a fetch that failed or returned nothing new.
@@ -35,7 +35,7 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Credentials from their source.
 pub(crate) struct LoadedCredential {
     pub(crate) credential: AwsCredential,
-    /// `None` where it is unknown.
+    /// `None` if the expiry is unknown.
     pub(crate) expires: Option<SystemTime>,
 }
 
@@ -52,27 +52,27 @@ struct CredentialsInner {
     source: Box<dyn CredentialSource>,
     runtime: Handle,
     state: Mutex<RenewalState>,
-    /// Held by the caller that fetches.
+    /// Locked by the caller that fetches.
     fetching: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct RenewalState {
     held: Option<CachedCredential>,
-    /// The number of the current credentials.
+    /// The generation of the current credentials.
     generation: u64,
-    /// Whether a task in the background fetches.
+    /// Whether a background task fetches.
     background: bool,
-    /// When a fetch last failed or returned nothing new.
+    /// The time of the last fetch that failed or returned nothing new.
     last_unsuccessful: Option<Instant>,
-    /// Why the last fetch failed, if it did.
+    /// The error of the last fetch, if it failed.
     failure: Option<TierError>,
 }
 
 struct CachedCredential {
     credential: Arc<AwsCredential>,
     expires: Option<SystemTime>,
-    /// From when on they are fetched again.
+    /// The time from which they are fetched again.
     renew_from: Option<SystemTime>,
 }
 
@@ -81,7 +81,7 @@ impl RenewalState {
         self.last_unsuccessful.is_some_and(|since| since.elapsed() < FETCH_PAUSE)
     }
 
-    /// Why the last fetch failed; with the time until the next attempt, if that may succeed.
+    /// The error of the last fetch. If it is transient, it has the time until the next attempt.
     fn failure(&self) -> Option<TierError> {
         let error = self.failure.clone()?;
         let left = self
@@ -102,7 +102,7 @@ impl CredentialsInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The credentials, if they are valid now.
+    /// The credentials, if they are currently valid.
     fn good(&self) -> Option<Arc<AwsCredential>> {
         let state = self.lock();
         let held = state.held.as_ref()?;
@@ -110,7 +110,7 @@ impl CredentialsInner {
         good.then(|| Arc::clone(&held.credential))
     }
 
-    /// Fetches; returns whether the credentials are new. The caller holds `fetching`.
+    /// Fetches the credentials. Returns whether they are new. The caller holds `fetching`.
     async fn fetch(&self) -> Result<bool, TierError> {
         let loaded = match tokio::time::timeout(FETCH_TIMEOUT, self.source.load()).await {
             Ok(loaded) => loaded,
@@ -130,7 +130,7 @@ impl CredentialsInner {
             expires.checked_sub(RENEW_BEFORE.min(left / 2)).unwrap_or(now)
         });
         let new = state.held.as_ref().is_none_or(|held| *held.credential != loaded.credential);
-        // What is called good and is at its end already is as good as nothing new.
+        // Credentials that have already expired count as nothing new.
         let ended = loaded.expires.is_some_and(|expires| expires <= now);
         state.generation += u64::from(new);
         state.failure = None;
@@ -155,16 +155,16 @@ impl Credentials {
         }))
     }
 
-    /// The number of the credentials that a request uses that starts now.
+    /// The generation of the credentials that a request uses if it starts now.
     pub(crate) fn generation(&self) -> u64 {
         self.0.lock().generation
     }
 
-    /// Valid credentials. Fetches where there are none. A background task renews those that expire
-    /// soon.
+    /// Returns valid credentials. Fetches if there are none. A background task renews those that
+    /// expire soon.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the next caller to fetch.
+    /// If the future is dropped, the next caller fetches.
     pub(crate) async fn get(&self) -> Result<Arc<AwsCredential>, TierError> {
         {
             let mut state = self.0.lock();
@@ -188,11 +188,11 @@ impl Credentials {
         if let Some(credential) = self.0.good() {
             return Ok(credential);
         }
-        // Callers that waited for a failed fetch share its error: were each to fetch, the last of
-        // 64 would wait for 64 timeouts in a row.
+        // Callers that waited for a failed fetch share its error. If each of them fetched, the last
+        // of 64 would wait for 64 timeouts in a row.
         let paused = self.0.lock().is_paused();
         if !paused {
-            // Its error is kept.
+            // The error is stored for callers.
             drop(self.0.fetch().await);
         }
         self.0.good().ok_or_else(|| {
@@ -202,7 +202,7 @@ impl Credentials {
         })
     }
 
-    /// The first credentials. Transient failures are retried.
+    /// Returns the first credentials. Transient failures are retried.
     ///
     /// # Cancel safety
     /// As [`get`](Self::get).
@@ -217,7 +217,7 @@ impl Credentials {
     }
 
     /// Fetches after a store has reported the credentials of `generation` as expired, unless
-    /// another caller has. Returns whether there are new ones.
+    /// another caller has fetched. Returns whether there are new ones.
     ///
     /// # Cancel safety
     /// As [`get`](Self::get).
@@ -264,13 +264,13 @@ mod tests {
     use super::*;
     use crate::retry::ATTEMPTS;
 
-    /// Credentials with numbers, that live as long as is said.
+    /// Numbered credentials with a given life.
     #[derive(Clone, Debug)]
     struct Numbered {
         loads: Arc<AtomicU64>,
-        /// Seconds; 0 for unknown.
+        /// The life in seconds. 0 means unknown.
         life: Arc<AtomicU64>,
-        /// The number that stays, where one does.
+        /// Whether the number is always the same.
         fixed: bool,
         gate: Arc<tokio::sync::Semaphore>,
     }
@@ -311,7 +311,7 @@ mod tests {
         assert!(!format!("{credentials:?}").contains("key0") && !format!("{credentials:?}").contains("hush"));
     }
 
-    /// A token service that fails each time, once the test lets it.
+    /// A token service that always fails, once the test permits it.
     #[derive(Clone, Debug)]
     struct Failing {
         loads: Arc<AtomicU64>,
@@ -329,7 +329,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-12
-    async fn failing_fetch_is_shared_by_all_that_wait() {
+    async fn failing_fetch_is_shared_by_all_waiters() {
         let source = Failing { loads: Arc::default(), gate: Arc::new(tokio::sync::Semaphore::new(0)) };
         let credentials = Credentials::new(source.clone(), Handle::current());
         let waiting = futures::future::join_all((0..64).map(|_| credentials.get()));
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(source.loads.load(Ordering::SeqCst), 1);
     }
 
-    /// A source that fails so often, with this kind, before it gives credentials.
+    /// A source that fails a given number of times with this kind, before it returns credentials.
     #[derive(Clone, Debug)]
     struct Late {
         failures: u64,
@@ -392,7 +392,7 @@ mod tests {
     async fn transient_failure_has_the_wait_until_the_next_attempt() {
         let source = Late { failures: 2, kind: ErrorKind::Transient, loads: Arc::default() };
         let credentials = Credentials::new(source.clone(), Handle::current());
-        // The second shares the failure of the first, and its time.
+        // The second caller shares the failure of the first, and its time.
         let seconds = |error: TierError| error.retry_after().map(|wait| wait.as_secs_f64().round());
         for (waited, left) in [(0, 5.0), (2, 3.0)] {
             tokio::time::sleep(Duration::from_secs(waited)).await;
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(key(&credentials).await, "key0");
         tokio::time::sleep(Duration::from_millis(600)).await;
         source.life.store(3600, Ordering::SeqCst);
-        // As long as those of a second may be used, unless the machine has slept over it.
+        // The old key, unless the machine was suspended until the first credentials expired.
         let meanwhile = key(&credentials).await;
         tokio::task::yield_now().await;
         source.gate.add_permits(1);

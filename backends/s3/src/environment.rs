@@ -1,4 +1,4 @@
-//! The variables that say how a store is reached.
+//! The environment variables that configure access to a store.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,8 +8,8 @@ use foreread_tier::TierError;
 
 use crate::error::invalid;
 
-/// Environment variables, as a value: the process's own or a test's. Printing one shows the names
-/// alone.
+/// Environment variables as a value: the process's or a test's. Its debug output has only the
+/// names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
@@ -17,13 +17,13 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// These variables and no others, and no home directory.
+    /// Only these variables, without a home directory.
     pub fn new<N: Into<String>, V: Into<String>>(variables: impl IntoIterator<Item = (N, V)>) -> Self {
         let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         Self { variables, home: None }
     }
 
-    /// The process's, now. What is no UTF-8 is left out.
+    /// The current variables of the process. Values that are not UTF-8 are left out.
     pub fn of_process() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -31,17 +31,17 @@ impl Environment {
         Self { variables: std::env::vars_os().filter_map(text).collect(), home: std::env::home_dir() }
     }
 
-    /// The same with another home directory, where `.aws` is looked for.
+    /// Sets the home directory, which contains `.aws`.
     #[must_use]
     pub fn with_home(self, home: impl Into<PathBuf>) -> Self {
         Self { home: Some(home.into()), ..self }
     }
 
-    /// The same with the keys of these settings, if there are any, in place of the variables': keys
-    /// of two accounts must not be mixed.
+    /// Replaces the keys of the variables by the keys of these settings, if there are any. Keys of
+    /// two accounts must not be mixed.
     ///
     /// # Errors
-    /// If the settings have one part of a key and not the other.
+    /// If the settings have only one part of a key.
     pub(crate) fn with_keys(self, settings: &BTreeMap<String, String>) -> Result<Self, TierError> {
         let keys = [
             ("access_key_id", "AWS_ACCESS_KEY_ID"),
@@ -66,17 +66,17 @@ impl Environment {
         Ok(Self { variables, ..self })
     }
 
-    /// A variable that is set and not empty.
+    /// The value of a variable that is set and not empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// The first of these that is set.
+    /// The first of these variables that is set.
     pub(crate) fn first(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| self.get(name))
     }
 
-    /// The file that a variable names, or else one below the home directory.
+    /// The file that a variable names, or else a file below the home directory.
     pub(crate) fn file(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
         match self.get(variable) {
             Some(path) => match (path.strip_prefix("~/"), &self.home) {

@@ -1,8 +1,8 @@
 //! The kind of each error of a store.
 //!
-//! Only classification: the layers decide on retries. Every message names the bucket and the
-//! object, if there is one, and the remedy. None repeats the text of a store beyond its error code
-//! (see `transport.rs`).
+//! This module only classifies errors. The layers decide on retries. Every message names the
+//! bucket, the object, if there is one, and the remedy. Messages repeat no text of a store beyond
+//! its error code (see `transport.rs`).
 
 use std::error::Error;
 
@@ -26,13 +26,13 @@ pub(crate) struct BucketContext {
     pub(crate) tier: &'static str,
     /// `s3://bucket`.
     pub(crate) bucket: String,
-    /// The address of the store, where it is not the usual one.
+    /// The address of the store, if it is not the default one.
     pub(crate) endpoint: Option<String>,
-    /// The region that requests are signed for, where the store has regions.
+    /// The region that requests are signed for, if the store has regions.
     pub(crate) region: Option<String>,
     /// Whether requests are signed.
     pub(crate) signed: bool,
-    /// The proxy that requests go through.
+    /// The proxy of requests.
     pub(crate) proxy: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl BucketContext {
         }
     }
 
-    /// The error that a client has come back with.
+    /// The error of a client.
     pub(crate) fn of_client(
         &self,
         action: StoreOperation,
@@ -92,8 +92,8 @@ impl BucketContext {
             .with_retry_after(known.retry_after())
     }
 
-    /// What an attempt returns. If its credentials have expired and there are new ones, what a
-    /// second attempt returns.
+    /// Runs an attempt. If its credentials have expired and new ones are available, it runs a
+    /// second attempt.
     pub(crate) async fn renewed<T, F>(
         &self,
         credentials: Option<&Credentials>,
@@ -120,7 +120,7 @@ impl BucketContext {
         Err(error.with_detail(format!("{expired}; {failure}")).with_retry_after(failed.retry_after()))
     }
 
-    /// A connection that did not come up or did not last.
+    /// The error of a connection that failed or was interrupted.
     pub(crate) fn of_transport(&self, object: Option<&str>, error: &HttpError) -> TierError {
         let why = root(error).replace('\n', " ");
         let severed = ConnectError::of(error);
@@ -162,9 +162,9 @@ impl BucketContext {
         self.endpoint.as_ref().map(|endpoint| format!(" at {endpoint}")).unwrap_or_default()
     }
 
-    /// The kind, and what to say where the code alone does not say it. The code of the body comes
-    /// first: any answer may carry the header with the bucket's region, and one status has several
-    /// codes.
+    /// The kind, and an explanation if the code alone is not enough. The code of the body has
+    /// priority. Any response may have the header with the bucket's region, and one status has
+    /// several codes.
     fn classify(&self, action: StoreOperation, refused: &ResponseError) -> (ErrorKind, Option<String>) {
         let code = refused.code.as_deref().unwrap_or_default();
         match code {
@@ -248,10 +248,10 @@ impl BucketContext {
         }
     }
 
-    /// The region to ask in, where the store means by this refusal that it is another one.
+    /// The correct region, if this error response means that the bucket is in another region.
     fn elsewhere<'a>(&self, refused: &'a ResponseError) -> Option<&'a str> {
         let names_region = match refused.code.as_deref() {
-            // A redirect, or a HEAD, which has no body.
+            // A redirect, or the response to a HEAD, which has no body.
             None => matches!(refused.status.as_u16(), 301 | 307 | 400),
             Some(code) => matches!(
                 code,
@@ -291,7 +291,7 @@ impl BucketContext {
     }
 }
 
-/// The codes that AWS's own clients take for throttling, and Azure's.
+/// The codes that AWS's own clients treat as throttling, and Azure's.
 pub(crate) fn is_throttling(code: &str) -> bool {
     matches!(
         code,
@@ -320,7 +320,7 @@ fn has_refusal(error: &HttpError) -> bool {
     false
 }
 
-/// A wrong setting, before there is a place.
+/// The error of an invalid setting, before the store is known.
 pub(crate) fn invalid(object: &str, why: impl Into<String>) -> TierError {
     TierError::invalid("s3", object, why)
 }
@@ -406,10 +406,10 @@ mod tests {
         }
     }
 
-    /// AWS sends `x-amz-bucket-region` with refusals that have nothing to do with regions.
+    /// AWS sends `x-amz-bucket-region` also with error responses that are unrelated to regions.
     #[test]
     // semantics: BUCKET-4
-    fn expired_token_with_region_header_is_no_wrong_region() {
+    fn expired_token_with_region_header_is_expired() {
         let located = |status, code: &str, region: &str| {
             let refused = ResponseError { region: Some(region.into()), ..refused(status, code) };
             place().of_refusal(StoreOperation::Read, Some("a"), &refused)
@@ -429,7 +429,7 @@ mod tests {
         ] {
             let text = located(status, code, "eu-west-1").to_string();
             assert!(text.contains("AWS_REGION=eu-west-1"), "{text}");
-            // Setting the region that is set already is no remedy.
+            // A message must not suggest the region that is already set.
             let text = located(status, code, "us-east-1").to_string();
             assert!(!text.contains("AWS_REGION=us-east-1"), "{text}");
         }

@@ -22,7 +22,7 @@ use crate::transport::{StoreConnector, root};
 
 type Opened = Result<Arc<dyn OriginTier>, TierError>;
 
-/// Opens `url` if it is one of theirs.
+/// Opens `url` if it is a URL of Google's or Azure's.
 pub(crate) fn open(url: &str, options: &OpenOptions, context: &OpenContext) -> Option<Opened> {
     let scheme = url.split_once("://")?.0.to_ascii_lowercase();
     match scheme.as_str() {
@@ -34,8 +34,7 @@ pub(crate) fn open(url: &str, options: &OpenOptions, context: &OpenContext) -> O
     }
 }
 
-/// Settings that a user may want, of those that the clients know; the rest concern what is set here
-/// already.
+/// The useful settings among those that the clients support. The other ones are set by this crate.
 #[cfg(feature = "gcs")]
 const GOOGLE: [&str; 6] = [
     "service_account",
@@ -62,7 +61,7 @@ const AZURE: [&str; 13] = [
     "skip_signature",
 ];
 
-/// The error about a setting that a client does not know.
+/// The error about a setting that the client does not support.
 fn unknown(name: &str, known: &[&str]) -> TierError {
     invalid(name, format!("there is no such setting; there are: {}", known.join(", ")))
 }
@@ -122,7 +121,7 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     options: &OpenOptions,
     context: &OpenContext,
 ) -> Arc<dyn OriginTier> {
-    // Wherever it is, it is reached so.
+    // The proxy is the same for every host.
     let proxy = crate::proxy::of("https://storage");
     let bucket = format!("{scheme}://{}", location.bucket);
     let place = BucketContext { tier, bucket, endpoint: None, region: None, signed: true, proxy };
@@ -153,8 +152,8 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     ))
 }
 
-/// Gives directory markers their `/` back where without it they are out of order: `a-b`, `a/` came
-/// as `a-b`, `a`. Each key is greater than the one before it, the first than `before`.
+/// Restores the `/` of directory markers that are out of order without it: `a-b`, `a/` came as
+/// `a-b`, `a`. Each key is greater than the one before it, and the first is greater than `before`.
 fn name_holders(before: &str, entries: &mut [ListedKey]) {
     let mut before = before;
     for entry in entries {
@@ -168,8 +167,8 @@ fn name_holders(before: &str, entries: &mut [ListedKey]) {
     }
 }
 
-/// PageSource of a client that has them. Place-holders lose their `/` there, and look like empty
-/// objects.
+/// The pages of a client that supports them. The client removes the `/` of directory markers, so
+/// that they look like empty objects.
 struct ClientPages<S> {
     store: Arc<S>,
     begins_anywhere: bool,
@@ -216,8 +215,8 @@ mod tests {
             [entry("a", 0), entry("a/1", 1), entry("b-c", 1), entry("b", 0), entry("b/x", 0), entry("a", 1)];
         name_holders("a-z", &mut entries);
         let keys: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
-        // What is no directory marker and out of order stays, and shows that the store has another
-        // order.
+        // An object that is out of order and not a directory marker stays. It shows that the store
+        // has another order.
         assert_eq!(keys, ["a/", "a/1", "b-c", "b/", "b/x", "a"]);
         let mut empty = [entry("a", 0), entry("b", 0)];
         name_holders("", &mut empty);

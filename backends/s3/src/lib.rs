@@ -1,15 +1,15 @@
-//! Object stores as origins: S3 and whatever speaks its protocol; Google's and Azure's behind the
-//! features `gcs` and `azure`.
+//! Object stores as origins: S3 and compatible stores. The features `gcs` and `azure` add Google's
+//! and Azure's.
 //!
 //! [`S3Backend`] opens `s3://bucket/prefix`. A sample is one GET, of the version that was indexed
-//! (`If-Match`), without a HEAD and without a look before it; a part of an object is one GET with a
-//! range. `object_store` makes the requests. It tries none of them again, and neither does this
-//! crate but for one case: when the store says that the credentials have expired, they are fetched
-//! again and the request is repeated once. Whether, when and how often to try again otherwise is
-//! for the layers to decide, which see the kinds of error that this crate tells apart.
+//! (`If-Match`), without a HEAD or another request before it. A part of an object is one GET with a
+//! range. `object_store` makes the requests. It retries none of them. This crate retries in one
+//! case: if the store reports that the credentials have expired, they are fetched again and the
+//! request is repeated once. All other retries belong to the layers, which see the error kinds that
+//! this crate sets.
 //!
-//! Listings are not seen by the layers, and half a listing cannot be begun again from outside
-//! without losing its place; they repeat their own pages.
+//! The layers do not see listings, and a caller cannot restart half a listing without losing its
+//! position. So listings retry their own pages.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -20,7 +20,7 @@
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 //! let (buffers, runtime_handle) = (Arc::new(HeapBuffers), runtime.handle().clone());
 //! let context = OpenContext { buffers, runtime: runtime_handle, seed: 0 };
-//! // The process's own environment, where none is given.
+//! // The default is the process's environment.
 //! let variables = [("AWS_SKIP_SIGNATURE", "true"), ("AWS_ENDPOINT_URL", "http://localhost:9000")];
 //! let environment = Environment::new(variables);
 //! let backend = S3Backend::new().with_environment(environment);

@@ -1,27 +1,27 @@
-//! Lists many keys at once.
+//! Lists the keys of a bucket in parallel.
 //!
-//! A store lists keys in order, a thousand per page, and each page holds the token of the next: a
-//! million keys are a thousand round trips in a row. But a listing may begin anywhere. So the keys
-//! are listed in ranges side by side. A range that is longer than a page is split at names that the
-//! page suggests. Where all names of a page begin with `train/n0144`, the next may begin with
-//! `train/n0145`, `train/n015`, `train/n02`, `train/o`, `trainz`: everything beyond each of these
-//! becomes a range. An empty one costs one request and is never asked for again. One that is not
-//! empty is split further by its own pages. This needs no directories: a flat bucket is listed as
-//! fast as a tree.
+//! A store lists keys in order, 1,000 per page, and each page holds the token of the next. A
+//! million keys are 1,000 round trips in a row. But a listing may begin at any key. So the keys are
+//! listed in parallel ranges. A range that is longer than a page is split at names that the page
+//! suggests. For example, all names of a page begin with `train/n0144`. The next may begin with
+//! `train/n0145`, `train/n015`, `train/n02`, `train/o`, `trainz`. The keys beyond each of these
+//! names become a range. An empty range costs one request and is never requested again. A range
+//! with keys is split further by its own pages. This needs no directories: a flat bucket is listed
+//! as fast as a tree.
 //!
-//! ObjectStream come in the order of their keys, so that an interrupted listing can resume after
-//! the last of them: what a later range has found waits for the ranges before it. The price is that
-//! objects come in bursts. How many may wait is bounded (`ordered.rs` says how).
+//! Objects come in the order of their keys, so that an interrupted listing can resume after the
+//! last of them. So objects of a later range wait for the ranges before it. The price is that
+//! objects come in bursts. The number of waiting objects is bounded (see `ordered.rs`).
 //!
-//! All of this is right only if the store lists in byte order. Most do. Some gateways to file
-//! systems walk directories, and some stores have no order at all. So the order is checked, and the
-//! check is complete if starting after an *existing* key continues there as a continuation token
-//! does (`ordered.rs` has the argument). The first 24 pages come one by one and are max_held: a
-//! listing of up to 24,000 keys costs no request more than its pages, whatever the order. A store
-//! that breaks the order is listed by continuation token alone (`unordered.rs`), held whole and
-//! sorted. The price for the others is 24 round trips before ranges are split.
+//! This is correct only if the store lists in byte order. Most do. Some gateways to file systems
+//! walk directories, and some stores have no order at all. So the order is checked. The check is
+//! complete if a listing that starts after an *existing* key continues as with a continuation token
+//! (`ordered.rs` has the argument). The first 24 pages come one by one and are held. So a listing
+//! of up to 24,000 keys costs only its pages, whatever the order. A store that violates the order
+//! is listed by continuation token alone (`unordered.rs`), held in memory and sorted. The price for
+//! other stores is 24 round trips before ranges are split.
 //!
-//! PageSource that fail are requested again here, because the retry layer does not see listings.
+//! Failed pages are retried here, because the retry layer does not see listings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,17 +38,17 @@ use crate::ordered::OrderedListing;
 use crate::pages::{ListPage, PageRequest, PageSource, version};
 use crate::retry::retry;
 
-/// PageSource under way at once.
+/// The number of parallel page requests.
 pub(crate) const PARALLEL_PAGES: usize = 16;
 
-/// Objects that may wait for ranges before theirs, before later ranges are requested no further.
-/// They take some 80 MB.
+/// The number of objects that may wait for earlier ranges before later ranges are requested no
+/// further. They take some 80 MB.
 pub(crate) const MAX_HELD_OBJECTS: usize = 400_000;
 
-/// How long a page may take, and every other answer that the layers do not see.
+/// The timeout of a page, and of every other response that the layers do not see.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The longest wait after a page's first failure, and after any.
+/// The longest wait after a page's first failure, and after any failure.
 const MAX_FIRST_WAIT: Duration = Duration::from_millis(100);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
@@ -58,17 +58,17 @@ pub(crate) struct BucketListing {
     pub(crate) pages: Arc<dyn PageSource>,
     pub(crate) place: BucketContext,
     pub(crate) location: BucketPrefix,
-    /// PageSource under way at once.
+    /// The number of parallel page requests.
     pub(crate) parallel_pages: usize,
-    /// Objects that may wait for ranges before theirs.
+    /// The number of objects that may wait for earlier ranges.
     pub(crate) max_held: usize,
-    /// Where jitter comes from.
+    /// The seed of jitter.
     pub(crate) seed: u64,
 }
 
 impl BucketListing {
-    /// The objects below `prefix` (a directory below the location) whose paths are greater than
-    /// `after`.
+    /// Lists the objects below `prefix` (a directory below the location) whose paths are greater
+    /// than `after`.
     pub(crate) fn list(
         self,
         prefix: &str,
@@ -97,7 +97,7 @@ impl BucketListing {
         .boxed()
     }
 
-    /// What to say where nothing lies below the location, because it is an object itself.
+    /// The error if the location is itself an object, with nothing below it.
     async fn mistaken(&self) -> Option<TierError> {
         let BucketPrefix { prefix, .. } = &self.location;
         if prefix.is_empty() {
@@ -113,10 +113,10 @@ impl BucketListing {
         Some(self.place.error(ErrorKind::Invalid, None, why))
     }
 
-    /// One object by its path. A listing and no `HEAD`, because only a caller that may list learns
-    /// that a key is missing. In byte order the first key that begins with a name is the name
-    /// itself; in another order the rest of the page is searched, and [`ErrorKind::Unordered`] says
-    /// that more pages would have to be.
+    /// One object by its path. It uses a listing and not a `HEAD`, because only a caller that may
+    /// list learns that a key is missing. In byte order the first key that begins with a name is
+    /// the name itself. In another order the rest of the page is searched. [`ErrorKind::Unordered`]
+    /// reports that more pages would be needed.
     pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
         let error = |kind, why: &str| self.place.error(kind, Some(path), why);
         check_path(path).map_err(|why| error(ErrorKind::Invalid, why))?;
@@ -132,7 +132,7 @@ impl BucketListing {
         }
     }
 
-    /// The error of a store whose listing has no end.
+    /// The error of a store whose listing does not end.
     pub(crate) fn endless(&self, what: &str) -> TierError {
         let at = self.place.endpoint.as_deref().map(|at| format!(" at {at}")).unwrap_or_default();
         let why =
@@ -140,13 +140,12 @@ impl BucketListing {
         self.place.error(ErrorKind::Other, None, why)
     }
 
-    /// A page, after as many attempts as it takes and are worth it.
+    /// Requests a page, with retries.
     pub(crate) async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
         self.repeated(ask.after, "page of the listing", || self.pages.page(ask)).await
     }
 
-    /// What an attempt gives that the layers do not see, after as many as it takes and are worth
-    /// it. `name` is what jitter is drawn from.
+    /// Retries an attempt that the layers do not see. `name` seeds the jitter.
     pub(crate) async fn repeated<T, F>(
         &self,
         name: &str,
@@ -166,7 +165,7 @@ impl BucketListing {
         retry(attempt, |failures, error| self.wait(failures, name, error.retry_after())).await
     }
 
-    /// The wait that the store requested, and some jitter.
+    /// The wait that the store requested, with jitter.
     fn wait(&self, failures: u32, name: &str, asked: Option<Duration>) -> Duration {
         let drawn =
             name.bytes().fold(mix(self.seed ^ u64::from(failures)), |hash, byte| mix(hash ^ u64::from(byte)));
@@ -176,7 +175,7 @@ impl BucketListing {
     }
 }
 
-/// The stream of a listing, as the contract has it.
+/// The stream of a listing, as defined by the trait's contract.
 pub(crate) type ObjectStream = BoxStream<'static, Result<Object, TierError>>;
 
 #[cfg(test)]

@@ -1,25 +1,26 @@
 //! A listing in ranges, whose order is checked during the listing.
 //!
-//! Two things hold a listing together. Within a range, each page begins after the last key of the
-//! page before it and ascends. Where two ranges meet at a name `B`, the first key beyond `B` that
-//! the earlier range sees is the key that the later range begins with; or both find that there is
-//! none.
+//! Two conditions make a listing complete. Within a range, each page begins after the last key of
+//! the page before it and ascends. Where two ranges meet at a name `B`, both must agree. The first
+//! key beyond `B` that the earlier range finds is the key that the later range begins with. Or both
+//! find that there is none.
 //!
-//! Why this is enough: within a range pages follow each other by tokens, so its keys follow each
-//! other in the store's order, whatever that is. A later range begins at a key that exists, found
-//! by a request for one key beyond `B`, and goes on after that key. So if the ranges meet, all keys
-//! together are one run of the store's order, from its beginning to its end: none is missing. And
-//! they ascend: none comes twice. The one assumption is that starting after an existing key goes on
-//! as a token does. Objects of a range are handed out only when it has met the one before it.
+//! Why this is enough: within a range pages follow each other by tokens. So its keys follow each
+//! other in the store's order, whatever it is. A later range begins at a key that exists, found by
+//! a request for one key beyond `B`, and continues after that key. So if the ranges meet, all keys
+//! together are one run of the store's order, from its beginning to its end. So none is missing.
+//! And they ascend, so none comes twice. The one assumption is that a listing after an existing key
+//! continues as a token does. Objects of a range are handed out only when it has met the one before
+//! it.
 //!
-//! A store that changes while it is listed can look as one without order. That costs time and
-//! nothing else.
+//! A store that changes during the listing can look like a store without order. That costs only
+//! time.
 //!
-//! The nearest range to the next object that is due is always requested first, so that objects are
+//! The range nearest to the next object to hand out is always requested first. So objects are
 //! handed out soon after they come. More ranges are split off than are requested at once, so that
-//! there are always near ones. If many objects wait all the same (the nearest range is large, or
-//! its store is late), it alone is requested further. The price is that such a part of the listing
-//! goes page by page.
+//! there are always near ones. Many objects may wait all the same, if the nearest range is large or
+//! its store is slow. Then only that range is requested further. The price is that such a part of
+//! the listing goes page by page.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -33,26 +34,26 @@ use crate::lister::BucketListing;
 use crate::pages::{ListPage, PageRequest};
 use crate::unordered::UnorderedListing;
 
-/// So many pages come one by one, and are held, before ranges are split. If they are out of order,
-/// no request was in vain. At 40 ms a page the price is a second.
+/// The number of pages that come one by one, and are held, before ranges are split. If they are out
+/// of order, no request was wasted. At 40 ms per page the price is a second.
 pub(crate) const FIRST_PAGES: usize = 24;
 
-/// So many empty pages in a row, each with a token, and the listing is called endless. Stores list
-/// a few where many objects have been removed.
+/// The number of consecutive empty pages with a token at which a listing counts as endless. Stores
+/// list a few where many objects have been removed.
 pub(crate) const EMPTY_PAGES: u32 = 1_000;
 
-/// Keys beyond `from`, up to and with `upto`.
+/// Keys after `from`, up to and including `upto`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct KeyRange {
-    /// Where it began, which no other range does.
+    /// The start of the range, which is unique.
     from: Arc<str>,
     upto: Option<String>,
-    /// What the next request starts after, if it has no token.
+    /// The key after which the next request starts, if it has no token.
     after: String,
     token: Option<String>,
     /// The greatest key so far.
     last: Option<String>,
-    /// Whether it was split off, and its first key is not known yet.
+    /// Whether the range was split off and its first key is still unknown.
     first_key_unknown: bool,
     /// Whether the next request is for one key.
     probe: bool,
@@ -61,7 +62,7 @@ struct KeyRange {
 }
 
 impl KeyRange {
-    /// One that is asked for all of its keys, beyond `after`.
+    /// A range whose keys are all requested, beyond `after`.
     fn first(after: String) -> Self {
         let from = after.as_str().into();
         Self {
@@ -76,7 +77,7 @@ impl KeyRange {
         }
     }
 
-    /// One that is split off another.
+    /// A range that is split off another.
     fn beyond(after: String, upto: Option<String>) -> Self {
         Self { upto, first_key_unknown: true, probe: true, ..Self::first(after) }
     }
@@ -91,12 +92,12 @@ impl KeyRange {
 enum WalkError {
     /// The store lists in another order.
     Order,
-    /// The store's tokens lead nowhere.
+    /// The store's tokens do not end.
     Endless,
 }
 
-/// What two neighbouring ranges have found beyond the name where they meet: a key, or that there is
-/// none.
+/// The first key that each of two neighbouring ranges has found beyond the name where they meet, or
+/// that there is none.
 #[derive(Debug, Default)]
 struct RangeBorder {
     earlier: Option<Option<String>>,
@@ -109,11 +110,11 @@ enum BorderSide {
     Later,
 }
 
-/// What one range has found.
+/// The objects that one range has found.
 #[derive(Debug, Default)]
 struct RangeObjects {
     found: VecDeque<Result<Object, TierError>>,
-    /// Whether no more will come.
+    /// Whether the range is complete.
     over: bool,
 }
 
@@ -121,26 +122,25 @@ type PageFuture = BoxFuture<'static, (KeyRange, Result<ListPage, TierError>)>;
 
 pub(crate) struct OrderedListing {
     pub(crate) listing: Arc<BucketListing>,
-    /// What paths are relative to.
+    /// The base that paths are relative to.
     base: String,
-    /// What every key begins with.
+    /// The common prefix of all keys.
     below: Arc<str>,
-    /// What every key that is listed is greater than.
+    /// The lower limit: every listed key is greater.
     after: String,
-    /// Ranges with no request under way, by where they began.
+    /// Ranges without a request in flight, by their start.
     waiting: BTreeMap<Arc<str>, KeyRange>,
     running: FuturesUnordered<PageFuture>,
-    /// What has been found and not handed out, by where its range began.
+    /// Objects that have been found and not handed out, by the start of their range.
     parts: BTreeMap<Arc<str>, RangeObjects>,
-    /// How much that is, in all parts.
+    /// The number of these objects, in all ranges.
     held_objects: usize,
     borders: BTreeMap<String, RangeBorder>,
-    /// PageSource so far, without requests for one key.
+    /// Pages so far, without requests for one key.
     pages: usize,
-    /// Ranges split off so far. Each costs up to two requests, and there is one for four pages at
-    /// most.
+    /// Ranges split off so far. Each costs up to two requests. There is at most one per four pages.
     cuts: usize,
-    /// The listing of a store without order, once that is known.
+    /// The listing of a store without order, once that is detected.
     sequence: Option<UnorderedListing>,
 }
 
@@ -184,7 +184,7 @@ impl OrderedListing {
             self.start();
             let broken = match self.running.next().await? {
                 (range, Ok(page)) => self.take(range, page).err(),
-                // Some stores refuse to start anywhere; those that have no order, for instance.
+                // Some stores refuse to start after a key, for instance those without order.
                 (range, Err(error))
                     if error.kind() == ErrorKind::Unsupported
                         && range.token.is_none()
@@ -194,7 +194,7 @@ impl OrderedListing {
                     Some(WalkError::Order)
                 }
                 (_, Err(error)) => {
-                    // What one page cannot do after all attempts, the others cannot either.
+                    // If a page fails after all attempts, the others would fail too.
                     self.end();
                     return Some(Err(error));
                 }
@@ -210,8 +210,8 @@ impl OrderedListing {
         }
     }
 
-    /// Requests pages of the nearest ranges; where too much is held, of the one alone whose objects
-    /// are due.
+    /// Requests pages of the nearest ranges. If too many objects are held, only the range of the
+    /// next object is requested.
     fn start(&mut self) {
         while self.running.len() < self.listing.parallel_pages
             && let Some(nearest) = self.waiting.first_entry()
@@ -237,7 +237,7 @@ impl OrderedListing {
         let probe = std::mem::take(&mut range.probe);
         let anywhere = self.listing.pages.begins_anywhere();
         self.pages += usize::from(!probe);
-        // Some stores begin with the very key that was to be started after.
+        // Some stores include the start key itself.
         if range.token.is_none() && page.entries.first().is_some_and(|first| first.key == range.after) {
             page.entries.remove(0);
         }
@@ -257,7 +257,7 @@ impl OrderedListing {
         }
         let passed = page.entries.iter().find(|entry| range.is_beyond(&entry.key)).map(|e| e.key.clone());
         let first = page.entries.first().map(|entry| entry.key.clone());
-        // What follows a key that was probed for is known only when it was started after.
+        // The keys after a probed key are known only from a request that starts after it.
         let ends = page.token.is_none() && !(probe && first.is_some());
         let over = ends || passed.is_some();
         let mut met = true;
@@ -298,8 +298,8 @@ impl OrderedListing {
         Ok(())
     }
 
-    /// Notes what one side has found beyond a border; false if the other side has found something
-    /// else.
+    /// Records the first key that one side has found beyond a border. `false` if the other side has
+    /// found another key.
     fn compare_border(&mut self, border: &str, side: BorderSide, found: Option<String>) -> bool {
         let sides = self.borders.entry(border.to_owned()).or_default();
         match side {
@@ -312,12 +312,12 @@ impl OrderedListing {
         met
     }
 
-    /// Splits a range whose page has these keys, if that is worth it by now.
+    /// Splits a range whose page has these keys, if the split pays off.
     fn split(&mut self, range: &mut KeyRange, first: &str, last: &str) {
         if self.pages < FIRST_PAGES {
             return;
         }
-        // Twice as many as are requested at once, and none where pages come one by one anyway.
+        // Twice the number of parallel requests, and none if pages come one by one anyway.
         let ranges = 2 * self.listing.parallel_pages.saturating_sub(1);
         let room = ranges.saturating_sub(self.running.len() + self.waiting.len());
         let worth = (self.pages / 4).saturating_sub(self.cuts);
@@ -327,9 +327,9 @@ impl OrderedListing {
         self.waiting.extend(cut.into_iter().map(|range| (Arc::clone(&range.from), range)));
     }
 
-    /// Drops what was found and begins to list in one sequence; or goes on where the only range
-    /// was, if that one began at the beginning and none of it was handed out. The page is the one
-    /// that is out of order.
+    /// Drops the found objects and restarts the listing in one sequence. It continues without a
+    /// restart if there is one range, which began at the beginning, and none of its objects was
+    /// handed out. The page is the one that is out of order.
     fn fall_back(&mut self, at: Option<(KeyRange, ListPage)>) {
         let kept =
             (self.cuts == 0 && self.pages <= FIRST_PAGES && self.after.is_empty()).then_some(at).flatten();
@@ -360,9 +360,9 @@ impl OrderedListing {
     }
 }
 
-/// Cuts ranges off the end of one whose keys up to `last` are known, at most so many, the farthest
-/// first. Each begins after a name that has more in common with this page's than the names beyond
-/// it.
+/// Splits ranges off the end of a range whose keys up to `last` are known. Returns at most
+/// `parallel_pages` ranges, the farthest first. Each begins after a name that shares more with this
+/// page's names than the names beyond it.
 fn split(range: &mut KeyRange, below: &str, first: &str, last: &str, parallel_pages: usize) -> Vec<KeyRange> {
     let common = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count();
     let fixed = below.chars().count();
@@ -372,7 +372,7 @@ fn split(range: &mut KeyRange, below: &str, first: &str, last: &str, parallel_pa
             break;
         }
         let Some(beyond) = beyond(last, at) else { continue };
-        // Where a range before this one has ended, nothing is left to cut off.
+        // If an earlier range has ended here, nothing is left to split off.
         if range.upto.as_ref().is_none_or(|upto| beyond < *upto) {
             let upto = range.upto.replace(beyond.clone());
             cut.push(KeyRange::beyond(beyond, upto));
@@ -381,7 +381,7 @@ fn split(range: &mut KeyRange, below: &str, first: &str, last: &str, parallel_pa
     cut
 }
 
-/// The first name after all that share the first `at + 1` characters of `name`.
+/// The first name after all names that share the first `at + 1` characters of `name`.
 fn beyond(name: &str, at: usize) -> Option<String> {
     let mut characters = name.char_indices().skip(at);
     let (start, character) = characters.next()?;

@@ -1,8 +1,8 @@
 //! One page of a listing.
 //!
 //! S3's pages are requested and parsed here. `object_store` removes the `/` of a directory marker,
-//! so that it looks like an empty object, and refuses a whole page for one odd name. It signs the
-//! requests.
+//! so that it looks like an empty object. It also refuses a whole page for one invalid name. It
+//! only signs the requests.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -22,14 +22,14 @@ use crate::config::check_path;
 use crate::credentials::Credentials;
 use crate::error::{BucketContext, StoreOperation};
 
-/// What a query may not have in it as it is; signatures are made of the same.
+/// The characters that are escaped in a query. Signatures use the same set.
 pub(crate) const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The longest page that is read, in bytes. A thousand keys, the longest there are and escaped,
-/// take a tenth of it.
+/// The longest page that is read, in bytes. A page of 1,000 keys of maximal length, escaped, takes
+/// a tenth of it.
 const MAX_PAGE_BYTES: usize = 64 << 20;
 
-/// The parser's events that are buffered where other elements lie between the objects of a page.
+/// The limit of buffered parser events, for other elements between the objects of a page.
 const BUFFERED_EVENTS: Option<NonZeroUsize> = NonZeroUsize::new(10_000);
 
 /// A key of a listing.
@@ -44,7 +44,7 @@ pub(crate) struct ListedKey {
 }
 
 impl ListedKey {
-    /// What a key below `below` stands for, if it is listed at all; paths are relative to `base`.
+    /// The object of a key below `below`, if it is listed at all. Paths are relative to `base`.
     pub(crate) fn object(
         self,
         place: &BucketContext,
@@ -54,7 +54,7 @@ impl ListedKey {
         let Self { key, size, tag } = self;
         let rest = key.strip_prefix(below)?;
         let path = key.strip_prefix(base)?;
-        // The directory marker of a directory; that of the prefix itself has no name.
+        // The marker of a directory. That of the prefix itself has no name.
         if rest.is_empty() || rest.ends_with('/') && size == 0 {
             return None;
         }
@@ -77,7 +77,7 @@ impl From<ObjectMeta> for ListedKey {
     }
 }
 
-/// The state of an object that has this tag.
+/// The version of an object with this tag.
 pub(crate) fn version(tag: Option<String>) -> Option<Version> {
     tag.filter(|tag| !tag.is_empty()).map(|tag| Version::ETag(tag.into()))
 }
@@ -86,11 +86,11 @@ pub(crate) fn version(tag: Option<String>) -> Option<Version> {
 #[derive(Clone, Debug)]
 pub(crate) struct PageRequest<'a> {
     pub(crate) prefix: &'a str,
-    /// Keys beyond this one.
+    /// Only keys after this one.
     pub(crate) after: &'a str,
-    /// Where the page before this one has ended.
+    /// The continuation token of the page before.
     pub(crate) token: Option<&'a str>,
-    /// The most keys that the page may have; the store's own limit if `None`.
+    /// The maximum number of keys in the page. `None` means the store's limit.
     pub(crate) limit: Option<usize>,
 }
 
@@ -104,9 +104,9 @@ impl<'a> PageRequest<'a> {
 /// A page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListPage {
-    /// In the order of the store, which should be that of their bytes.
+    /// The keys in the store's order, which should be byte order.
     pub(crate) entries: Vec<ListedKey>,
-    /// Where the next page begins, if there is one.
+    /// The continuation token of the next page, if there is one.
     pub(crate) token: Option<String>,
 }
 
@@ -122,7 +122,7 @@ impl ListPage {
 pub(crate) trait PageSource: fmt::Debug + Send + Sync + 'static {
     async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError>;
 
-    /// Whether a listing may begin anywhere, at little cost.
+    /// Whether a listing may begin after any key, at little cost.
     fn begins_anywhere(&self) -> bool;
 }
 
@@ -130,7 +130,7 @@ pub(crate) trait PageSource: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct S3Pages {
     pub(crate) client: HttpClient,
-    /// What every request's address begins with.
+    /// The base address of every request.
     pub(crate) address: String,
     pub(crate) region: String,
     pub(crate) request_payer: bool,
@@ -212,7 +212,7 @@ enum Document {
     },
 }
 
-/// Parses a page: 1.7 ms for a thousand keys. The parser's messages may quote the document and are
+/// Parses a page, in 1.7 ms for 1,000 keys. The parser's messages may quote the document and are
 /// left out.
 fn parse(document: &[u8]) -> Result<ListPage, &'static str> {
     let mut parser = Deserializer::from_str(str::from_utf8(document).map_err(|_| "it is not UTF-8")?);
@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    /// A source that gives one credential and is not reached after that.
+    /// A source that returns one credential and is unreachable after that.
     #[derive(Debug, Default)]
     struct Once(std::sync::atomic::AtomicBool);
 
@@ -307,7 +307,7 @@ mod tests {
             let (mut stream, _) = listener.accept().unwrap();
             let _ = stream.read(&mut [0; 1024]);
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult>");
-            // Until nobody reads it, or to a length at which it would be read to its end.
+            // Until the reader closes the connection, or to a length that only a full read reaches.
             for _ in 0..4 * MAX_PAGE_BYTES / (1 << 20) {
                 if stream.write_all(&[b' '; 1 << 20]).is_err() {
                     return;

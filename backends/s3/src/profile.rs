@@ -1,4 +1,4 @@
-//! The files below `~/.aws`.
+//! The profile files below `~/.aws`.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use ini::{Ini, ParseOption};
 use crate::Environment;
 use crate::error::invalid;
 
-/// What both files say, as they are now.
+/// The current content of both files.
 #[derive(Clone, Default)]
 pub(crate) struct Profiles {
     config: Ini,
@@ -16,7 +16,7 @@ pub(crate) struct Profiles {
 }
 
 impl Profiles {
-    /// Reads them; a file that is not there says nothing. Blocks.
+    /// Reads both files. A missing file counts as empty. Blocks.
     pub(crate) fn read(environment: &Environment) -> Result<Self, TierError> {
         let load = |variable, name| match environment.file(variable, name) {
             Some(path) => parse(&path),
@@ -28,8 +28,8 @@ impl Profiles {
         })
     }
 
-    /// The same where the environment has keys, or none are needed. Unusable files are logged and
-    /// ignored.
+    /// Like [`read`](Self::read), if the environment has keys or none are needed. Unusable files
+    /// are logged and ignored.
     pub(crate) fn read_if_possible(environment: &Environment) -> Self {
         Self::read(environment).unwrap_or_else(|error| {
             tracing::warn!(%error, "profiles are left out: the keys come from the environment");
@@ -37,18 +37,18 @@ impl Profiles {
         })
     }
 
-    /// A value of a profile; that of the credentials file where both have one.
+    /// A value of a profile. If both files have it, the one of the credentials file.
     pub(crate) fn get(&self, profile: &str, name: &str) -> Option<&str> {
         let section = section_of(profile);
         self.credentials.get_from(Some(profile), name).or_else(|| self.config.get_from(Some(section), name))
     }
 
-    /// A value of a session for single sign-on, which several profiles may share.
+    /// A value of a single sign-on session, which several profiles may share.
     pub(crate) fn of_session(&self, session: &str, name: &str) -> Option<&str> {
         self.config.get_from(Some(format!("sso-session {session}")), name)
     }
 
-    /// Whether either file has the profile.
+    /// Whether one of the files has the profile.
     pub(crate) fn has(&self, profile: &str) -> bool {
         self.credentials.section(Some(profile)).is_some()
             || self.config.section(Some(section_of(profile))).is_some()
@@ -66,8 +66,8 @@ fn parse(path: &Path) -> Result<Ini, TierError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Ini::new()),
         Err(error) => return Err(invalid(&shown, format!("it cannot be read: {error}"))),
     };
-    // As Amazon's tools read it: quotes and backslashes are part of a value. The parser's message
-    // has the line's number; the line itself may be a secret and is not in it.
+    // As in Amazon's tools, quotes and backslashes are part of a value. The parser's message has
+    // the line's number. The line itself may be a secret and is not in the message.
     let as_it_is = ParseOption { enabled_quote: false, enabled_escape: false, ..ParseOption::default() };
     Ini::load_from_str_opt(&text, as_it_is)
         .map_err(|error| invalid(&shown, format!("line {}: {}", error.line, error.msg)))
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_file_is_named_without_its_content() {
+    fn invalid_file_is_named_without_its_content() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("config");
         std::fs::write(&path, "[default]\nregion = x\n[profile hush\n").unwrap();

@@ -1,11 +1,11 @@
-//! The proxy of a request, for messages: an error that names the store while the proxy is down
-//! misleads.
+//! The proxy of a request, for messages. An error that names only the store misleads while the
+//! proxy is down.
 //!
 //! The client takes its proxy from the process's environment. The same rules are applied here.
 
 use hyper_util::client::proxy::matcher::Matcher;
 
-/// The proxy of requests to `address`, without what it is given to let them through.
+/// The proxy of requests to `address`, without its credentials.
 pub(crate) fn of(address: &str) -> Option<String> {
     named(&Matcher::from_env(), address)
 }

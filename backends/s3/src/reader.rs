@@ -1,12 +1,12 @@
 //! Reading one sample: one GET.
 //!
-//! The body is written into memory of exactly the sample's length. It is allocated after the
-//! response's length is known, so that a wrong catalog costs an error and not the memory. The
+//! The body is written into a buffer of exactly the sample's length. The buffer is allocated after
+//! the response's length is known. So a wrong catalog causes an error and not the allocation. The
 //! indexed version is sent as `If-Match`. The ETag of the response is checked too, for stores that
 //! ignore `If-Match`.
 //!
 //! A response of another length means that the object has changed. If its ETag is unchanged, the
-//! store sent less than it has, and the same request may succeed later.
+//! response was truncated, and the same request may succeed later.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ impl ObjectReader {
     /// Reads one sample.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the request.
+    /// Dropping the future cancels the request.
     pub(crate) async fn read(&self, request: &ReadRequest) -> Result<Bytes, TierError> {
         let (path, options) = self.prepare(request)?;
         let attempt = || self.attempt(&path, options.clone(), request);
         self.place.renewed(self.credentials.as_deref(), Some(&request.object.path), attempt).await
     }
 
-    /// Lists what lies below a directory, in the store's order.
+    /// Lists the objects below a directory, in the store's order.
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>) -> ObjectStream {
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         let (directory, below) = match self.parse(prefix) {
@@ -73,7 +73,7 @@ impl ObjectReader {
         Path::parse(self.location.key(path)).map_err(|error| invalid(&error.to_string()))
     }
 
-    /// What an object is, by its first byte.
+    /// The metadata of an object, from a read of its first byte.
     pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
         let key = self.parse(path)?;
         let attempt = || async {
@@ -96,7 +96,7 @@ impl ObjectReader {
         self.place.error(kind, Some(&request.object.path), why)
     }
 
-    /// What to ask for, if it can be asked for.
+    /// The parameters of the request, if the request is valid.
     fn prepare(&self, request: &ReadRequest) -> Result<(Path, GetOptions), TierError> {
         let object = &request.object;
         let path = self.parse(&object.path)?;
@@ -126,7 +126,7 @@ impl ObjectReader {
             self.place.of_client(StoreOperation::Read, Some(&request.object.path), &error)
         };
         let answer = match self.store.get_opts(path, options).await.map_err(failed) {
-            // A range beyond the end has no kind of error of its own.
+            // A range beyond the end has no error kind in `object_store`.
             Err(error) if error.kind() == ErrorKind::Other && request.span != Span::Whole => {
                 let head = self.store.head(path).await;
                 let changed = head.is_ok_and(|found| found.size != request.object.size);
@@ -163,7 +163,7 @@ impl ObjectReader {
         Ok(buffer.freeze())
     }
 
-    /// Whether the answer is of the object that was indexed, and as long as it should be.
+    /// Checks that the response has the indexed version and the expected length.
     fn compare(&self, request: &ReadRequest, answer: &GetResult) -> Result<(), TierError> {
         let object = &request.object;
         let same = match (&object.version, &answer.meta.e_tag) {
@@ -196,7 +196,7 @@ impl ObjectReader {
     }
 }
 
-/// A tag without its quotes: stores put them into headers and not always into listings.
+/// A tag without its quotes. Stores write quotes in headers and not always in listings.
 fn bare(tag: &str) -> &str {
     tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).unwrap_or(tag)
 }

@@ -1,19 +1,19 @@
-//! Retries of what the layers do not see: pages of listings, and the first credentials.
+//! Retries of operations that the layers do not see: pages of listings, and the first credentials.
 
 use std::time::Duration;
 
 use foreread_tier::{ErrorKind, TierError};
 use tokio::time::{Instant, sleep};
 
-/// Attempts, and the time after which none begins.
+/// The maximum number of attempts, and the time after which none begins.
 pub(crate) const ATTEMPTS: u32 = 8;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What the first attempt returns that succeeds or fails for good. `wait` returns the wait after
-/// the nth failure.
+/// Returns the result of the first attempt that succeeds or fails permanently. `wait` returns the
+/// wait after the nth failure.
 ///
 /// # Cancel safety
-/// That of an attempt.
+/// The same as that of an attempt.
 pub(crate) async fn retry<T, F>(
     attempt: impl Fn() -> F,
     wait: impl Fn(u32, &TierError) -> Duration,

@@ -1,7 +1,7 @@
 //! Splitting a command into words, as Amazon's tools split `credential_process` (Python's `shlex`).
 //!
 //! Blanks separate words. Text between single quotes is literal. Between double quotes a backslash
-//! escapes a `"` or another backslash; elsewhere it escapes any character. There are no variables
+//! escapes a `"` or another backslash. Elsewhere it escapes any character. There are no variables
 //! and no comments.
 
 /// The words of `text`.
@@ -24,7 +24,7 @@ pub(crate) fn split(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(words)
 }
 
-/// Adds what lies between two quotes.
+/// Adds the text between two quotes.
 fn quoted(quote: char, letters: &mut std::str::Chars<'_>, word: &mut String) -> Result<(), &'static str> {
     const OPEN: &str = "a quote is not closed";
     loop {

@@ -9,20 +9,19 @@ use foreread_tier::ErrorKind;
 #[derive(Debug)]
 pub(crate) struct SourceFailure {
     pub(crate) why: String,
-    /// Whether another attempt may succeed with nothing changed: a service was not reached, or was
-    /// busy.
+    /// Whether a retry may succeed without a change: a service was unreachable or busy.
     pub(crate) transient: bool,
 }
 
 impl SourceFailure {
-    /// One that stays until somebody does something.
+    /// A failure that stays until the user changes something.
     pub(crate) fn permanent(why: impl Into<String>) -> Self {
         Self { why: why.into(), transient: false }
     }
 
-    /// What a provider or the client came back with. Providers repeat the client's error without
-    /// its words, and some take every failure of the client for one that may pass. So the client's
-    /// own error decides where there is one.
+    /// The failure of a provider or of the client. Providers drop the text of the client's error,
+    /// and some report every failure of the client as transient. So the client's own error decides
+    /// if there is one.
     pub(crate) fn of(error: &reqsign_core::Error) -> Self {
         match client_error(error) {
             Some(cause) => Self {
@@ -37,19 +36,19 @@ impl SourceFailure {
         if self.transient { ErrorKind::Transient } else { ErrorKind::Denied }
     }
 
-    /// The same as a part of something larger.
+    /// Adds context to the failure.
     pub(crate) fn within(self, what: impl fmt::Display) -> Self {
         Self { why: format!("{what}: {}", self.why), ..self }
     }
 }
 
-/// Whether a service has answered, and been too busy for more than that.
+/// Whether a service has answered and reported that it is busy.
 pub(crate) fn is_busy(error: &reqsign_core::Error) -> bool {
     client_error(error).unwrap_or(error).kind() == reqsign_core::ErrorKind::RateLimited
 }
 
-/// The error of the client within a provider's. Sources of other types are left out: a parser's may
-/// repeat secrets.
+/// The client's error within a provider's. Sources of other types are left out, because a parser's
+/// may repeat secrets.
 fn client_error(error: &reqsign_core::Error) -> Option<&reqsign_core::Error> {
     error.source()?.downcast_ref()
 }

@@ -1,14 +1,14 @@
-//! Credentials of a role, got with the token that `aws sso login` has left.
+//! Credentials of a role, from the token that `aws sso login` has stored.
 //!
-//! The token lies below `~/.aws/sso/cache`. One that ends within a quarter of an hour is refreshed,
-//! if the file has what that takes, and the file is replaced as Amazon's tools replace it: the
-//! service may issue another refresh token, and with the old one those tools could not refresh
-//! theirs. If the file cannot be replaced (a home directory that is mounted read-only), the process
-//! keeps the token in memory.
+//! The token is a file below `~/.aws/sso/cache`. A token that expires within 15 minutes is
+//! refreshed, if its file has the necessary fields. The file is replaced as Amazon's tools replace
+//! it. The service may issue another refresh token, and with the old one those tools could not
+//! refresh theirs. If the file cannot be replaced (a read-only home directory), the process keeps
+//! the token in memory.
 //!
 //! `reqsign` has a provider for single sign-on. It does not refresh tokens, and its errors do not
-//! say whether another attempt may succeed. So the two requests are made here. The price is that
-//! their formats are this module's concern.
+//! show whether a retry may succeed. So the two requests are made here. The price is that this
+//! module handles their formats.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -28,29 +28,30 @@ use serde_json::{Map, Value, json};
 use crate::pages::QUERY;
 use crate::source_failure::SourceFailure;
 
-/// How long before its end a token is refreshed, as by Amazon's tools.
+/// The time before expiry at which a token is refreshed, the same as in Amazon's tools.
 const REFRESH_BEFORE: Duration = Duration::from_secs(15 * 60);
 
-/// A profile's settings of single sign-on.
+/// A profile's settings for single sign-on.
 #[derive(Clone, Debug)]
 pub(crate) struct SsoProfile {
     pub(crate) profile: String,
     pub(crate) account: String,
     pub(crate) role: String,
     pub(crate) region: String,
-    /// What the token's file is named after: the session or, without one, the start URL.
+    /// The name from which the token's file name is derived: the session or, without one, the start
+    /// URL.
     pub(crate) session: String,
 }
 
 impl SsoProfile {
-    /// The remedy where only a person can help.
+    /// The error if only a new login helps.
     fn log_in(&self, why: impl std::fmt::Display) -> SourceFailure {
         SourceFailure::permanent(format!("{why}; run `aws sso login --profile {}`", self.profile))
     }
 
-    /// The address of one of the two services. It can be replaced by the variable by which AWS's
-    /// SDKs replace it. The one for all services is left out, because many set it for their S3
-    /// store alone.
+    /// The address of one of the two services. The variable of AWS's SDKs for this service replaces
+    /// it. The variable for all services is ignored, because many users set it only for their S3
+    /// store.
     fn service(&self, context: &Context, variable: &str, name: &str) -> String {
         let usual = || {
             let china = if self.region.starts_with("cn-") { ".cn" } else { "" };
@@ -61,18 +62,18 @@ impl SsoProfile {
     }
 }
 
-/// How long the token of another process is waited for that has used up the refresh token: until
-/// its answer has come and the file is written, which may lie on a file server.
+/// The timeout for the token of another process that has used up the refresh token. In this time
+/// its response must come and the file must be written, possibly on a file server.
 const OTHER_PROCESS_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The tokens that were refreshed and could not be written to their files, by file. One refresh at
-/// a time, because each uses the refresh token up.
+/// Refreshed tokens that could not be written to their files, by file. Only one refresh runs at a
+/// time, because each uses up the refresh token.
 #[derive(Clone)]
 pub(crate) struct SsoTokens {
     kept: Arc<Mutex<HashMap<PathBuf, SsoToken>>>,
     refreshing: Arc<tokio::sync::Mutex<()>>,
-    /// [`OTHER_PROCESS_TIMEOUT`], but for tests.
+    /// [`OTHER_PROCESS_TIMEOUT`], except in tests.
     other_process_timeout: Duration,
 }
 
@@ -84,7 +85,7 @@ struct SsoToken {
 }
 
 impl SsoToken {
-    /// Takes a file's content apart. No error repeats any of it.
+    /// Parses a file's content. Errors repeat none of it.
     fn parse(document: &[u8]) -> Option<Self> {
         let fields: Map<String, Value> = serde_json::from_slice(document).ok()?;
         let expires = time(fields.get("expiresAt")?.as_str()?)?;
@@ -108,7 +109,7 @@ fn time(text: &str) -> Option<SystemTime> {
 }
 
 impl SsoTokens {
-    /// Those of the process: all its stores use the same files.
+    /// The tokens of the process, because all its stores use the same files.
     pub(crate) fn of_process() -> Self {
         static TOKENS: LazyLock<SsoTokens> = LazyLock::new(|| SsoTokens::new(OTHER_PROCESS_TIMEOUT));
         TOKENS.clone()
@@ -118,10 +119,10 @@ impl SsoTokens {
         Self { kept: Arc::default(), refreshing: Arc::default(), other_process_timeout }
     }
 
-    /// The credentials of the portal's role.
+    /// Returns the credentials of the portal's role.
     ///
     /// # Cancel safety
-    /// A refresh that was begun is finished all the same, and its token is kept.
+    /// A refresh that has started runs to its end, and its token is stored.
     pub(crate) async fn credential(
         &self,
         context: &Context,
@@ -151,7 +152,7 @@ impl SsoTokens {
             .ok_or_else(|| SourceFailure::permanent("the portal's answer has no credentials"))
     }
 
-    /// A token that is good, refreshed where it is about to end.
+    /// Returns a valid token, refreshed if it is about to expire.
     async fn token(&self, context: &Context, portal: &SsoProfile) -> Result<SsoToken, SourceFailure> {
         let Some(home) = context.home_dir() else {
             return Err(SourceFailure::permanent("there is no home directory"));
@@ -163,7 +164,7 @@ impl SsoTokens {
             return Ok(token);
         }
         let turn = Arc::clone(&self.refreshing).lock_owned().await;
-        // Whoever had the turn before may have refreshed it.
+        // The previous holder of the lock may have refreshed the token.
         let token = self.newest(portal, &path).await?;
         if token.lasts(REFRESH_BEFORE) {
             return Ok(token);
@@ -172,7 +173,8 @@ impl SsoTokens {
         let refreshing = {
             let (tokens, context, portal, path) =
                 (self.clone(), context.clone(), portal.clone(), path.clone());
-            // If nobody waits any more, a new refresh token must not be lost.
+            // A separate task, because a new refresh token must not be lost when the caller is
+            // dropped.
             tokio::spawn(async move {
                 let token = refresh(&context, &portal, token).await?;
                 tokens.keep(&path, &token).await;
@@ -192,8 +194,9 @@ impl SsoTokens {
         }
     }
 
-    /// The token of another process, which may have used up the refresh token and be about to write
-    /// what it got; or the old one, which is good until it ends.
+    /// Waits until the token is valid, because another process may have refreshed it. That process
+    /// may have used up the refresh token and be about to write the new one. The old token is
+    /// returned while it is valid. `None` at the timeout.
     async fn of_another(&self, portal: &SsoProfile, path: &Path, patience: Duration) -> Option<SsoToken> {
         let end = Instant::now() + patience;
         loop {
@@ -209,8 +212,8 @@ impl SsoTokens {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The token of the file, or the one that could not be written there. Without the file (`aws
-    /// sso logout`) neither counts.
+    /// The token of the file, or the one that could not be written to it. Without the file (`aws
+    /// sso logout`) neither is valid.
     async fn newest(&self, portal: &SsoProfile, path: &Path) -> Result<SsoToken, SourceFailure> {
         let file = path.to_owned();
         let document = match tokio::task::spawn_blocking(move || std::fs::read(file)).await {
@@ -229,7 +232,7 @@ impl SsoTokens {
         Ok(own.unwrap_or(filed))
     }
 
-    /// Replaces the file, or keeps the token here.
+    /// Replaces the file, or stores the token in memory.
     async fn keep(&self, path: &Path, token: &SsoToken) {
         let (file, document) = (path.to_owned(), Value::Object(token.fields.clone()).to_string());
         let written = tokio::task::spawn_blocking(move || replace(&file, document.as_bytes())).await;
@@ -249,7 +252,7 @@ impl SsoTokens {
     }
 }
 
-/// Puts a file of mode 0600 in the place of another, whole or not at all.
+/// Replaces a file atomically by one of mode 0600.
 fn replace(path: &Path, document: &[u8]) -> std::io::Result<()> {
     let directory = path.parent().ok_or_else(|| std::io::Error::other("it has no directory"))?;
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
@@ -259,7 +262,7 @@ fn replace(path: &Path, document: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Another token for an old one (`CreateToken`).
+/// Exchanges an old token for a new one (`CreateToken`).
 async fn refresh(context: &Context, portal: &SsoProfile, old: SsoToken) -> Result<SsoToken, SourceFailure> {
     let ended = || portal.log_in("the token has expired and cannot be refreshed");
     let registered = old.text("registrationExpiresAt").and_then(time);
@@ -299,7 +302,7 @@ async fn refresh(context: &Context, portal: &SsoProfile, old: SsoToken) -> Resul
     Ok(SsoToken { fields, expires: expires.as_system_time() })
 }
 
-/// The role's credentials in the portal's answer.
+/// Parses the role's credentials from the portal's response.
 fn credential(document: &[u8]) -> Option<Credential> {
     let answer: Value = serde_json::from_slice(document).ok()?;
     let role = answer.get("roleCredentials")?;
@@ -312,7 +315,7 @@ fn credential(document: &[u8]) -> Option<Credential> {
     })
 }
 
-/// A refusal in a few words. The client has left nothing in the body but the code.
+/// A short description of an error response. The client leaves only the code in the body.
 fn refusal(response: &Response<Bytes>) -> String {
     let status = response.status();
     match std::str::from_utf8(response.body()) {
@@ -334,9 +337,9 @@ mod tests {
 
     type Answer = Box<dyn Fn() -> reqsign_core::Result<Response<Bytes>> + Send + Sync>;
 
-    /// Both services. Only the token `good` is worth a role.
+    /// Both services. Only the token `good` gives access to a role.
     struct Amazon {
-        /// What `CreateToken` answers; asked for once the gate is open.
+        /// The response of `CreateToken`, sent once the gate is open.
         answer: Answer,
         gate: Semaphore,
         refreshed: AtomicU64,
@@ -398,13 +401,13 @@ mod tests {
         })
     }
 
-    /// Writes a good token, as another process does.
+    /// Writes a valid token, as another process does.
     fn write_other(path: &Path) {
         let document = document("hush-other", "2100-01-01T00:00:00Z");
         std::fs::write(path, document.to_string()).unwrap();
     }
 
-    /// A home directory with a token, and the services that it is for.
+    /// A home directory with a token, and the services for it.
     struct Home {
         directory: tempfile::TempDir,
         amazon: Arc<Amazon>,
@@ -424,8 +427,8 @@ mod tests {
             home
         }
 
-        /// A home whose token is expired, and a service that refuses to refresh it. With the
-        /// refusal, `other` gets the path of the token's file.
+        /// A home whose token is expired, and a service that refuses to refresh it. On each error
+        /// response `other` gets the path of the token's file.
         fn refused(other: impl Fn(PathBuf) + Send + Sync + 'static) -> Self {
             let path = Arc::new(Mutex::new(PathBuf::new()));
             let file = Arc::clone(&path);
@@ -518,7 +521,7 @@ mod tests {
             assert_eq!(home.refreshed(), requests);
             assert_eq!(home.read(), document);
         }
-        // One that has not ended and is refused (somebody has logged out elsewhere).
+        // A token that has not expired and is refused (a logout elsewhere).
         let home = Home::new(&document("hush-old", "2100-01-01T00:00:00Z"), "hush-new", Box::new(refused));
         let failure = home.role().await.unwrap_err();
         assert!(failure.why.contains("UnauthorizedException (401); run `aws sso login"), "{}", failure.why);
@@ -529,12 +532,12 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-11
-    async fn busy_token_service_is_a_failure_that_may_pass() {
+    async fn busy_token_service_is_a_transient_failure() {
         let busy = || -> reqsign_core::Result<_> { Err(Error::rate_limited("SlowDownException (400)")) };
         let home = Home::new(&document("hush-old", PAST), "hush-new", Box::new(busy));
         let failure = home.role().await.unwrap_err();
         assert!(failure.transient && failure.why.contains("SlowDownException"), "{}", failure.why);
-        // A token that ends soon has not ended.
+        // A token that expires soon is still valid.
         let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 600;
         let soon = Timestamp::from_second(soon.try_into().unwrap()).unwrap().format_rfc3339_zulu();
         let home = Home::new(&document("hush-old", &soon), "hush-old", Box::new(busy));
@@ -544,13 +547,13 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-10
-    async fn token_that_another_process_has_refreshed_is_used() {
+    async fn token_refreshed_by_another_process_is_used() {
         let home = Home::refused(|path| write_other(&path));
         assert_eq!(home.role().await.unwrap(), "ROLE");
         assert_eq!(home.refreshed(), 1);
     }
 
-    /// Of ranks that refreshed one token at a time, all but the first ended and named `aws sso
+    /// When ranks refreshed one token at a time, all but the first failed and named `aws sso
     /// login`.
     #[tokio::test]
     async fn sso_token_of_another_process_is_awaited() {
@@ -576,7 +579,7 @@ mod tests {
 
     #[tokio::test]
     // semantics: BUCKET-10
-    async fn token_that_cannot_be_written_is_kept_in_memory() {
+    async fn unwritable_token_is_kept_in_memory() {
         let cache = Arc::new(Mutex::new(PathBuf::new()));
         let gone = Arc::clone(&cache);
         let unwritable = move || {
@@ -592,14 +595,14 @@ mod tests {
         assert_eq!(home.read(), document("hush-old", PAST));
         assert_eq!(home.role().await.unwrap(), "ROLE");
         assert_eq!(home.refreshed(), 1);
-        // `aws sso logout` counts for it, too.
+        // `aws sso logout` applies to the token in memory, too.
         std::fs::remove_file(home.file()).unwrap();
         home.role().await.unwrap_err();
     }
 
     #[tokio::test]
     // semantics: BUCKET-10
-    async fn caller_that_is_dropped_loses_no_refreshed_token() {
+    async fn dropped_caller_loses_no_refreshed_token() {
         let home = Home::new(&document("hush-old", PAST), "hush-new", Box::new(another));
         let closed = home.amazon.gate.acquire().await.unwrap();
         {

@@ -1,9 +1,9 @@
-//! HTTP connections, and what is kept of an error response.
+//! HTTP connections, and the fields kept of an error response.
 //!
-//! `object_store` turns unsuccessful responses into its own errors and drops what the layers need:
-//! `Retry-After`, the code in the body, the correct region. So each response passes here first, and
-//! an error response becomes an error with these fields and no others. The body is not kept: some
-//! stores write the access key or the signed string into it, which must not reach a log.
+//! `object_store` turns unsuccessful responses into its own errors and drops fields that the layers
+//! need: `Retry-After`, the code in the body, the correct region. So each response passes here
+//! first. An error response becomes an error with only these fields. The body is not kept, because
+//! it must not reach a log. Some stores write the access key or the signed string into it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use object_store::{ClientConfigKey, ClientOptions};
 
 use crate::error::is_throttling;
 
-/// How long a connection may take to come up. A store that is there answers in a round trip or two.
+/// The timeout of a connection attempt. A reachable store answers in a round trip or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The bytes of an error response's body that are searched.
@@ -73,28 +73,28 @@ impl ResponseError {
     }
 }
 
-/// The text, if it is one word: codes and regions are nothing else, and a hostile store may say
-/// anything.
+/// The text, if it is one word. Codes and regions are single words, and a hostile store may send
+/// any text.
 fn as_word(text: &str) -> Option<String> {
     let fits = !text.is_empty() && text.len() <= 64;
     let fits = fits && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:".contains(c));
     fits.then(|| text.to_owned())
 }
 
-/// The text of an element, in a document that may be cut off or none at all.
+/// The text of an element, in a document that may be truncated or invalid.
 fn element(document: &str, name: &str) -> Option<String> {
     let (_, rest) = document.split_once(&format!("<{name}>"))?;
     as_word(rest.split_once("</")?.0.trim())
 }
 
-/// Seconds alone: no store sends the other form, a date.
+/// Parses seconds only, because no store sends the other form, a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse::<u32>().ok()?;
     Some(Duration::from_secs(u64::from(seconds)))
 }
 
-/// Removes headers whose value is not text. `object_store` refuses a whole answer for one of them,
-/// and some stores return what a user wrote as metadata byte by byte.
+/// Removes headers whose value is not text. `object_store` refuses a whole response for one of
+/// them, and some stores return a user's metadata unchanged.
 fn remove_illegible(headers: &mut HeaderMap) {
     let illegible = headers.iter().filter(|(_, value)| value.to_str().is_err());
     for name in illegible.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
@@ -102,7 +102,7 @@ fn remove_illegible(headers: &mut HeaderMap) {
     }
 }
 
-/// A client whose refusals are errors of the type [`ResponseError`].
+/// A client that returns error responses as errors of type [`ResponseError`].
 #[derive(Debug)]
 struct ErrorClient(HttpClient);
 
@@ -134,8 +134,8 @@ impl StoreConnector {
 }
 
 impl HttpConnector for StoreConnector {
-    /// A client as `asked` says in one thing: services on this machine that hand out credentials
-    /// are not encrypted, nor are emulators of stores, and for them clear text is allowed.
+    /// A client that takes one setting from `asked`: whether clear text is allowed. Local services
+    /// that hand out credentials are not encrypted, nor are emulators of stores.
     fn connect(&self, asked: &ClientOptions) -> object_store::Result<HttpClient> {
         let allowed = asked.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|text| text == "true");
         let client = match allowed && !self.plain {
@@ -161,29 +161,29 @@ impl HttpConnector for SharedClient {
     }
 }
 
-/// TLS needs a library, one for the process. Where the program has chosen one already, that one
-/// stays.
+/// Installs the process's TLS library. A library that the program has already chosen stays.
 fn install_crypto() {
     drop(rustls::crypto::ring::default_provider().install_default());
 }
 
-/// What the clients are told that `object_store` makes for itself: nothing that a client which is
-/// there already could still be told.
+/// The options for clients that `object_store` creates. They contain only settings that an existing
+/// client could not receive later.
 pub(crate) fn options(plain: bool) -> ClientOptions {
     ClientOptions::new().with_allow_http(plain)
 }
 
-/// HTTP/1 with as many connections as there are requests, and no bounds on time beyond connecting:
-/// those are set by the layers, who know how long an answer should be. A redirect is an answer and
-/// is not followed: it would take a session's token to whatever host it names, and bring bytes from
-/// there. `bundle` is trusted alone where it is given; the system's certificates are not collected
-/// where nothing is encrypted, which takes some milliseconds and fails where there are none.
+/// HTTP/1 with one connection per parallel request, and no timeouts except for connecting. The
+/// layers set the other timeouts, because they know the expected duration of a response. A redirect
+/// is a response and is not followed. It would send a session's token to an arbitrary host, and
+/// return bytes from there. If `bundle` is given, only it is trusted. The system's certificates are
+/// not loaded if nothing is encrypted. Loading takes some milliseconds, and fails if there are
+/// none.
 fn client(plain: bool, bundle: Option<&Path>) -> Result<reqwest::ClientBuilder, String> {
     let builder = base().https_only(!plain);
     if plain && bundle.is_none() { Ok(builder.tls_certs_only([])) } else { trusting(builder, bundle) }
 }
 
-/// The same for credential client, some of which are encrypted and some not.
+/// The same for credential services, some of which are encrypted and some not.
 fn credential_client(bundle: Option<&Path>) -> Result<reqwest::ClientBuilder, String> {
     trusting(base(), bundle)
 }
@@ -209,8 +209,8 @@ fn trusting(
     Ok(builder.tls_certs_only(certificates))
 }
 
-/// The client for credentials, of metadata services and of Amazon's token service. It is made on
-/// first use: most credentials are variables or files, and need none.
+/// The client for credentials, of metadata services and of Amazon's token service. It is created on
+/// first use, because most credentials are variables or files and need none.
 pub(crate) struct CredentialClient {
     bundle: Option<PathBuf>,
     client: OnceLock<Result<HttpClient, String>>,
@@ -230,8 +230,8 @@ impl CredentialClient {
 
     fn client(&self) -> Result<&HttpClient, String> {
         let make = || {
-            // A metadata service answers at once or is not there: most machines have none. It is
-            // not encrypted, and Amazon's token service is.
+            // A metadata service answers at once or is absent, as on most machines. It is not
+            // encrypted, and Amazon's token service is.
             let client = credential_client(self.bundle.as_deref())?;
             let client = client.connect_timeout(Duration::from_secs(1)).timeout(CONNECT_TIMEOUT).build();
             client.map(HttpClient::new).map_err(|error| root(&error))
@@ -252,8 +252,8 @@ impl reqsign_core::HttpSend for CredentialClient {
         let (parts, body) = response.into_parts();
         let mut body = body.bytes().await.map_err(failed)?;
         if !parts.status.is_success() {
-            // It ends in messages, and whoever refuses may repeat what was asked with, the secrets
-            // among it.
+            // The body appears in messages. A service may repeat the request in it, including
+            // secrets.
             let code =
                 element(&String::from_utf8_lossy(&body), "Code").or_else(|| error_type(&parts.headers));
             let refused = ResponseError { status: parts.status, code, region: None, retry_after: None };
@@ -266,15 +266,15 @@ impl reqsign_core::HttpSend for CredentialClient {
     }
 }
 
-/// The code of a refusal in JSON, which Amazon's services put into a header, too; some with a URL
-/// after it.
+/// The code of an error response in JSON. Amazon's services put it into a header, too, and some add
+/// a URL after it.
 fn error_type(headers: &HeaderMap) -> Option<String> {
     let text = headers.get("x-amzn-errortype")?.to_str().ok()?;
     as_word(text.split(':').next()?.trim())
 }
 
-/// Whether a request to the machine's own metadata service goes through a proxy, which answers for
-/// a machine that has none.
+/// Whether a request to the machine's metadata service goes through a proxy. A proxy answers for a
+/// machine that has no such service.
 fn is_through_proxy(uri: &http::Uri) -> bool {
     is_metadata_service(uri) && crate::proxy::of(&uri.to_string()).is_some()
 }
@@ -283,8 +283,8 @@ fn is_metadata_service(uri: &http::Uri) -> bool {
     uri.host().is_some_and(|host| host.starts_with("169.254.") || host.starts_with("[fd00:ec2:"))
 }
 
-/// Whether a service that hands out credentials may answer the same request otherwise in a moment.
-/// That is an error of the client's: the providers go by the status, and throttling often has 400.
+/// Whether a credential service may answer the same request otherwise later. The client then
+/// returns an error, because the providers go by the status, and throttling often has status 400.
 fn is_busy(refused: &ResponseError) -> bool {
     let code = refused.code.as_deref().unwrap_or_default();
     is_throttling(code)
@@ -298,11 +298,11 @@ fn is_busy(refused: &ResponseError) -> bool {
 /// Why a connection could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectError {
-    /// No process listens there.
+    /// No process listens on the port.
     ConnectionRefused,
-    /// The name of the host is not known.
+    /// The host name is unknown.
     Unknown,
-    /// What answers does not speak TLS.
+    /// The server does not speak TLS.
     NotTls,
     Otherwise,
 }
@@ -318,11 +318,12 @@ impl ConnectError {
             if let Some(rustls::Error::InvalidMessage(_)) = found.downcast_ref() {
                 return Self::NotTls;
             }
-            // The resolver's error has no type that could be asked for.
+            // The resolver's error has no public type.
             if found.to_string() == "dns error" {
                 return Self::Unknown;
             }
-            // An error of I/O hands out the source of what it holds, and not that itself.
+            // The source of an I/O error is the source of its inner error, and not the inner error
+            // itself.
             let held = within.and_then(|error| error.get_ref());
             link = held.map(|held| held as &(dyn std::error::Error + 'static)).or_else(|| found.source());
         }
@@ -343,8 +344,7 @@ pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
 mod tests {
     use super::*;
 
-    /// A proxy that answers 502 for the metadata service of a machine without one counted as that
-    /// service, which is busy.
+    /// The 502 of a proxy for a machine without a metadata service once counted as a busy service.
     #[test]
     fn metadata_service_is_known_by_its_address() {
         for uri in ["http://169.254.169.254/latest/api/token", "http://[fd00:ec2::254]/latest/api/token"] {
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(element(&format!("<Code>{}</Code>", "x".repeat(65)), "Code"), None);
     }
 
-    /// A server that gives this answer to whatever comes first.
+    /// A server that sends this response to its first request.
     fn saying(answer: String) -> std::net::SocketAddr {
         use std::io::{Read, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -420,7 +420,7 @@ mod tests {
                 (answer, _) => panic!("{status} {body}: {answer:?}"),
             }
         }
-        // What does not speak TLS will not in a moment.
+        // A server that does not speak TLS is a permanent failure.
         let plain = saying("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned());
         let error = send(format!("https://{plain}/")).await.unwrap_err();
         assert!(!error.is_retryable(), "{error}");
@@ -436,7 +436,7 @@ mod tests {
             let client = StoreConnector::default().connect(asked).unwrap();
             let request = http::Request::get(store.endpoint()).body(HttpRequestBody::empty()).unwrap();
             let Err(error) = client.execute(request).await else { return true };
-            // By the store, so that it was reached.
+            // Refused by the store, so the store was reached.
             std::error::Error::source(&error).is_some_and(|source| source.is::<ResponseError>())
         };
         assert!(ask(&ClientOptions::new().with_allow_http(true)).await);

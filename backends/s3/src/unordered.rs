@@ -1,11 +1,13 @@
-//! The listing of a store without order: by continuation tokens alone, held in memory, then sorted.
+//! The listing of a store without order. It uses continuation tokens alone, is held in memory and
+//! then sorted.
 //!
-//! The price is memory, some 150 bytes a key until the last is handed out, and that pages come one
+//! The price is memory, some 150 bytes per key until the last is handed out. Also, pages come one
 //! by one.
 //!
-//! A key that is listed twice with the same size and ETag is one object: stores without order may
-//! repeat keys while others are written. With another size or ETag it is handed out twice, and the
-//! catalog refuses it by name. A repeated token or page would never end: that is an error.
+//! A key that is listed twice with the same size and ETag is one object. Stores without order may
+//! repeat keys during writes to others. With another size or ETag it is handed out twice, and the
+//! catalog refuses it by name. A repeated token or page would make the listing endless and is an
+//! error.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -26,12 +28,12 @@ pub(crate) struct UnorderedListing {
     below: Arc<str>,
     token: Option<String>,
     found: Vec<ListResult>,
-    /// Hashes of keys that were listed.
+    /// Hashes of listed keys.
     seen: HashSet<u64>,
     hasher: RandomState,
-    /// Empty pages in a row.
+    /// Consecutive empty pages.
     empty: u32,
-    /// Whether the last page has come.
+    /// Whether the last page was received.
     whole: bool,
     sorted: Option<IntoIter<ListResult>>,
 }
@@ -52,13 +54,13 @@ impl UnorderedListing {
         }
     }
 
-    /// Takes over what was found from the beginning, and the page after that.
+    /// Adopts the objects that were found from the beginning, and the page after them.
     pub(crate) fn resume(&mut self, found: VecDeque<ListResult>, page: ListPage) {
         for object in found.iter().flatten() {
             self.seen.insert(self.hasher.hash_one(format!("{}{}", self.base, object.path)));
         }
         self.found = found.into();
-        // That none of its keys is new shows at the next page, too, if it is so.
+        // If none of its keys is new, the next page shows it too.
         self.take(page);
     }
 
@@ -73,7 +75,7 @@ impl UnorderedListing {
             }
             let mut found = std::mem::take(&mut self.found);
             self.seen = HashSet::new();
-            // Errors first: there is no path that they could follow.
+            // Errors first, because they have no path.
             found.sort_by(|a, b| match (a, b) {
                 (Ok(a), Ok(b)) => a.path.as_bytes().cmp(b.path.as_bytes()),
                 (a, b) => a.is_ok().cmp(&b.is_ok()),
@@ -104,7 +106,7 @@ impl UnorderedListing {
         Ok(())
     }
 
-    /// Takes a page in; false if it has keys and none of them is new.
+    /// Adds a page. `false` if it has keys and none of them is new.
     fn take(&mut self, page: ListPage) -> bool {
         let ListPage { entries, token } = page;
         self.whole = token.is_none();

@@ -23,14 +23,14 @@ use foreread_types::{SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
-/// How long anything here may take.
+/// The timeout of every operation in these tests.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn context() -> OpenContext {
     OpenContext { buffers: Arc::new(HeapBuffers), runtime: Handle::current(), seed: 1 }
 }
 
-/// The environment of somebody who has keys and uses this store.
+/// The environment of a user with keys for this store.
 fn signed(store: &HttpStore) -> Environment {
     Environment::new([
         ("AWS_ENDPOINT_URL", store.endpoint().as_str()),
@@ -144,9 +144,9 @@ async fn origin_conformance_of_object_stores() {
     }
 }
 
-/// Another's server: s3s-fs, which keeps objects as files. It waits 44 ms before each body unless
-/// its sockets are told not to, and ignores `If-Match`: that a change is seen all the same is the
-/// point.
+/// A third-party server: s3s-fs, which stores objects as files. It delays each body by 44 ms unless
+/// `TCP_NODELAY` is set on its sockets. It ignores `If-Match`, and a change must be detected all
+/// the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: BUCKET-2
 async fn origin_conformance_of_s3s_server() {
@@ -181,7 +181,7 @@ async fn origin_conformance_of_s3s_server() {
     conformance::HIDDEN.iter().for_each(|(path, size)| put(path, &vec![0; *size as usize]));
     let origin = open(environment.clone(), "s3://train/images").await;
     conformance::origin(&*origin, &known).await;
-    // Its signatures are checked, so that ours are right.
+    // The server checks signatures, which shows that this crate's are valid.
     let wrong = Environment::new([
         ("AWS_ENDPOINT_URL", endpoint.as_str()),
         ("AWS_ACCESS_KEY_ID", "AKIDTEST"),
@@ -206,7 +206,7 @@ async fn read_is_one_get_and_no_head() {
     assert!(!origin.profile().kernel_cached);
 }
 
-/// What memory was asked for.
+/// Records the requested buffers.
 #[derive(Debug, Default)]
 struct Seen(Mutex<Vec<usize>>);
 
@@ -248,7 +248,7 @@ async fn replaced_object_is_an_error() {
     assert_eq!(read(&*origin, &object).await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A server that gives every request this answer, and the requests that it was sent.
+/// A server that sends this response to every request, and the requests that it received.
 fn saying(answer: impl Into<Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -295,7 +295,7 @@ async fn redirect_or_response_without_etag_is_refused() {
     assert_eq!(asked.lock().unwrap().len(), 1, "the token went elsewhere");
 }
 
-/// MinIO and Ceph return metadata as it was written.
+/// MinIO and Ceph return metadata unchanged.
 #[tokio::test]
 // semantics: BUCKET-5
 async fn object_with_illegible_metadata_is_read() {
@@ -470,7 +470,7 @@ async fn open_without_credentials_fails() {
     assert_eq!(public.name(), "s3");
 }
 
-/// A home whose profile has this access key.
+/// Writes a home directory whose profile has this access key.
 fn profile(home: &tempfile::TempDir, key: &str) {
     std::fs::create_dir_all(home.path().join(".aws")).unwrap();
     let text = format!("[default]\naws_access_key_id = {key}\naws_secret_access_key = hush-hush\n");
@@ -499,7 +499,7 @@ async fn expired_credentials_are_fetched_once_and_reads_continue() {
     }
     let asked = store.requests().get;
     assert!((200..=400).contains(&asked), "{asked} requests: each is repeated once at most");
-    // With nothing new to be had it is an error, and soon.
+    // If no new credentials are available, the read fails soon.
     store.expire("AKIDNEW");
     let error = read(&*origin, &objects[0]).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Expired && error.to_string().contains("s3://train"), "{error}");

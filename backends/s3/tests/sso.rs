@@ -1,4 +1,4 @@
-//! A bucket that is read with single sign-on, against services in this process.
+//! Reads a bucket with single sign-on, against services in this process.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
 
@@ -13,8 +13,8 @@ use foreread_tier_testing::store::HttpStore;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 
-/// Both of Amazon's services at one address; `token` is the status and the body of what refreshes
-/// are answered with.
+/// Both of Amazon's services at one address. `token` is the status and the body of the response to
+/// a refresh.
 fn amazon(token: (&'static str, &'static str)) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -37,7 +37,7 @@ fn amazon(token: (&'static str, &'static str)) -> (String, Arc<Mutex<Vec<String>
 const ROLE: &str = "{\"roleCredentials\": {\"accessKeyId\": \"SSOROLE\", \"secretAccessKey\": \"s\", \
     \"sessionToken\": \"t\", \"expiration\": 4102444800000}}";
 
-/// A request with its body.
+/// Reads a request with its body.
 fn read(stream: &mut TcpStream) -> String {
     let (mut request, mut byte) = (Vec::new(), [0]);
     while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) > 0 {
@@ -51,7 +51,7 @@ fn read(stream: &mut TcpStream) -> String {
     String::from_utf8(request).unwrap()
 }
 
-/// What `aws configure sso` and an `aws sso login` of long ago have left.
+/// Writes the files of `aws configure sso` and of an old `aws sso login`.
 fn log_in(home: &Path) -> std::path::PathBuf {
     let cache = home.join(".aws/sso/cache");
     std::fs::create_dir_all(&cache).unwrap();

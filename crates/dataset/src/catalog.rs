@@ -1,11 +1,11 @@
-//! The catalog: which samples there are, in which order, and where their bytes lie.
+//! The catalog: the samples of a dataset, their order and the position of their bytes.
 //!
-//! A catalog is its file: what [`Catalog::save`] writes is what [`Catalog::from_objects`] builds in
-//! memory and what [`Catalog::open`] reads, so there is one way to read a sample's entry. Numbers
-//! are in memory, some 15 bytes a sample. Names stay in the file and are read when they are
-//! requested, by one `pread` that takes less than a microsecond where the file is cached
-//! (`benches/`). The price is that a catalog that was just made or received holds its whole file in
-//! memory as well, some 63 bytes a sample.
+//! A catalog has one representation, its file. [`Catalog::save`] writes it,
+//! [`Catalog::from_objects`] builds it in memory and [`Catalog::open`] reads it. So there is one
+//! way to read a sample's entry. Numbers are in memory, some 15 bytes per sample. Names stay in the
+//! file and are read on request. One `pread` takes less than a microsecond where the file is cached
+//! (`benches/`). The price: a catalog that was just built or received holds its whole file in
+//! memory as well, some 63 bytes per sample.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -29,49 +29,50 @@ use crate::names::{MAX_TEXT, SplitName, compare, refuse};
 use crate::packed::IndexedShard;
 use crate::{DatasetError, DatasetErrorKind, Format, encode_packed, replace_file};
 
-/// Where one sample's bytes are: what a read of it asks an origin for.
+/// The position of one sample's bytes, as a read request to an origin needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CatalogEntry {
-    /// The object that holds it.
+    /// The object that contains the sample.
     pub object: Object,
-    /// Which part of the object it is.
+    /// The part of the object.
     pub span: Span,
 }
 
-/// One named part of a sample: what a WebDataset member is.
+/// One named part of a sample: a WebDataset member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleField<'a> {
-    /// What follows the first dot of the member's name, in lower case: `jpg`, `cls`, `seg.png`.
+    /// The member's name after its first dot, in lower case: `jpg`, `cls`, `seg.png`.
     pub name: &'a str,
-    /// Which of the sample's bytes it is.
+    /// The field's bytes within the sample.
     pub range: Range<u64>,
 }
 
-/// The samples of one dataset, numbered `0..len()`; cheap to clone.
+/// The samples of one dataset, numbered `0..len()`. Cheap to clone.
 ///
-/// Files are sorted by first directory, then containing directory, then file name, each as bytes;
-/// the first directory is the label. That is `ImageFolder`'s order. Packed samples are sorted by
-/// their shard's path as bytes, then by their place in it, which is the order in which a reader of
-/// shards meets them; they have no labels (a WebDataset sample's class is one of its fields).
+/// Files are sorted by first directory, then containing directory, then file name, each as bytes.
+/// The first directory is the label. That is `ImageFolder`'s order. Packed samples are sorted by
+/// their shard's path as bytes, then by their position in the shard. A sequential reader of shards
+/// sees the same order. Packed samples have no labels: a WebDataset sample's class is one of its
+/// fields.
 #[derive(Clone, Debug)]
 pub struct Catalog(Arc<CatalogInner>);
 
 #[derive(Debug)]
 struct CatalogInner {
     image: CatalogFile,
-    /// The file, for messages.
+    /// The file's name, for messages.
     name: String,
     base_url: String,
-    /// What the user calls the place of the data.
+    /// The user's name for the place of the data.
     place_name: Option<String>,
     listing: Listing,
     format: Format,
     fingerprint: Fingerprint,
 }
 
-/// Whether an Arrow file's footer has a catalog's key in it.
+/// Whether an Arrow file's footer contains a catalog's key.
 fn is_catalog(file: &File) -> std::io::Result<bool> {
-    /// The footer's length and the magic, at the end.
+    /// The length of the file's end: the footer's length and the magic.
     const TAIL: u64 = 4 + MAGIC.len() as u64;
     let mut start = [0; MAGIC.len()];
     file.read_exact_at(&mut start, 0)?;
@@ -89,13 +90,14 @@ fn is_catalog(file: &File) -> std::io::Result<bool> {
 }
 
 impl Catalog {
-    /// The catalog of these objects, one sample each, in whatever order they come. `base_url` is
-    /// kept as it is.
+    /// The catalog of these objects, one sample each. They may come in any order. `base_url` is
+    /// kept unchanged.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Empty`] if there is none, [`DatasetErrorKind::Invalid`] if a path leaves
-    /// the origin or is there twice, or a path or ETag is longer than 16,384 bytes,
-    /// [`DatasetErrorKind::Io`] if versions do not do and the system has no random numbers.
+    /// [`DatasetErrorKind::Empty`] if there is no object. [`DatasetErrorKind::Invalid`] if a path
+    /// leaves the origin or occurs twice, or a path or ETag is longer than 16,384 bytes.
+    /// [`DatasetErrorKind::Io`] if the versions do not suffice and the system has no random
+    /// numbers.
     pub fn from_objects(
         base_url: &str,
         objects: impl IntoIterator<Item = Object>,
@@ -103,7 +105,7 @@ impl Catalog {
         Self::of_files(base_url, None, objects)
     }
 
-    /// [`from_objects`](Self::from_objects) of data whose place the user calls `place_name`.
+    /// Like [`from_objects`](Self::from_objects), with the user's name for the place of the data.
     pub(crate) fn of_files(
         base_url: &str,
         place_name: Option<&str>,
@@ -147,7 +149,8 @@ impl Catalog {
         Self::of_image(base_url, bytes.into())
     }
 
-    /// The catalog of what these shards hold, each there once, at least one sample in all.
+    /// The catalog of the samples in these shards. Each shard occurs once. There is at least one
+    /// sample.
     pub(crate) fn from_shards(
         base_url: &str,
         place_name: Option<&str>,
@@ -175,16 +178,16 @@ impl Catalog {
         }
     }
 
-    /// Opens a catalog file. Each byte of it is read and checked; its names are read again when
-    /// they are requested.
+    /// Opens a catalog file. Each byte of it is read and checked. Its names are read again on
+    /// request.
     ///
-    /// The file stays open. Replacing or removing it is harmless, as [`save`](Self::save) does,
-    /// except on a file server that forgets what was removed. If it is overwritten or truncated in
-    /// place, requests for names end with [`DatasetErrorKind::Changed`].
+    /// The file stays open. Replacing it, as [`save`](Self::save) does, or removing it is harmless.
+    /// The exception is a file server that forgets removed files. If the file is overwritten or
+    /// truncated in place, requests for names fail with [`DatasetErrorKind::Changed`].
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Io`] if it cannot be read, [`DatasetErrorKind::NotACatalog`],
-    /// [`DatasetErrorKind::Unsupported`] or [`DatasetErrorKind::Corrupt`] if what it holds is not
+    /// [`DatasetErrorKind::Io`] if the file cannot be read. [`DatasetErrorKind::NotACatalog`],
+    /// [`DatasetErrorKind::Unsupported`] or [`DatasetErrorKind::Corrupt`] if its content is not
     /// usable.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DatasetError> {
         let path = path.as_ref();
@@ -193,7 +196,7 @@ impl Catalog {
             let message = format!("{name}: the catalog cannot be read: {error}");
             DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
         };
-        // Asked before opening: opening a FIFO waits for a writer.
+        // Checked before opening, because opening a FIFO waits for a writer.
         if !std::fs::metadata(path).map_err(failed)?.is_file() {
             let message = format!("{name}: no catalog: it is not a file");
             return Err(DatasetError::new(DatasetErrorKind::NotACatalog, message));
@@ -205,32 +208,32 @@ impl Catalog {
         }
     }
 
-    /// The catalog that a file of these bytes is; `name` is what messages call it, and what it
-    /// describes lies at `base_url`.
+    /// The catalog in a file with these bytes. `name` is its name in messages. The data lie at
+    /// `base_url`.
     pub(crate) fn of_bytes(bytes: Bytes, name: String, base_url: &str) -> Result<Self, DatasetError> {
         let inner = CatalogInner::of_bytes(bytes, name)?;
         Ok(Self(Arc::new(CatalogInner { base_url: base_url.to_owned(), ..inner })))
     }
 
-    /// What [`save`](Self::save) would write: a catalog that is sent instead of saved. One that was
-    /// opened is read from its file; others share their bytes.
+    /// The bytes that [`save`](Self::save) would write, for a catalog that is sent instead of
+    /// saved. An opened catalog is read from its file. Others share their bytes.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if its file cannot be read any
-    /// more, or was written to.
+    /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if its file is no longer readable
+    /// or was overwritten.
     pub fn to_bytes(&self) -> Result<Bytes, DatasetError> {
         self.0.image.bytes().map_err(|fault| told(&self.0.name, fault))
     }
 
-    /// How many bytes [`to_bytes`](Self::to_bytes) gives.
+    /// The number of bytes that [`to_bytes`](Self::to_bytes) returns.
     pub fn encoded_len(&self) -> u64 {
         self.0.image.length()
     }
 
-    /// The catalog that [`to_bytes`](Self::to_bytes) gave; `name` is what messages call it.
+    /// The catalog that [`to_bytes`](Self::to_bytes) returned. `name` is its name in messages.
     ///
     /// # Errors
-    /// As [`open`](Self::open), but for those of reading.
+    /// Those of [`open`](Self::open), except those of reading the file.
     pub fn from_bytes(bytes: impl Into<Bytes>, name: impl Into<String>) -> Result<Self, DatasetError> {
         CatalogInner::of_bytes(bytes.into(), name.into()).map(|inner| Self(Arc::new(inner)))
     }
@@ -238,12 +241,12 @@ impl Catalog {
     /// Writes the catalog to a file that pandas, polars and DuckDB read as a table (Arrow IPC,
     /// "Feather").
     ///
-    /// A file that is there is replaced, in one step: readers see the old catalog or the new one,
-    /// and those that have the old one open keep it. The directory must be writable.
+    /// An existing file is replaced in one step. Readers see the old catalog or the new one.
+    /// Readers that have the old one open keep it. The directory must be writable.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Io`] if it cannot be written, and those of [`to_bytes`](Self::to_bytes);
-    /// what was there stays.
+    /// [`DatasetErrorKind::Io`] if it cannot be written, and those of [`to_bytes`](Self::to_bytes).
+    /// An existing file then stays unchanged.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DatasetError> {
         let path = path.as_ref();
         replace_file(path, &self.to_bytes()?).map_err(|error| {
@@ -252,46 +255,47 @@ impl Catalog {
         })
     }
 
-    /// Whether there is a file that a catalog was saved to, of any version, whole or damaged in its
-    /// rows; `false` too if it cannot be read. Arrow files of other programs are none. For telling
-    /// what may be opened, and replaced.
+    /// Whether the path is a file that a catalog was saved to. Its version does not matter, nor
+    /// damage in its rows. `false` if it cannot be read, and for Arrow files of other programs. It
+    /// decides which files may be opened and replaced.
     pub fn is_catalog_file(path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
-        // A pipe would be waited for.
+        // Opening a pipe would block.
         path.is_file() && File::open(path).is_ok_and(|file| is_catalog(&file).unwrap_or(false))
     }
 
-    /// How many samples there are; at least one.
+    /// The number of samples, at least one.
     pub fn len(&self) -> u64 {
         self.0.image.rows()
     }
 
-    /// Whether there are no samples, which no catalog can be.
+    /// Always `false`: a catalog has at least one sample.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The length of all samples together, in bytes.
+    /// The total length of all samples in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.0.image.sizes().total()
     }
 
-    /// The length of each sample. Cheap: the table is shared.
+    /// The length of each sample. Cheap, because the table is shared.
     pub fn sizes(&self) -> Sizes {
         self.0.image.sizes().clone()
     }
 
-    /// Identifies the data: of each sample in order the path, offset, length, version and label,
-    /// and of a packed one its name, fields and checksum. It is the same wherever the data lies and
-    /// whoever indexed it.
+    /// Identifies the data. It covers the path, offset, length, version and label of each sample,
+    /// in order. Of a packed sample it also covers the name, fields and checksum. It depends
+    /// neither on the place of the data nor on the process that indexed it.
     pub fn fingerprint(&self) -> Fingerprint {
         self.0.fingerprint
     }
 
-    /// What the bytes of these samples are known by where they are read from an origin whose
-    /// [`place`](foreread_tier::OriginTier::place) is `place`: 128 bits of the fingerprint and the
-    /// place, or the name that stands for it, and of what tells this listing from another one that
-    /// looks the same (see [`keeps_identity`](Self::keeps_identity)).
+    /// The key under which caches hold these samples if they are read from an origin whose
+    /// [`place`](foreread_tier::OriginTier::place) is `place`. It has 128 bits. They are derived
+    /// from the fingerprint and the place, or the user's name for the place. They also cover the
+    /// difference between listings that look the same (see
+    /// [`keeps_identity`](Self::keeps_identity)).
     pub fn identity(&self, place: &str) -> DatasetIdentity {
         let mut hash = Xxh3::new();
         hash.update(b"foreread dataset 1\0");
@@ -302,7 +306,7 @@ impl Catalog {
         }
         match self.0.listing {
             Listing::Random(_) | Listing::Unversioned(_) => hash_text(&mut hash, 3, &self.0.listing.text()),
-            // The user vouches for what has a name: times of a copy are others.
+            // The user guarantees the content of named data. Modification times of a copy differ.
             Listing::Changed(_) if self.0.place_name.is_none() => {
                 hash_text(&mut hash, 3, &self.0.listing.text());
             }
@@ -311,36 +315,37 @@ impl Catalog {
         DatasetIdentity(hash.digest128())
     }
 
-    /// Whether another listing of the same data has the same [`identity`](Self::identity). Not
-    /// where objects have no versions, or ones that prove nothing (one modification time for most
-    /// of them, or one before 1980): then only a saved catalog keeps what caches hold.
+    /// Whether another listing of the same data has the same [`identity`](Self::identity). It has
+    /// not if the objects have no versions, or versions that prove nothing. Examples are one
+    /// modification time for most objects, or one before 1980. Then only a saved catalog keeps
+    /// cached data valid.
     pub fn keeps_identity(&self) -> bool {
         !matches!(self.0.listing, Listing::Random(_))
     }
 
-    /// What the user calls the place of the data
+    /// The user's name for the place of the data
     /// ([`IndexOptions::name`](crate::IndexOptions::name)).
     pub fn place_name(&self) -> Option<&str> {
         self.0.place_name.as_deref()
     }
 
-    /// What was indexed, as it was named then.
+    /// The indexed URL, as it was given to the index.
     pub fn base_url(&self) -> &str {
         &self.0.base_url
     }
 
-    /// How samples lie in objects.
+    /// The format of the samples in objects.
     pub fn format(&self) -> Format {
         self.0.format
     }
 
-    /// Where a sample's bytes are.
+    /// The position of a sample's bytes.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::OutOfRange`] if there is no such sample, [`DatasetErrorKind::Corrupt`]
-    /// if its path would leave the origin, [`DatasetErrorKind::Io`] or
-    /// [`DatasetErrorKind::Changed`] if the catalog's file cannot be read any more, or was written
-    /// to.
+    /// [`DatasetErrorKind::OutOfRange`] if there is no such sample. [`DatasetErrorKind::Corrupt`]
+    /// if its path would leave the origin. [`DatasetErrorKind::Io`] or
+    /// [`DatasetErrorKind::Changed`] if the catalog's file is no longer readable or was
+    /// overwritten.
     pub fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
         let row = self.row(id)?;
         let version = match (row.modified, row.etag) {
@@ -360,14 +365,14 @@ impl Catalog {
         })
     }
 
-    /// Whether [`entry`](Self::entry) reads the catalog's file, so that it may block for as long as
-    /// a file server does: files' names are not held in memory.
+    /// Whether [`entry`](Self::entry) reads the catalog's file, because names of files are not in
+    /// memory. Then it may block for as long as a file server does.
     pub fn reads_entries(&self) -> bool {
         self.0.image.reads_rows()
     }
 
-    /// A sample's path, relative to the base URL. Of a packed sample it is for people alone: its
-    /// shard, and behind a slash its name in it, or the number of its record.
+    /// A sample's path, relative to the base URL. The path of a packed sample is only for people:
+    /// its shard, a slash and its name in the shard or the number of its record.
     ///
     /// # Errors
     /// Those of [`entry`](Self::entry).
@@ -382,8 +387,8 @@ impl Catalog {
         }))
     }
 
-    /// The sample that is the file at `path`, relative to the base URL; `None` if there is none,
-    /// samples are packed, or names cannot be read. A binary search.
+    /// The sample of the file at `path`, relative to the base URL. `None` if there is none, samples
+    /// are packed or names cannot be read. A binary search.
     pub fn find(&self, path: &str) -> Option<SampleId> {
         let wanted = (path, SplitName::of(path));
         let (mut from, mut to) = (0, self.len());
@@ -400,17 +405,17 @@ impl Catalog {
     }
 
     /// The name of a packed sample in its shard: WebDataset's `__key__`, a zip member's name.
-    /// `None` for files and records, or if there is no such sample.
+    /// `None` for files and records, and if there is no such sample.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Corrupt`] if it is no text, [`DatasetErrorKind::Io`] or
-    /// [`DatasetErrorKind::Changed`] if the catalog's file cannot be read any more, or was written
-    /// to.
+    /// [`DatasetErrorKind::Corrupt`] if it is not valid text. [`DatasetErrorKind::Io`] or
+    /// [`DatasetErrorKind::Changed`] if the catalog's file is no longer readable or was
+    /// overwritten.
     pub fn key(&self, id: SampleId) -> Result<Option<Cow<'_, str>>, DatasetError> {
         self.0.image.key(id.0).map_err(|fault| self.failed(id, fault))
     }
 
-    /// The parts of a WebDataset sample, in their order; none of any other.
+    /// The fields of a WebDataset sample, in their order. Empty for other formats.
     ///
     /// # Errors
     /// [`DatasetErrorKind::OutOfRange`] if there is no such sample.
@@ -422,19 +427,19 @@ impl Catalog {
         Ok(fields.map(|(name, range)| SampleField { name, range }).collect())
     }
 
-    /// Which of a WebDataset sample's bytes the field `name` is; `None` if it has no such field.
+    /// The bytes of the field `name` within a WebDataset sample. `None` if it has no such field.
     /// Cheaper than [`fields`](Self::fields).
     pub fn field(&self, id: SampleId, name: &str) -> Option<Range<u64>> {
         self.0.image.fields(id.0)?.find(|field| field.0 == name).map(|(_, range)| range)
     }
 
-    /// The CRC-32C of a sample's bytes, where its format has one (TFRecord).
+    /// The CRC-32C of a sample's bytes, if its format has one (TFRecord).
     pub fn crc32c(&self, id: SampleId) -> Option<u32> {
         self.0.image.crc32c(id.0)
     }
 
-    /// A sample's label: the first directory of its path. `None` for a file at the top, or no
-    /// sample.
+    /// A sample's label: the first directory of its path. `None` for a file at the top, and if
+    /// there is no such sample.
     pub fn label(&self, id: SampleId) -> Option<&str> {
         self.labels().get(self.label_index(id)? as usize).map(|label| &**label)
     }
@@ -509,7 +514,7 @@ impl CatalogInner {
                 kind: DatasetErrorKind::Unsupported,
                 why: format!("this foreread does not know its kind of listing, {text:?}"),
             })?,
-            // An earlier version's: nothing tells it from another listing.
+            // A catalog of an earlier version. Nothing distinguishes it from another listing.
             None => Listing::unknown().map_err(|error| CatalogFault {
                 kind: DatasetErrorKind::Io,
                 why: format!("the system has no random numbers: {error}"),
@@ -533,7 +538,7 @@ fn shortened(path: &str) -> String {
     }
 }
 
-/// A fault, with the file's name and what to do.
+/// The error of a fault, with the file's name and the remedy.
 fn told(name: &str, fault: CatalogFault) -> DatasetError {
     let CatalogFault { kind, why } = fault;
     let message = match kind {

@@ -1,12 +1,12 @@
-//! One batch's columns, as a catalog that is in use holds them.
+//! The columns of one batch of a catalog, in memory.
 //!
-//! NumberColumn are in memory, each column in as few bytes a row as its largest difference needs,
-//! so that no read of a sample waits for them. TextRows that differ from row to row (paths, keys,
-//! ETags of files) are most of a catalog and are used once a sample and epoch. Of a file only their
-//! ends are in memory, and the text is read when it is wanted. Each [`ROWS_PER_CHECKSUM`] of rows
-//! has a checksum of its text from when the whole file was checked: a file that was overwritten or
-//! truncated since is an error and never another name. The price is one `pread` a sample, of a
-//! kilobyte or so.
+//! Numbers are in memory. Each column uses as few bytes per row as its largest difference needs. So
+//! no read of a sample waits for them. Texts that differ from row to row (paths, keys, ETags of
+//! files) are most of a catalog and are used once per sample and epoch. For a file only their ends
+//! are in memory, and the text is read on request. Each group of [`ROWS_PER_CHECKSUM`] rows has a
+//! checksum of its text, computed when the whole file was checked. So a file that was overwritten
+//! or truncated since is an error, and never another name. The price is one `pread` per sample, of
+//! about a kilobyte.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,13 +22,13 @@ use crate::DatasetErrorKind;
 use crate::batch_layout::{BatchLayout, FieldsColumn, NumberColumn, TextColumn, is_present};
 use crate::catalog_file::{CatalogFault, corrupt};
 
-/// Rows whose texts share a checksum, and are read together.
+/// The number of rows whose texts share a checksum and are read together.
 const ROWS_PER_CHECKSUM: usize = 16;
 
-/// Where a catalog's bytes are.
+/// The storage of a catalog's bytes.
 #[derive(Debug)]
 pub(crate) enum CatalogBytes {
-    /// In memory: made just now, or received.
+    /// In memory: just built, or received.
     Memory(Bytes),
     /// In a file of this length.
     File(File, u64),
@@ -42,7 +42,7 @@ impl CatalogBytes {
         }
     }
 
-    /// The bytes in `range`. Those of a file are read into `room`.
+    /// The bytes in `range`. Bytes of a file are read into `room`.
     pub(crate) fn read<'a>(
         &'a self,
         range: Range<u64>,
@@ -58,7 +58,7 @@ impl CatalogBytes {
                 bytes.get(range.start as usize..).and_then(|rest| rest.get(..length)).ok_or_else(beyond)
             }
             Self::File(file, _) => {
-                // A file may be longer than memory.
+                // The range of a file may be larger than memory.
                 room.try_reserve_exact(length.saturating_sub(room.len())).map_err(|_| no_memory(length))?;
                 room.resize(length, 0);
                 file.read_exact_at(room, range.start).map_err(|error| unreadable(&error))?;
@@ -82,7 +82,7 @@ fn unreadable(error: &std::io::Error) -> CatalogFault {
     CatalogFault::io(error)
 }
 
-/// NumberColumn, each in as few bytes as the difference of the largest and the least one needs.
+/// Integers, each in as few bytes as the difference of the largest and the smallest needs.
 #[derive(Debug)]
 pub(crate) struct PackedIntegers {
     least: u64,
@@ -102,7 +102,7 @@ impl PackedIntegers {
         Self { least, width, bytes: bytes.into() }
     }
 
-    /// The value of a row that there is.
+    /// The value of an existing row.
     pub(crate) fn get(&self, row: usize) -> u64 {
         let mut word = [0; 8];
         word[..self.width].copy_from_slice(&self.bytes[row * self.width..][..self.width]);
@@ -110,7 +110,7 @@ impl PackedIntegers {
     }
 }
 
-/// NumberColumn of which some may be absent.
+/// Numbers, some of which may be absent.
 #[derive(Debug)]
 pub(crate) struct NullableIntegers {
     validity: Option<Box<[u8]>>,
@@ -118,27 +118,27 @@ pub(crate) struct NullableIntegers {
 }
 
 impl NullableIntegers {
-    /// The value of a row that there is, unless it has none.
+    /// The value of an existing row, if it has one.
     pub(crate) fn get(&self, row: usize) -> Option<u64> {
         is_present(self.validity.as_deref(), row).then(|| self.values.get(row))
     }
 }
 
-/// TextRows, one a row.
+/// Texts, one per row.
 #[derive(Debug)]
 pub(crate) struct TextRows {
     validity: Option<Box<[u8]>>,
-    /// Where the text of each row ends, after a zero.
+    /// A zero, then the end of each row's text.
     ends: PackedIntegers,
     rows: usize,
-    /// Where in the catalog the texts begin.
+    /// The offset of the texts in the catalog.
     start: u64,
-    /// Of each group's text; none where the text is in memory.
+    /// The checksum of each group's text. Empty if the text is in memory.
     checksums: Box<[u64]>,
 }
 
 impl TextRows {
-    /// The row's text; `None` if it has none.
+    /// The row's text, or `None` if it has none.
     pub(crate) fn get<'a>(
         &self,
         source: &'a CatalogBytes,
@@ -147,13 +147,13 @@ impl TextRows {
         self.read(source, row, Cow::Borrowed, |text| Cow::Owned(text.to_owned()))
     }
 
-    /// The same, to be shared: copied once from where it was read.
+    /// Like [`get`](Self::get), but shared: copied once from the buffer that it was read into.
     pub(crate) fn shared(&self, source: &CatalogBytes, row: usize) -> Result<Option<Arc<str>>, CatalogFault> {
         self.read(source, row, Arc::from, |text| Arc::from(text))
     }
 
-    /// Makes something of the row's text, which is `kept` as long as the source or `read` for this
-    /// call.
+    /// Converts the row's text. `kept` converts text that lives as long as the source, `read`
+    /// converts text in the buffer of this call.
     fn read<'a, R>(
         &self,
         source: &'a CatalogBytes,
@@ -175,7 +175,7 @@ impl TextRows {
             }
             CatalogBytes::File(file, _) => file,
         };
-        // ResumeState the file is read: memory that is waited for is then waited for once.
+        // Before the file is read, so that the two waits for memory overlap.
         let checksum = self.checksums.get(row / ROWS_PER_CHECKSUM).copied();
         let first = row / ROWS_PER_CHECKSUM * ROWS_PER_CHECKSUM;
         let group = self.ends.get(first)..self.ends.get(self.rows.min(first + ROWS_PER_CHECKSUM));
@@ -193,7 +193,8 @@ impl TextRows {
     }
 }
 
-/// Room for a group's text: on the stack where it is as short as most are.
+/// Provides a buffer for a group's text. It is on the stack for most groups, because most are
+/// short.
 fn with_room<R>(length: usize, read: impl FnOnce(&mut [u8]) -> R) -> R {
     const SHORT: usize = 1024;
     if length <= SHORT { read(&mut [0; SHORT][..length]) } else { read(&mut vec![0; length]) }
@@ -202,7 +203,7 @@ fn with_room<R>(length: usize, read: impl FnOnce(&mut [u8]) -> R) -> R {
 /// The fields of each row's sample.
 #[derive(Debug)]
 pub(crate) struct FieldLists {
-    /// How many fields all rows up to one have, after a zero.
+    /// A zero, then for each row the number of fields of all rows up to it.
     ends: PackedIntegers,
     name: PackedIntegers,
     offset: PackedIntegers,
@@ -211,14 +212,14 @@ pub(crate) struct FieldLists {
 
 /// One field of a sample.
 pub(crate) struct FieldRow {
-    /// The number of its name.
+    /// The index of its name.
     pub(crate) name: usize,
     pub(crate) offset: u64,
     pub(crate) length: u64,
 }
 
 impl FieldLists {
-    /// The fields of a row that there is.
+    /// The fields of an existing row.
     pub(crate) fn of(&self, row: usize) -> impl Iterator<Item = FieldRow> {
         (self.ends.get(row)..self.ends.get(row + 1)).map(|field| {
             let field = field as usize;
@@ -231,13 +232,13 @@ impl FieldLists {
     }
 }
 
-/// The names that fields have: few, however many fields there are.
+/// The distinct names of fields. They are few, however many fields there are.
 #[derive(Debug, Default)]
 pub(crate) struct NameTable {
     names: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, usize>,
-    /// The last one at each of the first places in a sample, which most likely is the next one
-    /// there.
+    /// The last name at each of the first positions in a sample. The next sample most likely has it
+    /// too.
     last: [usize; 8],
 }
 
@@ -265,16 +266,16 @@ impl NameTable {
     }
 }
 
-/// What rows point to.
+/// The tables that rows refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Dictionaries {
     pub(crate) labels: Vec<Arc<str>>,
-    /// The objects that shards are; none where each row names its own.
+    /// The objects of the shards. Empty if each row has its own object.
     pub(crate) objects: Vec<Arc<str>>,
     pub(crate) etags: Vec<Arc<str>>,
 }
 
-/// One batch's columns. What a version or a dataset does not have is `None`.
+/// The columns of one batch. A column that the version or the dataset does not have is `None`.
 #[derive(Debug)]
 pub(crate) struct BatchColumns {
     pub(crate) rows: usize,
@@ -282,7 +283,7 @@ pub(crate) struct BatchColumns {
     pub(crate) key: Option<TextRows>,
     pub(crate) object: Option<PackedIntegers>,
     pub(crate) object_size: Option<PackedIntegers>,
-    /// Where samples begin; files have none.
+    /// The offsets of samples. Files have none.
     pub(crate) offset: Option<PackedIntegers>,
     pub(crate) label: Option<NullableIntegers>,
     pub(crate) modified: Option<NullableIntegers>,
@@ -292,12 +293,12 @@ pub(crate) struct BatchColumns {
     pub(crate) crc32c: Option<NullableIntegers>,
 }
 
-/// Takes batches in, one after another.
+/// Reads batches, one after another.
 #[derive(Debug)]
 pub(crate) struct BatchDecoder {
     pub(crate) tables: Dictionaries,
     pub(crate) names: NameTable,
-    /// The length of each sample so far, and their sum.
+    /// The length of each sample so far.
     pub(crate) lengths: Vec<u64>,
     total: u64,
     /// The last row's object.
@@ -317,9 +318,9 @@ impl BatchDecoder {
         }
     }
 
-    /// The columns of the batch that lies at `start` in the catalog and is laid out in `bytes` as
-    /// `batch` says, after checking what every row must keep: that its bytes lie in its object, its
-    /// label is one of those there are, and its fields lie in the sample.
+    /// The columns of the batch at offset `start` of the catalog, with the layout `batch` in
+    /// `bytes`. It checks what every row must satisfy. The row's bytes lie in its object. Its label
+    /// exists. Its fields lie in the sample.
     pub(crate) fn batch(
         &mut self,
         batch: &BatchLayout,
@@ -357,7 +358,7 @@ impl BatchDecoder {
         } else if let Some(row) = offsets.iter().position(|&offset| offset != 0) {
             return Err(bad(row, "does not begin its file"));
         }
-        // A number of a table; of an absent one whatever stands there.
+        // Checks an index into a table. The value of an absent one is not checked.
         let known = |numbers: &Option<NumberColumn>, table: &[Arc<str>], why: &str| {
             let Some(numbers) = numbers else { return Ok(None) };
             let validity = numbers.validity(bytes, rows)?;
@@ -441,7 +442,7 @@ fn decode_fields(
     let (offset, length) = (wide(&fields.offset)?, wide(&fields.length)?);
     let (text_ends, text) = fields.name.decode(bytes, fields.count)?;
     let mut name = Vec::with_capacity(fields.count);
-    // Those that no row has are not looked at: their names are as good as any.
+    // Fields before the first row's are not checked, because no row refers to them.
     let none = ends.first().copied().unwrap_or(0) as usize;
     name.resize(none, 0);
     for (row, of) in ends.windows(2).enumerate() {

@@ -1,4 +1,4 @@
-//! Making a catalog: listing an origin, and reading the headers in its shards.
+//! Builds a catalog: lists an origin and reads the headers in its shards.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,67 +16,67 @@ use crate::packed::ResumeState;
 use crate::shard_journal::{self, ShardJournal};
 use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
 
-/// Names that cannot be listed, from which on the index is given up.
+/// The number of names that cannot be listed at which the index is aborted.
 const MOST_ERRORS: u64 = 100;
 
-/// Which objects of an origin become samples.
+/// The options that select the objects of an origin that become samples.
 ///
-/// Globs are matched against the path below the base URL, as a whole: `*` and `?` stop at `/`,
-/// `**/` is any number of directories, `[a-z]` and `{a,b}` are alternatives. So `*.jpg` is what
-/// lies at the top, and `**/*.jpg` is all of it. Catalogs (names that end in `.foreread`, and in
-/// what is kept while one is made) are never samples, nor are empty objects whose path is a
-/// directory of another object; and hidden files are not listed in the first place.
+/// Globs are matched against the whole path below the base URL. `*` and `?` stop at `/`. `**/` is
+/// any number of directories. `[a-z]` and `{a,b}` are alternatives. So `*.jpg` matches objects at
+/// the top and `**/*.jpg` matches at any depth. Catalogs are never samples: names that end in
+/// `.foreread`, or in a suffix of an unfinished index. Empty objects whose path is a directory of
+/// another object are never samples either. Hidden files are not listed in the first place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexOptions {
-    /// If there are any, only objects that match one of these.
+    /// If not empty, only objects that match one of these globs.
     pub include: Vec<String>,
-    /// No object that matches one of these, included or not.
+    /// Objects that match one of these globs are excluded, even if they are included.
     pub exclude: Vec<String>,
-    /// How samples lie in the objects. If nobody says, it is told from their names: shards (`.tar`,
-    /// `.tfrecord`, `.tfrecords`, `.zip`) where all are of one kind, else files; and of shards that
-    /// are numbered only (`train-00000-of-01024`) by the first bytes of one. If a packed format is
-    /// said, every object is taken for a shard of it, whatever its name.
+    /// The format of the objects. If `None`, it is detected from their names. They are shards
+    /// (`.tar`, `.tfrecord`, `.tfrecords`, `.zip`) if all have one format, else files. If shards
+    /// are only numbered (`train-00000-of-01024`), the first bytes of one shard decide. If a packed
+    /// format is set, every object is a shard of it, whatever its name.
     pub format: Option<Format>,
-    /// If there are any, these objects alone (their paths below the base URL); it is an error if
-    /// one is not there.
+    /// If not empty, only these objects (their paths below the base URL). A missing one is an
+    /// error.
     pub objects: Vec<String>,
-    /// Where a listing is kept while it goes on, to be gone on with the next time, and beside it
-    /// (`-shards` at its end) what was found in shards; nowhere if `None`. Whoever has saved the
-    /// catalog removes them ([`forget_listing`](crate::forget_listing)). Only origins that list in
-    /// the order of paths (most object stores do) can go on with a listing; of a store that turns
-    /// out not to, the file is removed, one warning says so, and the listing starts again. Only
-    /// shards that have a version are kept.
+    /// The file that an unfinished listing is stored in, so that the next index resumes it. Samples
+    /// found in shards are stored next to it (suffix `-shards`). `None` stores nothing. The caller
+    /// removes both files after the catalog is saved ([`forget_listing`](crate::forget_listing)).
+    /// Only origins that list in the order of paths can resume a listing. Most object stores do. If
+    /// a store turns out to list in another order, the file is removed, one warning is logged and
+    /// the listing restarts. Only shards that have a version are stored.
     pub partial: Option<PathBuf>,
-    /// A name that stands for the place of the data: what caches hold is kept when the data are
-    /// moved, or reached by other endpoints. Whoever sets it vouches that all places that it is
-    /// given to hold the same data.
+    /// A name that stands for the place of the data. Cached data stays valid when the data is
+    /// moved, or reached through other endpoints. The user guarantees that all places with this
+    /// name hold the same data.
     pub name: Option<String>,
 }
 
 impl IndexOptions {
-    /// The same with one more glob of what is wanted.
+    /// Adds a glob to [`include`](Self::include).
     #[must_use]
     pub fn including(mut self, glob: impl Into<String>) -> Self {
         self.include.push(glob.into());
         self
     }
 
-    /// The same with the format said.
+    /// Sets the format.
     #[must_use]
     pub fn with_format(mut self, format: Format) -> Self {
         self.format = Some(format);
         self
     }
 
-    /// The same of these objects alone.
+    /// Restricts the index to these objects.
     #[must_use]
     pub fn naming(mut self, objects: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.objects.extend(objects.into_iter().map(Into::into));
         self
     }
 
-    /// The same with one more glob of what is not.
+    /// Adds a glob to [`exclude`](Self::exclude).
     #[must_use]
     pub fn excluding(mut self, glob: impl Into<String>) -> Self {
         self.exclude.push(glob.into());
@@ -84,26 +84,27 @@ impl IndexOptions {
     }
 }
 
-/// How far an index has come.
+/// The progress of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexProgress {
     /// Objects found so far.
     pub objects: u64,
-    /// Their length together, in bytes.
+    /// Their total length in bytes.
     pub bytes: u64,
-    /// Samples found so far: objects while they are listed as files, then what was found in shards.
+    /// Samples found so far. While files are listed these are the objects, then the samples found
+    /// in shards.
     pub samples: u64,
-    /// MemberScan of shards that are no samples (directories, links, names that WebDataset leaves
-    /// out).
+    /// Members of shards that are not samples: directories, links, names that WebDataset leaves
+    /// out.
     pub skipped: u64,
     /// Reads of shards so far.
     pub requests: u64,
-    /// What they have read, in bytes.
+    /// Bytes that these reads have returned.
     pub bytes_read: u64,
-    /// Objects that an earlier listing, which was broken off, had found.
+    /// Objects that an interrupted earlier listing had found.
     pub resumed: u64,
-    /// Shards that an earlier index, which was broken off, had come to the end of.
+    /// Shards that an interrupted earlier index had completed.
     pub resumed_shards: u64,
 }
 
@@ -122,9 +123,9 @@ impl GlobFilter {
         self.include.as_ref().is_none_or(|include| include.is_match(path)) && !self.exclude.is_match(path)
     }
 
-    /// Whether what could not be listed was not wanted anyway: it, or (if it is a directory) all
-    /// that is in it, is excluded. What is merely not *included* may be a directory with something
-    /// in it that is.
+    /// Whether the name that could not be listed is excluded. If it is a directory, all of its
+    /// content must be excluded. A name that is only *not included* may be a directory with
+    /// included objects.
     fn excludes(&self, error: &TierError) -> bool {
         error
             .object()
@@ -147,13 +148,13 @@ fn bad_glob(text: &str, error: globset::Error) -> DatasetError {
     DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
 }
 
-/// Whether a name is that of a catalog, or of what is kept while one is made.
+/// Whether a name is that of a catalog, or of a file of an unfinished index.
 fn is_catalogs(path: &str) -> bool {
     let kept = path.strip_suffix("-shards").unwrap_or(path).strip_suffix(".partial");
     path.ends_with(CATALOG_SUFFIX) || kept.is_some_and(|path| path.ends_with(CATALOG_SUFFIX))
 }
 
-/// What listing has found.
+/// The objects that a listing has found.
 #[derive(Default)]
 struct FoundObjects {
     objects: Vec<Object>,
@@ -163,7 +164,7 @@ struct FoundObjects {
 }
 
 impl FoundObjects {
-    /// Takes an object in, if it is wanted.
+    /// Adds an object if it is selected.
     fn choose(&mut self, object: Object, filter: &GlobFilter, progress: &mut impl FnMut(IndexProgress)) {
         if is_catalogs(&object.path) {
             self.catalogs += 1;
@@ -182,7 +183,7 @@ impl FoundObjects {
         self.objects.push(object);
     }
 
-    /// Takes directory markers of directories out.
+    /// Removes the markers of directories.
     fn sift(&mut self, holders: DirectoryMarkers, progress: &mut impl FnMut(IndexProgress)) {
         let before = self.objects.len();
         holders.sift(&mut self.objects);
@@ -197,27 +198,26 @@ impl FoundObjects {
 }
 
 impl Catalog {
-    /// Lists an origin and makes the catalog of what it holds. `progress` is called after each
-    /// object that is found, and where those are shards, whenever some of one has been read.
+    /// Lists an origin and builds the catalog of its objects. `progress` is called after each
+    /// object that is found. For shards it is called after each read of one.
     ///
-    /// What cannot be listed and is not excluded is an error, but the listing goes on (to 100 of
-    /// them), so that the message can say how many there are beside the first.
+    /// A name that cannot be listed and is not excluded is an error. The listing continues, up to
+    /// 100 of them, so that the message has their number and the first of them.
     ///
-    /// Of shards the heads of their members are read, from up to 64 places at once.
+    /// For shards the headers of their members are read, by up to 64 requests at once.
     ///
-    /// When all has been found the future sorts and encodes without yielding, about 1 us a sample.
+    /// After the last object the future sorts and encodes without yielding, about 1 us per sample.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Listing`] if something could not be listed, [`DatasetErrorKind::Empty`]
-    /// if there is no sample, [`DatasetErrorKind::Invalid`] for a broken glob or a named object
-    /// that is not there, [`DatasetErrorKind::BadShard`] or [`DatasetErrorKind::Unsupported`] if a
-    /// shard is damaged or compressed, [`DatasetErrorKind::Reading`] if one cannot be read,
-    /// [`DatasetErrorKind::InUse`] if another process writes the file of [`IndexOptions::partial`],
-    /// and those of [`Catalog::from_objects`].
+    /// [`DatasetErrorKind::Listing`] if a name could not be listed. [`DatasetErrorKind::Empty`] if
+    /// there is no sample. [`DatasetErrorKind::Invalid`] for an invalid glob or a named object that
+    /// is missing. [`DatasetErrorKind::BadShard`] or [`DatasetErrorKind::Unsupported`] if a shard
+    /// is damaged or compressed. [`DatasetErrorKind::Reading`] if a shard cannot be read.
+    /// [`DatasetErrorKind::InUse`] if another process writes the file of [`IndexOptions::partial`].
+    /// Also those of [`Catalog::from_objects`].
     ///
     /// # Cancel safety
-    /// Dropping the future ends the listing and leaves nothing behind but the file of
-    /// [`IndexOptions::partial`].
+    /// Dropping the future ends the listing. Only the file of [`IndexOptions::partial`] remains.
     pub async fn index(
         origin: &dyn OriginTier,
         base_url: &str,
@@ -277,7 +277,8 @@ async fn list(
         }
         match object {
             Ok(object) => found.choose(object, &filter, progress),
-            // All that was found counts for nothing, and all of it comes again.
+            // The objects found so far are discarded, because the restarted listing returns all of
+            // them again.
             Err(error) if error.kind() == ErrorKind::Unordered => {
                 tracing::warn!("{base_url}: {error}");
                 (found, holders, first, errors) = Default::default();
@@ -290,7 +291,7 @@ async fn list(
             }
             Err(error) => {
                 errors += 1;
-                // What comes behind is not noted: the next time, this is met again.
+                // Later objects are not stored, so that the next index meets this error again.
                 if let Some(mut unfinished) = partial.take() {
                     unfinished.keep();
                 }
@@ -311,10 +312,10 @@ async fn list(
     }
 }
 
-/// How many named objects are asked for at once.
+/// The number of named objects that are requested at once.
 const ASKED: usize = 32;
 
-/// Asks for each object by its name: what lies beside them may be a million others.
+/// Requests each object by its name, because the directory may contain a million others.
 async fn named(
     origin: &dyn OriginTier,
     base_url: &str,
@@ -352,8 +353,8 @@ async fn named(
     }
 }
 
-/// Whether the last of the objects that were listed before is in this origin as it was: another
-/// store may be reached by the same URL.
+/// Whether the last object of the earlier listing is unchanged in this origin. The same URL may
+/// lead to another store.
 async fn is_of(origin: &dyn OriginTier, before: &[Object]) -> bool {
     match before.last() {
         None => true,
@@ -361,7 +362,7 @@ async fn is_of(origin: &dyn OriginTier, before: &[Object]) -> bool {
     }
 }
 
-/// Some of what was named is not there.
+/// The error for named objects that are missing.
 fn missing(base_url: &str, named: &BTreeSet<String>) -> DatasetError {
     let some: Vec<&str> = named.iter().take(5).map(String::as_str).collect();
     let more = match named.len() - some.len() {
@@ -373,7 +374,7 @@ fn missing(base_url: &str, named: &BTreeSet<String>) -> DatasetError {
     DatasetError::new(DatasetErrorKind::Invalid, message)
 }
 
-/// Looks into the shards.
+/// Indexes the shards.
 async fn pack(
     origin: &dyn OriginTier,
     base_url: &str,
@@ -438,7 +439,7 @@ fn incomplete(base_url: &str, errors: u64, first: TierError) -> DatasetError {
     DatasetError::new(DatasetErrorKind::Listing, message).with_source(first)
 }
 
-/// What was found and is no sample.
+/// Describes the objects that were found and are not samples.
 fn left_out(options: &IndexOptions, unwanted: u64, catalogs: u64) -> String {
     let mut parts = Vec::new();
     if unwanted > 0 {
@@ -469,8 +470,8 @@ mod tests {
 
     use super::*;
 
-    /// An origin that only lists: a path, one of an empty object (`path=`), or an error about one
-    /// (`!path`).
+    /// An origin that only lists. A name is a path, the path of an empty object (`path=`), or an
+    /// error about one (`!path`).
     #[derive(Debug)]
     struct Listed(Vec<&'static str>, TierProfile);
 
@@ -513,7 +514,7 @@ mod tests {
         let origin = Listed(paths.to_vec(), TierProfile::new(1));
         let mut last = IndexProgress::default();
         let catalog = Catalog::index(&origin, "/data", &options, |progress| {
-            // Place-holders are known for what they are at the end.
+            // Directory markers are detected at the end of the listing.
             assert!(progress.objects == last.objects + 1 || progress.objects < last.objects);
             last = progress;
         })
@@ -554,7 +555,7 @@ mod tests {
         let paths = ["shards=", "shards/a.tar=", "shards/a=", "shards/a/1", "empty="];
         let any = IndexOptions::default;
         assert_eq!(index(&paths, any()).await.unwrap(), ["empty", "shards/a.tar", "shards/a/1"]);
-        // Also where what lies below them is not wanted.
+        // Also if the objects below them are excluded.
         let without = any().excluding("shards/**");
         assert_eq!(index(&paths, without).await.unwrap(), ["empty"]);
         let error = index(&["a=", "a/b.jpg"], any().excluding("**/*.jpg")).await.unwrap_err();
@@ -571,7 +572,7 @@ mod tests {
         assert!(std::error::Error::source(&error).is_some());
         let options = IndexOptions::default().excluding("private/**").excluding("**/link");
         assert_eq!(index(&paths, options).await.unwrap(), ["a", "b"]);
-        // A directory of which something is wanted is not decided by what is not.
+        // A pattern for files does not exclude a directory that may contain included files.
         assert!(index(&paths, IndexOptions::default().excluding("private/*.txt")).await.is_err());
     }
 }

@@ -1,14 +1,15 @@
-//! Paths: which are allowed, how samples are numbered, what a label is.
+//! Paths: validation, the order of samples, and labels.
 
 use std::cmp::Ordering;
 
 use foreread_tier::check_path;
 
-/// The longest path or ETag in bytes. A batch of a catalog counts its text in 31 bits, and object
-/// stores stop at 1,024.
+/// The longest path or ETag in bytes. A batch of a catalog stores the length of its text in 31
+/// bits. Object stores allow at most 1,024.
 pub(crate) const MAX_TEXT: usize = 16 << 10;
 
-/// Why a path cannot be a sample's: it could lead out of the origin, or no origin has such a name.
+/// The reason why a path is not valid for a sample. It could lead out of the origin, or no origin
+/// has such a name.
 pub(crate) fn refuse(path: &str) -> Option<&'static str> {
     if path.len() > MAX_TEXT {
         return Some("the path is longer than 16,384 bytes");
@@ -16,30 +17,30 @@ pub(crate) fn refuse(path: &str) -> Option<&'static str> {
     check_path(path).err()
 }
 
-/// A path cut into the parts that samples are sorted by.
+/// A path split into the parts that samples are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SplitName {
-    /// Length of the first directory; 0 for a file at the top.
+    /// Length of the first directory. 0 for a file at the top.
     first: u32,
-    /// Length of the containing directory; 0 for a file at the top.
+    /// Length of the containing directory. 0 for a file at the top.
     directory: u32,
 }
 
 impl SplitName {
-    /// Cuts a path of at most [`MAX_TEXT`] bytes.
+    /// Splits a path of at most [`MAX_TEXT`] bytes.
     pub(crate) fn of(path: &str) -> Self {
         Self { first: path.find('/').unwrap_or(0) as u32, directory: path.rfind('/').unwrap_or(0) as u32 }
     }
 
-    /// The first directory, which is the label; empty at the top.
+    /// The first directory, which is the label. Empty at the top.
     pub(crate) fn label<'a>(&self, path: &'a str) -> &'a str {
         &path[..self.first as usize]
     }
 }
 
 /// The order in which samples are numbered: by first directory, then by containing directory, then
-/// by file name, each as bytes. It is the order of torchvision's `ImageFolder`, which sorts the
-/// classes, walks each, sorts the directories it finds and the files in each.
+/// by file name, each as bytes. It is the order of torchvision's `ImageFolder`. That sorts the
+/// classes, walks each of them, and sorts the directories that it finds and the files in each.
 pub(crate) fn compare((a, cut_a): (&str, SplitName), (b, cut_b): (&str, SplitName)) -> Ordering {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let first = a[..cut_a.first as usize].cmp(&b[..cut_b.first as usize]);

@@ -1,4 +1,4 @@
-//! Catalogs as a whole: round trips, damage, hostile files, other tools' view.
+//! Tests of whole catalogs: round trips, damage, hostile files, other tools' readers.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn files_are_found_by_their_paths() {
     assert_eq!(Catalog::from_shards("/data", None, Format::Tar, packed()).unwrap().find("a"), None);
 }
 
-/// Two shards: what each format has, and something that it has not.
+/// Two shards, with properties that each format has and with ones that it has not.
 fn packed() -> Vec<IndexedShard> {
     let mut rows = SampleRows::new(true, true, true);
     rows.push("a/1", 512, 0, 7);
@@ -108,8 +108,7 @@ fn saved_catalog_equals_the_built_one() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "a temporary file was left");
 }
 
-/// Changing this means that saved state and persisted caches of older versions no longer fit their
-/// data.
+/// A change of this value means that saved states and disk caches of older versions no longer fit.
 #[test]
 fn fingerprint_is_stable_across_versions() {
     let catalog = Catalog::from_objects("/data", small()).unwrap();
@@ -138,7 +137,7 @@ fn fingerprint_depends_on_data_and_not_on_place_or_order() {
 }
 
 #[test]
-fn more_samples_than_a_batch_holds() {
+fn catalog_spans_several_batches() {
     let objects = (0..140_000u64).map(|number| object(&format!("{}/{number}", number % 7), number, None));
     let (_directory, path) = saved(objects.collect());
     let catalog = Catalog::open(path).unwrap();
@@ -168,7 +167,7 @@ fn unrepresentable_object_is_refused_by_name() {
 }
 
 #[test]
-fn what_is_no_catalog_says_so() {
+fn file_that_is_not_a_catalog_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     let kind = |path: &Path| Catalog::open(path).unwrap_err().kind();
@@ -180,7 +179,7 @@ fn what_is_no_catalog_says_so() {
         assert_eq!(kind(&path), DatasetErrorKind::NotACatalog, "{content:?}");
         assert!(!Catalog::is_catalog_file(&path));
     }
-    // An Arrow file of somebody else's.
+    // An Arrow file of another program.
     let schema = arrow_schema::Schema::new(Vec::<arrow_schema::Field>::new());
     let mut writer = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &schema).unwrap();
     writer.finish().unwrap();
@@ -260,7 +259,7 @@ fn every_flipped_byte_and_every_truncation_is_refused() {
     assert!(Catalog::open(&damaged).is_err());
 }
 
-/// Puts a right checksum on wrong bytes, as somebody would who wants to be believed.
+/// Adds a valid checksum to modified bytes, as an attacker would.
 fn believable(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let digits = checksum_digits(&bytes).ok()?;
     let sum = checksum(&bytes, &digits);
@@ -268,7 +267,7 @@ fn believable(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Asks everything of a file that may be hostile; it must answer or refuse.
+/// Calls every method on a catalog that may be hostile. Each must return a result or an error.
 fn ask_everything(bytes: Vec<u8>, file: &Path) {
     let Some(bytes) = believable(bytes) else { return };
     fs::write(file, bytes).unwrap();
@@ -364,7 +363,7 @@ fn arrows_own_reader_sees_the_columns_and_the_metadata() {
     );
     let batches: Vec<_> = reader.collect::<Result<_, _>>().unwrap();
     assert_eq!(batches.iter().map(|batch| batch.num_rows()).sum::<usize>(), 4);
-    // What no object has is no column.
+    // A property that no object has is not a column.
     let (_directory, path) = saved(vec![object("a", 1, None)]);
     let reader = arrow_ipc::reader::FileReader::try_new(fs::File::open(path).unwrap(), None).unwrap();
     assert_eq!(reader.schema().fields().len(), 4);
@@ -390,11 +389,11 @@ fn objects() -> impl Strategy<Value = Vec<Object>> {
 
 proptest! {
     #[test]
-    fn any_objects_come_back(objects in objects()) {
+    fn objects_round_trip(objects in objects()) {
         let (_directory, path) = saved(objects.clone());
         let catalog = Catalog::open(path).unwrap();
         let found = entries(&catalog);
-        // The order, said again and slowly.
+        // The order, in a second and slow implementation.
         let mut expected = objects;
         expected.sort_by_key(|object| {
             let parts: Vec<&str> = object.path.split('/').collect();
@@ -430,7 +429,7 @@ proptest! {
 }
 
 #[test]
-fn image_in_memory_is_the_file() {
+fn in_memory_catalog_equals_its_file() {
     let (_directory, path) = saved(small());
     let image = CatalogFile::owned(fs::read(&path).unwrap().into()).unwrap();
     assert_eq!(image.rows(), 4);
@@ -453,7 +452,7 @@ fn received_catalog_equals_the_opened_one() {
     }
 }
 
-/// As many samples as have several groups of names.
+/// A catalog with enough samples for several groups of names.
 fn many() -> (TempDir, std::path::PathBuf) {
     saved((0..100).map(|number| object(&format!("a/{number:03}"), number, None)).collect())
 }
@@ -472,7 +471,7 @@ fn truncated_catalog_is_an_error_that_names_it() {
         assert_eq!(error.kind(), DatasetErrorKind::Changed);
         assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
     }
-    // What is in memory is still known.
+    // Values in memory are still available.
     assert_eq!(catalog.sizes().bytes(SampleId(7)), 7);
     assert_eq!(catalog.label(SampleId(7)), Some("a"));
 }
@@ -485,7 +484,7 @@ fn overwritten_catalog_never_gives_another_name() {
     let mut bytes = fs::read(&path).unwrap();
     let at = bytes.windows(5).position(|name| name == b"a/050").unwrap();
     bytes[at..at + 5].copy_from_slice(b"a/x50");
-    // In place, of the same length, with the old time put back.
+    // Overwritten in place, with the same length and the old modification time.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
     file.set_modified(time).unwrap();
@@ -493,12 +492,12 @@ fn overwritten_catalog_never_gives_another_name() {
     assert_eq!(error.kind(), DatasetErrorKind::Changed);
     assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
     assert_eq!(catalog.to_bytes().unwrap_err().kind(), DatasetErrorKind::Changed);
-    // Those that are far from it are what they were.
+    // Names in other groups are unchanged.
     assert_eq!(catalog.path(SampleId(0)).unwrap(), "a/000");
     assert_eq!(catalog.path(SampleId(99)).unwrap(), "a/099");
 }
 
-/// Replaces the one place in `bytes` that reads `from`.
+/// Replaces the only occurrence of `from` in `bytes`.
 fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
     let at: Vec<usize> =
         bytes.windows(from.len()).enumerate().filter(|(_, it)| *it == from).map(|it| it.0).collect();
@@ -506,7 +505,7 @@ fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
     bytes[at[0]..at[0] + to.len()].copy_from_slice(to);
 }
 
-/// Its batch could be as long as the file, which costs whoever made it nothing.
+/// A batch could be as long as the file. A sparse file costs its author nothing.
 #[test]
 // semantics: SAMPLE-21
 fn sparse_catalog_is_refused_before_it_is_read() {
@@ -524,7 +523,7 @@ fn sparse_catalog_is_refused_before_it_is_read() {
 
 #[test]
 // semantics: SAMPLE-21
-fn catalog_with_one_batch_twice_is_refused() {
+fn catalog_with_a_repeated_batch_is_refused() {
     let objects = (0..140_000u64).map(|number| object(&format!("a/{number:07}"), 1, None));
     let (_directory, path) = saved(objects.collect());
     let mut bytes = fs::read(&path).unwrap();
@@ -542,12 +541,11 @@ fn catalog_with_one_batch_twice_is_refused() {
 
 #[test]
 // semantics: SAMPLE-21
-fn catalog_with_one_column_in_another_is_refused() {
+fn catalog_with_overlapping_columns_is_refused() {
     let (_directory, path) =
         saved((0..4000).map(|number| object(&format!("a/{number:04}"), 1, None)).collect());
     let mut bytes = fs::read(&path).unwrap();
-    // Where the batch's head says that the offsets and the lengths are: columns of 32,000 bytes
-    // each.
+    // The positions of offsets and lengths in the batch's header. Both columns have 32,000 bytes.
     let long = |at: &[u8]| at[8..] == 32_000i64.to_le_bytes();
     let buffers: Vec<Vec<u8>> = bytes.windows(16).filter(|at| long(at)).map(<[u8]>::to_vec).collect();
     let [offsets, lengths] = &buffers[..] else { panic!("{buffers:?}") };

@@ -1,4 +1,4 @@
-//! Listings of a store that exists only here, whatever its keys, its order and its faults.
+//! Listings of a simulated store, for any keys, order and faults.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,27 +13,27 @@ use super::*;
 use crate::pages::ListedKey;
 use crate::retry::ATTEMPTS;
 
-/// A store of keys, that hands out small pages.
+/// A simulated store of keys with small pages.
 #[derive(Debug)]
 struct Model {
-    /// In the order of the store.
+    /// The keys in the store's order.
     keys: Vec<String>,
     page: usize,
     begins_anywhere: bool,
-    /// PageSource that fail before each that does not.
+    /// The number of page failures before each success.
     failures: u64,
     kind: ErrorKind,
-    /// Whether the last page names the first as the next, by a new token each time.
+    /// Whether the last page's token leads to the first page. The token is new each time.
     circular: bool,
-    /// PageSource that begin after one of these names take half a minute.
+    /// Pages that begin after a name in this range take 30 s.
     late: Option<Range<&'static str>>,
-    /// The keys that were handed out.
+    /// The keys that the store has returned.
     given: Mutex<BTreeSet<String>>,
     requests: AtomicU64,
 }
 
 impl Model {
-    /// One in byte order.
+    /// A store in byte order.
     fn new(keys: impl IntoIterator<Item = String>, page: usize) -> Self {
         Self::in_this_order(keys.into_iter().collect::<BTreeSet<_>>(), page)
     }
@@ -69,15 +69,15 @@ impl PageSource for Model {
         if !(request + 1).is_multiple_of(self.failures + 1) {
             return Err(TierError::new(self.kind, "s3").with_object("s3://b"));
         }
-        sleep(Duration::from_millis(1 + request % 3)).await; // answers overtake each other
-        // A store that cannot begin anywhere begins at the beginning.
+        sleep(Duration::from_millis(1 + request % 3)).await; // responses overtake each other
+        // A store that cannot start after a key starts at the beginning.
         let after = if self.begins_anywhere { ask.after } else { "" };
         let token = ask.token.map(|token| token.rsplit_once('#').unwrap().0);
         if self.late.as_ref().is_some_and(|late| late.contains(&token.unwrap_or(after))) {
             sleep(Duration::from_secs(30)).await;
         }
-        // After an existing key it goes on where that key stands. Other names are compared with
-        // each key, until the next token: so gateways to file systems do it.
+        // After an existing key it continues at that key's position. Other names are compared with
+        // each key, until the next token. Gateways to file systems do the same.
         let (from, beyond) = match token.or(Some(after)).map(|name| (name, self.find(name))) {
             Some((_, Some(at))) => (at + 1, ""),
             Some((name, None)) if token.is_none() => (0, name),
@@ -122,12 +122,12 @@ fn listing(model: &Arc<Model>, prefix: &str) -> BucketListing {
     }
 }
 
-/// What a listing has found, as a caller keeps it.
+/// The objects of a listing, as a caller stores them.
 #[derive(Debug, Default)]
 struct Listed {
     paths: Vec<String>,
     errors: Vec<TierError>,
-    /// Whether the store was found to have another order.
+    /// Whether the listing detected another order.
     unordered: bool,
 }
 
@@ -161,7 +161,7 @@ fn list(model: &Arc<Model>, root: &str, prefix: &str, after: Option<&str>) -> Li
     list_some(model, root, prefix, after, usize::MAX)
 }
 
-/// What a listing should find, said without ranges.
+/// The expected result of a listing, computed without ranges.
 fn expected(model: &Model, root: &str, prefix: &str, after: Option<&str>) -> Vec<String> {
     let root = if root.is_empty() { String::new() } else { format!("{root}/") };
     let below = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
@@ -177,18 +177,18 @@ fn expected(model: &Model, root: &str, prefix: &str, after: Option<&str>) -> Vec
 }
 
 fn name() -> impl Strategy<Value = String> {
-    // Few letters, so that names share beginnings; some at the edges of what a character can be.
+    // Few letters, so that names share prefixes. Some are at the limits of the range of characters.
     let letter =
         prop::sample::select(vec!['a', 'b', '0', '9', '/', '-', 'z', '\u{e9}', '\u{d7ff}', '\u{10ffff}']);
     prop::collection::vec(letter, 1..7).prop_map(|letters| letters.into_iter().collect())
 }
 
-/// How a store orders its keys.
+/// The order of a store's keys.
 #[derive(Clone, Debug)]
 enum Order {
     Bytes,
     Directories,
-    /// In byte order but for some runs of keys, which are moved.
+    /// In byte order, except some runs of keys, which are moved.
     Moved(Vec<(prop::sample::Index, prop::sample::Index, usize)>),
 }
 
@@ -250,8 +250,8 @@ proptest! {
         stop in prop::option::of(any::<prop::sample::Index>()),
     ) {
         let model = Arc::new(Model::in_this_order(order.of(&names), page));
-        // One that is interrupted resumes after the last key that came, unless the order was found
-        // out.
+        // An interrupted listing resumes after the last key that came, unless another order was
+        // detected.
         let parallel_pages = stop.map_or(usize::MAX, |stop| stop.index(names.len() + 2));
         let mut listed = list_some(&model, "", "", None, parallel_pages);
         if parallel_pages < usize::MAX {
@@ -272,7 +272,7 @@ fn flat_bucket_is_listed_in_ranges_with_few_pages_more() {
     let model = Arc::new(Model::new((0..200_000).map(|id| format!("img{id:08}.jpg")), 100));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    // As many pages of them as of a real store.
+    // The bound holds as many pages as for a real store.
     let listing = BucketListing { max_held: MAX_HELD_OBJECTS / 10, ..listing(&model, "") };
     let (found, took) = runtime.block_on(async {
         let began = Instant::now();
@@ -282,7 +282,7 @@ fn flat_bucket_is_listed_in_ranges_with_few_pages_more() {
     let pages = model.requests();
     assert_eq!(found, 200_000);
     assert!(pages < 2600, "{pages} pages for 2000");
-    // One after another they would take 4 s.
+    // In sequence they would take 4 s.
     assert!(took < Duration::from_millis(800), "{took:?}");
 }
 
@@ -300,14 +300,14 @@ fn late_range_holds_a_bounded_number_of_objects() {
     runtime.block_on(async {
         let mut found = std::pin::pin!(listing.list("", None));
         while let Some(object) = found.next().await {
-            // What was handed out before this one, by the store and by the listing.
+            // The number of keys that the store has returned and the listing has not.
             parallel_pages = parallel_pages.max(model.given.lock().unwrap().len() - paths.len());
             paths.push(object.unwrap().path.to_string());
         }
     });
     assert_eq!(paths, model.keys);
-    // The pages that were under way when the bound was reached; and what each range has seen beyond
-    // its end.
+    // The bound, the pages in flight when it was reached, and the keys that each range has seen
+    // beyond its end.
     assert!(parallel_pages <= 1_000 + 16 * PAGE + 31 * PAGE, "{parallel_pages} objects were held");
     assert!(parallel_pages > 500, "ranges are listed side by side: {parallel_pages}");
 }
@@ -340,7 +340,7 @@ fn listing_of_24_pages_costs_24_requests_in_any_order() {
 
 #[test]
 // semantics: SAMPLE-8
-fn listing_whose_tokens_go_round_is_an_error() {
+fn listing_with_circular_tokens_is_an_error() {
     for keys in [vec![], vec!["b", "a", "c"], vec!["a", "b", "c"]] {
         let mut model = Model::in_this_order(keys.into_iter().map(str::to_owned), 2);
         model.circular = true;
@@ -356,7 +356,7 @@ fn listing_whose_tokens_go_round_is_an_error() {
 }
 
 #[test]
-fn one_key_with_two_tags_in_a_sequence_comes_twice() {
+fn key_with_two_tags_in_a_sequence_comes_twice() {
     let entry = |key: &str, tag: &str| ListedKey { key: key.into(), size: 1, tag: Some(tag.into()) };
     let model = Arc::new(Model::new([], 10));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -398,7 +398,7 @@ fn stat_finds_an_object_in_any_listing_order() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let stat = |path: &str| runtime.block_on(listing(&model, "").stat(&path.into()));
     assert_eq!(stat("a-").unwrap().size, 1);
-    // It may be on another page, which no request is made for here.
+    // The object may be on another page, which is not requested here.
     assert_eq!(stat("a").unwrap_err().kind(), ErrorKind::Unordered);
     assert_eq!(stat("b").unwrap_err().kind(), ErrorKind::NotFound);
 }

@@ -1,4 +1,4 @@
-//! Any bytes, indexed as a shard of each format: samples that lie in them, or an error.
+//! Indexes any bytes as a shard of each format. The result is samples within the bytes, or an error.
 #![no_main]
 
 use std::sync::Arc;

@@ -1,16 +1,16 @@
 //! Packed formats: samples that are parts of objects.
 //!
-//! A shard is indexed once, by reading what lies between its samples and not the samples; from then
-//! on each is an extent like any other, and shuffled as exactly as files are. Everything is read
-//! through an [`OriginTier`](foreread_tier::OriginTier), never a file system, because remote stores
-//! are what shards are for.
+//! A shard is indexed once, by reading the headers between its samples and not the samples. After
+//! that each sample is an extent like any other, and shuffled as exactly as files are. All reads go
+//! through an [`OriginTier`](foreread_tier::OriginTier) and never through a file system, because
+//! shards are made for remote stores.
 //!
 //! A sample is exactly one extent. A WebDataset sample reaches from the first of its members to the
-//! end of its last, the headers between them included (half a kilobyte each), and its fields are
-//! sub-ranges: one request a sample, whatever it is made of.
+//! end of its last. It includes the headers between them (half a kilobyte each), and its fields are
+//! sub-ranges. The result is one request per sample, whatever its number of members.
 //!
-//! [`reader`] says how few requests suffice, [`scan`] how several go on at once, and [`tar`],
-//! [`tfrecord`] and [`zip`] know their formats.
+//! [`reader`] keeps requests few, [`scan`] runs several at once, and [`tar`], [`tfrecord`] and
+//! [`zip`] parse their formats.
 
 mod pax;
 mod reader;
@@ -34,10 +34,10 @@ use crate::format::compressed;
 use crate::shard_journal::{KnownShards, ShardJournal};
 use crate::{DatasetError, Format};
 
-/// Requests under way at once, over all shards.
+/// The number of parallel requests, over all shards.
 const IN_FLIGHT: usize = 64;
 
-/// What indexing shards has come to so far.
+/// The progress of indexing shards.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IndexCost {
     pub(crate) samples: u64,
@@ -45,19 +45,19 @@ pub(crate) struct IndexCost {
     pub(crate) skipped: u64,
     pub(crate) requests: u64,
     pub(crate) bytes_read: u64,
-    /// Shards that were known from before.
+    /// Shards that an earlier index had completed.
     pub(crate) resumed: u64,
 }
 
-/// What is known of shards before they are looked into, and where what is found is kept.
+/// The samples of shards that are already known, and the file that new ones are stored in.
 #[derive(Debug, Default)]
 pub(crate) struct ResumeState<'a> {
     pub(crate) kept: KnownShards,
     pub(crate) partial: Option<&'a ShardJournal>,
 }
 
-/// Indexes all `objects` as shards of `format`, in their order; `progress` is told whenever
-/// something was read.
+/// Indexes all `objects` as shards of `format`, in their order. `progress` is called after each
+/// read.
 pub(crate) async fn index(
     origin: &dyn OriginTier,
     base_url: &str,
@@ -75,12 +75,12 @@ pub(crate) async fn index(
     let ResumeState { mut kept, partial } = before;
     let known: Vec<Option<IndexedShard>> = objects.iter().map(|object| kept.take(object)).collect();
     cost.resumed = known.iter().flatten().count() as u64;
-    // In order, so that of several bad shards the same one is named every time.
+    // In order, so that the same one of several bad shards is reported every time.
     let mut coming = futures::stream::iter(objects.into_iter().zip(known))
         .map(|(object, known)| shard(&store, format, object, known, partial, each))
         .buffered(at_once);
     loop {
-        // DetectedFormat whenever an answer has come: a single large shard would be a long silence.
+        // Progress is reported after each response, because a single large shard may take long.
         let next = poll_fn(|context| {
             let next = coming.poll_next_unpin(context);
             (cost.requests, cost.bytes_read) = (store.requests(), store.bytes());
@@ -100,11 +100,11 @@ pub(crate) async fn index(
     }
 }
 
-/// What the first bytes of shards say they are, whose names do not: one small read of the first of
-/// them that has so many.
+/// Detects the format of shards whose names do not show it. It makes one small read, of the first
+/// shard that is long enough.
 ///
 /// # Errors
-/// If it cannot be read, or is compressed.
+/// If the shard cannot be read, or is compressed.
 pub(crate) async fn sniff(
     origin: &dyn OriginTier,
     base_url: &str,

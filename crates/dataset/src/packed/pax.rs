@@ -1,6 +1,6 @@
-//! Pax headers: records `LENGTH KEYWORD=VALUE\n`, whose length counts all of it.
+//! Pax headers: records `LENGTH KEYWORD=VALUE\n`. The length is that of the whole record.
 
-/// What pax headers (and GNU's long names) say of a member, as far as it matters here.
+/// The relevant content of pax headers (and GNU's long names) for a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pax {
     pub(crate) path: Option<Vec<u8>>,
@@ -9,12 +9,12 @@ pub(crate) struct Pax {
 }
 
 impl Pax {
-    /// Takes the records in; a later one of the same keyword wins, an empty value takes the earlier
-    /// one away.
+    /// Adds the records. A later record of the same keyword replaces the earlier one. An empty
+    /// value removes it.
     pub(crate) fn read(&mut self, mut records: &[u8]) -> Result<(), String> {
         while !records.is_empty() {
             if records.iter().all(|&byte| byte == 0) {
-                return Ok(()); // some writers count the padding in
+                return Ok(()); // some writers include the padding
             }
             let (keyword, value, rest) = record(records).ok_or("a pax header is damaged")?;
             records = rest;
@@ -39,7 +39,7 @@ fn size(value: &[u8]) -> Result<Option<u64>, String> {
     size.map(Some).ok_or_else(|| "a pax header gives a size that is no number or impossibly large".to_owned())
 }
 
-/// The first record's keyword and value, and what comes after it.
+/// The first record's keyword and value, and the bytes after it.
 fn record(records: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let blank = records.iter().take(20).position(|&byte| byte == b' ')?;
     let digits = std::str::from_utf8(&records[..blank]).ok()?;
@@ -66,12 +66,12 @@ mod tests {
         assert_eq!((pax.path.as_deref(), pax.size, pax.is_sparse), (Some(&b"c"[..]), Some(1234), false));
         assert_eq!(read(b"10 path=c\n8 path=\n\0\0\0").unwrap(), Pax::default());
         assert!(read(b"22 GNU.sparse.major=1\n").unwrap().is_sparse);
-        // A value may hold anything, its own separators too.
+        // A value may contain any bytes, also separators.
         assert_eq!(read(b"15 path=a=\nb c\n").unwrap().path.unwrap(), b"a=\nb c");
     }
 
     #[test]
-    fn invalid_tfrecord_is_refused() {
+    fn invalid_record_is_refused() {
         for bad in [
             &b"x"[..],
             b"99 path=a\n",

@@ -1,14 +1,14 @@
-//! Reading the headers of a shard's members through an origin, with few requests and few bytes.
+//! Reads the headers of a shard's members through an origin, with few requests and few bytes.
 //!
-//! Headers lie between data that is not needed yet. After each the reader either skips the data and
-//! pays another request, or reads through it. Reading through is right where the bytes take less
-//! time than a request (`gap / bandwidth < latency`, both as measured so far), and never for more
-//! than 64 KiB, because bandwidth is shared. The size of a request follows. A *run* is what was
-//! needed between two gaps that are skipped: one header where members are large, a few where small
-//! members follow a large one, the whole file where all are small. A request has the length of the
-//! longest of the last runs, and doubles while a run continues. So the pattern of a shard is known
-//! after its first members. The price is a window of at most 256 KiB for each shard that is being
-//! indexed. The result does not depend on any of this.
+//! Headers lie between data that is not needed yet. After each header the reader either skips the
+//! data and pays another request, or reads through it. Reading through is right if the bytes take
+//! less time than a request: `gap / bandwidth < latency`, both as measured so far. It is limited to
+//! 64 KiB, because bandwidth is shared. The size of a request follows. A *run* is the range of
+//! needed bytes between two skipped gaps. It is one header if members are large. It is a few
+//! headers if small members follow a large one, and the whole file if all are small. A request has
+//! the length of the longest of the last runs, and doubles while a run continues. So the pattern of
+//! a shard is known after its first members. The price is a window of at most 256 KiB for each
+//! shard that is being indexed. The result does not depend on any of this.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,16 +20,16 @@ use foreread_types::{SampleKey, Tick};
 
 use super::shard_error::ShardError;
 
-/// The least that a request asks for: a head with a pax header and the next one's.
+/// The smallest request: a header with a pax header, and the next one's.
 const LEAST: u64 = 1 << 10;
-/// The most, unless more is needed at once.
+/// The largest request, unless more bytes are needed at once.
 const MOST: u64 = 256 << 10;
-/// The largest gap that is read through.
+/// The largest gap that is read through instead of skipped.
 const WIDEST: u64 = 64 << 10;
-/// How many runs are remembered.
+/// The number of runs that are remembered.
 const RUNS: usize = 5;
 
-/// An origin, and what reading it has cost.
+/// An origin, and the measured cost of its reads.
 #[derive(Debug)]
 pub(crate) struct ShardStore<'a> {
     origin: &'a dyn OriginTier,
@@ -38,12 +38,12 @@ pub(crate) struct ShardStore<'a> {
     pace: Mutex<ReadPace>,
 }
 
-/// What requests have taken so far.
+/// The measured latency and bandwidth of requests.
 #[derive(Debug, Default)]
 struct ReadPace {
-    /// Of a small request.
+    /// The latency of a small request.
     latency: Option<Duration>,
-    /// Bytes a second of a large one, its latency apart.
+    /// The bandwidth of a large request in bytes per second, without its latency.
     bandwidth: Option<f64>,
 }
 
@@ -57,7 +57,7 @@ impl ReadPace {
         }
     }
 
-    /// The gap that is as quickly read as skipped.
+    /// The gap for which reading takes as long as skipping.
     fn widest(&self) -> u64 {
         match (self.latency, self.bandwidth) {
             (Some(latency), Some(bandwidth)) => {
@@ -85,7 +85,8 @@ impl<'a> ShardStore<'a> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes `start..start + length` of `object`, which are in it and not none.
+    /// Bytes `start..start + length` of `object`. The range must not be empty and must lie in the
+    /// object.
     pub(crate) async fn read(&self, object: &Object, start: u64, length: u64) -> Result<Bytes, TierError> {
         let span = Span::Range(start..start + length);
         let request = ReadRequest::new(SampleKey::default(), object.clone(), span, Tick(0));
@@ -116,7 +117,7 @@ pub(crate) struct ShardReader<'a> {
     object: &'a Object,
     window: Bytes,
     at: u64,
-    /// Where the run began, and where what was needed of it ends so far.
+    /// The start of the run, and the end of its needed bytes so far.
     run: (u64, u64),
     /// The lengths of the last runs.
     runs: [u64; RUNS],
@@ -128,8 +129,7 @@ impl<'a> ShardReader<'a> {
         Self { store, object, window: Bytes::new(), at: 0, run: (0, 0), runs: [0; RUNS], ask: LEAST }
     }
 
-    /// The bytes from `at` on that are at hand, which may be none; at least the first of them
-    /// counts as needed.
+    /// The buffered bytes from `at` on, possibly none. At least the first of them counts as needed.
     pub(crate) fn use_at_hand(&mut self, at: u64) -> &[u8] {
         if !self.at_hand(at).is_empty() {
             self.run.1 = self.run.1.max(at + 1);
@@ -143,10 +143,10 @@ impl<'a> ShardReader<'a> {
         self.window.get(from..).unwrap_or_default()
     }
 
-    /// The bytes from `at` on, at least `least` of them.
+    /// Reads the bytes from `at` on, at least `least` of them.
     ///
     /// # Errors
-    /// If the object has not so many, or cannot be read.
+    /// If the object is too short, or cannot be read.
     pub(crate) async fn need(&mut self, at: u64, least: u64) -> Result<&[u8], ShardError> {
         let size = self.object.size;
         let end = at.checked_add(least).filter(|&end| end <= size);
@@ -154,7 +154,7 @@ impl<'a> ShardReader<'a> {
         if (self.at_hand(at).len() as u64) < least {
             self.step_to(at);
             let length = self.ask.max(least).min(size - at);
-            self.window = Bytes::new(); // before the next one is there, not after
+            self.window = Bytes::new(); // freed before the next one is allocated
             self.window = self.store.read(self.object, at, length).await?;
             self.at = at;
         }
@@ -162,7 +162,7 @@ impl<'a> ShardReader<'a> {
         Ok(self.at_hand(at))
     }
 
-    /// Decides how much the request at `at` asks for.
+    /// Decides the size of the request at `at`.
     fn step_to(&mut self, at: u64) {
         let gap = at.saturating_sub(self.run.1);
         if at >= self.run.1 && gap < self.store.pace().widest() && self.run.1 > 0 {
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(pace.widest(), WIDEST);
         pace.saw(1024, Duration::from_millis(1));
         pace.saw(1 << 20, Duration::from_millis(1) + Duration::from_secs(1) / 10);
-        // A millisecond at ten megabytes a second.
+        // A millisecond at 10 MB/s.
         assert!((10_000..10_600).contains(&pace.widest()), "{}", pace.widest());
         for _ in 0..50 {
             pace.saw(1024, Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! The samples of a shard, as columns: a row costs its numbers and its name, and no allocation.
+//! The samples of a shard, as columns. A row costs its numbers and its name, and no allocation.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ impl TextList {
         self.ends.len()
     }
 
-    /// The text of that number; empty if there is none.
+    /// The text at `index`. Empty if there is none.
     pub(crate) fn get(&self, index: usize) -> &str {
         let start = index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
         self.ends.get(index).map_or("", |&end| &self.text[start..end])
@@ -35,21 +35,21 @@ impl TextList {
 /// The samples of one shard, in the order of their offsets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SampleRows {
-    /// What the format calls each sample; records have no names.
+    /// The name of each sample in its shard. Records have no names.
     keys: Option<TextList>,
-    /// Offset in the object and length.
+    /// Offset in the object, and length.
     extents: Vec<(u64, u64)>,
-    /// The checksum of each sample's bytes; none where the format has none.
+    /// The checksum of each sample's bytes. `None` if the format has none.
     crc32c: Option<Vec<u32>>,
-    /// Where each sample's fields end; none where the format has none.
+    /// The end of each sample's fields. `None` if the format has none.
     field_ends: Option<Vec<usize>>,
     field_names: TextList,
-    /// Offset in the sample and length.
+    /// Offset in the sample, and length.
     field_extents: Vec<(u64, u64)>,
 }
 
 impl SampleRows {
-    /// No rows yet, each with these columns.
+    /// An empty table with these columns.
     pub(crate) fn new(keys: bool, crc32c: bool, fields: bool) -> Self {
         Self {
             keys: keys.then(TextList::default),
@@ -59,7 +59,7 @@ impl SampleRows {
         }
     }
 
-    /// One more sample, without fields so far.
+    /// Adds a sample, without fields so far.
     pub(crate) fn push(&mut self, key: &str, offset: u64, length: u64, crc32c: u32) {
         self.extents.push((offset, length));
         if let Some(keys) = &mut self.keys {
@@ -73,8 +73,8 @@ impl SampleRows {
         }
     }
 
-    /// One more field of the last sample, at `start` in the object; the sample reaches to its end
-    /// from now on.
+    /// Adds a field to the last sample, at `start` in the object. The sample then ends where the
+    /// field ends.
     pub(crate) fn push_field(&mut self, name: &str, start: u64, length: u64) {
         let (Some((offset, whole)), Some(ends)) = (self.extents.last_mut(), &mut self.field_ends) else {
             return;
@@ -88,7 +88,7 @@ impl SampleRows {
         }
     }
 
-    /// Which columns there are, as in [`new`](Self::new).
+    /// The columns that exist, as in [`new`](Self::new).
     pub(crate) fn columns(&self) -> [bool; 3] {
         [self.keys.is_some(), self.crc32c.is_some(), self.field_ends.is_some()]
     }
@@ -105,7 +105,7 @@ impl SampleRows {
         &self.extents
     }
 
-    /// The row's key; `None` where the format has none.
+    /// The row's key. `None` if the format has none.
     pub(crate) fn key(&self, row: usize) -> Option<&str> {
         self.keys.as_ref().map(|keys| keys.get(row))
     }
@@ -118,7 +118,7 @@ impl SampleRows {
         self.crc32c.as_ref()?.get(row).copied()
     }
 
-    /// Which of the fields are the row's; `None` where the format has none.
+    /// The range of the row's fields. `None` if the format has none.
     pub(crate) fn fields(&self, row: usize) -> Option<Range<usize>> {
         let ends = self.field_ends.as_ref()?;
         let start = row.checked_sub(1).map_or(0, |before| ends[before]);
@@ -141,6 +141,6 @@ impl SampleRows {
 pub(crate) struct IndexedShard {
     pub(crate) object: Object,
     pub(crate) rows: SampleRows,
-    /// MemberScan that are no samples.
+    /// Members that are not samples.
     pub(crate) skipped: u64,
 }

@@ -1,4 +1,4 @@
-//! WebDataset's rule: what of a tar's members makes a sample.
+//! WebDataset's rule: groups a tar's members into samples.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use super::rows::SampleRows;
 use super::scan::MemberScan;
 use super::shard_error::ShardError;
 
-/// Most fields of one sample.
+/// The maximum number of fields in one sample.
 const MOST_FIELDS: usize = 1000;
 
-/// A member's name as key and field: cut at the first dot of its last part, the field in lower
-/// case. `None` for what is no sample to WebDataset either: names without a dot, hidden ones, and
-/// metadata (`__name__`).
+/// Splits a member's name into key and field at the first dot of its last part. The field is in
+/// lower case. `None` for names that are no samples in WebDataset either. These are names without a
+/// dot, hidden names and metadata (`__name__`).
 fn cut(name: &str) -> Option<(&str, String)> {
     let first = name.split('/').next().unwrap_or_default();
     if first.len() >= 4 && first.starts_with("__") && first.ends_with("__") {
@@ -22,8 +22,8 @@ fn cut(name: &str) -> Option<(&str, String)> {
     Some((&name[..dot], name[dot + 1..].to_lowercase()))
 }
 
-/// Puts members together: consecutive ones with one key are one sample. Gives its rows, and how
-/// many members are no part of any.
+/// Groups members: consecutive ones with one key are one sample. Returns the samples, and the
+/// number of members that belong to none.
 pub(crate) fn group(members: &MemberScan) -> Result<(SampleRows, u64), ShardError> {
     let mut rows = SampleRows::new(true, false, true);
     let mut skipped = members.skipped;
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     // semantics: SHARD-3
-    fn names_are_cut_as_webdataset_cuts_them() {
+    fn names_are_split_as_in_webdataset() {
         for (name, key, field) in [
             ("a.jpg", "a", "jpg"),
             ("dir.v2/sub/0001.Seg.PNG", "dir.v2/sub/0001", "seg.png"),

@@ -1,14 +1,15 @@
-//! Scanning the members of a shard, from several positions at once.
+//! Scans the members of a shard, from several positions at once.
 //!
-//! A format is a [`ShardParser`]: from the bytes at a position it returns what is there and the
+//! A format is a [`ShardParser`]. From the bytes at a position it returns the element there and the
 //! next position. It does no I/O, so that fuzzers and tests feed it as an origin does.
 //!
 //! The headers of a shard are a chain, each found through the one before it. A store with 10 ms
-//! latency delivers a hundred a second. So a large shard of small members is scanned from several
+//! latency delivers 100 headers/s. So a large shard of small members is scanned from several
 //! positions. Each *guesses* a header by its form and continues from there. A guess counts only if
-//! the scan before it arrives at exactly that position; the rest is scanned again. So the result is
-//! that of one scan, whatever the data contain (a tar in a tar looks like headers, too). The price
-//! is the bytes that are searched for a first header, less than a thousandth of the shard.
+//! the scan before it arrives at exactly that position. Otherwise its range is scanned again. So
+//! the result is that of one scan, whatever the data contain (a tar in a tar looks like headers,
+//! too). The price is the bytes that are searched for a first header, less than a thousandth of the
+//! shard.
 
 use std::borrow::Cow;
 
@@ -19,18 +20,18 @@ use super::reader::{ShardReader, ShardStore};
 use super::rows::TextList;
 use super::shard_error::ShardError;
 
-/// What a machine says of the place where it stands.
+/// The parser's result at a position.
 #[derive(Debug)]
 pub(crate) enum ParseStep<'a> {
-    /// It must see so many bytes of it first.
+    /// The parser needs this many bytes first.
     Needs(u64),
-    /// No member; it goes on there.
+    /// No member. The parser continues at this position.
     Go(u64),
-    /// Something that is no sample; it goes on there.
+    /// A member that is not a sample. The parser continues at this position.
     Skip(u64),
-    /// A member; it goes on there.
+    /// A member, and the next position.
     ShardMember(ShardMember<'a>, u64),
-    /// The end.
+    /// The end of the shard.
     End,
 }
 
@@ -40,30 +41,30 @@ pub(crate) struct ShardMember<'a> {
     pub(crate) name: Cow<'a, str>,
     pub(crate) start: u64,
     pub(crate) length: u64,
-    /// Of the data, where the format has it.
+    /// The checksum of the data, if the format has one.
     pub(crate) crc32c: u32,
 }
 
 /// A packed format.
 pub(crate) trait ShardParser: Default + Send {
-    /// Says what is at `at` of a shard of `size` bytes, of which `bytes` are the next that are at
-    /// hand. Where it sends the walk is always further on.
+    /// Parses the element at `at` of a shard of `size` bytes. `bytes` are the buffered bytes from
+    /// there. The next position is always greater than `at`.
     fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError>;
 
-    /// Whether what comes next does not depend on what came before.
+    /// Whether the next element does not depend on the elements before it.
     fn is_fresh(&self) -> bool;
 
-    /// Whether something came before on which all that comes later depends, so that it must be
-    /// walked in one go.
+    /// Whether all later elements depend on an earlier one, so that the shard must be scanned in
+    /// sequence.
     fn is_bound(&self) -> bool {
         false
     }
 
-    /// The first place in `bytes` that looks as if a fresh machine could stand there.
+    /// The first offset in `bytes` at which a fresh parser could plausibly start.
     fn find(bytes: &[u8]) -> Option<usize>;
 }
 
-/// MemberScan that were found, in their order.
+/// The members found, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct MemberScan {
     pub(crate) names: TextList,
@@ -79,14 +80,14 @@ impl MemberScan {
     }
 }
 
-/// A walk so far.
+/// The state of a scan.
 #[derive(Debug, Default)]
 struct ParallelScan {
     members: MemberScan,
-    /// Where it stood fresh, with the members and the others that it had found by then; only of
-    /// guesses.
+    /// Positions at which the parser was fresh, with the numbers of members and skipped elements
+    /// found by then. Only guesses have them.
     marks: Vec<(u64, usize, u64)>,
-    /// Where it stands, fresh; `None` at the end.
+    /// The position at which the scan is fresh. `None` at the end.
     reached: Option<u64>,
     bound: bool,
 }
@@ -96,7 +97,7 @@ impl ParallelScan {
         Self { reached: Some(at), ..Self::default() }
     }
 
-    /// Goes on until it stands fresh at `until` or beyond, or has found `most` members.
+    /// Continues until the parser is fresh at `until` or beyond, or has found `most` members.
     async fn on<M: ShardParser>(
         &mut self,
         reader: &mut ShardReader<'_>,
@@ -155,8 +156,8 @@ impl ParallelScan {
         }
     }
 
-    /// Takes over what `guess` found from where this walk stands on; `false` if it never stood
-    /// there.
+    /// Adopts the members that `guess` found from this scan's position on. `false` if the guess was
+    /// never fresh at that position.
     fn join(&mut self, guess: &ParallelScan) -> bool {
         let Some(at) = self.reached else { return true };
         let Ok(mark) = guess.marks.binary_search_by_key(&at, |&(place, ..)| place) else { return false };
@@ -172,16 +173,16 @@ impl ParallelScan {
     }
 }
 
-/// How many members say how far apart heads are.
+/// The number of members that determine the average distance of headers.
 const FIRST: usize = 64;
-/// The bytes that are looked through for a first head, at a time.
+/// The number of bytes per step in which the first header is searched.
 const LOOK: u64 = 64 << 10;
-/// The share of a shard that may be looked through.
+/// At most one byte in this many of a shard may be searched.
 const SHARE: u64 = 1000;
-/// Fewer guesses than these are not worth what they look through.
+/// Fewer guesses are not worth the bytes that are searched for them.
 const FEWEST: u64 = 4;
 
-/// All members of a shard, found by at most `places` walks at once.
+/// All members of a shard, found by at most `places` parallel scans.
 pub(crate) async fn members<M: ShardParser>(
     store: &ShardStore<'_>,
     object: &Object,
@@ -194,7 +195,7 @@ pub(crate) async fn members<M: ShardParser>(
     let (Some(at), false) = (whole.reached, whole.bound) else {
         return rest::<M>(reader, size, whole).await;
     };
-    // How far a guess has to look on average is half of what lies between two heads.
+    // A guess searches half the distance between two headers on average.
     let stride = at / (whole.members.places.len() as u64 + whole.members.skipped).max(1);
     let worth = (size - at) / LOOK.max(stride).saturating_mul(SHARE);
     let guesses = worth.min(places.saturating_sub(1) as u64);
@@ -217,26 +218,27 @@ pub(crate) async fn members<M: ShardParser>(
         }
     }
     if whole.bound {
-        // Something that holds for all later members was met by one walk and not by the others.
+        // One scan met an element that applies to all later members. The other scans did not see
+        // it.
         return rest::<M>(reader, size, ParallelScan::starting_at(0)).await;
     }
     rest::<M>(reader, size, whole).await
 }
 
-/// Walks to the end.
+/// Scans to the end.
 async fn rest<M: ShardParser>(
     mut reader: ShardReader<'_>,
     size: u64,
     walk: ParallelScan,
 ) -> Result<MemberScan, ShardError> {
-    // A machine that is bound must see all of it.
+    // A bound parser must see the whole shard.
     let mut walk = if walk.bound { ParallelScan::starting_at(0) } else { walk };
     walk.on::<M>(&mut reader, size, u64::MAX, usize::MAX, false).await?;
     Ok(walk.members)
 }
 
-/// A walk from the first place in `from..until` that looks like a head, among the next `reach`
-/// bytes; what goes wrong is left to the walk that arrives here.
+/// A scan from the first position in `from..until` that looks like a header, within the next
+/// `reach` bytes. Its errors are ignored, because the scan that arrives here reports them.
 async fn guess<M: ShardParser>(
     store: &ShardStore<'_>,
     object: &Object,
@@ -252,11 +254,11 @@ async fn guess<M: ShardParser>(
         if let Some(place) = M::find(&bytes) {
             let mut walk = ParallelScan::starting_at(at + place as u64);
             let mut reader = ShardReader::new(store, object);
-            // What was found before the trouble is right, if it is right at all.
+            // The members found before the error are as reliable as the others.
             let _ = walk.on::<M>(&mut reader, object.size, until, usize::MAX, true).await;
             return walk;
         }
-        at += LOOK - 512; // what was cut in two
+        at += LOOK - 512; // a header may straddle the boundary
     }
     ParallelScan::starting_at(until)
 }

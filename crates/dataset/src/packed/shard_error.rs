@@ -4,13 +4,12 @@ use foreread_tier::TierError;
 
 use crate::{DatasetError, DatasetErrorKind};
 
-/// What is wrong with a shard, without its name.
+/// An error of a shard, without the shard's name.
 #[derive(Debug)]
 pub(crate) enum ShardError {
-    /// Its bytes: where, and what is wrong with them.
+    /// Its bytes are damaged: the position and the reason.
     Damaged { at: u64, why: String },
-    /// Nothing, but it is packed in a way from which no sample can be read by itself: why, and what
-    /// to do.
+    /// It is valid, but its packing allows no reads of single samples: the reason and the remedy.
     Unsupported { at: u64, why: String },
     /// It could not be read.
     Unread(TierError),
@@ -25,7 +24,7 @@ impl ShardError {
         Self::Unsupported { at, why: why.into() }
     }
 
-    /// It ends before something that must be there does.
+    /// The shard ends before the end of a required element.
     pub(crate) fn cut_short(at: u64, size: u64) -> Self {
         Self::damaged(
             at,
@@ -33,7 +32,7 @@ impl ShardError {
         )
     }
 
-    /// One line for people.
+    /// The error with the shard's name, as one line.
     pub(crate) fn told(self, base_url: &str, path: &str) -> DatasetError {
         match self {
             Self::Damaged { at, why } => DatasetError::new(
@@ -58,7 +57,7 @@ impl From<TierError> for ShardError {
     }
 }
 
-/// The name of what compressed these bytes, if their beginning says so.
+/// The name of the compression of these bytes, if their beginning shows one.
 pub(crate) fn compression(start: &[u8]) -> Option<&'static str> {
     match start {
         [0x1f, 0x8b, ..] => Some("gzip"),
@@ -66,7 +65,7 @@ pub(crate) fn compression(start: &[u8]) -> Option<&'static str> {
         [0xfd, b'7', b'z', b'X', b'Z', ..] => Some("xz"),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("zstd"),
         [0x04, 0x22, 0x4d, 0x18, ..] => Some("lz4"),
-        // zlib has no magic number, but its two bytes are a multiple of 31.
+        // zlib has no magic number, but its first two bytes are a multiple of 31.
         [0x78, flags @ (0x01 | 0x5e | 0x9c | 0xda), ..] if (0x7800 + u16::from(*flags)) % 31 == 0 => {
             Some("zlib")
         }
@@ -74,7 +73,7 @@ pub(crate) fn compression(start: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// What to say of a shard that is compressed as a whole.
+/// The error of a shard that is compressed as a whole.
 pub(crate) fn compressed(how: &str) -> ShardError {
     ShardError::unsupported(
         0,

@@ -1,5 +1,5 @@
-//! Tar: headers of 512 bytes, each before the data of its member, which is padded to 512 bytes; two
-//! blocks of zeros at the end. ustar, pax and GNU's extensions.
+//! Tar: each member has a header of 512 bytes before its data, which is padded to 512 bytes. Two
+//! blocks of zeros mark the end. ustar, pax and GNU's extensions are supported.
 //!
 //! Members without data (directories, links, devices) are skipped and counted. Members whose data
 //! is not one extent (sparse files, parts of volumes) are refused, because leaving them out would
@@ -15,23 +15,23 @@ use super::shard_error::{ShardError, compressed, compression};
 use crate::names::MAX_TEXT;
 
 const BLOCK: u64 = 512;
-/// Longest pax header or long name; real ones have a few hundred bytes.
+/// The longest pax header or long name. Real ones have a few hundred bytes.
 const MOST_EXTRA: u64 = 1 << 20;
-/// Most extra headers before one member.
+/// The maximum number of extra headers before one member.
 const MOST_EXTRAS: u32 = 32;
-/// Zeros behind which nothing is looked for any more.
+/// The number of zero blocks after which the rest of the archive is not read.
 const MOST_ZEROS: u32 = 2048;
 
-/// Where in an archive the walk stands.
+/// The parser of an archive.
 #[derive(Debug, Default)]
 pub(crate) struct Tar {
-    /// What pax and GNU headers said of the member that comes next.
+    /// Attributes of the next member, from pax and GNU headers.
     next: Pax,
-    /// What global pax headers said of all that come.
+    /// Attributes of all later members, from global pax headers.
     global: Pax,
-    /// Headers that the member has had so far.
+    /// Extra headers of the next member so far.
     extras: u32,
-    /// Blocks of zeros so far.
+    /// Consecutive blocks of zeros so far.
     zeros: u32,
 }
 
@@ -44,7 +44,7 @@ impl<'a> TarHeader<'a> {
         field.iter().position(|&byte| byte == 0).map_or(field, |end| &field[..end])
     }
 
-    /// Whether the checksum is right, of bytes with or without a sign (old writers differ).
+    /// Whether the checksum is valid. Old writers sum signed bytes, so both sums are accepted.
     fn is_whole(&self) -> bool {
         let Some(said) = octal(&self.0[148..156]) else { return false };
         let bytes = || {
@@ -63,10 +63,10 @@ impl<'a> TarHeader<'a> {
         self.0[156]
     }
 
-    /// The name that stands in the header itself, as bytes.
+    /// The name in the header, as bytes.
     fn name(&self) -> Cow<'a, [u8]> {
         let name = self.field(0, 100);
-        // GNU's archives have `ustar  ` here and times where ustar has the prefix.
+        // GNU's archives have `ustar  ` here, and times in place of ustar's prefix.
         let prefix = if &self.0[257..263] == b"ustar\0" { self.field(345, 155) } else { &[] };
         match prefix.is_empty() {
             true => Cow::Borrowed(name),
@@ -75,7 +75,7 @@ impl<'a> TarHeader<'a> {
     }
 }
 
-/// An octal number with blanks or zero bytes around it; nothing at all is 0.
+/// An octal number with blanks or zero bytes around it. An empty field is 0.
 fn octal(field: &[u8]) -> Option<u64> {
     let blank = |byte: &u8| matches!(byte, b' ' | 0);
     let start = field.iter().position(|byte| !blank(byte)).unwrap_or(field.len());
@@ -87,7 +87,7 @@ fn octal(field: &[u8]) -> Option<u64> {
     })
 }
 
-/// A number of a header: octal, or for large ones GNU's base 256, marked by the highest bit.
+/// A number of a header: octal, or GNU's base 256 for large ones, marked by the highest bit.
 fn number(field: &[u8]) -> Option<u64> {
     match field.split_first() {
         Some((&first, rest)) if first & 0x80 != 0 => {
@@ -114,7 +114,7 @@ fn text(at: u64, name: Cow<'_, [u8]>) -> Result<Cow<'_, str>, ShardError> {
 }
 
 impl Tar {
-    /// A pax header or a long name: its data is read, and says something of a later member.
+    /// Reads the data of a pax header or a long name, which describes a later member.
     fn extra<'a>(
         &mut self,
         at: u64,
@@ -135,12 +135,12 @@ impl Tar {
             }
             b'x' | b'X' => self.next.read(data).map_err(|why| ShardError::damaged(at, why))?,
             b'g' => self.global.read(data).map_err(|why| ShardError::damaged(at, why))?,
-            _ => {} // 'K', a long link: links are no samples
+            _ => {} // 'K', a long link: links are not samples
         }
         Ok(ParseStep::Go(end))
     }
 
-    /// A block of zeros: the end, or between two archives.
+    /// Handles a block of zeros: at the end, or between two archives.
     fn zero<'a>(&mut self, at: u64, size: u64) -> Result<ParseStep<'a>, ShardError> {
         if self.extras > 0 {
             return Err(ShardError::damaged(at, "the archive ends between a header and its member"));
@@ -177,8 +177,8 @@ impl ShardParser for Tar {
         let is_extra = matches!(kind, b'x' | b'X' | b'g' | b'L' | b'K');
         let said = if is_extra { None } else { next.size.or(self.global.size) };
         let length = said.or_else(|| header.size()).ok_or_else(large)?;
-        // Only these have no data whatever their size says; of kinds that nobody knows, the size is
-        // believed.
+        // Only these types have no data whatever their size field. For unknown types the size field
+        // holds.
         let length = if matches!(kind, b'1'..=b'6') { 0 } else { length };
         let start = at + BLOCK;
         let padded = length.checked_next_multiple_of(BLOCK).and_then(|length| start.checked_add(length));
@@ -214,7 +214,7 @@ impl ShardParser for Tar {
             Some(path) => Cow::Owned(path),
             None => header.name(),
         };
-        // ResumeState pax and ustar, a directory was a file whose name ends in a slash.
+        // In tar before pax and ustar, a directory was a file whose name ends in a slash.
         if !matches!(kind, b'0' | 0 | b'7') || name.is_empty() || name.ends_with(b"/") {
             return Ok(ParseStep::Skip(end));
         }

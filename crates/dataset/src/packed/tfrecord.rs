@@ -1,5 +1,5 @@
-//! TFRecord: `length: u64 LE, masked crc32c of the length: u32 LE, data, masked crc32c of the data:
-//! u32 LE`, repeated. There is no other header and no end mark.
+//! TFRecord is a sequence of records. A record is `length: u64 LE, masked crc32c of the length: u32
+//! LE, data, masked crc32c of the data: u32 LE`. There is no other header and no end mark.
 //!
 //! Sixteen bytes lie between two records. The data is not read. Its checksum goes into the catalog,
 //! so that every read from an origin is checked against it.
@@ -9,13 +9,13 @@ use std::borrow::Cow;
 use super::scan::{ParseStep, ShardMember, ShardParser};
 use super::shard_error::{ShardError, compressed, compression};
 
-/// Length and its checksum.
+/// The bytes of a record's header: the length and its checksum.
 pub(super) const HEAD: u64 = 12;
 const FOOT: u64 = 4;
 const MASK_DELTA: u32 = 0xa282_ead8;
 
-/// A checksum as TFRecord stores it, so that a checksum of data that holds checksums stays a good
-/// one.
+/// Masks a checksum as TFRecord stores it. A checksum of data that contains checksums then stays
+/// strong.
 fn mask(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(MASK_DELTA)
 }
@@ -24,21 +24,21 @@ fn unmask(masked: u32) -> u32 {
     masked.wrapping_sub(MASK_DELTA).rotate_left(15)
 }
 
-/// Where in a file the walk stands.
+/// The parser of a TFRecord file.
 #[derive(Debug, Default)]
 pub(crate) struct TfRecord {
-    /// The record whose end comes next: where its data begins.
+    /// The start of the data of the record whose end comes next.
     open: Option<u64>,
 }
 
-/// The length that a record's head says, if its checksum is right.
+/// The length in a record's header, if its checksum is valid.
 fn length(head: &[u8]) -> Option<u64> {
     let (length, rest) = head.split_first_chunk::<8>()?;
     let masked = u32::from_le_bytes(*rest.first_chunk()?);
     (mask(crc32c::crc32c(length)) == masked).then_some(u64::from_le_bytes(*length))
 }
 
-/// Whether a file of `size` bytes that begins with these is one of records.
+/// Whether a file of `size` bytes that begins with `head` is a TFRecord file.
 pub(super) fn begins(head: &[u8], size: u64) -> bool {
     length(head).and_then(|length| length.checked_add(HEAD + FOOT)).is_some_and(|end| end <= size)
 }
@@ -88,8 +88,7 @@ mod tests {
 
     #[test]
     fn crc_mask_is_that_of_the_specification() {
-        // The checksum that every CRC-32C gives for these digits; its mask as TensorFlow defines
-        // it.
+        // The CRC-32C check value of these digits, and its mask as TensorFlow defines it.
         let crc = crc32c::crc32c(b"123456789");
         assert_eq!(crc, 0xe306_9283);
         assert_eq!(mask(crc), 0xc78a_b0e5);

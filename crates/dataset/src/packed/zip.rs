@@ -1,8 +1,8 @@
 //! Zip archives without compression: each member is a sample.
 //!
-//! The directory at the end names the members. The start of a member's data is known only from its
+//! The directory at the end lists the members. The start of a member's data is known only from its
 //! local header, which may be longer than the directory's entry. So indexing reads the directory
-//! and thirty bytes a member. `rawzip` parses both from the bytes at hand; missing bytes are
+//! and 30 bytes per member. `rawzip` parses both from the buffered bytes. Missing bytes are
 //! fetched, and it parses again. The directory is in memory while its members are read (about the
 //! size of their rows in the catalog).
 
@@ -23,18 +23,18 @@ use super::rows::{SampleRows, TextList};
 use super::shard_error::ShardError;
 use crate::names::MAX_TEXT;
 
-/// What is read of the end first: room for a longest comment and the records before it.
+/// The bytes of the first read, at the end: the longest comment and the records before it.
 const TAIL: u64 = 66 << 10;
-/// The longest directory that is taken.
+/// The longest directory that is accepted.
 const MOST_DIRECTORY: u64 = 512 << 20;
 /// A local header without its name.
 const LOCAL: u64 = 30;
-/// MemberScan whose headers are read one after the other at least.
+/// The minimum number of members whose headers one task reads in sequence.
 const FEWEST: usize = 64;
-/// How often missing bytes are fetched before an archive is given up.
+/// The maximum number of fetches of missing bytes per archive.
 const MOST_FETCHES: usize = 16;
 
-/// The parts of an archive that are at hand. A read of any other is noted and fails.
+/// The buffered parts of an archive. A read of any other part is recorded and fails.
 #[derive(Debug, Default)]
 struct EndRecords {
     parts: Vec<(u64, Bytes)>,
@@ -74,16 +74,16 @@ impl ReaderAt for EndRecords {
     }
 }
 
-/// What the directory says of the members that are samples.
+/// The directory's entries of the members that are samples.
 #[derive(Default)]
 struct ZipEntry {
     names: TextList,
-    /// Each with its number, by the place of its local header.
+    /// Each entry with the offset of its local header and its index.
     entries: Vec<(u64, ZipArchiveEntryWayfinder, usize)>,
     skipped: u64,
 }
 
-/// The samples of a zip archive, read in at most `places` places at once.
+/// The samples of a zip archive, read at most `places` positions at once.
 pub(crate) async fn rows(
     store: &ShardStore<'_>,
     object: &Object,
@@ -120,7 +120,7 @@ pub(crate) async fn rows(
     Ok((rows, listed.skipped))
 }
 
-/// The archive's end and its whole directory.
+/// Reads the archive's end and its whole directory.
 async fn locate(store: &ShardStore<'_>, object: &Object) -> Result<ZipArchive<EndRecords>, ShardError> {
     let size = object.size;
     let tail = TAIL.min(size);
@@ -129,7 +129,7 @@ async fn locate(store: &ShardStore<'_>, object: &Object) -> Result<ZipArchive<En
     let mut buffer = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
     for _ in 0..MOST_FETCHES {
         let located = ZipLocator::new().max_search_space(TAIL).locate_in_reader(parts, &mut buffer, size);
-        // Looked for on success too: a first entry that is not at hand is no error there.
+        // Checked on success too: `rawzip` does not report a missing first entry as an error.
         let missing = match &located {
             Ok(archive) => archive.get_ref().missing(),
             Err((parts, _)) => parts.missing(),
@@ -160,7 +160,7 @@ async fn with_directory(
         ShardError::unsupported(from, "its directory is longer than 512 MiB; split it into several archives")
     })?;
     let parts = archive.get_mut();
-    // Often it is in what was read of the end.
+    // The first read of the end often contains the directory.
     parts.parts.retain(|&(start, ref bytes)| start <= from && until <= start + bytes.len() as u64);
     let mut at = if parts.parts.is_empty() { from } else { until };
     while at < from + length {
@@ -219,13 +219,13 @@ fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
     Ok(listed)
 }
 
-/// As in listings: what begins with a dot, and what macOS adds.
+/// As in listings: names that begin with a dot, and names that macOS adds.
 fn is_hidden(name: &str) -> bool {
     name.starts_with("__MACOSX/")
         || name.split('/').any(|part| part.starts_with('.') && !matches!(part, "." | ".."))
 }
 
-/// Where the data of each of these members begins and ends.
+/// The start and end of the data of each of these members.
 async fn extents(
     store: &ShardStore<'_>,
     object: &Object,

@@ -1,4 +1,4 @@
-//! What indexing costs: requests and bytes.
+//! The cost of indexing, in requests and bytes.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::origin::{Content, Held};
 use crate::shards::{end, header};
 
-/// A tar of `members` members of `size` bytes, whose data is not there.
+/// A tar of `members` members of `size` bytes, with holes for their data.
 fn hollow(members: u64, size: impl Fn(u64) -> u64) -> Content {
     let mut content = Content::default();
     for number in 0..members {
@@ -45,14 +45,14 @@ async fn ten_gigabytes_of_large_members_cost_their_headers() {
 
 #[tokio::test(start_paused = true)]
 // semantics: SHARD-9
-async fn large_shard_of_small_members_is_read_from_many_places() {
+async fn large_shard_of_small_members_is_scanned_in_parallel() {
     let sizes = |number: u64| 60_000 + number * 7919 % 100_000;
     let origin = Held::new([("a.tar", hollow(90_000, sizes))]).slow(Duration::from_millis(10));
     let began = Instant::now();
     let catalog = origin.index(&IndexOptions::default()).await.unwrap();
     let (requests, bytes) = (origin.requests.load(Relaxed), origin.bytes.load(Relaxed));
     check(&catalog, 90_000);
-    // One place alone would take 900 s.
+    // One scan in sequence would take 900 s.
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     assert!(requests < 100_000 && bytes < 300_000_000, "{requests} requests, {bytes} bytes of 10 GB");
 }
@@ -72,7 +72,7 @@ async fn million_tiny_members_cost_a_few_thousand_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shards_are_indexed_at_once() {
+async fn shards_are_indexed_in_parallel() {
     let shards = (0..64).map(|number| (format!("{number:02}.tar"), hollow(100, |_| 1_000_000)));
     let origin = Held::new(shards).slow(Duration::from_millis(10));
     let began = Instant::now();
@@ -80,14 +80,14 @@ async fn shards_are_indexed_at_once() {
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
-/// Data that looks like an archive must not be taken for a part of the one it lies in.
+/// Data that looks like an archive must not count as a part of the archive that contains it.
 #[tokio::test]
 // semantics: SHARD-9
-async fn archive_in_an_archive_is_one_sample() {
+async fn nested_archive_is_one_sample() {
     let inner = hollow(40, |_| 0);
     let inner = Bytes::from(inner.read(0, inner.size));
     let mut content = Content::default();
-    // Enough of them that heads are guessed.
+    // Enough members that headers are guessed.
     for number in 0..14_000 {
         content.push(header(&format!("{number:08}.tar"), inner.len() as u64, b'0'));
         content.push(inner.clone());
@@ -99,7 +99,7 @@ async fn archive_in_an_archive_is_one_sample() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_are_found_from_many_places_too() {
+async fn records_are_scanned_in_parallel() {
     let mut content = Content::default();
     let mut places = Vec::new();
     for number in 0..10_000u64 {
@@ -116,7 +116,7 @@ async fn records_are_found_from_many_places_too() {
     let origin = Held::new([("a.tfrecord", content)]).slow(Duration::from_millis(10));
     let began = Instant::now();
     let catalog = origin.index(&IndexOptions::default()).await.unwrap();
-    // One place alone would take 100 s.
+    // One scan in sequence would take 100 s.
     assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
     for (id, place) in places.into_iter().enumerate() {
         assert_eq!(catalog.entry(SampleId(id as u64)).unwrap().span, Span::Range(place));

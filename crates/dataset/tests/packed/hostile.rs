@@ -1,8 +1,8 @@
-//! Damaged and hostile shards: one clear error each, no panic, no hang.
+//! Damaged and hostile shards. Each is one clear error, without a panic or a hang.
 //!
-//! `tests/corpus` holds what was once a problem or is meant to be one; all of it is run. Fuzzing
-//! goes on from there: `FOREREAD_FUZZ_SECONDS=3600 cargo test -p foreread-dataset --test packed
-//! fuzz`; what fails is kept in the corpus.
+//! `tests/corpus` holds inputs that once failed or are meant to fail. All of them are run. Fuzzing
+//! continues from there: `FOREREAD_FUZZ_SECONDS=3600 cargo test -p foreread-dataset --test packed
+//! fuzz`. Inputs that fail are stored in the corpus.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::origin::Held;
 use crate::shards::{end, header, member, seal};
 use crate::writers::file;
 
-/// The names of formats' shards, so that each may be tried as each.
+/// Names of shards of each format, so that each input is tried as each format.
 const NAMES: [&str; 3] = ["a.tar", "a.tfrecord", "a.zip"];
 
 fn index(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
@@ -27,8 +27,7 @@ fn index(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
     runtime.block_on(Held::new([(name, bytes)]).index(&IndexOptions::default()))
 }
 
-/// Whatever the bytes are, the answer is samples that lie in them, or one line that says where the
-/// trouble is.
+/// For any bytes the result is samples within these bytes, or a one-line error with the position.
 #[track_caller]
 fn answers(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
     let size = bytes.len() as u64;
@@ -69,7 +68,7 @@ fn pax(kind: u8, records: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn sizes_that_overflow_or_lie() {
+fn overflowing_or_wrong_sizes_are_refused() {
     let sized = |size: &[u8; 12]| {
         let mut block = header("a.x", 0, b'0');
         block[124..136].copy_from_slice(size);
@@ -92,12 +91,12 @@ fn sizes_that_overflow_or_lie() {
 
 #[test]
 // semantics: SHARD-8
-fn names_that_climb_are_names_and_nothing_else() {
+fn climbing_member_names_read_only_the_shard() {
     for name in ["../../etc/passwd.x", "/etc/passwd.x", "a/../b.x"] {
         let catalog = answers("a.tar", [member(name, b"x"), end()].concat()).unwrap();
         let key = name.strip_suffix(".x").unwrap();
         assert_eq!(catalog.key(SampleId(0)).unwrap().as_deref(), Some(key));
-        // What is read is the shard, whatever the member is called.
+        // The shard is read, whatever the member's name.
         assert_eq!(&*catalog.entry(SampleId(0)).unwrap().object.path, "a.tar");
     }
     let mut block = header("a.x", 0, b'0');
@@ -109,7 +108,7 @@ fn names_that_climb_are_names_and_nothing_else() {
 }
 
 #[test]
-fn headers_without_end() {
+fn excessive_or_damaged_headers_are_refused() {
     fails([pax(b'x', b"10 path=a\n").repeat(40), end()].concat(), 32 * 1024, "no member");
     fails([header("pax", 2 << 20, b'x'), vec![0; 2 << 20], end()].concat(), 0, "a header of 2097152 bytes");
     fails([pax(b'x', b"10 path=a\n"), end()].concat(), 1024, "between a header and its member");
@@ -119,7 +118,7 @@ fn headers_without_end() {
 }
 
 #[test]
-fn invalid_tar_header_and_trailing_data_are_told_apart() {
+fn invalid_tar_header_and_trailing_data_are_distinct_errors() {
     let good = member("a.x", b"x");
     for at in [0, 100, 124, 148, 156, 257, 400] {
         let mut bytes = [good.clone(), good.clone(), end()].concat();
@@ -138,9 +137,9 @@ fn invalid_tar_header_and_trailing_data_are_told_apart() {
     fails(gzip, 0, "compressed (gzip)");
 }
 
-/// Some old writers summed bytes with a sign.
+/// Some old writers summed signed bytes.
 #[test]
-fn signed_checksums_are_right_too() {
+fn signed_checksums_are_accepted() {
     let mut block = header("\u{e9}.x", 0, b'0');
     block[148..156].fill(b' ');
     let sum: i64 = block.iter().map(|&byte| i64::from(byte as i8)).sum();
@@ -155,7 +154,7 @@ fn members_without_data_are_counted_and_skipped() {
     let parts = [
         header("d/", 0, b'5'),
         header("l.x", 0, b'2'),
-        header("h.x", 700, b'1'), // says a size and has no data
+        header("h.x", 700, b'1'), // has a size in its header and no data
         member("README", b"x"),
         member("__m__", b"x"),
         member("a.x", b"x"),
@@ -173,7 +172,7 @@ fn members_without_data_are_counted_and_skipped() {
 }
 
 #[test]
-fn records_that_lie() {
+fn inconsistent_records_are_refused() {
     let good = file("tensorflow.tfrecord");
     let fails = |bytes: Vec<u8>, at: u64, why: &str| {
         let error = answers("a.tfrecord", bytes).unwrap_err().to_string();
@@ -191,7 +190,7 @@ fn records_that_lie() {
     let sum = crc32c::crc32c(&huge);
     huge.extend((sum.rotate_right(15).wrapping_add(0xa282_ead8)).to_le_bytes());
     fails([good.clone(), huge].concat(), good.len() as u64, "cut short");
-    // A wrong checksum of the data is found when the data is read.
+    // A wrong checksum of the data is detected when the data is read.
     let mut bytes = good.clone();
     bytes[14] ^= 1;
     let catalog = answers("a.tfrecord", bytes.clone()).unwrap();
@@ -199,7 +198,7 @@ fn records_that_lie() {
 }
 
 #[test]
-fn zips_that_lie() {
+fn inconsistent_zips_are_refused() {
     let good = file("python-stored.zip");
     let directory = good.windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
     let fails = |bytes: Vec<u8>, why: &str| {
@@ -220,7 +219,7 @@ fn zips_that_lie() {
     fails(change(good.len() - 12, &[9]), "should have");
     fails(b"PK".to_vec(), "no zip archive");
     fails(Vec::new(), "no zip archive");
-    // Two members at one place.
+    // Two members at one offset.
     let second =
         directory + 1 + good[directory + 1..].windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
     let mut bytes = good.clone();
@@ -228,7 +227,7 @@ fn zips_that_lie() {
     fails(bytes, "overlaps");
 }
 
-/// The good files that truncations and mutations begin with.
+/// The valid files from which truncations and mutations are made.
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let tars = ["gnutar-gnu.tar", "gnutar-pax.tar", "python-ustar.tar", "gnutar-pax-sparse.tar"];
     let zips = ["python-stored.zip", "python-zip64.zip", "python-streamed.zip", "python-deflated.zip"];
@@ -240,16 +239,16 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 // semantics: SHARD-7
-fn truncated_anywhere_is_one_error() {
+fn truncated_shard_is_one_error() {
     for (name, bytes) in seeds() {
         let whole = answers(name, bytes.clone());
         let Ok(whole) = whole else { continue };
         let step = if bytes.len() > 2000 { 61 } else { 1 };
         for length in (0..bytes.len()).step_by(step) {
             match answers(name, bytes[..length].to_vec()) {
-                // A record more or less leaves no trace in a TFRecord.
+                // A missing record is not detectable in a TFRecord file.
                 Ok(cut) if name == "a.tfrecord" => assert!(cut.len() < whole.len()),
-                // Behind the end mark nothing is missing.
+                // After the end mark nothing is missing.
                 Ok(cut) => {
                     assert!(bytes[length..].iter().all(|&byte| byte == 0), "{name} cut at {length}");
                     assert_eq!(cut.len(), whole.len());
@@ -264,7 +263,7 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
-/// All that the corpus holds, each as the format that its name ends with.
+/// All files of the corpus, each as the format of its extension.
 fn kept() -> Vec<(PathBuf, Vec<u8>)> {
     let mut kept: Vec<PathBuf> = fs::read_dir(corpus()).unwrap().map(|entry| entry.unwrap().path()).collect();
     kept.sort();
@@ -273,7 +272,7 @@ fn kept() -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 // semantics: SHARD-7
-fn corpus_does_no_harm() {
+fn corpus_is_parsed_or_refused() {
     let kept = kept();
     assert!(kept.len() >= 10);
     for (path, bytes) in kept {
@@ -285,7 +284,7 @@ fn corpus_does_no_harm() {
     }
 }
 
-/// One change to a file: what to do, where, with what.
+/// One change to a file: operation, position, second position, value.
 type Change = (u8, prop::sample::Index, prop::sample::Index, u64);
 
 fn mutate(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
@@ -307,7 +306,7 @@ fn mutate(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
                 let end = (at + 8).min(bytes.len());
                 bytes[at..end].copy_from_slice(&value.to_le_bytes()[..end - at]);
             }
-            // A header that is wrong and looks right.
+            // A header with wrong content and a valid checksum.
             6 => {
                 let block = at / 512 * 512;
                 if let Some(block) = bytes.get_mut(block..block + 512) {
@@ -341,19 +340,22 @@ proptest! {
 
     #[test]
     // semantics: SHARD-7
-    fn changed_anywhere_it_answers(seed in any::<prop::sample::Index>(), changes in changes()) {
+    fn mutated_shard_is_parsed_or_refused(seed in any::<prop::sample::Index>(), changes in changes()) {
         let seeds = seeds();
         let (name, bytes) = seeds[seed.index(seeds.len())].clone();
         let _ = answers(name, mutate(bytes, &changes));
     }
 
     #[test]
-    fn any_bytes_are_answered(name in 0..3usize, bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+    fn arbitrary_bytes_are_parsed_or_refused(
+        name in 0..3usize,
+        bytes in prop::collection::vec(any::<u8>(), 0..3000),
+    ) {
         let _ = answers(NAMES[name], bytes);
     }
 }
 
-/// Mutates corpus and good files for as long as `FOREREAD_FUZZ_SECONDS` says, or not at all.
+/// Mutates corpus and valid files for `FOREREAD_FUZZ_SECONDS`, or not at all.
 #[test]
 fn fuzz() {
     let seconds =

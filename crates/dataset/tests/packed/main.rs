@@ -1,4 +1,4 @@
-//! Packed formats, through the library's front door: shards in an origin, a catalog out.
+//! Packed formats, through the public interface: from shards in an origin to a catalog.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! An origin of given bytes, which may be far larger than memory.
+//! An in-memory origin of given bytes. Its objects may be far larger than memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 
-/// An object: parts by their place, and zeros between them.
+/// An object: parts by their offset, with zeros between them.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
     pub size: u64,
@@ -23,7 +23,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// Puts `bytes` at the end.
+    /// Appends `bytes`.
     pub fn push(&mut self, bytes: impl Into<Bytes>) {
         let bytes = bytes.into();
         let length = bytes.len() as u64;
@@ -31,7 +31,7 @@ impl Content {
         self.size += length;
     }
 
-    /// Puts zeros at the end.
+    /// Appends zeros.
     pub fn hole(&mut self, bytes: u64) {
         self.size += bytes;
     }
@@ -81,12 +81,12 @@ impl Held {
         }
     }
 
-    /// The same where each read takes `latency`.
+    /// Sets the latency of each read.
     pub fn slow(self, latency: Duration) -> Self {
         Self { latency, ..self }
     }
 
-    /// The bytes of a sample, through the entry that the catalog gives.
+    /// The bytes of a sample, read through the catalog's entry.
     pub fn sample(&self, catalog: &Catalog, id: u64) -> Vec<u8> {
         let entry = catalog.entry(SampleId(id)).unwrap();
         match entry.span {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::origin::{Content, Held};
 use crate::writers::file;
 
-/// A ustar header, written by the book.
+/// A ustar header as the specification defines it.
 pub fn header(name: &str, size: u64, kind: u8) -> Vec<u8> {
     let mut block = vec![0; 512];
     block[..name.len()].copy_from_slice(name.as_bytes());
@@ -19,7 +19,7 @@ pub fn header(name: &str, size: u64, kind: u8) -> Vec<u8> {
     block
 }
 
-/// Puts the right checksum into a header.
+/// Writes the valid checksum into a header.
 pub fn seal(block: &mut [u8]) {
     block[148..156].fill(b' ');
     let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
@@ -44,7 +44,7 @@ fn keys(catalog: &Catalog) -> Vec<String> {
 
 #[tokio::test]
 // semantics: SHARD-4
-async fn samples_are_in_the_order_of_shards_and_of_places_in_them() {
+async fn samples_are_ordered_by_shard_and_offset() {
     let shard = |names: &[&str]| [names.iter().flat_map(|name| member(name, b"x")).collect(), end()].concat();
     let origin = Held::new([
         ("b.tar", shard(&["z.a", "y.a"])),
@@ -110,7 +110,7 @@ async fn named_shards_are_indexed_and_missing_ones_are_one_error() {
 }
 
 #[tokio::test]
-async fn archives_one_behind_the_other_are_one() {
+async fn concatenated_archives_are_one_shard() {
     let one = [member("a.x", b"1"), end()].concat();
     let two = [member("b.x", b"2"), end()].concat();
     let catalog = Held::new([("c.tar", [one, two].concat())]).index(&IndexOptions::default()).await.unwrap();
@@ -138,7 +138,7 @@ async fn global_headers_hold_for_all_members_that_follow() {
 }
 
 #[tokio::test]
-async fn fingerprint_is_of_what_is_in_the_shards() {
+async fn fingerprint_covers_the_content_of_shards() {
     let of = async |objects: Vec<(&str, Vec<u8>)>| {
         Held::new(objects).index(&IndexOptions::default()).await.unwrap().fingerprint()
     };
@@ -181,9 +181,9 @@ fn made() -> impl Strategy<Value = Vec<Vec<Made>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any samples, written and indexed, are those that were written.
+    /// Written and indexed samples equal the original ones.
     #[test]
-    fn any_samples_come_back(shards in made(), latency in 0..2u64) {
+    fn samples_of_shards_round_trip(shards in made(), latency in 0..2u64) {
         let mut objects = Vec::new();
         let mut expected = Vec::new();
         for (number, samples) in shards.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What real programs have written is read as other real programs read it.
+//! Shards from real writers are read like other real readers read them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ fn sha(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// (key or number, field, hash), in order.
+/// Tuples (key or number, field, hash), in order.
 type Seen = Vec<(String, String, String)>;
 
 fn expected() -> BTreeMap<String, Seen> {
     let mut all: BTreeMap<String, Seen> = BTreeMap::new();
     for line in String::from_utf8(file("expected.tsv")).unwrap().lines() {
         let [name, key, field, hash] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line}") };
-        // WebDataset takes `c/.hidden.jpg` for the field `hidden.jpg` of `c/`; hidden files are no
-        // samples here.
+        // WebDataset reads `c/.hidden.jpg` as the field `hidden.jpg` of `c/`. Here hidden files are
+        // not samples.
         if !key.ends_with('/') {
             all.entry(name.to_owned()).or_default().push((key.to_owned(), field.to_owned(), hash.to_owned()));
         }
@@ -34,7 +34,7 @@ fn expected() -> BTreeMap<String, Seen> {
     all
 }
 
-/// What a catalog says is in its one shard.
+/// The samples of a catalog's only shard.
 fn seen(origin: &Held, catalog: &Catalog) -> Seen {
     let mut seen = Seen::new();
     for id in 0..catalog.len() {
@@ -71,7 +71,7 @@ async fn samples_equal_what_the_format_libraries_read() {
         let catalog = origin.index(&IndexOptions::default()).await.unwrap();
         assert_eq!(Some(catalog.format()), Format::of_shard(&name));
         assert_eq!(seen(&origin, &catalog), expected, "{name}");
-        // And from its file.
+        // Also from its file.
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c.foreread");
         catalog.save(&path).unwrap();

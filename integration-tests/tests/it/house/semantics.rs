@@ -23,11 +23,11 @@ fn promises() -> Vec<String> {
     ids
 }
 
-/// The id of a table row `| ORDER-3 | text |`.
+/// The id of a table row `|ORDER-3|text|`.
 fn promise(line: &str) -> Option<&str> {
-    let id = line.strip_prefix("| ")?.split(" |").next()?;
+    let id = line.strip_prefix('|')?.split('|').next()?.trim();
     let (area, number) = id.split_once('-')?;
-    let is_id = area.chars().all(|c| c.is_ascii_uppercase()) && number.parse::<u32>().is_ok();
+    let is_id = area.chars().all(|c| c.is_ascii_uppercase()) && !area.is_empty() && number.parse::<u32>().is_ok();
     is_id.then_some(id)
 }
 
@@ -108,6 +108,7 @@ fn each_promise_has_tests_and_the_table_lists_them() {
 #[test]
 fn ids_of_promises_are_told_from_other_rows() {
     assert_eq!(promise("| ORDER-3 | The order. |"), Some("ORDER-3"));
+    assert_eq!(promise("|ORDER-3|The order.|"), Some("ORDER-3"));
     for line in ["| id | promise |", "|---|---|", "ORDER-3", "| order-3 | x |", "| ORDER-x | y |"] {
         assert_eq!(promise(line), None, "{line}");
     }

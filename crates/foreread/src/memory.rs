@@ -103,9 +103,15 @@ impl MemoryAccount {
             Some(bytes) => (bytes, false),
             None if self.0.forked => {
                 tracing::warn!(
+<<<<<<< HEAD
                     "this process was forked from one with loaders, and cannot see their memory: the \
                      automatic memory tier \
                      is off; set the size of the memory tier, or start processes by `spawn`"
+=======
+                    "this process was forked from one with loaders, and cannot see their memory: \
+                     the automatic memory tier is off; set the size of the memory tier, \
+                     or start processes by `spawn`"
+>>>>>>> facade
                 );
                 (0, true)
             }
@@ -188,7 +194,7 @@ pub(crate) fn free(root: &Path) -> Option<u64> {
     let machine = available(&fs::read_to_string(root.join("proc/meminfo")).ok()?)?;
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| {
-        // `0::/path` is version 2; `9:memory:/path` is version 1.
+        // `0::/path` is version 2. `9:memory:/path` is version 1.
         let mut parts = line.splitn(3, ':');
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
         let base = root.join("sys/fs/cgroup");

@@ -48,8 +48,8 @@ impl std::error::Error for ParseSizeError {}
 impl FromStr for ByteSize {
     type Err = ParseSizeError;
 
-    /// Upper and lower case are alike, a space before the unit is allowed, and so is a decimal
-    /// fraction of a unit (the result is rounded down to whole bytes).
+    /// The case of units is ignored. A space before the unit and a decimal fraction are allowed.
+    /// The result is rounded down to whole bytes.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || ParseSizeError(text.to_owned());
         let trimmed = text.trim();

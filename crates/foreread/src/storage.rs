@@ -6,7 +6,7 @@ use std::fmt;
 /// Settings that the backend of one dataset gets, by name, for example `endpoint` and `profile` for
 /// S3.
 ///
-/// The backend's documentation lists its names; an unknown one is an error that lists them when the
+/// The backend's documentation lists its names. An unknown one is an error that lists them when the
 /// dataset is opened. They take precedence over the process's environment. `Debug` shows names
 /// only, because values may be secrets.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Samples by id, for programs that decide the order themselves.
 //!
-//! A [`Loader`](crate::Loader) decides the order. If other code does (a sampler in Python, a data
-//! loader whose workers read files), that code [announces](Source::announce) the order to a
-//! [`Source`] as far as it knows it. The source prefetches and caches by the announced order.
+//! A [`Loader`](crate::Loader) decides the order. Other code may decide it instead: a sampler in
+//! Python, or a data loader whose workers read files. It [announces](Source::announce) the order to
+//! a [`Source`] as far as it knows it. The source prefetches and caches by the announced order.
 //! Samples that were not announced, or are requested out of order, are read directly. So a wrong
 //! announcement costs time and never a sample.
 //!

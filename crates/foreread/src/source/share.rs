@@ -30,8 +30,8 @@ impl Source {
     /// Serves other processes of the same user on this machine while the server lives.
     ///
     /// They use a [`Client`](foreread_share::Client). Apart from samples by id, a client may call
-    /// `report` (this source's [`report`](Self::report) as JSON) and `path` (of the sample whose
-    /// number is the payload, in digits).
+    /// `report` and `path`. The first returns this source's [`report`](Self::report) as JSON. The
+    /// second returns the path of the sample whose number is the payload, in digits.
     ///
     /// # Errors
     /// If the system has no memory, descriptors or threads left.

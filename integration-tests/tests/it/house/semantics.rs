@@ -27,7 +27,8 @@ fn promises() -> Vec<String> {
 fn promise(line: &str) -> Option<&str> {
     let id = line.strip_prefix('|')?.split('|').next()?.trim();
     let (area, number) = id.split_once('-')?;
-    let is_id = area.chars().all(|c| c.is_ascii_uppercase()) && !area.is_empty() && number.parse::<u32>().is_ok();
+    let is_id =
+        area.chars().all(|c| c.is_ascii_uppercase()) && !area.is_empty() && number.parse::<u32>().is_ok();
     is_id.then_some(id)
 }
 

@@ -316,7 +316,7 @@ impl DecodedCatalog {
         hash.update(&CHECKSUM_BLANK);
         hash.update(&tail[digits.end..]);
         let checksum = format!("{:032x}", hash.digest128());
-        // ResumeState what else may be wrong with it: that is a consequence.
+        // The checksum is checked first, because other faults are its consequence.
         if tail[digits.clone()] != *checksum.as_bytes() {
             return Err(corrupt("its checksum does not match: the file was damaged or edited"));
         }

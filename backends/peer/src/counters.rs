@@ -1,4 +1,4 @@
-//! PeerCounters of samples that this process served to other ranks and received from them.
+//! Counters of samples that this process served to other ranks and received from them.
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -214,7 +214,7 @@ impl ReadPlan {
     }
 }
 
-/// ZerosBackend a file, reads it completely into `room`, closes it.
+/// Opens a file, reads it completely into `room`, closes it.
 fn read_into(path: &Path, room: &mut [MaybeUninit<u8>]) -> Result<()> {
     let length = room.len();
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

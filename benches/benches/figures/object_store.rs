@@ -27,7 +27,7 @@ const LATENCY: Duration = Duration::from_millis(20);
 const STORE_CONCURRENCY: usize = 64;
 const ROUNDS: usize = 5;
 
-/// RequestCounts per second that a throttling store tolerates, and samples read from it, which take
+/// Requests per second that a throttling store tolerates, and samples read from it, which take
 /// 30 s.
 const RATE_LIMIT: f64 = 200.0;
 const THROTTLED: u64 = 6_000;

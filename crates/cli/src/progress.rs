@@ -1,4 +1,4 @@
-//! IndexProgress of long work: a bar on a terminal, few plain lines otherwise.
+//! Progress of long work: a bar on a terminal, few plain lines otherwise.
 //!
 //! Decision: standard error without a terminal is a log. Hours of work are a few lines there: the
 //! first after a minute, each next one after twice the wait. Of several ranks only rank 0 shows
@@ -61,7 +61,7 @@ impl LineTimer {
     }
 }
 
-/// WorkProgress with `total` steps, or 0 if the number is unknown.
+/// Progress with `total` steps, or 0 if the number is unknown.
 #[derive(Debug)]
 pub struct WorkProgress {
     show: ProgressMode,

@@ -39,7 +39,7 @@ const REKEY_INTERVAL: u64 = 1 << 20;
 pub(crate) struct NoiseStream {
     stream: BoxedStream,
     noise: TransportState,
-    /// NoiseStream to be written, from `left` on. Buffers are allocated only while in use: rank 0
+    /// Records to be written, from `left` on. Buffers are allocated only while in use: rank 0
     /// has a connection to each rank.
     outgoing: Vec<u8>,
     left: usize,

@@ -70,7 +70,7 @@ pub enum CalibrateStage {
     Disk(PathBuf),
 }
 
-/// IndexProgress of the measurement.
+/// Progress of the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalibrateProgress {
     /// The current part.

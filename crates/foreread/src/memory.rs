@@ -103,15 +103,9 @@ impl MemoryAccount {
             Some(bytes) => (bytes, false),
             None if self.0.forked => {
                 tracing::warn!(
-<<<<<<< HEAD
-                    "this process was forked from one with loaders, and cannot see their memory: the \
-                     automatic memory tier \
-                     is off; set the size of the memory tier, or start processes by `spawn`"
-=======
                     "this process was forked from one with loaders, and cannot see their memory: \
                      the automatic memory tier is off; set the size of the memory tier, \
                      or start processes by `spawn`"
->>>>>>> facade
                 );
                 (0, true)
             }

@@ -117,18 +117,10 @@ impl OpenDataset {
         }
         let url = self.catalog.base_url();
         tracing::warn!(
-<<<<<<< HEAD
-            "{url}: its files cannot be identified in later runs (they have no versions, the same time for \
-             most of them, \
-             a time before 1980, or are on several file systems). The next run will not use the disk's \
-             copies. To use \
-             them, save a catalog with `foreread index {url} -o FILE` and load that"
-=======
             "{url}: its files cannot be identified in later runs (they have no versions, the same time \
              for most of them, a time before 1980, or are on several file systems). The next run will not \
              use the disk's copies. To use them, save a catalog \
              with `foreread index {url} -o FILE` and load that"
->>>>>>> facade
         );
     }
 }
@@ -177,13 +169,8 @@ pub(crate) async fn open(
     if let Some(format) = format.filter(|format| *format != catalog.format()) {
         let (base, is, said) = (catalog.base_url(), catalog.format().name(), format.name());
         return Err(Error::usage(format!(
-<<<<<<< HEAD
-            "the catalog of {base} has the format {is}, but --format is {said}; leave it out, or index the \
-             data again"
-=======
             "the catalog of {base} has the format {is}, but --format is {said}; leave it out, \
              or index the data again"
->>>>>>> facade
         )));
     }
     let identity = catalog.identity(store.place());

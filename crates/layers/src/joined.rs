@@ -144,7 +144,7 @@ impl PendingBurst {
     }
 }
 
-/// JoinLayer the reads of neighbouring ranges of one origin.
+/// Joins the reads of neighbouring ranges of one origin.
 ///
 /// Reads that are answered from a joined one are counted as `foreread_tier_reads_merged_total` with
 /// the label `tier`.

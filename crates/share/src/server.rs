@@ -16,7 +16,7 @@ use crate::{ShareError, socket};
 #[non_exhaustive]
 pub struct ServerSettings {
     /// The maximum size of the shared memory. Physical memory is allocated on first use.
-    /// SampleProvider that workers hold at one time should fit. Others go through the socket, which
+    /// Samples that workers hold at one time should fit. Others go through the socket, which
     /// costs another copy. 256 MiB by default.
     pub shared_bytes: u64,
 }
@@ -46,13 +46,13 @@ pub struct ServerStatus {
     pub shared_bytes: u64,
     /// Bytes in use: held by workers, or on their way to them.
     pub used_bytes: u64,
-    /// SampleProvider that went through the socket because there was no room, since the start.
+    /// Samples that went through the socket because there was no room, since the start.
     pub over_the_socket: u64,
 }
 
 /// Serves the samples of this process's engine to worker processes of the same user.
 ///
-/// Dropping it ends its thread, its sockets and its shared memory. SampleProvider that workers hold
+/// Dropping it ends its thread, its sockets and its shared memory. Samples that workers hold
 /// stay valid until they release them. Requests of workers then fail at once. A forked child may
 /// drop it too, which does nothing.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! ReadCounter the reads of a tier.
+//! Counts the reads of a tier.
 
 use std::sync::Arc;
 

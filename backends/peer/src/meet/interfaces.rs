@@ -42,7 +42,7 @@ impl<'a> InterfaceFilter<'a> {
     }
 }
 
-/// InterfaceAddresses that other nodes may reach. `with_loopback` adds those of the loopback
+/// Addresses that other nodes may reach. `with_loopback` adds those of the loopback
 /// interface.
 fn reachable(all: &[Interface], with_loopback: bool) -> impl Iterator<Item = (String, IpAddr)> {
     // A link-local address is invalid on another host without that host's name of the link.

@@ -1,6 +1,6 @@
 //! `foreread simulate`: simulates a run on described machines.
 //!
-//! ReportFormat go to standard output as a table, JSON or CSV. Refusals of policies go to standard
+//! Figures go to standard output as a table, JSON or CSV. Refusals of policies go to standard
 //! error. Plots follow the figures: bars from them, and the curve of time against cache size from
 //! more runs.
 

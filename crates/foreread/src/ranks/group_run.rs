@@ -147,14 +147,8 @@ impl GroupMember for JoinedGroup {
             let ranks: Vec<usize> = (0..reports.len()).filter(|&rank| reports[rank].is_none()).collect();
             let whom = if ranks.is_empty() { "other ranks".to_owned() } else { format!("ranks {ranks:?}") };
             tracing::warn!(
-<<<<<<< HEAD:crates/foreread/src/ranks/group_run.rs
-                "this rank's loader has ended and serves {whom} until they end, for {} s at most; every rank \
-                 must close \
-                 its loaders, in the same order, before ranks wait for each other elsewhere",
-=======
                 "this rank's loader has ended and serves {whom} until they end, for {} s at most; every \
                  rank must close its loaders, in the same order, before ranks wait for each other elsewhere",
->>>>>>> facade:crates/foreread/src/ranks/joint.rs
                 at_most.as_secs()
             );
         }))

@@ -61,15 +61,8 @@ impl std::fmt::Debug for Meeting {
 impl Meeting {
     /// The warning for several ranks without a rendezvous.
     pub const ADVICE: &str = "ranks do not share their caches: no rendezvous is set; set FOREREAD_MEET to \
-<<<<<<< HEAD
-                              rank 0's host:port \
-                              and FOREREAD_TOKEN to the output of `foreread token`, or FOREREAD_MEET to a \
-                              directory \
-                              that all ranks can access";
-=======
                               rank 0's host:port and FOREREAD_TOKEN to the output of `foreread token`, or \
                               FOREREAD_MEET to a directory that all ranks can access";
->>>>>>> facade
 
     /// The rendezvous from the launcher: torchrun, SLURM, Open MPI, MPICH, or `FOREREAD_MEET` with
     /// rank and world size. `None` for a single rank, or without an address. `environment` returns

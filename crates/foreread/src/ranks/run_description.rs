@@ -59,12 +59,7 @@ impl DescribedCatalog {
         match Catalog::open(file) {
             Ok(catalog) if self.is(&catalog) => Some(catalog),
             Ok(_) => {
-<<<<<<< HEAD:crates/foreread/src/ranks/run_description.rs
-                tracing::warn!(file = %file.display(), "this catalog differs from rank 0's; rank 0's is \
-                    used");
-=======
                 tracing::warn!(file = %file.display(), "rank 0's catalog is used in place of this file");
->>>>>>> facade:crates/foreread/src/ranks/told.rs
                 None
             }
             Err(error) => {

@@ -50,7 +50,7 @@ const MAX_BATCH_SAMPLES: u64 = 64;
 /// The ready buffer has this part of the look-ahead. The rest is for reads.
 const READY_PART: u64 = 2;
 
-/// DirectReader reads of this process have at most this part of the look-ahead, and those of its
+/// Direct reads of this process have at most this part of the look-ahead, and those of its
 /// workers as much.
 const DIRECT_PART: u64 = 2;
 

@@ -1,7 +1,7 @@
 //! A source for other processes of this machine: this process's workers send requests over a
 //! socket.
 //!
-//! Ready samples are answered on the server's thread. SampleProvider that the engine delivers soon
+//! Ready samples are answered on the server's thread. Samples that the engine delivers soon
 //! wait on one thread, which drives the engine like any other caller. The others are read directly,
 //! at once, within [a part of the look-ahead](super::DIRECT_PART). The price is one more thread
 //! while a source is shared.

@@ -38,13 +38,13 @@ pub struct RequestCounts {
     pub other: u64,
     /// Bytes of objects that were passed to connections.
     pub bytes: u64,
-    /// RequestCounts refused with 503 by the ceiling.
+    /// Requests refused with 503 by the ceiling.
     pub refused: u64,
-    /// RequestCounts with a fault.
+    /// Requests with a fault.
     pub faults: u64,
     /// Opened connections.
     pub connections: u64,
-    /// RequestCounts in flight, from their arrival to the end of their body.
+    /// Requests in flight, from their arrival to the end of their body.
     pub in_flight: u64,
     /// The most requests in flight at once.
     pub peak_in_flight: u64,

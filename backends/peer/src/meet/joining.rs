@@ -341,7 +341,9 @@ impl RendezvousSteps {
             let (to, silence) = ((relay, &addresses[..]), shared_catalog::relay_timeout(self.deadline));
             let traffic = Arc::clone(&driver.traffic);
             tokio::select! {
-                come = shared_catalog::fetch(network, to, identity, &traffic, &missing, silence) => got = come,
+                fetched = shared_catalog::fetch(network, to, identity, &traffic, &missing, silence) => {
+                    got = fetched;
+                }
                 error = driver.stay(identity) => return Err(error),
             }
         }

@@ -24,7 +24,7 @@ use crate::reader::ObjectReader;
 /// A prefix of a bucket, or any `object_store`, whose objects are samples.
 ///
 /// A read has no separate task. It makes progress when its future is polled, and its connections
-/// run on the runtime of the [`Context`]. Dropping the future cancels the request.
+/// run on the runtime of the [`OpenContext`]. Dropping the future cancels the request.
 pub struct ObjectStoreOrigin {
     profile: TierProfile,
     reader: Arc<ObjectReader>,

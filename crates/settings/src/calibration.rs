@@ -25,7 +25,7 @@ pub fn read(path: &Path) -> Result<Calibration> {
     Ok(calibration)
 }
 
-/// Checks that [`write`] would replace no file but a calibration, of any version.
+/// Checks that [`write()`] would replace no file but a calibration, of any version.
 ///
 /// # Errors
 /// If another file is there. The message names it.

@@ -8,8 +8,8 @@
 //! simplest topology that can tell which of a thousand ranks is missing or differs. Its price is
 //! that rank 0 is a single point of failure for what concerns all ranks.
 //!
-//! State machines without I/O decide ([`Leader`](leader::Leader),
-//! [`Rank0Steps`](rank0::Rank0Steps), [`Follower`](follower::Follower)). Tasks do the I/O and call
+//! State machines without I/O decide (`Leader`,
+//! `Rank0Steps`, `Follower`). Tasks do the I/O and call
 //! them. Tests play them on a seeded scheduler.
 //!
 //! # States of a follower

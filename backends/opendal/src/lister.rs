@@ -145,8 +145,8 @@ impl Listing {
             None if !capability.list => {
                 let error = TierError::new(ErrorKind::Unsupported, self.name).with_object("the listing");
                 let remedy = "web servers cannot list; name a file with one path per line in \
-                              FOREREAD_HTTP_LIST, \
-                              use `webdav://` if the server supports it, or load a catalog of this URL";
+                              FOREREAD_HTTP_LIST, use `webdav://` if the server supports it, or load a \
+                              catalog of this URL";
                 send(out, Err(error.with_detail(remedy))).await
             }
             None if capability.list_with_recursive && self.name != "webdav" => self.flat(wanted, out).await,

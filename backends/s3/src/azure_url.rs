@@ -40,8 +40,8 @@ pub(crate) fn location(url: &str) -> Result<(BucketPrefix, Option<AzureAccount>)
     // The error repeats no part of the URL, because a user may have written a key before the `@`.
     let wrong = || {
         let why = "write `abfss://container@account.dfs.core.windows.net/path` or `az://container/path`; \
-                   another address \
-                   goes into AZURE_STORAGE_ENDPOINT and credentials into AZURE_STORAGE_ACCOUNT_KEY";
+                   another address goes into AZURE_STORAGE_ENDPOINT and credentials into \
+                   AZURE_STORAGE_ACCOUNT_KEY";
         invalid("the URL", why)
     };
     let fits = |text: &str, more: &str| {

@@ -65,8 +65,7 @@ impl BucketPrefix {
         if bucket.contains(['@', ':']) {
             // The text before the `@` may be a secret.
             let why = "write `s3://bucket/prefix`; the address of a store goes into AWS_ENDPOINT_URL and \
-                       credentials into \
-                       the environment or a profile";
+                       credentials into the environment or a profile";
             return Err(invalid("the URL", why));
         }
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

@@ -312,8 +312,7 @@ fn nothing(machine: Option<SourceFailure>) -> TierError {
     let tried = machine.map(|failure| format!(" ({})", failure.why)).unwrap_or_default();
     let why = format!(
         "no credentials were found{tried}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, \
-         or \
-         AWS_SKIP_SIGNATURE=true for a public bucket"
+         or AWS_SKIP_SIGNATURE=true for a public bucket"
     );
     TierError::new(kind, "s3").with_detail(why)
 }

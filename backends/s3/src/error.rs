@@ -181,8 +181,7 @@ impl BucketContext {
             "InvalidAccessKeyId" => {
                 let why = format!(
                     "InvalidAccessKeyId: the access key is not known{}; check AWS_ACCESS_KEY_ID or \
-                     AWS_PROFILE, and \
-                     AWS_ENDPOINT_URL",
+                     AWS_PROFILE, and AWS_ENDPOINT_URL",
                     self.at()
                 );
                 return (ErrorKind::Denied, Some(why));
@@ -210,8 +209,7 @@ impl BucketContext {
             "InvalidObjectState" | "BlobArchived" | "BlobBeingRehydrated" => {
                 let why = format!(
                     "{code}: the object is archived; restore it first (`aws s3api restore-object`, or `az \
-                     storage blob \
-                     set-tier --tier Hot`)"
+                     storage blob set-tier --tier Hot`)"
                 );
                 return (ErrorKind::Other, Some(why));
             }

@@ -107,8 +107,7 @@ impl BucketListing {
         page.entries.iter().find(|entry| entry.key == *prefix && entry.size > 0)?;
         let why = format!(
             "{prefix} is an object and no prefix: name what it lies in; one shard alone is known by its name \
-             (.tar, \
-             .tfrecord, .zip)"
+             (.tar, .tfrecord, .zip)"
         );
         Some(self.place.error(ErrorKind::Invalid, None, why))
     }

@@ -246,8 +246,7 @@ impl SsoTokens {
         };
         let path_shown = path.display();
         tracing::warn!(%error, path = %path_shown, "a refreshed token of single sign-on cannot be written; \
-                       it is \
-                       kept in memory, and `aws sso login` may be needed after this process ends");
+                       it is kept in memory, and `aws sso login` may be needed after this process ends");
         self.lock().insert(path.to_owned(), token.clone());
     }
 }

@@ -63,9 +63,8 @@ fn log_in(home: &Path) -> std::path::PathBuf {
     // SHA-1 of `corp`.
     let file = cache.join("ee0bfd2552fbd840c02cc48b6e823320543c450f.json");
     let token = "{\"accessToken\": \"hush-old\", \"expiresAt\": \"2020-01-01T00:00:00Z\", \"clientId\": \
-                 \"id\", \
-                 \"clientSecret\": \"hush-secret\", \"registrationExpiresAt\": \"2100-01-01T00:00:00Z\", \
-                 \"refreshToken\": \"hush-refresh\"}";
+                 \"id\", \"clientSecret\": \"hush-secret\", \"registrationExpiresAt\": \
+                 \"2100-01-01T00:00:00Z\", \"refreshToken\": \"hush-refresh\"}";
     std::fs::write(&file, token).unwrap();
     file
 }

@@ -14,13 +14,10 @@ pub struct Arguments {
 }
 
 const AFTER_HELP: &str = "Every option can also come from the environment (--look-ahead: \
-FOREREAD_LOOK_AHEAD) or from \
-foreread.toml in the working directory (look-ahead = \"1GiB\"); arguments win over the environment, and it \
-over the file. \
-Sizes are bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB. Logs: RUST_LOG=debug. \
-Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n after the state was saved, 141 the \
-reader \
-of the output has gone. NO_COLOR=1 turns colours off.";
+FOREREAD_LOOK_AHEAD) or from foreread.toml in the working directory (look-ahead = \"1GiB\"); arguments win \
+over the environment, and it over the file. Sizes are bytes, plain or with B KB MB GB TB or KiB MiB GiB \
+TiB. Logs: RUST_LOG=debug. Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n after the \
+state was saved, 141 the reader of the output has gone. NO_COLOR=1 turns colours off.";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {

@@ -124,8 +124,7 @@ mod tests {
         assert_eq!(
             line(&["foreread", "load", "x", "--batchsize", "3"]),
             "unexpected argument '--batchsize' found; tip: a similar argument exists: '--batch-size' (see \
-             foreread \
-             load --help)"
+             foreread load --help)"
         );
         assert_eq!(
             line(&["foreread", "index"]),

@@ -145,8 +145,7 @@ pub(crate) fn detect<'a>(
     if shards > 0 {
         tracing::warn!(
             "{base_url}: {shards} of {all} objects are shards and not all are of one kind: each object is \
-             taken as one \
-             sample; choose with --include '**/*.tar' or --format"
+             taken as one sample; choose with --include '**/*.tar' or --format"
         );
     }
     Ok(DetectedFormat::Format(Format::Files))
@@ -156,8 +155,7 @@ pub(crate) fn detect<'a>(
 pub(crate) fn compressed(base_url: &str, path: &str) -> DatasetError {
     let message = format!(
         "{base_url}: {path:?} is a compressed shard, and no sample of it can be read by itself; decompress \
-         it and \
-         index what comes out (--format files takes it as it is)"
+         it and index what comes out (--format files takes it as it is)"
     );
     DatasetError::new(DatasetErrorKind::Unsupported, message)
 }

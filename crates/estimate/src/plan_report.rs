@@ -239,8 +239,7 @@ impl PlanReport {
         writeln!(
             out,
             "together     the caches of {} ranks as one: {} from storage (lower bound {}); the first rank to \
-             read a sample \
-             keeps it, {:.1} % of all uses are local{}",
+             read a sample keeps it, {:.1} % of all uses are local{}",
             self.world_size,
             ByteSize(cluster.origin_bytes),
             ByteSize(cluster.floor_origin_bytes),

@@ -117,10 +117,10 @@ impl OpenDataset {
         }
         let url = self.catalog.base_url();
         tracing::warn!(
-            "{url}: its files cannot be identified in later runs (they have no versions, the same time \
-             for most of them, a time before 1980, or are on several file systems). The next run will not \
-             use the disk's copies. To use them, save a catalog \
-             with `foreread index {url} -o FILE` and load that"
+            "{url}: its files cannot be identified in later runs (they have no versions, the same time for \
+             most of them, a time before 1980, or are on several file systems). The next run will not use \
+             the disk's copies. To use them, save a catalog with `foreread index {url} -o FILE` and load \
+             that"
         );
     }
 }

@@ -58,8 +58,7 @@ impl Workers {
         if is_here || is_callers {
             return Err(Error::usage(
                 "this call would block the runtime that it waits for: leave out `runtime(..)`, so that the \
-                 run has a \
-                 thread of its own, or use the async method",
+                 run has a thread of its own, or use the async method",
             ));
         }
         Ok(())

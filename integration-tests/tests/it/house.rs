@@ -151,8 +151,7 @@ fn broken_arrows(packages: &[&Package]) -> Vec<String> {
         let Some(allowed) = allowed(name) else {
             broken.push(format!(
                 "{name} is in no table: give it a line in ARROWS (integration-tests/tests/it/house.rs) that \
-                 lists \
-                 the workspace packages it may use, and a place in ARCHITECTURE.md"
+                 lists the workspace packages it may use, and a place in ARCHITECTURE.md"
             ));
             continue;
         };
@@ -415,9 +414,8 @@ fn tests_that_need_tools_follow_the_convention() {
                 source.path.starts_with("integration-tests/tests/it/needs_")
                     && needs.contains(&format!("\"{module}\"")),
                 "{} reads {variable}: tests that need a tool live in \
-                 integration-tests/tests/it/needs_NAME.rs, and \
-                 xtask/src/needs.rs lists that module, so that they are counted as skipped where the tool is \
-                 missing",
+                 integration-tests/tests/it/needs_NAME.rs, and xtask/src/needs.rs lists that module, so \
+                 that they are counted as skipped where the tool is missing",
                 source.path
             );
         }

@@ -184,8 +184,7 @@ async fn restarted_process_cannot_join_a_later_loader() {
     sleep(SECOND * 5).await;
     let error = RendezvousSteps::join(settings(&job, 2, 0, &place)).await.unwrap_err().to_string();
     let expected = "rank 0 there has loader 2 of its process, and this is loader 1; a process that was \
-         started \
-         again cannot";
+         started again cannot";
     assert!(error.contains(expected), "{error}");
 }
 

@@ -60,8 +60,7 @@ pub fn run(options: &Demo) -> Result<()> {
     writeln!(
         out,
         "{SAMPLES} samples, {}, on storage of {}/s with {} ms of latency; {EPOCHS} epochs in batches of \
-         {BATCH}, \
-         {} ms of computation each.\n",
+         {BATCH}, {} ms of computation each.\n",
         ByteSize(bytes),
         ByteSize(RATE.get()),
         LATENCY.as_millis(),

@@ -79,8 +79,7 @@ pub(crate) fn compressed(how: &str) -> ShardError {
         0,
         format!(
             "it is compressed ({how}), so no sample of it can be read by itself; write it without \
-             compression, or \
-             decompress it and index what comes out"
+             compression, or decompress it and index what comes out"
         ),
     )
 }

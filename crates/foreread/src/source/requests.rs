@@ -35,8 +35,7 @@ type Answer = (usize, Result<Bytes, TierError>);
 fn blocking(id: u64) -> TierError {
     TierError::new(ErrorKind::Unsupported, "source").with_object(format!("sample {id}")).with_detail(
         "waiting for it would block the runtime that reads it: use another thread or `request_async`, or \
-         leave out \
-         `runtime(..)`",
+         leave out `runtime(..)`",
     )
 }
 

@@ -242,6 +242,6 @@ mod tests {
         }
         let text = serde_json::to_string(&state(&Config::default(), &[catalog(&["a"])])).unwrap();
         std::fs::write(&path, text.replace("\"version\":1", "\"version\":9")).unwrap();
-        assert!(State::read(&path).unwrap_err().to_string().contains("version 9"));
+        assert!(State::read(&path).unwrap_err().to_string().contains("version is 9"));
     }
 }

@@ -1,4 +1,4 @@
-//! What a kept sample really costs, by counting what is allocated.
+//! The real cost of a stored sample, measured by counting allocations.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -11,7 +11,7 @@ use futures::FutureExt;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// One test, because all that this program does is counted.
+/// One test, because all allocations of this program are counted.
 #[test]
 fn footprint_covers_the_real_cost() {
     for (length, samples) in [(1_000, 120_000), (10_000, 8_000), (110_000, 1_000)] {
@@ -35,7 +35,7 @@ fn keep(length: usize, samples: u64) {
         let room = memory.reserve(footprint).unwrap();
         let store = memory.store(room, SampleKey::new(DatasetId(0), SampleId(id)), sample);
         store.now_or_never().unwrap().unwrap();
-        // Before that, what is made once counts for too much.
+        // Before that, one-time allocations weigh too much.
         if id >= samples.min(5_000) / 2 {
             let each = (ALLOCATOR.live() - before) as f64 / (id + 1) as f64;
             worst = worst.max(each);

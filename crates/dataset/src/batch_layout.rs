@@ -1,9 +1,9 @@
-//! Where in a batch of a catalog file each column is.
+//! The position of each column in a batch of a catalog file.
 //!
-//! Two tables are known. Version 1 is of files: a row names its object, and is all of it. Version 2
-//! is of shards: rows name their object by its number in a dictionary, because a thousand samples
-//! share one, and say which part of it they are; names, fields and checksums are columns where the
-//! format has them.
+//! Two tables are supported. Version 1 is of files: a row contains the name of its object, and is
+//! the whole object. Version 2 is of shards. Its rows contain their object's number in a
+//! dictionary, because a thousand samples share one object. They also contain their range in it.
+//! Names, fields and checksums are columns if the format has them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,14 +14,15 @@ use arrow_ipc::{
 
 use crate::catalog_file::{CatalogFault, corrupt};
 
-/// A column of numbers: where its validity bits (if some value is absent) and its values begin.
+/// A column of numbers: the positions of its validity bits (if some value is absent) and its
+/// values.
 #[derive(Debug)]
 pub(crate) struct NumberColumn {
     validity: Option<usize>,
     values: usize,
 }
 
-/// A column of text: where its validity bits and its `rows + 1` ends begin, and where the text is.
+/// A column of text: the positions of its validity bits, its `rows + 1` ends and its text.
 #[derive(Debug)]
 pub(crate) struct TextColumn {
     validity: Option<usize>,
@@ -29,8 +30,8 @@ pub(crate) struct TextColumn {
     text: Range<usize>,
 }
 
-/// A column of lists of fields: where its `rows + 1` ends begin, how many fields there are in all,
-/// and their columns.
+/// A column of lists of fields: the position of its `rows + 1` ends, the number of all fields, and
+/// the fields' columns.
 #[derive(Debug)]
 pub(crate) struct FieldsColumn {
     ends: usize,
@@ -40,7 +41,7 @@ pub(crate) struct FieldsColumn {
     pub(crate) length: NumberColumn,
 }
 
-/// One batch's columns. What a version or a dataset does not have is `None`.
+/// One batch's columns. Columns that a version or a dataset does not have are `None`.
 #[derive(Debug)]
 pub(crate) struct BatchLayout {
     pub(crate) rows: usize,
@@ -54,7 +55,7 @@ pub(crate) struct BatchLayout {
     pub(crate) object_size: Option<NumberColumn>,
     pub(crate) label: Option<NumberColumn>,
     pub(crate) modified: Option<NumberColumn>,
-    /// Version 1: the ETag; version 2: its number.
+    /// Version 1: the ETag. Version 2: its number.
     pub(crate) etag: Option<TextColumn>,
     pub(crate) etag_number: Option<NumberColumn>,
     pub(crate) fields: Option<FieldsColumn>,
@@ -85,7 +86,7 @@ pub(crate) fn is_present(validity: Option<&[u8]>, row: usize) -> bool {
 
 /// The ends at `start`, which must ascend up to `most`.
 fn ends(bytes: &[u8], start: usize, rows: usize, most: usize) -> Result<Vec<u64>, CatalogFault> {
-    // A negative one becomes far too large.
+    // A negative end becomes far too large.
     let ends = values(bytes, start, rows + 1)?.iter().map(|end| u64::from(u32::from_le_bytes(*end)));
     let ends: Vec<u64> = ends.collect();
     if !ends.is_sorted() || ends.last().is_none_or(|&last| last > most as u64) {
@@ -95,7 +96,7 @@ fn ends(bytes: &[u8], start: usize, rows: usize, most: usize) -> Result<Vec<u64>
 }
 
 impl NumberColumn {
-    /// The values of all rows, also of those that have none.
+    /// The values of all rows, including rows without a value.
     pub(crate) fn values<'a, const BYTES: usize>(
         &self,
         bytes: &'a [u8],
@@ -115,14 +116,14 @@ impl NumberColumn {
 }
 
 impl TextColumn {
-    /// The rows' ends after a zero, and all text, which has not been checked for being UTF-8.
+    /// The rows' ends after a zero, and all text, which is not yet checked for being UTF-8.
     pub(crate) fn decode<'a>(
         &self,
         bytes: &'a [u8],
         rows: usize,
     ) -> Result<(Vec<u64>, &'a [u8]), CatalogFault> {
         let text = bytes.get(self.text.clone()).ok_or_else(|| corrupt("a column ends early"))?;
-        // Without rows there need not be a zero.
+        // Without rows, the zero may be absent.
         let ends = if rows == 0 { vec![0] } else { ends(bytes, self.ends, rows, text.len())? };
         Ok((ends, text))
     }
@@ -136,21 +137,21 @@ impl TextColumn {
         validity(bytes, self.validity, rows)
     }
 
-    /// Where the text begins.
+    /// The position of the text.
     pub(crate) fn start(&self) -> usize {
         self.text.start
     }
 }
 
 impl FieldsColumn {
-    /// Which of the batch's fields are each row's: their ends, after where those of the first
-    /// begin.
+    /// The ends of each row's range among the batch's fields, preceded by the first row's
+    /// beginning.
     pub(crate) fn ends(&self, bytes: &[u8], rows: usize) -> Result<Vec<u64>, CatalogFault> {
         ends(bytes, self.ends, rows, self.count)
     }
 }
 
-/// Which columns there are, with the numbers of their dictionaries.
+/// The columns that exist, with the numbers of their dictionaries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ColumnSet {
     packed: bool,
@@ -237,7 +238,7 @@ fn is_fields(field: &Field<'_>) -> bool {
     is_plain(name, Type::Utf8) && is_length(offset) && is_length(length)
 }
 
-/// Where in the file the message and the body are that a block of the footer names.
+/// The range in the file of the message and the body of a block in the footer.
 pub(crate) fn place(block: &Block) -> Result<Range<u64>, CatalogFault> {
     let damaged = || corrupt("the footer names a place outside the file");
     let start = u64::try_from(block.offset()).map_err(|_| damaged())?;
@@ -247,7 +248,7 @@ pub(crate) fn place(block: &Block) -> Result<Range<u64>, CatalogFault> {
     Ok(start..end)
 }
 
-/// The message in the bytes that a block of the footer names, and where in them its body is.
+/// The message in the bytes of a block in the footer, and the position of its body in them.
 fn message<'a>(bytes: &'a [u8], block: &Block) -> Result<(Message<'a>, Range<usize>), CatalogFault> {
     let damaged = || corrupt("the footer names a place outside the file");
     let head = usize::try_from(block.metaDataLength()).map_err(|_| damaged())?;
@@ -257,13 +258,13 @@ fn message<'a>(bytes: &'a [u8], block: &Block) -> Result<(Message<'a>, Range<usi
     Ok((message, head..bytes.len()))
 }
 
-/// Hands out the parts of a batch in the order in which they are written.
+/// Returns the parts of a batch in the order in which they are written.
 struct BatchCursor<'a> {
     nodes: Box<dyn Iterator<Item = &'a FieldNode> + 'a>,
     buffers: Box<dyn Iterator<Item = &'a Buffer> + 'a>,
     body: Range<usize>,
-    /// Where the last buffer ends: none may lie in another, so that what is decoded is no longer
-    /// than what is there.
+    /// The end of the last buffer. No buffer may overlap another, so the decoded data is no longer
+    /// than the batch.
     end: usize,
     rows: usize,
 }
@@ -298,7 +299,7 @@ impl<'a> BatchCursor<'a> {
         Ok(start..end)
     }
 
-    /// The head of the next column: where its validity bits are, if some value is absent.
+    /// The head of the next column: the position of its validity bits, if some value is absent.
     fn column(&mut self) -> Result<Option<usize>, CatalogFault> {
         let node = self.nodes.next().ok_or_else(|| corrupt("a batch lacks a column"))?;
         if usize::try_from(node.length()) != Ok(self.rows) {
@@ -355,7 +356,7 @@ fn bytes_bound(body: &Range<usize>) -> usize {
     body.len() / 4
 }
 
-/// Where the columns of the batch are that a block names, in its bytes.
+/// The positions of the columns of a block's batch, in its bytes.
 pub(crate) fn batch(bytes: &[u8], block: &Block, columns: ColumnSet) -> Result<BatchLayout, CatalogFault> {
     let (message, body) = message(bytes, block)?;
     let head = message.header_as_record_batch().ok_or_else(|| corrupt("a batch is something else"))?;
@@ -381,7 +382,7 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: ColumnSet) -> Result<B
     })
 }
 
-/// A dictionary's number and its texts, which are sorted, each once.
+/// A dictionary's number and its texts, which are sorted and unique.
 pub(crate) fn dictionary(bytes: &[u8], block: &Block) -> Result<(i64, Vec<Arc<str>>), CatalogFault> {
     let (message, body) = message(bytes, block)?;
     let table = message.header_as_dictionary_batch().filter(|table| !table.isDelta());

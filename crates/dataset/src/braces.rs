@@ -2,13 +2,13 @@
 
 use crate::{DatasetError, DatasetErrorKind};
 
-/// The most names that one pattern may stand for.
+/// The maximum number of names that one pattern expands to.
 const MOST: usize = 1_000_000;
 
-/// The names that a pattern stands for, in its order: `{a,b}` is each of them, `{08..11}` each
-/// number from the first to the last (down, if the first is larger) with zeros in front as the
-/// longer of them has. Braces may stand in braces. What holds neither a comma nor a range stays as
-/// it is, as in a shell.
+/// The names that a pattern expands to, in its order. `{a,b}` is `a` and `b`. `{08..11}` is each
+/// number from the first to the last, in descending order if the first is larger. Numbers are
+/// padded with zeros to the length of the longer bound. Braces may be nested. Braces that contain
+/// neither a comma nor a range are unchanged, as in a shell.
 ///
 /// ```
 /// let names = foreread_dataset::expand("s3://bucket/{train-{08..10},val}.tar")?;
@@ -18,7 +18,7 @@ const MOST: usize = 1_000_000;
 /// ```
 ///
 /// # Errors
-/// [`DatasetErrorKind::Invalid`] if it stands for more than a million names.
+/// [`DatasetErrorKind::Invalid`] if it expands to more than a million names.
 pub fn expand(pattern: &str) -> Result<Vec<String>, DatasetError> {
     let count = count(pattern).filter(|&count| count <= MOST);
     count.ok_or_else(|| {
@@ -29,8 +29,8 @@ pub fn expand(pattern: &str) -> Result<Vec<String>, DatasetError> {
     Ok(names(pattern))
 }
 
-/// What a pattern begins with: text up to the first braces that mean something, what they hold, and
-/// the rest.
+/// Splits a pattern into the text up to the first braces with a choice, their content, and the
+/// rest.
 fn split(pattern: &str) -> Option<(&str, BraceChoice<'_>, &str)> {
     for (open, _) in pattern.match_indices('{') {
         let Some(close) = closing(&pattern[open..]) else { continue };
@@ -42,7 +42,7 @@ fn split(pattern: &str) -> Option<(&str, BraceChoice<'_>, &str)> {
     None
 }
 
-/// Where the brace that opens `text` is closed.
+/// The position of the brace that closes the one at the beginning of `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, letter) in text.char_indices() {
@@ -92,7 +92,7 @@ impl<'a> BraceChoice<'a> {
     }
 }
 
-/// How many names a pattern stands for, without making them; `None` for more than can be counted.
+/// The number of names that a pattern expands to, without creating them. `None` if it is too large.
 fn count(pattern: &str) -> Option<usize> {
     let Some((_, choice, rest)) = split(pattern) else { return Some(1) };
     let here = match choice {
@@ -103,7 +103,7 @@ fn count(pattern: &str) -> Option<usize> {
             parts.into_iter().try_fold(0usize, |sum, part| sum.checked_add(count(part)?))?
         }
     };
-    // Counting stops where it is too much, or braces in braces would take their time.
+    // Counting stops at the limit. Otherwise nested braces would take a long time.
     here.checked_mul(count(rest)?).filter(|&count| count <= MOST)
 }
 

@@ -1,20 +1,20 @@
-//! The bytes of a catalog file, and reading samples out of them.
+//! The bytes of a catalog file, and reading samples from them.
 //!
-//! A catalog is an Arrow IPC file, so that pandas, polars and DuckDB open it. It is *read* without
-//! Arrow's arrays: only the [`layout`](crate::batch_layout)s that [`encode`](crate::encode) writes
-//! are accepted (fixed columns, no compression, all batches of one length but the last, each after
-//! the one before), and they are decoded into [`columns`](crate::columns) with every bound checked.
-//! So what is held is never longer than the file, and a hostile file finds no decoder to mislead.
-//! The price is that a catalog rewritten by another tool is refused; its checksum would be wrong
-//! anyway.
+//! A catalog is an Arrow IPC file, so that pandas, polars and DuckDB can open it. It is *read*
+//! without Arrow's arrays. Only the [`layout`](crate::batch_layout)s that [`encode`](crate::encode)
+//! writes are accepted. These have fixed columns and no compression. All batches but the last have
+//! the same length, and each follows the previous one. They are decoded into
+//! [`columns`](crate::columns) with every bound checked. So the decoded data is never longer than
+//! the file, and a hostile file cannot exploit a general decoder. The price is that a catalog
+//! rewritten by another tool is refused. Its checksum would be wrong anyway.
 //!
-//! A file is read once, from its beginning to its end, and is not mapped: under a mapping, a
-//! program that truncates the file would end this one by a signal.
+//! A file is read once, from its beginning to its end, and is not mapped. With a mapping, a program
+//! that truncates the file would end this one by a signal.
 //!
-//! The checksum is the value of `foreread.checksum` in the footer's metadata, `xxh3:` and 32
-//! hexadecimal digits: the XXH3-128 of the whole file with those digits as zeros. It guards against
-//! damage, not against an adversary, so every number that leads to a place in the file is checked
-//! as well.
+//! The checksum is the value of `foreread.checksum` in the footer's metadata: `xxh3:` and 32
+//! hexadecimal digits. It is the XXH3-128 of the whole file with those digits as zeros. It protects
+//! against damage, but not against an adversary. So every number that refers to a position in the
+//! file is checked as well.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,43 +32,43 @@ use crate::DatasetErrorKind;
 use crate::batch_layout::{ColumnSet, batch, dictionary, place};
 use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
 
-/// What begins and ends an Arrow IPC file.
+/// The magic bytes at the beginning and the end of an Arrow IPC file.
 pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
-/// The versions of the layout; values of [`VERSION_KEY`]. A catalog of files is still written as
-/// the first, so that older versions of foreread read it.
+/// The versions of the layout, which are values of [`VERSION_KEY`]. A catalog of files is still
+/// written as version 1, so that older versions of foreread can read it.
 pub(crate) const VERSION: &str = "1";
 pub(crate) const VERSION_PACKED: &str = "2";
 pub(crate) const VERSION_KEY: &str = "foreread.catalog";
 pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
 pub(crate) const FORMAT_KEY: &str = "foreread.format";
 pub(crate) const FINGERPRINT_KEY: &str = "foreread.fingerprint";
-/// What the user calls the place of the data, where somebody did.
+/// The user's name for the location of the data, if it has one.
 pub(crate) const NAME_KEY: &str = "foreread.name";
-/// What tells the listing from others; see [`listing`](crate::listing).
+/// Distinguishes the listing from others. See [`listing`](crate::listing).
 pub(crate) const LISTING_KEY: &str = "foreread.listing";
 pub(crate) const CHECKSUM_KEY: &str = "foreread.checksum";
 pub(crate) const CHECKSUM_PREFIX: &str = "xxh3:";
-/// What stands in the checksum's place while it is computed.
+/// Replaces the checksum's digits while it is computed.
 pub(crate) const CHECKSUM_BLANK: [u8; 32] = [b'0'; 32];
 
-/// How much is read at once of what lies between blocks.
+/// The number of bytes between blocks that are read at once.
 const CHUNK: u64 = 256 << 10;
 
-/// How many times as long as the room that it takes a file may be: more than file systems can
+/// The highest ratio of a file's length to its allocated bytes. It is above what file systems can
 /// compress.
 const MAX_COMPRESSION: u64 = 64;
 
-/// Shorter files are read whatever room they take. A file system may report the room of a file that
-/// was just written only seconds later (ZFS), and no more than this is read for nothing.
+/// Shorter files are read whatever their allocated size. ZFS, for example, may report the allocated
+/// size of a file only seconds after it was written. This limits the bytes that are read in vain.
 const MAX_UNCHECKED: u64 = 1 << 30;
 
-/// Whether a file of `length` bytes that takes `blocks` of 512 is sparse. Some file systems do not
-/// report blocks.
+/// Whether a file of `length` bytes with `blocks` allocated blocks of 512 bytes is sparse. Some
+/// file systems do not report blocks.
 fn is_sparse(length: u64, blocks: u64) -> bool {
     length >= MAX_UNCHECKED && blocks > 0 && length / MAX_COMPRESSION > blocks.saturating_mul(512)
 }
 
-/// Why a file is not a catalog that can be used, without its name.
+/// The reason why a file is not a usable catalog, without the file's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CatalogFault {
     pub(crate) kind: DatasetErrorKind,
@@ -89,17 +89,17 @@ fn foreign(why: impl Into<String>) -> CatalogFault {
     CatalogFault { kind: DatasetErrorKind::NotACatalog, why: why.into() }
 }
 
-/// A catalog: its columns, and where its texts are.
+/// A catalog: its columns, and the positions of its texts.
 #[derive(Debug)]
 pub(crate) struct CatalogFile {
     source: CatalogBytes,
     parts: DecodedCatalog,
 }
 
-/// What is held of a catalog, whatever its bytes are in.
+/// The decoded part of a catalog, wherever its bytes are.
 #[derive(Debug)]
 struct DecodedCatalog {
-    /// `foreread.*`, as they stand in the schema.
+    /// `foreread.*`, as in the schema.
     metadata: BTreeMap<String, String>,
     tables: Dictionaries,
     field_names: Vec<Arc<str>>,
@@ -107,15 +107,15 @@ struct DecodedCatalog {
     rows_per_batch: u64,
     rows: u64,
     sizes: Sizes,
-    /// Where the checksum's digits are, and they.
+    /// The position of the checksum's digits, and the digits.
     digits: Range<u64>,
     checksum: String,
 }
 
-/// One row: an object, or a part of one.
+/// One row: an object, or a part of an object.
 pub(crate) struct CatalogRow<'a> {
     pub(crate) object: ObjectPath<'a>,
-    /// The object's length, and which part of it the sample is, unless it is all of it.
+    /// The object's length and the sample's range in it, unless the sample is the whole object.
     pub(crate) part: Option<(u64, Range<u64>)>,
     pub(crate) length: u64,
     pub(crate) modified: Option<i64>,
@@ -142,8 +142,8 @@ impl Deref for ObjectPath<'_> {
 }
 
 impl CatalogFile {
-    /// Takes in a catalog file, and checks every byte of it in one pass: what is decoded is what
-    /// was checked.
+    /// Reads a catalog file and checks every byte in one pass, so the decoded bytes are the checked
+    /// bytes.
     pub(crate) fn open(file: File) -> Result<Self, CatalogFault> {
         let metadata = file.metadata().map_err(|error| CatalogFault::io(&error))?;
         let length = metadata.len();
@@ -153,7 +153,7 @@ impl CatalogFile {
         Self::of(CatalogBytes::File(file, length))
     }
 
-    /// Takes in the bytes of a catalog file.
+    /// Reads a catalog from the bytes of a file.
     pub(crate) fn owned(bytes: Bytes) -> Result<Self, CatalogFault> {
         Self::of(CatalogBytes::Memory(bytes))
     }
@@ -163,12 +163,13 @@ impl CatalogFile {
         Ok(Self { source, parts })
     }
 
-    /// Whether rows are read from a file: a shard's name is one of many samples', and in memory.
+    /// Whether rows are read from a file. A shard's name is shared by many samples and is in
+    /// memory.
     pub(crate) fn reads_rows(&self) -> bool {
         matches!(self.source, CatalogBytes::File(..)) && !self.is_packed()
     }
 
-    /// All bytes, as they stand in a file; checked once more if they are read from there.
+    /// All bytes, as in a file. They are checked once more if they are read from a file.
     pub(crate) fn bytes(&self) -> Result<Bytes, CatalogFault> {
         let bytes = match &self.source {
             CatalogBytes::Memory(bytes) => return Ok(bytes.clone()),
@@ -187,7 +188,7 @@ impl CatalogFile {
         Ok(bytes.into())
     }
 
-    /// How many bytes [`bytes`](Self::bytes) has.
+    /// The length of [`bytes`](Self::bytes).
     pub(crate) fn length(&self) -> u64 {
         self.source.length()
     }
@@ -221,7 +222,7 @@ impl CatalogFile {
         (row < batch.rows).then_some((batch, row))
     }
 
-    /// The row, its text checked for being text; `None` if there is none of that number.
+    /// The row, with its text checked for being UTF-8. `None` if there is no row of that number.
     pub(crate) fn row(&self, number: u64) -> Option<Result<CatalogRow<'_>, CatalogFault>> {
         let (batch, row) = self.find(number)?;
         let tables = &self.parts.tables;
@@ -251,13 +252,13 @@ impl CatalogFile {
         })())
     }
 
-    /// What a row's object calls the sample; `None` if there is no such row or it has no name.
+    /// The sample's name in its object. `None` if there is no such row or it has no name.
     pub(crate) fn key(&self, row: u64) -> Result<Option<Cow<'_, str>>, CatalogFault> {
         let Some((batch, row)) = self.find(row) else { return Ok(None) };
         batch.key.as_ref().map_or(Ok(None), |keys| keys.get(&self.source, row))
     }
 
-    /// The CRC-32C of a row's bytes, where it has one.
+    /// The CRC-32C of a row's bytes, if it has one.
     pub(crate) fn crc32c(&self, row: u64) -> Option<u32> {
         let (batch, row) = self.find(row)?;
         batch.crc32c.as_ref()?.get(row).map(|sum| sum as u32)
@@ -269,7 +270,7 @@ impl CatalogFile {
         batch.label.as_ref()?.get(row).map(|label| label as u32)
     }
 
-    /// The row's fields with their names; `None` if there is no such row or it has none.
+    /// The row's fields with their names. `None` if there is no such row or it has no fields.
     pub(crate) fn fields(&self, row: u64) -> Option<impl Iterator<Item = (&str, Range<u64>)>> {
         let (batch, row) = self.find(row)?;
         Some(batch.fields.as_ref()?.of(row).filter_map(|field| {
@@ -278,7 +279,7 @@ impl CatalogFile {
         }))
     }
 
-    /// How many rows before this one are of the same object.
+    /// The number of rows before this one that belong to the same object.
     pub(crate) fn number_in_object(&self, row: u64) -> u64 {
         let object = |row: u64| {
             let (batch, row) = self.find(row)?;
@@ -324,7 +325,7 @@ impl DecodedCatalog {
         Ok(Self { digits, checksum, ..parts? })
     }
 
-    /// Decodes all that lies before the footer, which begins at `end`.
+    /// Decodes everything before the footer, which begins at `end`.
     fn decode(footer: &Footer<'_>, pass: &mut ChecksumPass<'_>, end: u64) -> Result<Self, CatalogFault> {
         let schema = footer.schema().ok_or_else(|| corrupt("it has no schema"))?;
         let metadata: BTreeMap<String, String> = (schema.custom_metadata().into_iter().flatten())
@@ -373,7 +374,7 @@ impl DecodedCatalog {
     }
 }
 
-/// One pass through a catalog, which computes the checksum on the way.
+/// One pass through a catalog, which also computes the checksum.
 struct ChecksumPass<'a> {
     source: &'a CatalogBytes,
     hash: Xxh3,
@@ -382,7 +383,7 @@ struct ChecksumPass<'a> {
 }
 
 impl ChecksumPass<'_> {
-    /// The bytes of a block, which must begin after the last one: then all blocks together are no
+    /// The bytes of a block, which must begin after the previous one. So all blocks together are no
     /// longer than the file.
     fn block(&mut self, block: &Block, end: u64) -> Result<&[u8], CatalogFault> {
         let place = place(block)?;
@@ -406,10 +407,10 @@ impl ChecksumPass<'_> {
     }
 }
 
-/// How long the footer's length and the magic at the end are.
+/// The length of the footer's length field and the magic at the end.
 const FOOTER_END: u64 = 4 + MAGIC.len() as u64;
 
-/// Where the footer begins.
+/// The position where the footer begins.
 fn tail_start(source: &CatalogBytes, room: &mut Vec<u8>) -> Result<u64, CatalogFault> {
     let cut = || corrupt("it ends early");
     let end = source.length().checked_sub(FOOTER_END).ok_or_else(cut)?;
@@ -440,9 +441,9 @@ fn footer(bytes: &[u8]) -> Result<Footer<'_>, CatalogFault> {
     Ok(footer)
 }
 
-/// Where the digits of the checksum stand in a file, or in a part at its end. Files of other makers
-/// and versions are told apart on the way, because a newer version may have another idea of a
-/// checksum.
+/// The position of the checksum's digits in a file, or in a part at its end. Files of other
+/// programs and versions are detected first, because a newer version may compute its checksum
+/// differently.
 pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault> {
     let footer = footer(bytes)?;
     let schema = footer.schema().and_then(|schema| schema.custom_metadata());
@@ -462,8 +463,8 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault
     let digits =
         value.and_then(|value| value.strip_prefix(CHECKSUM_PREFIX)).filter(|digits| digits.len() == 32);
     let digits = digits.ok_or_else(|| corrupt("its checksum is missing"))?;
-    // They are borrowed from the footer and so from `bytes`: their place is their distance from its
-    // beginning.
+    // They are borrowed from the footer and so from `bytes`. Their position is their distance from
+    // its beginning.
     let start = digits.as_ptr().addr() - bytes.as_ptr().addr();
     Ok(start..start + 32)
 }

@@ -1,11 +1,11 @@
-//! Directory markers: empty objects that stand for directories and are not samples.
+//! Directory markers: empty objects that represent directories and are not samples.
 //!
 //! Consoles and file browsers create an empty object `photos/` for a directory in a bucket. A
-//! lister that sees the key unchanged leaves it out. Google's and Azure's clients remove the `/`,
-//! so that it looks like an empty object `photos` next to `photos/1.jpg`. No file system has both,
-//! so an empty object whose path is a directory of another object is a marker. An empty object with
-//! nothing below it stays a sample. The price is the paths of the empty objects, once more, during
-//! the listing.
+//! lister that receives the key unchanged omits it. Google's and Azure's clients remove the `/`, so
+//! that it looks like an empty object `photos` next to `photos/1.jpg`. No file system has both. So
+//! an empty object whose path is a directory of another object is a marker. An empty object without
+//! objects below it stays a sample. The price is a second copy of the paths of the empty objects
+//! during the listing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use foreread_tier::Object;
 pub(crate) struct DirectoryMarkers {
     empty: HashSet<Arc<str>>,
     directories: HashSet<Arc<str>>,
-    /// The directory that was looked at last: neighbours share theirs.
+    /// The directory of the last lookup, because neighbouring objects share theirs.
     last: String,
 }
 
 impl DirectoryMarkers {
-    /// Notes an object that was listed, wanted or not.
+    /// Records a listed object, selected or not.
     pub(crate) fn note(&mut self, object: &Object) {
         if object.size == 0 {
             self.empty.insert(Arc::clone(&object.path));
@@ -30,7 +30,7 @@ impl DirectoryMarkers {
         self.look(&object.path);
     }
 
-    /// Finds those among the empty objects seen so far that are directories of this path.
+    /// Finds the empty objects so far that are directories of this path.
     fn look(&mut self, path: &str) {
         let mut directory = path.rfind('/').map_or("", |slash| &path[..slash]);
         if self.empty.is_empty() || directory == self.last {
@@ -46,12 +46,12 @@ impl DirectoryMarkers {
         }
     }
 
-    /// Takes the directory markers out of what was listed and is wanted.
+    /// Removes the directory markers from the listed and selected objects.
     pub(crate) fn sift(mut self, objects: &mut Vec<Object>) {
         if self.empty.is_empty() {
             return;
         }
-        // What lies below one may have been listed before it.
+        // Objects below a marker may have been listed before it.
         self.last.clear();
         for object in objects.iter() {
             self.look(&object.path);
@@ -86,8 +86,8 @@ mod tests {
             left.sort_unstable();
             assert_eq!(left, ["a/b/1", "a/empty", "ab"]);
         }
-        // A real object of a directory's name stays, and so does an empty one beside its directory
-        // marker's namesakes.
+        // A non-empty object with a directory's name stays. So does an empty one next to a marker
+        // whose name begins the same.
         assert_eq!(sifted(&[("a", 3), ("a", 0), ("a/1", 1), ("a-", 0)]), ["a", "a/1", "a-"]);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Labels are a dictionary column, because a million rows share a thousand names. Columns that only
 //! some origins need (modification times, ETags) are written only where they are used. The output
-//! is a function of the samples, their listing and the base URL alone.
+//! depends only on the samples, their listing and the base URL.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::catalog_file::{
 use crate::listing::Listing;
 use crate::names::SplitName;
 
-/// Rows of a batch: few batches for a million samples, and text well below the 31 bits that count
-/// it.
+/// Rows per batch. A million samples take few batches, and the text of a batch is far below the
+/// 31-bit limit of its length.
 pub(crate) const ROWS: usize = 65_536;
 
-/// One sample on its way into a catalog.
+/// One sample to be written to a catalog.
 pub(crate) struct CatalogSample {
     pub(crate) object: Object,
     pub(crate) cut: SplitName,
@@ -59,11 +59,11 @@ pub(crate) fn etag(object: &Object) -> Option<&str> {
     }
 }
 
-/// What a catalog says of itself beside its samples.
+/// The metadata of a catalog.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CatalogHeader<'a> {
     pub(crate) base_url: &'a str,
-    /// What the user calls the place of the data.
+    /// The user's name for the location of the data.
     pub(crate) name: Option<&'a str>,
     pub(crate) listing: Listing,
 }
@@ -87,8 +87,8 @@ pub(crate) fn hash_version(hash: &mut Xxh3, object: &Object) {
     }
 }
 
-/// What identifies the data, whatever the catalog's own form and place: of each sample in order its
-/// path, offset, length, version and label.
+/// Identifies the data, independently of the catalog's form and location. It covers each sample in
+/// order: its path, offset, length, version and label.
 pub(crate) fn fingerprint(samples: &[CatalogSample]) -> Fingerprint {
     let mut hash = Xxh3::new();
     hash.update(b"foreread samples 1\0");
@@ -105,7 +105,7 @@ pub(crate) fn fingerprint(samples: &[CatalogSample]) -> Fingerprint {
     Fingerprint(hash.digest128())
 }
 
-/// The bytes of the catalog file; `samples` are sorted.
+/// The bytes of the catalog file. `samples` are sorted.
 pub(crate) fn encode(
     head: CatalogHeader<'_>,
     format: &str,
@@ -146,7 +146,7 @@ pub(crate) fn encode(
     finish(writer)
 }
 
-/// A writer that waits for batches of these columns.
+/// Creates a writer for batches of these columns.
 pub(crate) fn begin(
     fields: Vec<Field>,
     version: &str,
@@ -171,7 +171,7 @@ pub(crate) fn begin(
     Ok((schema, writer))
 }
 
-/// What was written, with its checksum.
+/// The written bytes, with their checksum.
 pub(crate) fn finish(mut writer: FileWriter<Vec<u8>>) -> Result<Vec<u8>, ArrowError> {
     writer.finish()?;
     let mut bytes = writer.into_inner()?;

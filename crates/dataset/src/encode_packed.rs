@@ -1,8 +1,8 @@
 //! Writing a catalog of packed samples.
 //!
-//! A row has all that a read of its sample needs. Values that the rows of a shard share are in
-//! dictionaries (path, ETag) or short (length, time), so that a sample costs some 40 bytes and its
-//! name.
+//! A row contains everything that a read of its sample needs. Values that the rows of a shard share
+//! are in dictionaries (path, ETag) or short (length, time). So a sample costs some 40 bytes and
+//! its name.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::catalog_file::VERSION_PACKED;
 use crate::encode::{CatalogHeader, ROWS, begin, etag, finish, hash_text, hash_version, modified};
 use crate::packed::{IndexedShard, SampleRows};
 
-/// What identifies the data: of each shard its path, length and version; of each sample its name,
-/// extent, fields and checksum.
+/// Identifies the data. It covers the path, length and version of each shard, and the name, extent,
+/// fields and checksum of each sample.
 fn fingerprint(format: &str, shards: &[IndexedShard]) -> Fingerprint {
     let mut hash = Xxh3::new();
     hash.update(b"foreread packed samples 1\0");
@@ -62,7 +62,7 @@ fn field_columns() -> Fields {
     ])
 }
 
-/// The bytes of the catalog file; `shards` are sorted by path and none is empty.
+/// The bytes of the catalog file. `shards` are sorted by path and none is empty.
 pub(crate) fn encode(
     head: CatalogHeader<'_>,
     format: &str,
@@ -132,7 +132,7 @@ pub(crate) fn encode(
     finish(writer)
 }
 
-/// A column of texts. Its ends are counted in 31 bits, and a shard may hold names without end.
+/// A column of texts. Its ends are 31-bit numbers, but the length of a shard's names is unlimited.
 fn strings<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Result<StringArray, ArrowError> {
     let length = texts.clone().try_fold(0usize, |sum, text| sum.checked_add(text.len()));
     if length.is_none_or(|length| i32::try_from(length).is_err()) {
@@ -164,7 +164,7 @@ fn lists(
     ListArray::try_new(Arc::clone(item), ends, Arc::new(fields), None)
 }
 
-/// All rows as (shard, row of it), a batch at a time.
+/// All rows as (shard, row in it), one batch at a time.
 struct BatchRanges<'a> {
     shards: &'a [IndexedShard],
     shard: usize,

@@ -5,20 +5,19 @@ use std::sync::Arc;
 
 use foreread_tier::BoxError;
 
-/// The kinds of failure that callers can tell apart.
+/// The kinds of failure that callers can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DatasetErrorKind {
     /// A catalog file could not be read or written.
     Io,
-    /// The file is no catalog.
+    /// The file is not a catalog.
     NotACatalog,
-    /// The file is a catalog whose bytes are not those that were written, or that contradicts
-    /// itself.
+    /// The file is a catalog whose bytes differ from the written ones, or whose content is
+    /// contradictory.
     Corrupt,
-    /// The catalog is of a version or a format that this version of foreread does not know, or a
-    /// shard is packed in a way from which no sample can be read by itself (compressed, encrypted,
-    /// sparse).
+    /// The catalog's version or format is not supported by this version of foreread. Or a shard is
+    /// packed so that no sample can be read separately (compressed, encrypted, sparse).
     Unsupported,
     /// The catalog file was overwritten or truncated in place while the catalog was in use.
     Changed,
@@ -26,23 +25,22 @@ pub enum DatasetErrorKind {
     Empty,
     /// A path, a glob or a set of objects that no catalog can hold.
     Invalid,
-    /// Another process makes this catalog.
+    /// Another process is creating this catalog.
     InUse,
-    /// The origin could not be listed; the source is its [`TierError`](foreread_tier::TierError).
+    /// The origin could not be listed. The source is its [`TierError`](foreread_tier::TierError).
     Listing,
     /// A shard's bytes are not of its format, or end early.
     BadShard,
-    /// A shard could not be read while it was indexed; the source is the origin's
+    /// A shard could not be read while it was indexed. The source is the origin's
     /// [`TierError`](foreread_tier::TierError).
     Reading,
-    /// There is no sample of that number.
+    /// There is no sample with that number.
     OutOfRange,
 }
 
-/// A failed operation on a catalog, in one line: which file or object, why, and what to do about
-/// it.
+/// A failed operation on a catalog, in one line: the file or object, the cause, and the remedy.
 ///
-/// Cheap to clone. The text and the source are for people and may change; programs ask for
+/// Cheap to clone. The text and the source are for people and may change. Programs use
 /// [`kind`](Self::kind).
 #[derive(Clone, Debug)]
 pub struct DatasetError(Arc<ErrorInner>);
@@ -64,7 +62,7 @@ impl DatasetError {
         self
     }
 
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub fn kind(&self) -> DatasetErrorKind {
         self.0.kind
     }

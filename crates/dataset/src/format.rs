@@ -1,16 +1,16 @@
-//! How samples lie in objects, and how that is detected from their names.
+//! How samples are stored in objects, and how that is detected from object names.
 
 use crate::{DatasetError, DatasetErrorKind};
 
-/// How samples lie in objects.
+/// How samples are stored in objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
     /// Each object is one sample.
     Files,
-    /// Objects are tar archives as WebDataset writes them: consecutive members that share the name
-    /// up to the first dot of its last part are one sample, and what follows that dot, in lower
-    /// case, names the member as a field of it.
+    /// Objects are tar archives as WebDataset writes them. A sample consists of consecutive members
+    /// whose paths are equal up to the first dot of their last part. The text after that dot, in
+    /// lower case, is the name of the member's field.
     Tar,
     /// Objects are TFRecord files: each record is a sample.
     TfRecord,
@@ -31,7 +31,7 @@ impl Format {
         }
     }
 
-    /// The format of that [`name`](Self::name).
+    /// The format with that [`name`](Self::name).
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
@@ -48,13 +48,13 @@ impl Format {
         }
     }
 
-    /// Whether an object of this name can only be a shard, though the name does not say of what:
-    /// `train-00000-of-01024`.
+    /// Whether an object of this name can only be a shard, although the name does not contain the
+    /// format, as in `train-00000-of-01024`.
     pub fn is_numbered_shard(path: &str) -> bool {
         numbered(path).is_some()
     }
 
-    /// Whether an object of this name is a shard that is compressed as a whole; no sample of it
+    /// Whether an object of this name is a shard that is compressed as a whole. No sample of it
     /// could be read.
     pub fn is_compressed_shard(path: &str) -> bool {
         is_compressed(path)
@@ -66,12 +66,12 @@ impl Format {
     }
 }
 
-/// TensorFlow's own way to number shards: `train.tfrecord-00000-of-01024`.
+/// TensorFlow's numbering of shards: `train.tfrecord-00000-of-01024`.
 fn is_numbered(path: &str) -> bool {
     numbered(path).is_some_and(|name| ends_with(name, ".tfrecord") || ends_with(name, ".tfrecords"))
 }
 
-/// What stands before `-00000-of-01024`.
+/// The text before `-00000-of-01024`.
 fn numbered(path: &str) -> Option<&str> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (rest, of) = path.rsplit_once("-of-")?;
@@ -79,8 +79,7 @@ fn numbered(path: &str) -> Option<&str> {
     (digits(of) && digits(number)).then_some(name)
 }
 
-/// Suffixes of shards that are compressed as a whole, so that no sample of them can be read by
-/// itself.
+/// Suffixes of shards that are compressed as a whole, so that no sample can be read separately.
 const COMPRESSED: [&str; 13] = [
     ".tar.gz",
     ".tgz",
@@ -106,20 +105,20 @@ fn ends_with(path: &str, suffix: &str) -> bool {
     start.and_then(|start| path.get(start..)).is_some_and(|end| end.eq_ignore_ascii_case(suffix))
 }
 
-/// What names say of the objects of a dataset.
+/// The format of a dataset's objects, as far as their names show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DetectedFormat {
-    /// All of it.
+    /// The names show the format.
     Format(Format),
-    /// They are shards (`train-00000-of-01024`), and their first bytes must say of what.
+    /// They are shards (`train-00000-of-01024`). Their first bytes must show the format.
     Numbered,
 }
 
-/// The format of a dataset of these objects, if none is given: packed where every object is a shard
-/// of one kind, else files; what is half and half is said.
+/// The format of a dataset of these objects, if none is set. It is packed if every object is a
+/// shard of one kind, and else files. A mixture is reported.
 ///
 /// # Errors
-/// If every object is a compressed shard, which could only be read as files of noise.
+/// If every object is a compressed shard, which could only be read as files of meaningless bytes.
 pub(crate) fn detect<'a>(
     base_url: &str,
     paths: impl Iterator<Item = &'a str> + Clone,
@@ -151,7 +150,7 @@ pub(crate) fn detect<'a>(
     Ok(DetectedFormat::Format(Format::Files))
 }
 
-/// What to say where shards are compressed.
+/// The error for compressed shards.
 pub(crate) fn compressed(base_url: &str, path: &str) -> DatasetError {
     let message = format!(
         "{base_url}: {path:?} is a compressed shard, and no sample of it can be read by itself; decompress \

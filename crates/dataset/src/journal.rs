@@ -1,11 +1,11 @@
 //! A journal: the partial results of a long operation in a file, from which the next run resumes.
 //!
-//! The first line identifies the operation. For another one the file starts anew. Each later line
-//! is a record with a checksum, and no record counts after the first that is torn or damaged. The
-//! writing process locks the file until it ends and writes a record that names it, for the error of
-//! a second process. The price is that two processes cannot share one file: the second ends with an
-//! error. Where a file system has no locks (Lustre without `flock`, some NFS) there are only the
-//! checksums.
+//! The first line identifies the operation. For another operation the file starts anew. Each later
+//! line is a record with a checksum. No record counts after the first one that is torn or damaged.
+//! The writing process locks the file until it ends. It also writes a record with its identity, for
+//! the error of a second process. The price is that two processes cannot share one file: the second
+//! ends with an error. Where a file system has no locks (Lustre without `flock`, some NFS), only
+//! the checksums protect the file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DatasetError, DatasetErrorKind};
 
-/// How often a file that was removed while it was opened is opened again.
+/// The number of times that a file is opened again because it was removed while it was opened.
 const ATTEMPTS: usize = 10;
 
-/// The process that writes the file: the record that each one begins with.
+/// The process that writes the file. Each process begins with this record.
 #[derive(Debug, Serialize, Deserialize)]
 struct JournalWriter {
     writer: String,
@@ -39,11 +39,11 @@ impl JournalWriter {
 /// Whether a record counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordUse {
-    /// All up to this one counts.
+    /// All records up to this one count.
     Counts,
     /// It counts if a later one does.
     Pending,
-    /// Neither this one nor what follows counts.
+    /// Neither this one nor any later one counts.
     Refused,
 }
 
@@ -55,9 +55,9 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens or begins the journal of `head`, whose text begins with `beginning`. `take` gets each
-    /// whole record of it, in their order; none of one that is older than `oldest`. `None` where no
-    /// file can be had: then nothing is kept.
+    /// Opens or creates the journal of `head`, whose text begins with `beginning`. Passes each
+    /// whole record to `take`, in order, unless the journal is older than `oldest`. Returns `None`
+    /// if no file can be opened. Then no results are saved.
     ///
     /// # Errors
     /// [`DatasetErrorKind::InUse`] if another process writes it.
@@ -92,7 +92,7 @@ impl Journal {
         &self.path
     }
 
-    /// Appends a record, which is in the file when it is flushed.
+    /// Appends a record, which is in the file after a flush.
     pub(crate) fn write(&mut self, record: &impl Serialize) -> std::io::Result<()> {
         let text = serde_json::to_string(record)?;
         writeln!(self.out, "{:08x} {text}", crc32c::crc32c(text.as_bytes()))
@@ -108,7 +108,7 @@ impl Journal {
     }
 }
 
-/// Continues a file after the `length` bytes that count; without any it gets its head.
+/// Continues a file after its `length` valid bytes. Without any, writes the head.
 fn begin(mut file: File, head: &impl Serialize, length: u64) -> std::io::Result<BufWriter<File>> {
     file.set_len(length)?;
     file.seek(SeekFrom::End(0))?;
@@ -124,18 +124,18 @@ fn begin(mut file: File, head: &impl Serialize, length: u64) -> std::io::Result<
 }
 
 enum LockOutcome {
-    /// This process has it, or the file system has no locks.
+    /// This process has the lock, or the file system has no locks.
     Own(File),
-    /// Another one has it.
+    /// Another process has the lock.
     Other,
 }
 
-/// Opens and locks a file; one that is not there is made if `create`.
+/// Opens and locks a file. Creates it if `create` is set.
 fn lock(path: &Path, create: bool) -> std::io::Result<LockOutcome> {
     for _ in 0..ATTEMPTS {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(create).truncate(false);
-        // Never what a link leads to.
+        // Links are not followed.
         let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -154,7 +154,7 @@ fn lock(path: &Path, create: bool) -> std::io::Result<LockOutcome> {
     Err(std::io::Error::other("it is removed again and again"))
 }
 
-/// What a file of this head holds goes to `take`; the length of what counts.
+/// Passes the records of a file with this head to `take`. Returns the length of the valid bytes.
 fn read<H: DeserializeOwned + PartialEq>(
     file: &File,
     head: &H,
@@ -188,7 +188,7 @@ fn read<H: DeserializeOwned + PartialEq>(
     Some(counts)
 }
 
-/// A line's text, if it is all of it.
+/// A line's text, if the line is whole.
 fn whole(line: &str) -> Option<&str> {
     let (sum, text) = line.strip_suffix('\n')?.split_once(' ')?;
     (u32::from_str_radix(sum, 16) == Ok(crc32c::crc32c(text.as_bytes()))).then_some(text)
@@ -211,7 +211,7 @@ fn in_use(path: &Path) -> DatasetError {
     DatasetError::new(DatasetErrorKind::InUse, message)
 }
 
-/// Removes a journal that begins so, unless a process writes it. Anything else is left alone.
+/// Removes a journal with this beginning, unless a process writes it. Any other file is kept.
 pub(crate) fn forget(path: &Path, beginning: &[u8]) {
     let is_file = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
     if is_file && begins_with(path, beginning) && matches!(lock(path, false), Ok(LockOutcome::Own(_))) {
@@ -219,15 +219,15 @@ pub(crate) fn forget(path: &Path, beginning: &[u8]) {
     }
 }
 
-/// A file that stays would only be begun anew.
+/// Removes a file. An error is ignored, because the next run would start the file anew.
 fn remove(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::debug!(%error, path = %path.display(), "a journal could not be removed");
     }
 }
 
-/// Whether there is nothing, or a file of ours: a pipe would be waited for, and anything else is
-/// not ours to replace.
+/// Whether the path is free or has a file of this library. Opening a pipe would block, and any
+/// other file must not be replaced.
 fn is_free_or_begins_with(path: &Path, beginning: &[u8]) -> bool {
     let Ok(found) = std::fs::symlink_metadata(path) else { return true };
     found.is_file() && (found.len() == 0 || begins_with(path, beginning))
@@ -272,7 +272,7 @@ mod tests {
         let process = format!("process {} on ", std::process::id());
         assert!(error.to_string().contains(&process), "{error}");
         assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
-        // Nor is it removed under its writer.
+        // Nor is it removed while its writer runs.
         forget(&path, BEGINNING);
         assert!(path.exists());
         drop(first);

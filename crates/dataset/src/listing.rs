@@ -1,47 +1,47 @@
 //! The identity of a listing, which distinguishes it from another that looks the same.
 //!
 //! Bytes are cached under a dataset's identity. Names, sizes and modification times do not prove
-//! that bytes are equal: data can be rewritten in place with the old times, and images of file
-//! systems often have one time for all files. So a catalog has a number of its listing where
-//! versions prove nothing:
-//! * where the file system keeps change times, which no user can set, a digest of these and the
-//!   files' inodes: the same for every listing until a file is written;
-//! * where there are no versions, or ones that prove nothing, a random number: a saved catalog
-//!   keeps it, and with it the content of caches; a new listing has another one, and reads
-//!   everything again;
-//! * none where versions suffice (ETags, times that differ).
+//! that bytes are equal. Data can be rewritten in place with the old times, and file system images
+//! often have one time for all files. So a catalog contains a number for its listing where versions
+//! prove nothing:
+//! * If the file system keeps change times, which no user can set, it is a digest of these and the
+//!   files' inodes. It is the same for every listing until a file is written.
+//! * If there are no versions, or they prove nothing, it is a random number. A saved catalog keeps
+//!   it, and so caches keep their content. A new listing has another number, and everything is read
+//!   again.
+//! * If versions suffice (ETags, times that differ), there is no number.
 //!
 //! Files on other file systems than the listed directory (mounted below it, or targets of links)
-//! prove nothing: a listing with one of them is random.
+//! prove nothing. A listing with such a file is random.
 //!
-//! The price of the first is that a change of owner or mode loses a cache, of the second that a
-//! cache lives no longer than its catalog.
+//! The price of the digest is that a change of owner or mode invalidates a cache. The price of the
+//! random number is that a cache is valid only as long as its catalog.
 
 use std::io;
 
 use foreread_tier::{FileChange, Object, Version};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Modification times before this are made up: 1 January 1980, where the FAT file system's begin,
-/// in nanoseconds.
+/// Modification times before this are made up. It is 1 January 1980 in nanoseconds, the first time
+/// of the FAT file system.
 const NINETEEN_EIGHTY: i64 = 315_532_800_000_000_000;
 
-/// What tells a listing from others.
+/// Distinguishes a listing from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listing {
-    /// Versions say enough.
+    /// Versions suffice.
     Versioned,
-    /// Versions say enough, and there is a digest of changes: data that were made anew with the old
-    /// times are others.
+    /// Versions suffice, and there is a digest of changes. Data that were recreated with the old
+    /// times have another digest.
     Changed(u128),
-    /// Versions prove nothing, and there is a digest of changes that does.
+    /// Versions prove nothing, but there is a digest of changes, which does.
     Unversioned(u128),
     /// A random number.
     Random(u128),
 }
 
 impl Listing {
-    /// The listing of `objects`, which are in an order that depends on their paths alone.
+    /// The listing of `objects`, whose order depends only on their paths.
     ///
     /// # Errors
     /// If a random number is needed and the system has none.
@@ -69,12 +69,12 @@ impl Listing {
         }
     }
 
-    /// One that nothing is known of: it is like no other.
+    /// A listing of unknown content, which differs from any other.
     pub(crate) fn unknown() -> io::Result<Self> {
         random().map(Self::Random)
     }
 
-    /// The listing that [`text`](Self::text) gave.
+    /// The listing with this [`text`](Self::text).
     pub(crate) fn parse(text: &str) -> Option<Self> {
         if text == "versioned" {
             return Some(Self::Versioned);
@@ -90,13 +90,13 @@ impl Listing {
     }
 }
 
-/// What is known of the changes of all objects.
+/// The known changes of all objects.
 enum Changes {
-    /// Of some nothing, because they lie elsewhere.
+    /// Some objects are on other file systems, so their changes are unknown.
     Elsewhere,
-    /// Nothing: this is no file system that has them.
+    /// The origin is not a file system that keeps changes.
     None,
-    /// A digest, and whether all file systems keep what is in it themselves.
+    /// A digest, and whether all file systems keep its input themselves.
     Some { digest: u128, kept: bool },
 }
 
@@ -120,11 +120,11 @@ fn changes<'a>(objects: impl Iterator<Item = &'a Object>) -> Changes {
     if without { Changes::None } else { Changes::Some { digest: hash.digest128(), kept } }
 }
 
-/// Whether the versions can tell the objects from others that were put in their place. Times that
-/// were made up cannot: one that more than half of several objects share, or one before 1980.
+/// Whether the versions can distinguish the objects from later replacements. Made-up times cannot.
+/// These are a time that more than half of several objects share, and times before 1980.
 fn tell_apart<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> bool {
-    // The time that more than half of them have, if there is one, is what is left when unequal ones
-    // go in pairs.
+    // Majority vote: pairs of unequal times cancel. A time of more than half of the objects, if
+    // there is one, remains.
     let (mut common, mut ahead, mut count) = (0, 0u64, 0u64);
     for object in objects.clone() {
         let Some(version) = &object.version else { return false };

@@ -1,11 +1,12 @@
 //! An interrupted listing, kept in a file until it is complete.
 //!
 //! An origin that lists in the order of paths can resume after the last one. So each object is a
-//! line of JSON, and from time to time a line marks the progress. Lines after the last mark do not
+//! line of JSON, and a line marks the progress from time to time. Lines after the last mark do not
 //! count. Lines have checksums, and one process at a time writes the file
-//! ([`journal`](crate::journal)). The first line names the place and the choice of objects; for any
-//! other the file starts anew. The price is a hundred bytes an object on disk while the listing
-//! runs. An origin without that order gains nothing: the file is removed when the order is broken.
+//! ([`journal`](crate::journal)). The first line identifies the location and the selection of
+//! objects. For any other listing the file starts anew. The price is a hundred bytes per object on
+//! disk while the listing runs. An origin without that order gains nothing: the file is removed at
+//! the first object out of order.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,16 +17,16 @@ use serde::{Deserialize, Serialize};
 use crate::journal::{self, Journal, RecordUse};
 use crate::{DatasetError, IndexOptions};
 
-/// How many objects lie between two lines that say how far the listing has come.
+/// The number of objects between two marks of the listing's progress.
 const OBJECTS_PER_MARK: u64 = 1_000;
 
-/// The age above which an interrupted listing is not resumed: objects have changed since.
+/// The age above which an interrupted listing is not resumed, because objects may have changed.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// The first bytes of such a file, which distinguish it from any other.
 const BEGINNING: &[u8] = b"{\"unfinished_listing\":";
 
-/// What a file is for: its first line.
+/// The first line of a file, which identifies the listing.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ListingHead {
     unfinished_listing: u32,
@@ -36,10 +37,10 @@ struct ListingHead {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum ListingRecord {
-    /// One that is wanted: path, length, time or tag.
+    /// A selected object: path, length, time or tag.
     #[serde(rename = "o")]
     Object(String, u64, Option<i64>, Option<String>),
-    /// All up to this path has been listed.
+    /// All objects up to this path have been listed.
     #[serde(rename = "upto")]
     UpTo(String),
 }
@@ -53,8 +54,8 @@ pub(crate) struct ListingJournal {
 }
 
 impl ListingJournal {
-    /// Opens or begins the file of this listing: with its objects, and the path after which the
-    /// listing resumes. `None` where no file can be had: then the listing is not kept.
+    /// Opens or creates the file of this listing, with its objects and the path after which the
+    /// listing resumes. Returns `None` if no file can be opened. Then the listing is not saved.
     ///
     /// # Errors
     /// [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another process writes it.
@@ -93,8 +94,8 @@ impl ListingJournal {
         (!self.last.is_empty()).then_some(self.last.as_str())
     }
 
-    /// Notes the next object that was listed, wanted or not; gives the file up, and returns `None`,
-    /// where it came out of order or cannot be written.
+    /// Records the next listed object, selected or not. If it is out of order or cannot be written,
+    /// removes the file and returns `None`.
     pub(crate) fn note(mut self, object: &Object, wanted: bool) -> Option<Self> {
         if *object.path <= *self.last || self.write(object, wanted).is_err() {
             self.journal.remove();
@@ -125,7 +126,7 @@ impl ListingJournal {
         if self.since == OBJECTS_PER_MARK { self.mark() } else { Ok(()) }
     }
 
-    /// Writes down how far the listing has come, if that can be done.
+    /// Writes a mark of the listing's progress, if possible.
     pub(crate) fn keep(&mut self) {
         if let Err(error) = self.mark() {
             let path = self.journal.path().display();
@@ -142,9 +143,8 @@ impl ListingJournal {
     }
 }
 
-/// Removes the file of [`IndexOptions::partial`], and that of its shards, when a catalog with their
-/// content has been saved. Anything else that lies there is left alone, and what another process
-/// writes.
+/// Removes the file of [`IndexOptions::partial`], and that of its shards, after a catalog with
+/// their content has been saved. Any other file is kept, and so is one that another process writes.
 pub fn forget_listing(path: &Path) {
     forget(path);
     crate::shard_journal::forget(&crate::shard_journal::beside(path));
@@ -180,7 +180,7 @@ mod tests {
             partial = partial.note(&object(name), wanted).unwrap();
         }
         partial.keep();
-        // What comes behind the mark is torn.
+        // The data after the mark is torn.
         partial = partial.note(&object("d"), true).unwrap();
         drop(partial);
         let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
@@ -205,7 +205,7 @@ mod tests {
         let (partial, found) = open(&path, &IndexOptions::default().including("*.jpg"));
         assert!(found.is_empty() && partial.after().is_none());
         drop(partial);
-        // What is no such file is not touched.
+        // Other files are not changed.
         std::fs::write(&path, b"precious").unwrap();
         assert!(ListingJournal::open(&path, "s3://b", &IndexOptions::default()).unwrap().is_none());
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");

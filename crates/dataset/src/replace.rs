@@ -6,14 +6,14 @@ use std::io::{Error, Result, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Writes a file in one step: next to its place first, then renamed. A reader has the old file or
-/// the new one, also after a loss of power.
+/// Replaces a file in one step: writes a temporary file in the same directory, then renames it. A
+/// reader sees the old file or the new one, also after a loss of power.
 ///
-/// The temporary name cannot be guessed and is never one that is there. A link at `path` is
+/// The temporary name cannot be guessed and is never that of an existing file. A link at `path` is
 /// replaced and not followed.
 ///
 /// # Errors
-/// What the system says; then the old file, if there is one, stays as it was.
+/// The error of the system. The old file, if there is one, is then unchanged.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let name = path.file_name().ok_or_else(|| Error::other("the path has no file name"))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -22,13 +22,13 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     prefix.push(".");
     let mut file = tempfile::Builder::new()
         .prefix(&prefix)
-        // As of any file that is made: the umask is applied.
+        // As for any new file, the umask is applied.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(path)?;
-    // The rename itself, where directories can be flushed.
+    // Makes the rename durable, where directories can be flushed.
     if let Err(error) = File::open(directory).and_then(|directory| directory.sync_all()) {
         tracing::debug!(%error, path = %path.display(), "the directory cannot be flushed");
     }
@@ -48,7 +48,7 @@ mod tests {
         let (path, precious) = (directory.path().join("c"), directory.path().join("precious"));
         std::fs::write(&precious, "precious").unwrap();
         symlink(&precious, &path).unwrap();
-        // What earlier versions wrote to first.
+        // The temporary name of earlier versions.
         let guessed = directory.path().join(format!(".c.{}", std::process::id()));
         symlink(&precious, &guessed).unwrap();
         replace_file(&path, b"new").unwrap();

@@ -1,12 +1,12 @@
-//! Shards that have been indexed, kept in a file until all have been.
+//! Indexed shards, saved in a file until all shards are indexed.
 //!
 //! Reading the headers of a thousand shards takes minutes, and the result is valid while the shard
-//! is unchanged. So each indexed shard is a line of JSON, which the next run uses if path, length
-//! and version still match. A shard without a version is not kept: another one of its length would
-//! look the same. The first line names the place and the format; for others the file starts anew.
-//! Lines have checksums, and one process at a time writes the file ([`journal`](crate::journal)).
-//! The price is some fifty bytes a sample on disk while indexing runs, and a shard's line in
-//! memory.
+//! is unchanged. So each indexed shard is a line of JSON. The next run uses it if path, length and
+//! version still match. A shard without a version is not saved, because another one of equal length
+//! would look the same. The first line identifies the location and the format. For others the file
+//! starts anew. Lines have checksums, and one process at a time writes the file
+//! ([`journal`](crate::journal)). The price is some fifty bytes per sample on disk while indexing
+//! runs, and a shard's line in memory.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::{DatasetError, Format};
 /// The first bytes of such a file, which distinguish it from any other.
 const BEGINNING: &[u8] = b"{\"unfinished_shards\":";
 
-/// What a file is for: its first line.
+/// The first line of a file, which identifies the index.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ShardsHead {
     unfinished_shards: u32,
@@ -54,7 +54,7 @@ struct WrittenShard<'a> {
     samples: &'a SampleRows,
 }
 
-/// The same as it is read.
+/// A shard as it is read.
 #[derive(Deserialize)]
 struct StoredShard {
     path: String,
@@ -119,13 +119,13 @@ impl StoredShard {
 /// The file of a running index of shards.
 #[derive(Debug)]
 pub(crate) struct ShardJournal {
-    /// None once it could not be written.
+    /// None after a failed write.
     journal: Mutex<Option<Journal>>,
 }
 
 impl ShardJournal {
-    /// Opens or begins the file of this index: with the shards that it has. None where no file can
-    /// be had: then nothing is kept.
+    /// Opens or creates the file of this index, with the shards in it. None if no file can be
+    /// opened. Then no shards are saved.
     ///
     /// # Errors
     /// [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another process writes it.
@@ -151,7 +151,7 @@ impl ShardJournal {
         Ok(journal.map(|journal| (Self { journal: Mutex::new(Some(journal)) }, kept)))
     }
 
-    /// Writes down a shard that is done.
+    /// Writes an indexed shard.
     pub(crate) fn note(&self, shard: &IndexedShard) {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = &mut *journal else { return };
@@ -166,7 +166,7 @@ fn write(journal: &mut Journal, shard: &IndexedShard) -> std::io::Result<()> {
     let Object { path, size, version } = &shard.object;
     let (modified, changed, etag) = match version {
         Some(Version::Modified(time)) => (Some(*time), None, None),
-        // Where nothing proves that it is the same, it is looked into again.
+        // Without proof that the shard is unchanged, it is indexed again.
         Some(Version::Written { modified, changed: FileChange::Kept(changed) }) => {
             (Some(*modified), Some(*changed), None)
         }
@@ -178,25 +178,25 @@ fn write(journal: &mut Journal, shard: &IndexedShard) -> std::io::Result<()> {
     journal.flush()
 }
 
-/// Shards that an earlier index, which was broken off, had come to the end of.
+/// Shards that an earlier, interrupted run had indexed completely.
 #[derive(Debug, Default)]
 pub(crate) struct KnownShards(HashMap<Arc<str>, IndexedShard>);
 
 impl KnownShards {
-    /// What was found in this object, if that was in the same state.
+    /// The samples of this object, if its version was the same.
     pub(crate) fn take(&mut self, object: &Object) -> Option<IndexedShard> {
         self.0.remove(&object.path).filter(|shard| shard.object == *object)
     }
 }
 
-/// Where the shards are kept that belong to a listing kept at `listing`.
+/// The path of the shards' file for the listing's file at `listing`.
 pub(crate) fn beside(listing: &Path) -> PathBuf {
     let mut name = listing.as_os_str().to_owned();
     name.push("-shards");
     name.into()
 }
 
-/// Removes such a file; anything else is left alone.
+/// Removes such a file. Any other file is kept.
 pub(crate) fn forget(path: &Path) {
     journal::forget(path, BEGINNING);
 }
@@ -245,7 +245,7 @@ mod tests {
         let (partial, kept) = open(&path, Format::Tar);
         assert!(kept.0.is_empty());
         shards().iter().for_each(|shard| partial.note(shard));
-        // Nothing tells it from another of its length.
+        // Nothing distinguishes it from another of equal length.
         let nameless =
             IndexedShard { object: Object { version: None, ..object("n", "") }, ..shards().remove(0) };
         partial.note(&nameless);

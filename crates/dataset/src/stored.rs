@@ -2,9 +2,9 @@
 //!
 //! A user with write access lists a bucket once and stores the catalog there, under
 //! [`CATALOG_NAME`]. All others then start with two small requests instead of a listing. Such a
-//! catalog describes the place where it was found, whatever place it was made from, so that a
-//! bucket may have several names. The price is that objects added later are not seen until the
-//! catalog is made again. A changed object is an error when it is read, by its version.
+//! catalog describes the location where it was found, not the one where it was created. So a bucket
+//! may have several names. The price is that objects added later are not seen until the catalog is
+//! created again. The version detects a changed object, and its read is then an error.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ use crate::{CATALOG_NAME, Catalog, DatasetError, DatasetErrorKind};
 const LONGEST: u64 = 4 << 30;
 
 impl Catalog {
-    /// The catalog that lies in an origin under [`CATALOG_NAME`], if one does; `base_url` is what
-    /// the origin was opened by.
+    /// The catalog that is stored in an origin under [`CATALOG_NAME`], if there is one. `base_url`
+    /// is the URL that the origin was opened with.
     ///
-    /// An origin that cannot say whether there is one (no permission, no such operation) has none:
-    /// listing it will say what is wrong, if anything is.
+    /// An origin that cannot report whether there is one (no permission, no such operation) has
+    /// none. Listing it then reports the error, if there is one.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Io`] if it is there and cannot be read, and those of [`Catalog::open`].
+    /// [`DatasetErrorKind::Io`] if it exists and cannot be read, and those of [`Catalog::open`].
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future leaves no work running.
     pub async fn stored(origin: &dyn OriginTier, base_url: &str) -> Result<Option<Self>, DatasetError> {
         let object = match origin.stat(CATALOG_NAME).await {
             Ok(object) => object,

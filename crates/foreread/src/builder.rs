@@ -239,7 +239,7 @@ impl Builder {
         self
     }
 
-    /// What to do if a sample cannot be read. Default: [`OnError::Fail`].
+    /// The reaction to a sample that cannot be read. Default: [`OnError::Fail`].
     #[must_use]
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.config.on_error = on_error;

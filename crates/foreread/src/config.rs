@@ -129,7 +129,7 @@ pub struct Config {
     pub seed: u64,
     /// The sampler of the order.
     pub sampler: SamplerKind,
-    /// Drop what does not divide evenly among ranks and batches, instead of padding.
+    /// Drop the samples that do not divide evenly among ranks and batches, instead of padding.
     pub drop_last: bool,
     /// How ranks share an epoch.
     pub deal: Deal,
@@ -171,10 +171,10 @@ pub struct Config {
     /// The measured speeds of origin and disks: for predicted times, and for the first number of
     /// parallel reads.
     pub calibration: Option<Arc<Calibration>>,
-    /// The computation time per batch, for predicted times and for the command's stand-in of a
+    /// The computation time per batch, for predicted times and for the command's simulated
     /// trainer.
     pub compute: Duration,
-    /// What to do if a sample cannot be read.
+    /// The reaction to a sample that cannot be read.
     pub on_error: OnError,
     /// A second dataset, read in order after every epoch.
     pub validate: Option<String>,

@@ -23,7 +23,7 @@ pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
 
 /// The rendezvous of a run's ranks.
 pub(crate) trait GroupPreparation: Debug + Send {
-    /// Meets the other ranks, and opens and plans the run with them.
+    /// Performs the rendezvous with the other ranks, and opens and plans the run with them.
     fn prepare<'a>(
         self: Box<Self>,
         targets: &'a TargetSpec,

@@ -40,7 +40,7 @@ fn account() -> MemoryAccount {
 /// The machine of a run. [`Default`] is this process on this machine. Tests have other machines.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
-    /// Stands for `/`.
+    /// Replaces `/`.
     root: PathBuf,
     /// The environment. `None`: the process's own at the time of the call.
     variables: Option<Arc<BTreeMap<String, String>>>,

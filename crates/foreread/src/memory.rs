@@ -183,7 +183,7 @@ impl Drop for Grant {
     }
 }
 
-/// The free bytes within the machine and each control group of this process. `root` stands for `/`.
+/// The free bytes within the machine and each control group of this process. `root` replaces `/`.
 pub(crate) fn free(root: &Path) -> Option<u64> {
     let machine = available(&fs::read_to_string(root.join("proc/meminfo")).ok()?)?;
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The runtime of a run: its own threads, or the runtime that the caller has given.
 //!
-//! A runtime of its own is the default for every caller, including async ones. A trainer that
+//! A separate runtime is the default for every caller, including async ones. A trainer that
 //! computes in a task then never starves the reads, and any executor may drive the loader's
 //! futures. One task makes all decisions, so one thread is enough for it. Connections (TLS, HTTP),
 //! checksums and copies of origins' data are separate tasks, on [I/O threads](io_threads). The

@@ -69,8 +69,8 @@ fn is_shard(url: &str) -> bool {
     }
 }
 
-/// Whether a name is that of a shard of any format. Includes compressed shards, which have an error
-/// of their own.
+/// Whether a name is that of a shard of any format. Includes compressed shards, which have a
+/// separate error.
 pub(crate) fn is_named_as_shard(url: &str) -> bool {
     Format::of_shard(url).is_some() || Format::is_numbered_shard(url) || Format::is_compressed_shard(url)
 }

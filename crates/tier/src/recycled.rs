@@ -12,7 +12,7 @@
 //! * After [`Buffers::allow_longer_buffers`], memory is allocated up to an eighth longer, so that
 //!   everything in a free list fits every request for it and a few lists suffice. The total excess
 //!   is at most [`MAX_SPARE`]. Beyond that, only memory of the exact length is handed out.
-//! * Free memory is bounded as well; above the bound it returns to the allocator. So does memory
+//! * Free memory is bounded as well. Above the bound it returns to the allocator. So does memory
 //!   that was not reused while [`SWEEP_LIMITS`] limits' worth of memory came back. Otherwise each
 //!   list would keep its peak, and samples of many lengths would fill the limit epoch by epoch.
 //! * Small buffers are left to the allocator, which handles them well, and so are very large ones,
@@ -118,7 +118,7 @@ pub(crate) struct FreeLists {
     limit: usize,
     /// Free bytes of all lists that share the limit.
     kept: Arc<AtomicUsize>,
-    /// The excess of all buffers in use over their requested or filled lengths; shared like `kept`.
+    /// The excess of all buffers in use over their requested or filled lengths. Shared like `kept`.
     spare: Arc<AtomicUsize>,
     /// Bytes returned since the last sweep.
     since: AtomicUsize,
@@ -196,8 +196,8 @@ fn with_room(length: usize) -> usize {
     }
 }
 
-/// The free list for memory of `length` bytes. It also holds slightly shorter and longer memory;
-/// the next list holds only longer memory.
+/// The free list for memory of `length` bytes. It also holds slightly shorter and longer memory.
+/// The next list holds only longer memory.
 fn list_of(length: usize) -> Option<usize> {
     if !(1 << MIN_POWER..=1 << MAX_POWER).contains(&length) {
         return None;
@@ -324,13 +324,13 @@ mod tests {
         let burst: Vec<Buffer> = (0..8).map(|_| buffers.allocate(100_000, 1).unwrap()).collect();
         drop(burst);
         assert_eq!(buffers.kept(), 800_000);
-        // Two of them go on being used, while the rest lie.
+        // Two of the buffers stay in use, while the others are unused.
         for _ in 0..50 {
             let held = [buffers.allocate(100_000, 1).unwrap(), buffers.allocate(99_999, 1).unwrap()];
             drop(held);
         }
         assert_eq!(buffers.kept(), 200_000);
-        // Nor does it keep out what is used instead, when it fills the free lists.
+        // When the old buffers fill the free lists, they do not exclude newly used ones.
         drop((0..12).map(|_| buffers.allocate(100_000, 1).unwrap()).collect::<Vec<_>>());
         for _ in 0..50 {
             drop([buffers.allocate(200_000, 1).unwrap(), buffers.allocate(200_000, 1).unwrap()]);

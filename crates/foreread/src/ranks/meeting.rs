@@ -3,7 +3,7 @@
 //! Nothing connects here. Contradictory settings are therefore reported before anything is opened.
 //!
 //! A process with several loaders has several rendezvous at one address, some of them concurrent.
-//! The loader's number identifies each: the n-th loader of one rank meets the n-th of every other
+//! The loader's number identifies each: the n-th loader of one rank joins the n-th of every other
 //! rank. Collectives of `torch.distributed` follow the same rule. The price: all ranks must create
 //! their loaders in the same order. The comparison at the rendezvous reports a violation.
 

@@ -188,7 +188,7 @@ impl Ready {
         let memory =
             caches.iter().filter(|(from, _)| *from == ReadSource::Memory).map(|(_, cache)| Arc::clone(cache));
         let memory = memory.collect();
-        // An unreadable sample is an error of its own request.
+        // An unreadable sample is an error of that request only.
         let blocks = foreread_loader::BlockTable::default();
         let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, blocks, config.retry);
         let inner = SourceInner {

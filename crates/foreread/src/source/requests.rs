@@ -22,8 +22,8 @@ use tokio::task::JoinSet;
 use super::wait_time::WaitGuard;
 use super::{Availability, DATASET, SourceInner, SourceState};
 
-/// How long a wait for the engine lasts while direct reads are under way, which the engine does not
-/// know.
+/// The duration of one wait for the engine while direct reads are in flight. The engine does not
+/// track direct reads.
 const ENGINE_POLL: Duration = Duration::from_millis(2);
 
 /// How often a stream's thread checks whether the stream was dropped.

@@ -68,7 +68,7 @@ struct RequestQueue {
     source: Source,
     pending: Mutex<PendingAsks>,
     arrived: Condvar,
-    /// The memory for direct reads in KiB: what is free, and all of it.
+    /// The memory for direct reads in KiB: the free part and the total.
     room: Arc<Semaphore>,
     most: u32,
 }

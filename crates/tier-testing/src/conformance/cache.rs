@@ -38,8 +38,8 @@ pub async fn cache(cache: Arc<dyn CacheTier>) {
     assert_eq!(free(&*cache), all, "everything was given back");
 }
 
-/// Checks that reads from a cache allocate at most the samples' footprints, as readers charge them;
-/// samples in memory must allocate nothing. `live` returns the bytes that this program has in use.
+/// Checks that reads from a cache allocate at most the samples' footprints, as readers charge them.
+/// Samples in memory must allocate nothing. `live` returns the bytes that this program has in use.
 /// The program must do nothing else meanwhile.
 ///
 /// # Panics

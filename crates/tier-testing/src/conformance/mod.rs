@@ -2,7 +2,7 @@
 //!
 //! * [`origin`] for an origin that contains the objects of [`samples`], perhaps those of [`HIDDEN`]
 //!   (which it must not list), and nothing else.
-//! * [`cache`] for an empty cache; the suite stores and removes samples.
+//! * [`cache`] for an empty cache. The suite stores and removes samples.
 //! * [`reads_take_their_footprint`] for an empty cache, in a program that counts its allocations.
 //! * [`tier`] for any tier with known samples: a peer, or a layer around any of the above. The
 //!   other two call it.
@@ -59,7 +59,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 type AnswersByTag = BTreeMap<u32, Result<Bytes, TierError>>;
 
-/// Reads in one burst; returns the answers by the position of their requests.
+/// Reads in one burst. Returns the answers by the position of their requests.
 ///
 /// # Panics
 /// If an answer does not come.

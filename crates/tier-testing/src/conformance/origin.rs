@@ -10,7 +10,7 @@ use super::{ANSWER_TIMEOUT, HIDDEN, assert_bytes, assert_kind, read, tier};
 use crate::KnownSample;
 
 /// Checks the contract of every origin. `known` is everything that it lists: whole objects, usually
-/// [`samples`](super::samples), without versions; those come from the listing.
+/// [`samples`](super::samples), without versions. The versions are those of the listing.
 ///
 /// # Panics
 /// If the origin breaks the contract.

@@ -84,7 +84,7 @@ async fn one_sample_many_times<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]
 }
 
 /// An answer that is a slice of a joined read would keep that whole read in memory. Two slices of
-/// one allocation are as far apart as in the object; separate allocations are multiples of 8 apart.
+/// one allocation are as far apart as in the object. Separate allocations are multiples of 8 apart.
 async fn answers_have_allocations_of_their_own<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     let answers = read("allocations", tier, wholes(known)).await;
     let full: Vec<_> = answers.values().flatten().filter(|bytes| !bytes.is_empty()).collect();

@@ -19,7 +19,7 @@ fn place() -> Option<MountedDataset> {
 fn directory_without_owners_or_modes_costs_one_warning() {
     let Some(place) = place() else { return };
     for (options, why) in [
-        ("--force-user=12345", "belongs to user 12345"),
+        ("--force-user=12345", "belong to user 12345"),
         ("--chmod-ignore --perms=a+rX", "has mode 0755"),
         ("--chmod-ignore --perms=a+rwX", "has mode 0777"),
     ] {

@@ -136,7 +136,7 @@ const LONG: &[Long] = &[
     Long {
         name: "simulated clusters of up to 1,024 workers and 90 epochs",
         file: "crates/simulator/tests/properties.rs",
-        test: "foreread_reads_the_floor_on_large_clusters_and_in_long_runs",
+        test: "foreread_reads_the_lower_bound_at_scale",
     },
 ];
 

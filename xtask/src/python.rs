@@ -29,6 +29,7 @@ pub const ENVIRONMENT: NeedSource = NeedSource::Environment {
     packages: &[
         "maturin==1.16.0",
         "pytest==9.2.0",
+        "pytest-xdist==3.8.0",
         "mypy==2.4.1",
         "numpy==1.26.4",
         "pandas==2.3.3",
@@ -61,6 +62,8 @@ pub fn run_step(of: &TestRun<'_>, results: &mut Results) -> Result<StepOutcome> 
     let mut tests = tests(of, DIRECTORY);
     // Tests of other frameworks are soak tests.
     tests.args(["-m", "not frameworks", "tests"]).env("FOREREAD_TEST_WHEEL", &wheel);
+    // Most of a test's time is spent waiting for processes that import PyTorch.
+    tests.args(["--dist", "load", "--tx"]).arg(workers(of.workspace));
     Ok(StepOutcome::Ran(run_tests(&mut tests, results, &mut std::io::stdout().lock())?))
 }
 
@@ -70,6 +73,9 @@ const STUBS: &[&str] = &[
     "--allowlist=crates/python/stubtest.txt",
     "foreread._native",
 ];
+
+/// Python's options for tests: development mode, and warnings are errors.
+const STRICT: &[&str] = &["-X", "dev", "-W", "error"];
 
 /// An environment's Python at the root of the workspace. It imports installed packages only and
 /// writes no files.
@@ -87,10 +93,17 @@ fn program(workspace: &Workspace, environment: &str, name: &str) -> PathBuf {
 /// The package's tests in an environment; the caller selects them.
 pub fn tests(of: &TestRun<'_>, environment: &str) -> Command {
     let mut tests = python(of.workspace, environment);
-    tests.args(["-X", "dev", "-W", "error", "-m", "pytest", "-rs", "-p", "no:cacheprovider", "--quiet"]);
+    tests.args(STRICT).args(["-m", "pytest", "-rs", "-p", "no:cacheprovider", "--quiet"]);
     of.seed.export(&mut tests);
     tests.arg("--config-file=pyproject.toml").current_dir(of.workspace.root.join(PACKAGE));
     tests
+}
+
+/// Two processes of pytest-xdist for each core, which run tests with the same warnings as errors.
+fn workers(workspace: &Workspace) -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let python = program(workspace, DIRECTORY, "python");
+    format!("{}*popen//python='{}' {}", 2 * cores, python.display(), STRICT.join(" "))
 }
 
 /// Builds the wheel with additional features into an empty directory below the target directory.

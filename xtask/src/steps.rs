@@ -16,6 +16,9 @@ use crate::service::TestServer;
 use crate::summary::StepOutcome;
 use crate::workspace::Workspace;
 
+/// The environment variable of Rust's test harness for the number of tests that run at a time.
+const THREADS: &str = "RUST_TEST_THREADS";
+
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TestStep {
@@ -148,8 +151,15 @@ pub struct PreparedTests {
 }
 
 /// `cargo test` for the workspace or some packages. A failed binary does not stop the others.
+///
+/// Two tests run at a time on each core: most of a test's time is spent waiting for processes,
+/// timeouts and disks. With one for each core, the cores were idle for 60 % of the step.
 pub fn suites(of: &TestRun<'_>) -> Result<(Command, PreparedTests)> {
     let mut command = cargo(of.workspace, ["test", "--no-fail-fast"]);
+    if std::env::var_os(THREADS).is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        command.env(THREADS, (2 * cores).to_string());
+    }
     match of.packages {
         [] => command.arg("--workspace"),
         packages => command.args(packages.iter().flat_map(|package| ["--package", package])),

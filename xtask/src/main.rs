@@ -6,6 +6,7 @@
 //! The price is that xtask must compile before anything runs; it therefore depends on no crate of
 //! this workspace.
 
+mod background;
 mod bench;
 mod cargo;
 mod ceph;

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::background::StepCommand;
 use crate::cargo::{run, run_tests};
 use crate::needs::{self, NeedSource};
 use crate::results::Results;
@@ -41,18 +42,15 @@ pub const ENVIRONMENT: NeedSource = NeedSource::Environment {
 /// The package.
 const PACKAGE: &str = "crates/python";
 
+/// The directory of the step's wheel below the target directory.
+const WHEELS: &str = "wheels";
+
 /// Builds, installs and tests the package; skipped without `--all`.
 pub fn run_step(of: &TestRun<'_>, results: &mut Results) -> Result<StepOutcome> {
-    let needs = || needs::NEEDS.iter().filter(|need| need.step == "python");
-    if !of.all {
-        let lines: Vec<_> = needs().map(|need| format!("{} (`{}`)", need.name, need.how_to_get())).collect();
-        let lines = lines.join(", ");
-        return Ok(StepOutcome::Skipped(format!("needs {lines}; `cargo xtask test --all` gets them")));
+    if let Err(missing) = find_needs(of) {
+        return Ok(StepOutcome::Skipped(missing));
     }
-    if let Some(missing) = needs().find(|need| need.find(of.workspace).is_none()) {
-        return Ok(StepOutcome::Skipped(missing.line()));
-    }
-    let Some(wheel) = wheel(of.workspace, "wheels", &[])? else { return Ok(StepOutcome::Ran(false)) };
+    let Some(wheel) = wheel(of.workspace, WHEELS, &[])? else { return Ok(StepOutcome::Ran(false)) };
     let there = install(of.workspace, DIRECTORY, &wheel)?
         && run(python(of.workspace, DIRECTORY).args(["-m", "mypy", "--config-file"]).args(TYPES))?
         && run(python(of.workspace, DIRECTORY).args(["-m", "mypy.stubtest"]).args(STUBS))?;
@@ -65,6 +63,23 @@ pub fn run_step(of: &TestRun<'_>, results: &mut Results) -> Result<StepOutcome> 
     // Most of a test's time is spent waiting for processes that import PyTorch.
     tests.args(["--dist", "load", "--tx"]).arg(workers(of.workspace));
     Ok(StepOutcome::Ran(run_tests(&mut tests, results, &mut std::io::stdout().lock())?))
+}
+
+/// The command that builds the wheel: what it compiles, the whole step has then compiled already.
+pub fn wheel_command(of: &TestRun<'_>) -> StepCommand {
+    find_needs(of)?;
+    Ok(build_wheel(of.workspace, &of.workspace.target.join(WHEELS), &[]))
+}
+
+/// The line of what the step needs and is missing, if anything is; all without `--all`.
+fn find_needs(of: &TestRun<'_>) -> Result<(), String> {
+    let needs = || needs::NEEDS.iter().filter(|need| need.step == "python");
+    if !of.all {
+        let lines: Vec<_> = needs().map(|need| format!("{} (`{}`)", need.name, need.how_to_get())).collect();
+        return Err(format!("needs {}; `cargo xtask test --all` gets them", lines.join(", ")));
+    }
+    let missing = needs().find(|need| need.find(of.workspace).is_none());
+    missing.map_or(Ok(()), |missing| Err(missing.line()))
 }
 
 const TYPES: &[&str] = &["crates/python/pyproject.toml", "-p", "foreread"];
@@ -113,18 +128,23 @@ pub fn wheel(workspace: &Workspace, directory: &str, features: &[&str]) -> Resul
     if wheels.exists() {
         std::fs::remove_dir_all(&wheels).context("the last wheel cannot be removed")?;
     }
-    let mut build = Command::new(program(workspace, DIRECTORY, "maturin"));
-    build.args(["build", "--profile", "dev", "--locked", "--compatibility", "linux", "--manifest-path"]);
-    build.arg(format!("{PACKAGE}/Cargo.toml")).arg("--out").arg(&wheels).current_dir(&workspace.root);
-    build.arg("--interpreter").arg(program(workspace, DIRECTORY, "python"));
-    build.args(features.iter().flat_map(|feature| ["--features", feature]));
-    build.env("CARGO_TARGET_DIR", &workspace.target);
+    let mut build = build_wheel(workspace, &wheels, features);
     if !run(&mut build)? {
         return Ok(None);
     }
     let mut made = std::fs::read_dir(&wheels).context("there are no wheels")?;
     let made = made.next().context("there is no wheel")?;
     Ok(Some(made.context("the wheel cannot be found")?.path()))
+}
+
+fn build_wheel(workspace: &Workspace, wheels: &Path, features: &[&str]) -> Command {
+    let mut build = Command::new(program(workspace, DIRECTORY, "maturin"));
+    build.args(["build", "--profile", "dev", "--locked", "--compatibility", "linux", "--manifest-path"]);
+    build.arg(format!("{PACKAGE}/Cargo.toml")).arg("--out").arg(wheels).current_dir(&workspace.root);
+    build.arg("--interpreter").arg(program(workspace, DIRECTORY, "python"));
+    build.args(features.iter().flat_map(|feature| ["--features", feature]));
+    build.env("CARGO_TARGET_DIR", &workspace.target);
+    build
 }
 
 /// Installs the wheel in an environment, replacing the previous one. True on success.

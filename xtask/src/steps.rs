@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::background::StepCommand;
 use crate::cargo::{cargo, run, run_tests};
 use crate::needs::{self, Need, Tests};
 use crate::python;
@@ -26,8 +27,12 @@ pub enum TestStep {
     Fmt,
     /// Lints, all of them errors.
     Clippy,
+    /// Compiles the tests.
+    Build,
     /// Unit tests, integration tests, doctests.
     Test,
+    /// Compiles the Python package's wheel.
+    Wheel,
     /// The Python package: its wheel, its types, its tests.
     Python,
     /// A package with one feature alone, or none. Features unify across a workspace, which hides
@@ -59,7 +64,8 @@ pub struct TestRun<'a> {
 
 /// All steps of this workspace, in their order.
 pub fn list(workspace: &Workspace) -> Vec<TestStep> {
-    let mut steps = vec![TestStep::Fmt, TestStep::Clippy, TestStep::Test, TestStep::Python];
+    let mut steps = vec![TestStep::Fmt, TestStep::Clippy, TestStep::Build, TestStep::Test];
+    steps.extend([TestStep::Wheel, TestStep::Python]);
     for (package, features) in &workspace.features {
         let alone = std::iter::once(None).chain(features.iter().cloned().map(Some));
         steps.extend(alone.map(|feature| TestStep::Feature { package: package.clone(), feature }));
@@ -71,7 +77,13 @@ pub fn list(workspace: &Workspace) -> Vec<TestStep> {
 /// The steps that `--all` alone runs: they need no more than the others, but minutes that a change
 /// seldom needs.
 pub fn is_left_to_all(step: &TestStep) -> bool {
-    matches!(step, TestStep::Feature { .. } | TestStep::Doc)
+    matches!(step, TestStep::Wheel | TestStep::Feature { .. } | TestStep::Doc)
+}
+
+/// The steps that may run while tests run: they compile only, and no later step uses another's
+/// result but for what is compiled already.
+pub fn may_run_in_background(step: &TestStep) -> bool {
+    matches!(step, TestStep::Wheel | TestStep::Feature { .. } | TestStep::Doc | TestStep::Deny)
 }
 
 impl TestStep {
@@ -89,7 +101,9 @@ impl TestStep {
         match self {
             TestStep::Fmt => "fmt",
             TestStep::Clippy => "clippy",
+            TestStep::Build => "build",
             TestStep::Test => "test",
+            TestStep::Wheel => "wheel",
             TestStep::Python => "python",
             TestStep::Feature { .. } => "feature",
             TestStep::Doc => "doc",
@@ -99,45 +113,51 @@ impl TestStep {
 
     /// Runs the step to its end.
     pub fn run(&self, of: &TestRun<'_>, results: &mut Results) -> Result<StepOutcome> {
-        let mut command = match self {
-            TestStep::Fmt => cargo(of.workspace, ["fmt", "--all", "--check"]),
-            TestStep::Clippy => {
-                cargo(of.workspace, ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
-            }
+        match self {
             TestStep::Test => {
                 let (mut command, _prepared) = suites(of)?;
-                return Ok(StepOutcome::Ran(run_tests(
-                    &mut command,
-                    results,
-                    &mut std::io::stdout().lock(),
-                )?));
+                let out = &mut std::io::stdout().lock();
+                Ok(StepOutcome::Ran(run_tests(&mut command, results, out)?))
             }
-            TestStep::Python => return python::run_step(of, results),
-            TestStep::Feature { package, feature } => {
+            TestStep::Python => python::run_step(of, results),
+            step => match step.command(of) {
+                Ok(mut command) => Ok(StepOutcome::Ran(run(&mut command)?)),
+                Err(missing) => Ok(StepOutcome::Skipped(missing)),
+            },
+        }
+    }
+
+    /// The command of a step that is nothing more, or the line of what it needs and is missing. The
+    /// tests' command is without the servers that they need.
+    pub fn command(&self, of: &TestRun<'_>) -> StepCommand {
+        let found = match needs::tool(self.kind()) {
+            Some(need) => Some(need.find(of.workspace).ok_or_else(|| need.line())?),
+            None => None,
+        };
+        Ok(match (self, found) {
+            (TestStep::Fmt, _) => cargo(of.workspace, ["fmt", "--all", "--check"]),
+            (TestStep::Clippy, _) => {
+                cargo(of.workspace, ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+            }
+            (TestStep::Build | TestStep::Test, _) => cargo(of.workspace, ["test", "--workspace", "--no-run"]),
+            (TestStep::Wheel | TestStep::Python, _) => python::wheel_command(of)?,
+            (TestStep::Feature { package, feature }, _) => {
                 let mut command = cargo(of.workspace, ["check", "-p", package, "--no-default-features"]);
                 command.args(feature.iter().flat_map(|feature| ["--features", feature]));
                 command
             }
-            TestStep::Doc => {
+            (TestStep::Doc, _) => {
                 let mut command = cargo(of.workspace, ["doc", "--workspace", "--no-deps"]);
                 command.env("RUSTDOCFLAGS", "-D warnings");
                 command
             }
-            TestStep::Deny => Command::new("cargo-deny"),
-        };
-        if let TestStep::Fmt | TestStep::Clippy | TestStep::Deny = self
-            && let Some(need) = needs::tool(self.kind())
-        {
-            let Some(found) = need.find(of.workspace) else {
-                return Ok(StepOutcome::Skipped(need.line()));
-            };
-            if *self == TestStep::Deny {
-                command = Command::new(found);
+            (TestStep::Deny, found) => {
+                let mut command = Command::new(found.unwrap_or_else(|| "cargo-deny".into()));
                 command.args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"]);
                 command.current_dir(&of.workspace.root);
+                command
             }
-        }
-        Ok(StepOutcome::Ran(run(&mut command)?))
+        })
     }
 }
 
@@ -218,8 +238,11 @@ mod tests {
     fn each_feature_is_a_step_and_so_is_none() {
         let names: Vec<_> = list(&workspace()).iter().map(TestStep::name).collect();
         let features = ["feature foreread, none", "feature foreread/local", "feature foreread/s3"];
-        let expected: Vec<_> =
-            ["fmt", "clippy", "test", "python"].into_iter().chain(features).chain(["doc", "deny"]).collect();
+        let expected: Vec<_> = ["fmt", "clippy", "build", "test", "wheel", "python"]
+            .into_iter()
+            .chain(features)
+            .chain(["doc", "deny"])
+            .collect();
         assert_eq!(names, expected);
     }
 

@@ -1,10 +1,11 @@
 //! The summary of a run: passed and failed steps and tests, and skipped ones with their reasons.
 
 use std::fmt::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::background::EndedStep;
 use crate::results::Results;
 use crate::seed::Seed;
 
@@ -33,7 +34,19 @@ impl Summary {
         println!("\n== {name}");
         let start = Instant::now();
         let mut results = Results::default();
-        let outcome = work(&mut results).unwrap_or_else(|error| {
+        let outcome = work(&mut results);
+        self.end(name, outcome, start.elapsed());
+        self.add(results);
+    }
+
+    /// Prints the whole of a step that ran in the background, and adds its outcome.
+    pub fn ended(&mut self, step: EndedStep) {
+        print!("\n== {}, in the background\n{}", step.name, step.output);
+        self.end(&step.name, step.outcome, step.took);
+    }
+
+    fn end(&mut self, name: &str, outcome: Result<StepOutcome>, took: Duration) {
+        let outcome = outcome.unwrap_or_else(|error| {
             println!("{error:#}");
             StepOutcome::Ran(false)
         });
@@ -52,8 +65,7 @@ impl Summary {
                 "skipped"
             }
         };
-        self.add(results);
-        println!("== {name}: {word} in {:.1} s", start.elapsed().as_secs_f64());
+        println!("== {name}: {word} in {:.1} s", took.as_secs_f64());
     }
 
     fn add(&mut self, results: Results) {

@@ -3,6 +3,7 @@
 
 use anyhow::{Result, bail};
 
+use crate::background::Background;
 use crate::seed::Seed;
 use crate::steps::{self, TestRun, TestStep};
 use crate::summary::Summary;
@@ -43,14 +44,14 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     let run = TestRun { workspace: &workspace, seed, all: args.all, packages: &args.package };
     let mut summary = Summary::default();
-    for step in &steps {
-        summary.step(&step.name(), |results| step.run(&run, results));
-    }
+    run_steps(&steps, &run, &mut summary);
     if steps.contains(&TestStep::Test) && !args.all {
         skip_needs(&mut summary);
     }
     if left > 0 {
-        summary.skip(format!("{left} steps (each feature alone, doc); `cargo xtask test --all` runs them"));
+        summary.skip(format!(
+            "{left} steps (each feature alone, doc, wheel); `cargo xtask test --all` runs them"
+        ));
     }
     let complete = !args.all || summary.skipped() == 0;
     if !complete {
@@ -58,6 +59,37 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     print!("\n{}", summary.summary(seed));
     Ok(summary.succeeded() && complete)
+}
+
+/// Runs them in their order. Once the tests are compiled, steps that only compile run in the
+/// background.
+fn run_steps(steps: &[TestStep], run: &TestRun<'_>, summary: &mut Summary) {
+    let has_tests = steps.contains(&TestStep::Build);
+    let (later, now): (Vec<_>, Vec<_>) =
+        steps.iter().partition(|step| has_tests && steps::may_run_in_background(step));
+    let mut later = later.iter().map(|step| (step.name(), step.command(run))).collect();
+    let mut background: Option<Background> = None;
+    for step in now {
+        match step {
+            TestStep::Test => background = Some(Background::start(std::mem::take(&mut later))),
+            // It would wait for Cargo's lock, and with more output than this.
+            TestStep::Python => {
+                let ended = || background.as_ref().and_then(Background::next_ended);
+                while let Some(ended) = ended() {
+                    let is_wheel = ended.name == TestStep::Wheel.name();
+                    summary.ended(ended);
+                    if is_wheel {
+                        break;
+                    }
+                }
+            }
+            _ => {}
+        }
+        summary.step(&step.name(), |results| step.run(run, results));
+    }
+    while let Some(ended) = background.as_ref().and_then(Background::next_ended) {
+        summary.ended(ended);
+    }
 }
 
 /// Counts the tests that need tools as skipped, one line per tool.

@@ -199,7 +199,7 @@ pub mod share {
     pub use foreread_share::{Client, Server, ServerSettings, ShareError, ShareErrorKind, SharedBytes};
 }
 
-/// The README's examples, compiled.
+/// The examples of the guide, compiled.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/rust.md")]
+struct Guide;

@@ -80,6 +80,14 @@ pub const SOAKS: &[Soak] = &[
         ],
     },
     Soak {
+        name: "docs: their Python blocks, commands, links and spelling",
+        environment: python::DIRECTORY,
+        features: &[],
+        wheels: "wheels",
+        long: true,
+        tests: &["tests/test_commands.py", "tests/test_documents.py", "tests/test_texts.py"],
+    },
+    Soak {
         name: "a wheel with OpenDAL's stores",
         environment: python::DIRECTORY,
         features: &["opendal"],

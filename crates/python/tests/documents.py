@@ -120,7 +120,7 @@ class Trainer:
 
 
 def prepared(images: str) -> dict[str, Any]:
-    """The names that the text assumes: a transform, a loader, a job of one process."""
+    """The names that the text assumes: a transform, a dataset, its sampler and loader, a job of one process."""
     import torch
     from torch.utils.data import DataLoader, DistributedSampler
     from torchvision import datasets, transforms
@@ -130,7 +130,8 @@ def prepared(images: str) -> dict[str, Any]:
     transform = transforms.ToTensor()
     data = datasets.ImageFolder(images, transform)
     sampler: Any = DistributedSampler(data, seed=0)
-    return {"transform": transform, "loader": DataLoader(data, 64, sampler=sampler)}
+    loader = DataLoader(data, 64, sampler=sampler)
+    return {"transform": transform, "data": data, "sampler": sampler, "loader": loader}
 
 
 def run(section: Section, images: str, scratch: str) -> dict[int, list[float]]:

@@ -62,7 +62,7 @@ def test_simulation_prints_what_the_guide_shows() -> None:
     (shown,) = re.findall(r"^```text\n(thesis.*?)^```$", text, re.MULTILINE | re.DOTALL)
     scenario = ROOT / "crates" / "simulator" / "scenarios" / "thesis-s3.toml"
     done = subprocess.run([str(commands.command()), "simulate", scenario], capture_output=True, text=True, check=True)
-    assert done.stdout == shown
+    assert done.stdout.startswith(shown)
 
 
 # semantics: PY-2

@@ -53,7 +53,7 @@ def test_blocks_that_are_not_run_say_why() -> None:
 
 def test_failing_command_is_found(images: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.md"
-    broken.write_text("```sh\nforeread load /data/train --batch-sise 3\n```\n")
+    broken.write_text("```sh\nforeread load /data/train --batchsize 3\n```\n")
     assert commands.run(broken, images, tmp_path / "scratch").returncode == 2
 
 

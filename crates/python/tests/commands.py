@@ -137,8 +137,10 @@ def torchrun(words: list[str]) -> int:
     if "--nnodes" not in words:
         words = ["--standalone", *words]
     words = [word.replace("29500", str(20000 + os.getpid() % 10000)) for word in words]
-    # PyTorch 1.13's torchrun on Python 3.11 fails without redirections.
-    return together([([sys.executable, "-m", "torch.distributed.run", "--redirects", "0", "--tee", "3", *words], {})])
+    # PyTorch 1.13 knows these options with underscores only, and fails on Python 3.11 without redirections.
+    options = {"--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--no-python"}
+    words = [word if word not in options else f"--{word[2:].replace('-', '_')}" for word in words]
+    return together([([sys.executable, "-m", "torch.distributed.run", "--redirects", "2", "--tee", "1", *words], {})])
 
 
 def python(words: list[str]) -> int:

@@ -65,7 +65,6 @@ def test_simulation_prints_what_the_guide_shows() -> None:
     assert done.stdout.startswith(shown)
 
 
-# semantics: PY-2
 def test_resume_example_continues_after_sigterm(interpreter: str, images: Path, tmp_path: Path) -> None:
     options = ["--classes", "5", "--batch-size", "8", "--workers", "2"]
 

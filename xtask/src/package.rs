@@ -84,7 +84,7 @@ pub const SOAKS: &[Soak] = &[
         environment: python::DIRECTORY,
         features: &[],
         wheels: "wheels",
-        long: true,
+        long: false,
         tests: &["tests/test_commands.py", "tests/test_documents.py", "tests/test_texts.py"],
     },
     Soak {

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tomllib
@@ -34,6 +35,9 @@ PLACES = {
     "--master-addr node0": "--master-addr 127.0.0.1",
     "/cache=": "{scratch}/cache=",
 }
+
+#: Documents whose commands are run elsewhere: by `cargo xtask dist`, and where the settings are defined.
+ELSEWHERE = {"install.md", "settings.md"}
 
 #: The ranks of each job.
 RANKS = 2
@@ -133,10 +137,14 @@ def mpirun(words: list[str]) -> int:
 def torchrun(words: list[str]) -> int:
     at = words.index("--nproc-per-node")
     words[at + 1] = str(min(int(words[at + 1]), RANKS))
-    # Any free port, because several documents are run at a time.
-    if "--nnodes" not in words:
-        words = ["--standalone", *words]
-    words = [word.replace("29500", str(20000 + os.getpid() % 10000)) for word in words]
+    # Several documents are run at a time, so each job has a port of its own.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    if "--master-port" in words:
+        words[words.index("--master-port") + 1] = port
+    else:
+        words = ["--master-addr", "127.0.0.1", "--master-port", port, *words]
     # PyTorch 1.13 knows these options with underscores only, and fails on Python 3.11 without redirections.
     options = {"--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--no-python"}
     words = [word if word not in options else f"--{word[2:].replace('-', '_')}" for word in words]

@@ -19,8 +19,9 @@ from prose import DOCUMENTS, ROOT
 from running import EXAMPLES, run
 from torch_images import generators, images  # noqa: F401
 
-#: The documents with commands.
-WITH_COMMANDS = [document for document in DOCUMENTS if commands.blocks(document)]
+#: The documents whose commands are run here.
+HERE = [document for document in DOCUMENTS if document.name not in commands.ELSEWHERE]
+WITH_COMMANDS = [document for document in HERE if commands.blocks(document)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,9 +44,9 @@ def test_commands_run(document: Path, images: Path, tmp_path: Path) -> None:
 
 
 def test_blocks_that_are_not_run_say_why() -> None:
-    reasons = [found["why"] for document in DOCUMENTS for found in commands.BLOCK.finditer(document.read_text())]
+    reasons = [found["why"] for document in HERE for found in commands.BLOCK.finditer(document.read_text())]
     assert sum(why is not None for why in reasons) <= 4 < len(reasons)
-    text = "".join(document.read_text() for document in DOCUMENTS)
+    text = "".join(document.read_text() for document in HERE)
     assert len(reasons) == text.count("```sh\n") and text.count("<!-- not run:") == sum(why is not None for why in reasons)
     languages = set(re.findall(r"^```([^\s`]+)", text, re.MULTILINE))
     assert languages <= {"sh", "python", "rust,no_run", "text", "toml", "json"}, "a language that no test runs"

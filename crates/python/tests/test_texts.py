@@ -32,7 +32,7 @@ def name(path: Path) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_sentences_are_short(document: Path) -> None:
-    found = [words for words in prose.sentences(document.read_text())]
+    found = prose.sentences(document.read_text())
     long = [" ".join(words) for words in found if len(words) > prose.LONGEST]
     assert not long
     assert sum(map(len, found)) / len(found) <= prose.MEAN

@@ -172,7 +172,7 @@ impl Drop for TestServer {
     }
 }
 
-/// The status of `GET /` on a local port; none without an answer.
+/// The status of `GET /` on a local port. None without an answer.
 pub fn status(port: u16) -> Option<u16> {
     let ask = || -> std::io::Result<String> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));

@@ -14,7 +14,7 @@ const PARALLELISM: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpendalConfig {
-    /// The maximum of concurrent reads; 256 by default.
+    /// The maximum of concurrent reads (default: 256).
     pub parallelism: usize,
     /// For stores that cannot list: a local file with one object path per line.
     pub list: Option<PathBuf>,

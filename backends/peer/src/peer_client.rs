@@ -41,7 +41,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The first and the longest backoff after failed connections.
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// What all peer clients of a process share.
+/// The values that all peer clients of a process share.
 #[derive(Clone, Debug)]
 pub struct PeerClientFactory {
     pub(crate) identity: Identity,

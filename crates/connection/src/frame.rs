@@ -10,8 +10,8 @@
 //! 16  sample id  u64
 //! ```
 //!
-//! The header has its own checksum. A damaged payload costs only its sample. A damaged header does
-//! not even say where the next one begins, so it ends the connection. The valid headers
+//! The header has its own checksum. A damaged payload costs only its sample. After a damaged header
+//! the beginning of the next is unknown, so it ends the connection. The valid headers
 //! ([`FrameHeader::decode`]) do not depend on the request. The receiver knows the request and
 //! limits the length before it allocates memory. The dataset is not in the header: the request and
 //! the tag identify the sample.

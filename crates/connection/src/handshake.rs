@@ -24,9 +24,9 @@
 //! be guessed can be tested against one recorded handshake, so tokens are random (see [`Token`]).
 //!
 //! A peer with this job's name, for a rendezvous, with another token is most likely a misconfigured
-//! rank. The reply reports that without a proof, because a proof would let a stranger test tokens.
-//! So callers must treat it as a hint only ([`WireErrorKind::OtherToken`]). The same holds for the
-//! version. Other unauthenticated peers get no reply.
+//! rank. The reply reports that without a proof, because a proof would let an unauthenticated peer
+//! test tokens. So callers must treat it as a hint only ([`WireErrorKind::OtherToken`]). The same
+//! holds for the version. Other unauthenticated peers get no reply.
 //!
 //! Connections for samples belong to one run (see [`RunId`]). A rank in another run, or in none
 //! yet, refuses the initiator ([`WireErrorKind::OtherRun`]). All versions begin with the same
@@ -130,7 +130,7 @@ pub struct PeerIdentity {
     pub from: String,
 }
 
-/// What a responder offers to ranks that request samples.
+/// A responder's offer to ranks that request samples.
 #[derive(Clone, Debug)]
 pub struct SampleOffer {
     wire: WireProtection,
@@ -509,7 +509,7 @@ mod tests {
         assert_eq!(response.to_string(), "it does not know this job's token");
     }
 
-    /// A rank of the same job at a rendezvous is told about its other token and nothing else.
+    /// A rank of the same job at a rendezvous learns about its other token and nothing else.
     #[tokio::test]
     // semantics: RANK-15
     async fn rank_with_another_token_gets_a_reply_and_strangers_do_not() {

@@ -94,8 +94,8 @@ impl Catalog {
     /// kept unchanged.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Empty`] if there is no object. [`DatasetErrorKind::Invalid`] if a path
-    /// leaves the origin or occurs twice, or a path or ETag is longer than 16,384 bytes.
+    /// [`DatasetErrorKind::Empty`] without objects. [`DatasetErrorKind::Invalid`] if a path leaves
+    /// the origin or occurs twice, or a path or ETag is longer than 16,384 bytes.
     /// [`DatasetErrorKind::Io`] if the versions do not suffice and the system has no random
     /// numbers.
     pub fn from_objects(
@@ -372,7 +372,7 @@ impl Catalog {
     }
 
     /// A sample's path, relative to the base URL. The path of a packed sample is only for people:
-    /// its shard, a slash and its name in the shard or the number of its record.
+    /// its shard, a slash, and its name or record number in the shard.
     ///
     /// # Errors
     /// Those of [`entry`](Self::entry).

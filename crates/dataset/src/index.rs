@@ -209,10 +209,10 @@ impl Catalog {
     /// After the last object the future sorts and encodes without yielding, about 1 us per sample.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Listing`] if a name could not be listed. [`DatasetErrorKind::Empty`] if
-    /// there is no sample. [`DatasetErrorKind::Invalid`] for an invalid glob or a named object that
-    /// is missing. [`DatasetErrorKind::BadShard`] or [`DatasetErrorKind::Unsupported`] if a shard
-    /// is damaged or compressed. [`DatasetErrorKind::Reading`] if a shard cannot be read.
+    /// [`DatasetErrorKind::Listing`] if a name could not be listed. [`DatasetErrorKind::Empty`]
+    /// without samples. [`DatasetErrorKind::Invalid`] for an invalid glob or a named object that is
+    /// missing. [`DatasetErrorKind::BadShard`] or [`DatasetErrorKind::Unsupported`] if a shard is
+    /// damaged or compressed. [`DatasetErrorKind::Reading`] if a shard cannot be read.
     /// [`DatasetErrorKind::InUse`] if another process writes the file of [`IndexOptions::partial`].
     /// Also those of [`Catalog::from_objects`].
     ///

@@ -272,7 +272,7 @@ mod tests {
         let process = format!("process {} on ", std::process::id());
         assert!(error.to_string().contains(&process), "{error}");
         assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
-        // Nor is it removed while its writer runs.
+        // It is not removed while its writer runs.
         forget(&path, BEGINNING);
         assert!(path.exists());
         drop(first);

@@ -6,10 +6,10 @@
 //! prove nothing:
 //! * If the file system keeps change times, which no user can set, it is a digest of these and the
 //!   files' inodes. It is the same for every listing until a file is written.
-//! * If there are no versions, or they prove nothing, it is a random number. A saved catalog keeps
-//!   it, and so caches keep their content. A new listing has another number, and everything is read
+//! * Without versions, or if they prove nothing, it is a random number. A saved catalog keeps it,
+//!   and so caches keep their content. A new listing has another number, and everything is read
 //!   again.
-//! * If versions suffice (ETags, times that differ), there is no number.
+//! * If versions suffice (ETags, times that differ), no number is added.
 //!
 //! Files on other file systems than the listed directory (mounted below it, or targets of links)
 //! prove nothing. A listing with such a file is random.

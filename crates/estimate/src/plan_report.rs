@@ -142,7 +142,7 @@ impl fmt::Display for Forecast {
     }
 }
 
-/// The name of a resource; that of the level for levels.
+/// The name of a resource, or of its level.
 fn resource(resource: Resource, planned: &Planned) -> String {
     match resource {
         Resource::Level(level) => {

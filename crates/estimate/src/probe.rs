@@ -108,7 +108,7 @@ async fn at<T: Tier + ?Sized>(
 }
 
 impl ProbeAnswers {
-    /// Throughput without the first generation of answers; `None` without other answers.
+    /// Throughput without the first generation of answers. `None` without other answers.
     fn point(&self, parallelism: u32) -> Option<Point> {
         let first = (parallelism as usize).min(self.came.len());
         let (begin, rest) = match first.checked_sub(1).and_then(|last| self.came.get(last)) {

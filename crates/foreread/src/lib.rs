@@ -15,7 +15,7 @@
 //!
 //! # Features
 //!
-//! Directories (plain paths and `file://`) are always supported. There are no default features.
+//! Directories (plain paths and `file://`) are always supported. By default no feature is on.
 //!
 //! | feature | what it adds |
 //! |---|---|

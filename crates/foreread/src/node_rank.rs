@@ -25,7 +25,7 @@ impl NodeRank {
         Self { rank: rank.filter(|rank| *rank < ranks).unwrap_or(0), ranks }
     }
 
-    /// The rank from the launcher's variables. Alone if there is no launcher, or its variables
+    /// The rank from the launcher's variables. Alone without a launcher, or if its variables
     /// contradict each other.
     pub(crate) fn launched(environment: &dyn Fn(&str) -> Option<String>) -> Self {
         // Lightning's own launcher sets the number of ranks but not the rank, which is not needed

@@ -108,8 +108,8 @@ impl Drop for Workers {
     }
 }
 
-/// The number of a loader's I/O threads, besides the thread that makes decisions. A quarter of the
-/// cores, because ranks share a machine, and at most four.
+/// The number of a loader's I/O threads. The thread that makes decisions is not counted. A quarter
+/// of the cores, because ranks share a machine, and at most four.
 fn io_threads(cores: usize) -> usize {
     (cores / 4).clamp(1, 4)
 }

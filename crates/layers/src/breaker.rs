@@ -38,7 +38,7 @@ use crate::deadline::Deadline;
 pub struct BreakerPolicy {
     /// The number of consecutive failures that opens it.
     pub failures: NonZeroU32,
-    /// Upper bound of the first wait; it doubles with each opening.
+    /// Upper bound of the first wait. It doubles with each opening.
     pub first_wait: Duration,
     /// Upper bound of all waits.
     pub longest_wait: Duration,

@@ -153,7 +153,7 @@ async fn stalled_connection_costs_one_hedge_and_no_timeout() {
         let MeterReading { requests, errors, retried, hedged, in_flight, .. } = stack.meter.read();
         println!("{fault:?}: {hedged} hedges, the slowest 50 reads took {slowest:?}");
         assert_eq!((hedged, requests, errors, retried, in_flight), (3, 1003, 0, 0, 0), "{fault:?}");
-        // Three times the 95th percentile, and the time of a read; a timeout is 30 s.
+        // Three times the 95th percentile, and the time of a read. A timeout is 30 s.
         assert!(slowest < Duration::from_millis(60), "{fault:?}: {slowest:?}");
     }
 }

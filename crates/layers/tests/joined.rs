@@ -75,7 +75,7 @@ impl OriginTier for Slow {
     }
 }
 
-/// It waited for the slot of its own read, which no task polled.
+/// It waited for a slot that its separate read held, and no task polled that read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn read_submitted_by_another_task_is_answered() {
     let (inside, is_inside) = mpsc::channel();

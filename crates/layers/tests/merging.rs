@@ -69,7 +69,8 @@ async fn neighbours_are_joined_with_separate_allocations() {
     let stack =
         Stack::bare().with_merge(Some(given())).with_buffers(Arc::clone(&buffers) as Arc<dyn Buffers>);
     let merged = stack.wrap(Arc::clone(&origin) as Arc<dyn OriginTier>);
-    // Ten in a row, with 100 bytes between them; one far away; one of another shard; a whole one.
+    // Ten in a row with 100 bytes between them, one far away, one of another shard, and a whole
+    // one.
     let mut batch: Vec<_> =
         (0..10).rev().map(|at| range(&origin, at, 0, u64::from(at) * 5100, 5000)).collect();
     batch.push(range(&origin, 10, 0, 900_000, 5000));

@@ -146,7 +146,7 @@ async fn hedges_take_slots_of_the_users_limit() {
     }
 }
 
-/// Regression: each origin had a queue of its own, so due order did not hold across origins.
+/// Regression: each origin had a separate queue, so due order did not hold across origins.
 #[tokio::test(start_paused = true)]
 async fn origins_share_one_bandwidth_queue() {
     for is_urgent_first in [false, true] {

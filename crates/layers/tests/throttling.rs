@@ -49,7 +49,7 @@ fn origin(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) -> FakeO
     origin.with_ceiling("", ceiling, (ceiling / 50.0).max(2.0), retry_after)
 }
 
-/// Reads for `seconds` as fast as possible; `at` is called with the time after each step.
+/// Reads for `seconds` as fast as possible. `at` is called with the time after each step.
 async fn drive(stack: &Stack, origin: &FakeOrigin, seconds: f64, at: impl FnMut(f64)) -> Run {
     drive_through(stack, Arc::new(origin.clone()), origin, seconds, at).await
 }
@@ -165,8 +165,8 @@ async fn by_chance(
 
 const SEEDS: u64 = 9;
 
-/// Beyond a tenth, the time is spent in waits before retries: a trainer that takes 640 MB/s has
-/// read its 256 MiB of look-ahead before a sample that was refused three times arrives. With 1 GiB
+/// Beyond a tenth, the time is spent in waits before retries. A trainer that takes 640 MB/s has
+/// read its 256 MiB of look-ahead before a sample arrives that was refused three times. With 1 GiB
 /// it has not.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-9

@@ -497,7 +497,7 @@ impl Driver {
     }
 }
 
-/// Copies bytes into an allocation of exactly their length. `None` if there is no memory.
+/// Copies bytes into an allocation of exactly their length. `None` if memory is exhausted.
 pub(crate) fn own_copy(bytes: &[u8]) -> Option<Bytes> {
     let mut own = HeapBuffers.allocate(bytes.len(), 1)?;
     own.extend(bytes);

@@ -1,8 +1,8 @@
 //! Settings from Python: keyword arguments, then `FOREREAD_*`, then `foreread.toml`, then defaults.
 //!
-//! Values in Python's own types (sizes as integers, lists of directories, paths) are converted to
-//! the text that the command would get, and parsed like it. So there is one parser and one set of
-//! messages. Only values of wrong types are refused here, by `TypeError`.
+//! Values in Python's types (integers for sizes, lists of directories, paths) are converted to the
+//! command's text form and parsed like it. So there is one parser and one set of messages. Only
+//! values of wrong types are refused here, by `TypeError`.
 
 use std::path::{Path, PathBuf};
 

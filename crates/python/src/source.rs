@@ -160,7 +160,7 @@ impl PySource {
         PyList::new(py, self.wait(py, &ids)?)
     }
 
-    /// The id of the sample at this path below the dataset's URL; None if there is none.
+    /// The id of the sample at this path below the dataset's URL. None if there is none.
     fn find(&self, path: &str) -> Option<u64> {
         self.samples_known().find(path).map(|id| id.0)
     }
@@ -170,7 +170,7 @@ impl PySource {
         path_of(self.samples_known(), known(self.samples_known(), id)?)
     }
 
-    /// The index of a sample's class; None if it has none.
+    /// The index of a sample's class. None if it has none.
     fn label(&self, id: u64) -> PyResult<Option<u32>> {
         Ok(self.samples_known().label_index(known(self.samples_known(), id)?))
     }
@@ -184,7 +184,7 @@ impl PySource {
         share::start(py, self.slot.get("Source")?, shared_memory)
     }
 
-    /// The number of clients and their use of the shared memory; None before share().
+    /// The number of clients and their use of the shared memory. None before share().
     fn shared<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         share::status(py, self.slot.get("Source")?)
     }

@@ -2,7 +2,8 @@
 
     python cuda_pinned.py
 
-Needs foreread and PyTorch, and nothing else; makes what it reads. Without CUDA it says so, and that PyTorch's warning comes.
+Needs foreread and PyTorch, and nothing else. Makes the data that it reads. Without CUDA it reports that, and expects
+PyTorch's warning.
 """
 
 from __future__ import annotations

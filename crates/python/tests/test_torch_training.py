@@ -1,5 +1,6 @@
-"""Training equals plain PyTorch's to the last digit of each loss, for the README's example and the one in
-`examples`, on one rank and on two, with the wheel in a separate environment and from an empty directory."""
+"""Training equals plain PyTorch's to the last digit of each loss, for the README's example and the one in `examples`.
+
+On one rank and on two, with the wheel in a separate environment and from an empty directory."""
 
 from __future__ import annotations
 

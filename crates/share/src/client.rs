@@ -1,4 +1,4 @@
-//! The worker's API: blocking, without threads of its own, usable from any number of threads.
+//! The worker's API: blocking, without background threads, usable from any number of threads.
 
 use std::collections::HashMap;
 use std::sync::Arc;

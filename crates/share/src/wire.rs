@@ -21,8 +21,8 @@
 //! length and UTF-8. An absent text has the length `u16::MAX`.
 //!
 //! Input is never trusted: a truncated or unknown record is [`MalformedMessage`], and the
-//! connection ends. Records have no versions of their own. The price is that both ends must be of
-//! one version, as processes of one program are.
+//! connection ends. Records have no separate versions. The price is that both ends must be of one
+//! version, as processes of one program are.
 
 use std::error::Error;
 use std::time::Duration;

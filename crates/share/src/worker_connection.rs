@@ -1,8 +1,8 @@
 //! A worker's connection to the server, shared by all threads of the worker.
 //!
-//! It has no thread of its own. One of the waiting threads receives for all and distributes the
-//! results. When it has its own result it leaves, and another thread takes over. The price is a
-//! lock and a wake-up between threads of one worker. Most workers have one thread.
+//! It has no thread. One of the waiting threads receives for all and distributes the results. When
+//! it has its own result it leaves, and another thread takes over. The price is a lock and a
+//! wake-up between threads of one worker. Most workers have one thread.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -417,7 +417,7 @@ impl WorkerConnection {
         let mut message = Vec::with_capacity(MAX_RELEASES * wire::RELEASE_BYTES);
         let first = state.released.len().saturating_sub(MAX_RELEASES);
         state.released[first..].iter().for_each(|slot| wire::release(&mut message, *slot));
-        // What cannot be sent now is sent later.
+        // Messages that cannot be sent now are sent later.
         if self.send(state, &message).unwrap_or(false) {
             state.released.truncate(first);
             state.released_bytes = 0;

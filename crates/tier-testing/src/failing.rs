@@ -23,7 +23,7 @@ use crate::content::unit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// An error of this kind; the inner tier gets no request.
+    /// An error of this kind. The inner tier gets no request.
     Error(ErrorKind),
     /// The same with `Retry-After`.
     RetryAfter(ErrorKind, Duration),
@@ -33,7 +33,7 @@ pub enum Fault {
     Long,
     /// The first byte of the answer has one bit flipped.
     Flip,
-    /// There is never an answer; the inner tier gets no request.
+    /// There is never an answer. The inner tier gets no request.
     Never,
     /// The answer is delayed by this time.
     Stall(Duration),
@@ -69,7 +69,7 @@ pub enum When {
     Chance(f64),
 }
 
-/// A tier with faults by rules; reads without a fault pass to the inner tier.
+/// A tier with faults by rules. Reads without a fault pass to the inner tier.
 ///
 /// Listings, lookups and reservations always pass.
 #[derive(Debug)]

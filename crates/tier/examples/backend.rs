@@ -55,7 +55,7 @@ impl Map {
             return Err(TierError::changed("map", path, format!("it has {} bytes", found.size)));
         }
         let range = request.range().map_err(|why| TierError::invalid("map", path, why))?;
-        // An allocation of its own: a slice would keep the whole object in memory.
+        // A copy: a slice would keep the whole object in memory.
         Ok(Bytes::copy_from_slice(&bytes[range.start as usize..range.end as usize]))
     }
 }

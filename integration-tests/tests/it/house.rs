@@ -1,7 +1,7 @@
 //! The house rules: which package may depend on which, and what no source file may contain.
 //!
-//! Decision: the arrows are a table that lists, for each package, all that it may have, instead of
-//! a few forbidden edges: what is not thought of is refused. The price is one line here for each
+//! Decision: the arrows are a table of all allowed dependencies of each package, instead of a few
+//! forbidden edges. So a new dependency is refused by default. The price is one line here for each
 //! new package.
 
 mod names;
@@ -39,7 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-dataset",
         ],
     ),
-    // Backends: types and tier alone (and what a launcher says), so that none sees the loader or
+    // Backends: types and tier alone (and the launcher's facts), so that none sees the loader or
     // another backend.
     ("foreread-memory", &["foreread-types", "foreread-tier"]),
     ("foreread-local", &["foreread-types", "foreread-tier"]),
@@ -142,7 +142,7 @@ fn built_with(package: &Package) -> impl Iterator<Item = &str> {
     built.map(|dependency| dependency.name.as_str())
 }
 
-/// What breaks the arrows, one line each.
+/// The dependencies that the table does not allow, one line each.
 fn broken_arrows(packages: &[&Package]) -> Vec<String> {
     let names: BTreeSet<_> = packages.iter().map(|package| package.name.as_str()).collect();
     let mut broken = Vec::new();
@@ -186,8 +186,7 @@ fn an_arrow_that_is_not_in_the_table_is_found() {
     let metadata = metadata();
     let mut packages: Vec<Package> = metadata.workspace_packages().into_iter().cloned().collect();
     let loader = packages.iter().find(|package| package.name == "foreread-loader").unwrap();
-    // As if the backend `local` had the loader's dependencies, and a package had come that nobody
-    // listed.
+    // As if the backend `local` had the loader's dependencies, and an unlisted package had come.
     let dependencies = loader.dependencies.clone();
     let local = packages.iter_mut().find(|package| package.name == "foreread-local").unwrap();
     local.dependencies = dependencies;
@@ -322,7 +321,7 @@ fn nothing_is_left_to_be_written() {
     assert!(left.is_empty(), "\n{}", left.join("\n"));
 }
 
-/// Attributes that silence a lint without saying why, as (line number, line).
+/// Attributes that silence a lint without a reason, as (line number, line).
 fn silenced_without_reason(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -342,7 +341,7 @@ fn silenced_without_reason(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// From the start to the bracket that closes the first one; strings are passed over.
+/// From the start to the bracket that closes the first one. Strings are passed over.
 fn bracketed(text: &str) -> &str {
     let mut depth = 0_u32;
     let mut in_string = false;
@@ -405,7 +404,7 @@ fn tests_that_need_tools_follow_the_convention() {
         !variables.is_empty(),
         "xtask/src/needs.rs names no variable: this test looks in the wrong place"
     );
-    // Benches are no tests: they measure beside what there is.
+    // Benches are not tests: they measure with whatever tools exist.
     for source in sources(&["crates", "backends", "integration-tests"]) {
         for variable in variables.iter().filter(|variable| source.text.contains(**variable)) {
             let file = Path::new(&source.path);

@@ -185,7 +185,7 @@ pub struct DatasetOnDisk {
     pub bytes: u64,
 }
 
-/// What is cached of a dataset.
+/// The cached part of a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatasetUsage {
     /// The number of samples.

@@ -129,7 +129,7 @@ pub(super) fn record_header(identity: DatasetIdentity, id: SampleId, data: &[u8]
 /// Checks that `record` holds the whole record of this sample, and returns the sample's length.
 ///
 /// # Errors
-/// What is wrong with the record.
+/// The fault of the record.
 pub(super) fn check_record(
     record: &[u8],
     identity: DatasetIdentity,

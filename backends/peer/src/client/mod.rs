@@ -86,7 +86,7 @@ pub enum ClientEvent {
     },
     /// Bytes arrived.
     BytesArrived,
-    /// A sample arrived ([`ExpectedPayload::Sample`]). An error says why it is unusable.
+    /// A sample arrived ([`ExpectedPayload::Sample`]). An error is the reason why it is unusable.
     Sample {
         /// Its frame.
         header: FrameHeader,

@@ -207,8 +207,8 @@ impl FollowerDriver {
     /// Reconnects after the connection broke while this rank was busy, so that it does not count as
     /// gone. A failure is reported by the next request.
     pub(super) async fn reconnect(&mut self, identity: &Identity) {
-        // Messages received before the break may say that the rendezvous has failed, and rank 0 may
-        // be gone since.
+        // Messages received before the break may report that the rendezvous has failed, and rank 0
+        // may have ended since.
         let listen = async { while self.link.is_some() && self.next().await.is_ok() {} };
         drop(timeout(DRAIN_TIMEOUT, listen).await);
         self.lose();

@@ -31,7 +31,7 @@ const LATE_FAILURE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for further ranks that differ after the first one, to name them all.
 const GATHER_DIFFERENCES: Duration = Duration::from_millis(300);
 
-/// What rank 0 waits for: all ranks to connect, or their parts of a key.
+/// Rank 0's waits: for all ranks to connect, or for their parts of a key.
 #[derive(Debug)]
 pub(super) struct Rank0Steps {
     pub wait: WaitDeadline,

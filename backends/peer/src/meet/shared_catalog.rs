@@ -150,7 +150,7 @@ pub(super) fn too_large(bytes: u64) -> MeetError {
 }
 
 /// The rank of `rank`'s node that gets catalogs from rank 0. `nodes` are the nodes of all ranks.
-/// Rank 0 itself is no relay, so its node gets one copy, too.
+/// Rank 0 itself does not relay, so its node gets one copy, too.
 pub(super) fn relay<T: PartialEq>(nodes: impl Iterator<Item = T> + Clone, rank: usize) -> Option<usize> {
     let own = nodes.clone().nth(rank)?;
     nodes.skip(1).position(|node| node == own).map(|at| at + 1)

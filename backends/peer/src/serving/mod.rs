@@ -3,16 +3,16 @@
 //! Input is events and the time. FrameOutput is a queue of frames and [`ServerAction`]s for the
 //! engine. There is no clock, I/O, channel or hash order, so a simulation can play any
 //! interleaving. [`PeerConnection`] owns the stream, the timer, the budget and the engine's
-//! replies. What a connection may hold is bounded:
+//! replies. A connection's memory is bounded:
 //!
-//! * Samples that the engine has and has not acknowledged, and responses that wait to be written,
-//!   have together at most [`Settings::share`] bytes, or are one sample. Once the engine reports
-//!   that it reads a sample from the origin, the sample no longer counts. Slow origin reads
-//!   therefore do not hold up cached samples.
+//! * Samples requested from the engine and responses that wait to be written have together at most
+//!   [`Settings::share`] bytes, or are one sample. Once the engine reports that it reads a sample
+//!   from the origin, the sample no longer counts. Slow origin reads therefore do not hold up
+//!   cached samples.
 //! * Waiting responses of all connections have at most [`Settings::budget`] bytes, plus one
 //!   response on each connection. A rank that does not read its responses holds its share and no
-//!   more. A sample larger than the budget is sent when its connection has nothing else. There is
-//!   no deadlock between two ranks, because each has room for one more response.
+//!   more. A sample larger than the budget is sent when its connection has nothing else. Two ranks
+//!   cannot deadlock, because each has room for one more response.
 //! * Requests wait in a queue, ordered by their due time. With [`MAX_OPEN_SAMPLES`] open, the
 //!   connection is not read, and the client gets backpressure.
 //!

@@ -131,7 +131,7 @@ async fn to_who_serves(wire: WireProtection, bytes: Sends<'_>) {
     let _ = stream.flush().await;
     read_all(&owner.seen_by(&asker), &known[..3]).await;
     let mut heard = vec![0; 1 << 16];
-    // Reads its replies until there are no new ones, or the connection ends.
+    // Reads its replies until none arrives, or the connection ends.
     for _ in 0..20 {
         let read = timeout(Duration::from_millis(200), stream.read(&mut heard)).await;
         if matches!(read, Ok(Ok(0) | Err(_))) {

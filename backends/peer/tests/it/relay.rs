@@ -233,7 +233,7 @@ async fn owners(world: &SimulatedNetwork, known: &[KnownSample], settings: Setti
     ]
 }
 
-/// What clients received through a relay until it has changed this many frames: right bytes, wrong
+/// The results of clients through a relay until it has changed this many frames: right bytes, wrong
 /// bytes, errors.
 async fn through_a_relay(
     draw: TestRandom,

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 
 use crate::support::{Job, all, begin};
 
-/// What it has seen, and how many bytes it has yet to change.
+/// The relay's log, and the number of bytes left to change.
 struct Middle {
     draw: TestRandom,
     left: u64,

@@ -28,7 +28,7 @@ const LOOK_AHEAD: u64 = 1 << 20;
 const SAMPLES: u64 = 3_000;
 const LENGTH: u64 = 110_000;
 
-/// The memory of a process besides its grants: threads, tables, batches, freed memory in the
+/// The memory of a process outside its grants: threads, tables, batches, freed memory in the
 /// allocator, and the program's own pages. Each of eight processes has an eighth of these pages.
 /// Measured: 8 MiB, and less than 1 MiB of eight.
 const BESIDE: u64 = 16 << 20;

@@ -363,7 +363,7 @@ impl Ran<'_> {
         if self.case.job.config.locality {
             self.check_steps(&expected);
             if !self.dead.is_empty() || !self.returned.is_empty() {
-                return; // nobody knows what they would have read
+                return; // their unread samples are unknown
             }
             uses = (0..ranks).map(|rank| self.dealt(rank).map(|(_, sample)| sample).collect()).collect();
         }

@@ -228,7 +228,7 @@ impl ClusterJob {
     }
 }
 
-/// What 400 samples of up to 990 bytes take in a cache.
+/// The footprint of 400 samples of up to 990 bytes in a cache.
 const EVERYTHING: u64 = 400 * 1400;
 
 #[tokio::test(start_paused = true)]

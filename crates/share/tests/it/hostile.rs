@@ -198,7 +198,7 @@ fn silent_connections_are_bounded() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever messages a program sends, another worker gets its samples.
+    /// Another worker gets its samples, whatever messages a program sends.
     #[test]
     fn random_messages_harm_no_other_worker(
         messages in proptest::collection::vec(

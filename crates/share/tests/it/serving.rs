@@ -87,7 +87,7 @@ fn slow_sample_delays_no_other() {
         let waiting = scope.spawn(|| get(&slow, SampleId(PARKED)));
         eventually("it is requested", || engine.waiting() == 1);
         get_all(&quick, &(0..100).map(SampleId).collect::<Vec<_>>());
-        // Nor does it delay another thread of the same worker.
+        // It does not delay another thread of the same worker either.
         get_all(&slow, &(0..100).map(SampleId).collect::<Vec<_>>());
         assert!(!waiting.is_finished());
         engine.unpark();

@@ -59,7 +59,7 @@ use bucket::{Bucket, BucketKeys};
 use faults::{Faults, RequestCeiling};
 use serve::StoreShared;
 
-/// A running store; it stops when dropped.
+/// A running store. It stops when dropped.
 pub struct HttpStore {
     address: SocketAddr,
     shared: Arc<StoreShared>,
@@ -78,7 +78,7 @@ impl HttpStore {
         Self::start_with(1, 0)
     }
 
-    /// A store on `threads` threads; `seed` selects the requests with random faults.
+    /// A store on `threads` threads. `seed` selects the requests with random faults.
     ///
     /// # Panics
     /// If the machine has no free port or thread.
@@ -199,13 +199,13 @@ impl HttpStore {
     }
 
     /// Processes at most `requests` at once, from the wait before an answer to its end. The others
-    /// wait; `None`: no limit.
+    /// wait. `None`: no limit.
     pub fn set_at_once(&self, requests: Option<usize>) {
         let places = requests.map(|requests| Arc::new(Semaphore::new(requests)));
         *self.shared.places.write().unwrap_or_else(PoisonError::into_inner) = places;
     }
 
-    /// Answers `503 SlowDown` above a rate in requests per second; `None`: no ceiling.
+    /// Answers `503 SlowDown` above a rate in requests per second. `None`: no ceiling.
     pub fn set_ceiling(&self, rate: Option<f64>) {
         *self.shared.ceiling.write().unwrap_or_else(PoisonError::into_inner) = rate.map(RequestCeiling::new);
     }
@@ -258,7 +258,7 @@ async fn accept(listener: TcpListener, shared: Arc<StoreShared>) {
             // Without it, answers are the same but slower.
             let _ = stream.set_nodelay(true);
             let service = service_fn(|request| shared.serve(request));
-            // Disconnecting clients and injected closings end a connection with an error; the test
+            // Disconnecting clients and injected closings end a connection with an error. The test
             // observes its own side.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });

@@ -34,7 +34,7 @@ pub(super) struct StoreShared {
     pub(super) access: Access,
     pub(super) ceiling: RwLock<Option<RequestCeiling>>,
     pub(super) latency: AtomicU64, // nanoseconds
-    /// The requests that are processed at once; the others wait.
+    /// The requests that are processed at once. The others wait.
     pub(super) places: RwLock<Option<Arc<Semaphore>>>,
     pub(super) tags: AtomicU64,
     /// Whether new objects get no tag.
@@ -318,7 +318,7 @@ impl ObjectReply {
     }
 }
 
-/// The bytes of a `Range` header; `None` if it is invalid or selects none.
+/// The bytes of a `Range` header. `None` if it is invalid or selects none.
 fn range_of(text: &str, size: u64) -> Option<Range<u64>> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let range = match (first, last) {

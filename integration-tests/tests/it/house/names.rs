@@ -1,5 +1,5 @@
-//! One name has one meaning, test names say their subject in 60 characters, and no line is too wide
-//! to read.
+//! One name has one meaning, test names have at most 60 characters, and no line is too wide to
+//! read.
 //!
 //! Decision: a type name that packages show to more than one of their modules occurs in two
 //! packages at most. A search for it then leads to one thing. The price is a list of the few names
@@ -122,7 +122,7 @@ fn lines_fit_side_by_side_views() {
         for (number, line) in source.text.lines().enumerate() {
             let is_comment = line.trim_start().starts_with("//");
             is_example = is_comment && (is_example != line.contains("```"));
-            // Programs and documents of tests in raw strings have lines of their own.
+            // Programs and documents of tests in raw strings are exempt.
             is_raw = (is_raw || line.contains("r#\"")) && !line.contains("\"#");
             if !is_raw && !line.contains("\"#") && line.chars().count() > widest(line, is_example) {
                 wide.push(format!("{}:{}", source.path, number + 1));

@@ -3,8 +3,9 @@
 //!
 //! Sockets are replaced by messages with a latency. Ranks connect, share two catalogs, agree,
 //! start, report and leave. One of the catalogs is in a file that some ranks cannot open. Faults
-//! are lost connections, one-way cuts, pauses, a rank 0 that restarts before or after the start,
-//! ranks left over by an earlier run, replaced members, and a second run at the same address.
+//! are lost connections, one-way cuts, pauses and restarts of rank 0 before or after the start.
+//! Others are left-over ranks of an earlier run, replaced members, and a second run at the same
+//! address.
 //!
 //! Each run draws new cases. `FOREREAD_TEST_SEED` repeats a failure as the first case,
 //! `FOREREAD_TRACE` prints the events, and `FOREREAD_SOAK` plays thousands of cases instead of a

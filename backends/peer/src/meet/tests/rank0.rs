@@ -52,9 +52,8 @@ impl World {
         self.close(link, true);
     }
 
-    /// Makes rank 0's steps as [`Rank0Driver`](super::super::rank0::Rank0Driver), and sends what is
-    /// due: on the connection whose task was woken, and on the others if the leader has published
-    /// something.
+    /// Makes rank 0's steps as [`Rank0Driver`](super::super::rank0::Rank0Driver). Sends what is due
+    /// on the connection whose task was woken, and on all if the leader has published something.
     pub(super) fn pump(&mut self, leader: usize, woken: Option<usize>) {
         if !self.leaders[leader].is_alive {
             return;

@@ -30,7 +30,7 @@ impl World {
                 self.scheduler.after(at + lasts, Event::Fault(end));
             }
         }
-        // Whatever faults coincided, ranks of this run are there in the end.
+        // All ranks of this run exist at the end, whatever faults coincided.
         for rank in 0..ranks as usize {
             self.scheduler.after(FAULTS.1, Event::Fault(Fault::Start(rank, RUN)));
         }

@@ -78,11 +78,11 @@ def _path_hash(path: str) -> int:
 class _Files(NamedTuple):
     """A dataset's files, by its indices."""
 
-    #: Their ids in the catalog; -1 for files that are read as usual.
+    #: Their ids in the catalog. -1 for files that are read as usual.
     numbers: array[int]
     #: The hashes of their paths.
     hashes: array[int]
-    #: Their modification times; None where the look-up would cost too much.
+    #: Their modification times. None where the look-up would cost too much.
     times: array[int] | None
 
 
@@ -96,7 +96,7 @@ class _Served(torch.utils.data.Dataset[Any]):
         self._engine = engine
         self._files = files
         self._paths = paths
-        #: The number of samples made without opening their files; None after the check.
+        #: The number of samples made without opening their files. None after the check.
         self._unopened: int | None = 0
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ class _Served(torch.utils.data.Dataset[Any]):
         return opened
 
     def _read(self, number: int, path: str, time: int | None) -> Any:
-        """A file in the state of its look-up; None if it has changed."""
+        """A file in the state of its look-up. None if it has changed."""
         return self._engine.get(number) if time is None or modified(path) == time else None
 
     def __getitem__(self, index: Any) -> Any:
@@ -340,9 +340,9 @@ def wrap(
     Args:
         loader: a ``DataLoader`` over a dataset like ImageFolder, over a ``foreread.torch.Dataset``, or over subsets or
             concatenations of these.
-        root: the directory of all its files; default the dataset's ``root``.
+        root: the directory of all its files (default: the dataset's ``root``).
         paths: the files of a dataset without ``samples``: a list of paths, or a function of an index.
-        look_ahead: how far reads run ahead, in bytes; at least twice the bytes that the workers process at once.
+        look_ahead: how far reads run ahead, in bytes. At least twice the bytes that the workers process at once.
         settings: memory, disk, origin_limit, origin_parallelism: as ``foreread.Loader``.
     """
     dataset = _dataset_of(loader)
@@ -426,7 +426,7 @@ class _ForereadParts(NamedTuple):
 
 
 def _foreread_parts(dataset: Any) -> _ForereadParts | None:
-    """The foreread datasets of which a dataset is composed; None if there are none."""
+    """The foreread datasets of which a dataset is composed. None if there are none."""
     if isinstance(dataset, Dataset):
         count = len(dataset)
         return _ForereadParts([dataset], array("q", bytes(8 * count)), array("q", range(count)))

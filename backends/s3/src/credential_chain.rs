@@ -227,7 +227,7 @@ impl CredentialChain {
         let base = match (get("source_profile"), get("credential_source")) {
             (Some(source), _) if source == name => self.of_profile_named(profiles, name, 0).await,
             (Some(source), _) if !profiles.has(source) => {
-                Err(SourceFailure::permanent(format!("there is no profile `{source}`")))
+                Err(SourceFailure::permanent(format!("profile `{source}` does not exist")))
             }
             (Some(source), _) => self.of_profile_named(profiles, source, depth - 1).await,
             (None, Some("Environment")) => self.of_environment(),
@@ -235,10 +235,10 @@ impl CredentialChain {
             (None, Some("Ec2InstanceMetadata")) => self.of_machine(true).await,
             (None, _) => self.of_profile_named(profiles, name, 0).await,
         };
-        let assumes = || format!("whoever assumes the role {role}");
+        let assumes = || format!("credentials for the role {role}");
         let Some(base) = base.map_err(|failure| failure.within(assumes()))? else {
             return Err(SourceFailure::permanent(format!(
-                "the role {role}: profile `{name}` does not say who assumes it (source_profile)"
+                "the role {role}: profile `{name}` names no credentials that assume it (source_profile)"
             )));
         };
         let mut source = StaticCredentialProvider::new(&base.access_key_id, &base.secret_access_key);
@@ -611,7 +611,7 @@ mod tests {
                 let text = error.to_string();
                 assert_eq!(error.kind(), ErrorKind::Denied);
                 assert!(text.contains(says) && text.contains(profile) && !text.contains("hush"), "{text}");
-                assert!(asked.is_empty(), "the machine's role was asked for: {asked:?}");
+                assert!(asked.is_empty(), "the machine's role was requested: {asked:?}");
             }
         }
     }

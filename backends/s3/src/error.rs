@@ -278,9 +278,7 @@ impl BucketContext {
             ("gcs", StoreOperation::List) => "storage.objects.list on the bucket",
             ("gcs", StoreOperation::Read) => "storage.objects.get",
             (_, StoreOperation::List) => "s3:ListBucket on the bucket",
-            (_, StoreOperation::Read) => {
-                "s3:GetObject (also said of a missing object where they lack s3:ListBucket)"
-            }
+            (_, StoreOperation::Read) => "s3:GetObject (also for a missing object without s3:ListBucket)",
         };
         match self.tier {
             "azure" => format!("{refused}: it takes {needs}"),

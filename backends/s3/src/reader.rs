@@ -171,7 +171,7 @@ impl ObjectReader {
             _ => None,
         };
         if same.is_none() && matches!(object.version, Some(Version::ETag(_))) {
-            let why = "the answer has no ETag, so that nothing says of which state of the object it is";
+            let why = "the answer has no ETag, so the object's version is unknown";
             return Err(self.error(request, ErrorKind::Unsupported, why));
         }
         if same == Some(false) {

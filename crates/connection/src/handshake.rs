@@ -385,7 +385,7 @@ pub async fn answer(
         }
         reply[5] = OTHER_TOKEN;
         drop(write(&mut stream, &reply).await); // or it is gone
-        let detail = format!("it came with another token (FOREREAD_TOKEN) and says to be rank {rank}");
+        let detail = format!("it came with another token (FOREREAD_TOKEN) and claims to be rank {rank}");
         return Err(WireError::new(WireErrorKind::OtherToken, detail));
     }
 
@@ -420,7 +420,7 @@ pub async fn answer(
             return Err(WireError::new(WireErrorKind::OtherJob, format!("rank {rank} of another job")));
         }
         (HandshakeStatus::OtherRun, _) => {
-            let detail = format!("rank {rank} asks for samples of another run");
+            let detail = format!("rank {rank} requests samples of another run");
             return Err(WireError::new(WireErrorKind::OtherRun, detail));
         }
         (HandshakeStatus::OtherWire, _) => {
@@ -531,7 +531,7 @@ mod tests {
             (error.kind(), &reply[4..]),
             (WireErrorKind::OtherToken, &[VERSION, OTHER_TOKEN, 0, 0][..])
         );
-        assert_eq!(error.to_string(), "it came with another token (FOREREAD_TOKEN) and says to be rank 3");
+        assert_eq!(error.to_string(), "it came with another token (FOREREAD_TOKEN) and claims to be rank 3");
         for (job, purpose, wanted) in [
             (8, Purpose::Meeting, Purpose::Meeting),
             (7, samples(), samples()),
@@ -561,7 +561,7 @@ mod tests {
         assert_eq!(request.unwrap_err().to_string(), "rank 5 there is in another run, or in none yet");
         let response = response.unwrap_err();
         assert_eq!(response.kind(), WireErrorKind::OtherRun);
-        assert_eq!(response.to_string(), "rank 3 asks for samples of another run");
+        assert_eq!(response.to_string(), "rank 3 requests samples of another run");
         let (request, _) = meet(identity(3, 7, TOKEN), Some(Rank(4)), wire, wanted).await;
         assert_eq!(request.unwrap_err().to_string(), "rank 5 answers there and not rank 4");
     }

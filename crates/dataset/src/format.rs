@@ -153,8 +153,7 @@ pub(crate) fn detect<'a>(
 /// The error for compressed shards.
 pub(crate) fn compressed(base_url: &str, path: &str) -> DatasetError {
     let message = format!(
-        "{base_url}: {path:?} is a compressed shard, and no sample of it can be read by itself; decompress \
-         it and index what comes out (--format files takes it as it is)"
+        "{base_url}: {path:?} is a compressed shard, so its samples cannot be read individually; decompress it and index the result (--format files takes it unchanged)"
     );
     DatasetError::new(DatasetErrorKind::Unsupported, message)
 }

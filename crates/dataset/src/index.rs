@@ -144,7 +144,7 @@ fn set(globs: &[String]) -> Result<GlobSet, DatasetError> {
 }
 
 fn bad_glob(text: &str, error: globset::Error) -> DatasetError {
-    let message = format!("{text:?} is no glob: {}", error.kind());
+    let message = format!("{text:?} is not a valid glob: {}", error.kind());
     DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
 }
 
@@ -189,7 +189,7 @@ impl FoundObjects {
         holders.sift(&mut self.objects);
         let gone = (before - self.objects.len()) as u64;
         if gone > 0 {
-            tracing::debug!(gone, "empty objects stand for directories and are no samples");
+            tracing::debug!(gone, "empty objects stand for directories and are not samples");
             self.progress.objects -= gone;
             self.progress.samples -= gone;
             progress(self.progress);

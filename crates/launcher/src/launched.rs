@@ -232,8 +232,7 @@ impl Launched {
     pub fn meet(&self) -> Result<&Rendezvous, LaunchError> {
         self.rendezvous.as_ref().ok_or_else(|| {
             invalid(format!(
-                "{} started {} ranks and does not say where they can meet: set {MEET} on all of them, \
-                 to host:port of rank 0 or to a directory that all see",
+                "{} started {} ranks without a rendezvous: set {MEET} on all of them, to host:port of rank 0 or to a directory that all can access",
                 self.launcher, self.world_size
             ))
         })

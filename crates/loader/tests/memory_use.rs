@@ -2,7 +2,7 @@
 //! or has read ahead take what they are counted as, whatever their source. Real tiers and files,
 //! samples of 1 KB, 10 KB and 110 KB.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

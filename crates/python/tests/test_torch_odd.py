@@ -402,6 +402,6 @@ def test_wrapped_loader_warns_of_starvation(folder: Any, caplog: Any, workers: i
             if any("the trainer has waited" in record.getMessage() for record in caplog.records):
                 break
         else:
-            pytest.fail("the run was over before anything was said")
+            pytest.fail("the run ended before anything was printed")
     (said,) = [record.getMessage() for record in caplog.records if "has waited" in record.getMessage()]
     assert "limited by origin" in said

@@ -112,7 +112,7 @@ def test_starving_run_warns_once_per_minute(directory: Path, caplog: pytest.LogC
             if caplog.records:
                 break
         else:
-            pytest.fail("the run was over before anything was said")
+            pytest.fail("the run ended before anything was printed")
     (record,) = caplog.records
     assert "the trainer has waited" in record.getMessage() and "limited by origin" in record.getMessage()
 

@@ -223,7 +223,7 @@ mod tests {
                 assert_eq!(on, list + 1, "{length}");
                 (list, first) = (on, length);
             }
-            assert!((length - first) << STEPS < first, "{length} lies beside {first}");
+            assert!((length - first) << STEPS < first, "{length} and {first} share a list");
         }
         assert_eq!(list, FREE_LISTS - 1);
         assert!(list_of((1 << MIN_POWER) - 1).is_none() && list_of((1 << MAX_POWER) + 1).is_none());

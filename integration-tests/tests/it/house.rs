@@ -178,7 +178,7 @@ fn the_tables_name_only_packages_that_exist() {
     let packages: BTreeSet<_> = metadata.workspace_packages().iter().map(|p| p.name.to_string()).collect();
     let named = ARROWS.iter().flat_map(|(name, allowed)| std::iter::once(name).chain(*allowed)).chain(FREE);
     let gone: Vec<_> = named.filter(|name| !packages.contains(**name)).collect();
-    assert!(gone.is_empty(), "the tables in house.rs name packages that are no more: {gone:?}");
+    assert!(gone.is_empty(), "the tables in house.rs name packages that do not exist: {gone:?}");
 }
 
 #[test]

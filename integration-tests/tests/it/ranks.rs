@@ -51,7 +51,7 @@ impl Rank {
             if printed.contains(text) {
                 return;
             }
-            assert!(began.elapsed() < DEADLINE, "a rank does not say {text:?}, but {printed:?}");
+            assert!(began.elapsed() < DEADLINE, "a rank does not print {text:?}, but {printed:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -520,7 +520,7 @@ fn unauthenticated_connections_are_refused() {
             held.push(stream);
         }
     }
-    assert!(held.len() > 200, "{} strangers came in", held.len());
+    assert!(held.len() > 200, "{} connections without a token", held.len());
     let reports: Vec<Value> = ranks.into_iter().map(|rank| rank.wait().json()).collect();
     assert_digests(&samples, &reports);
     assert_eq!(sum(&reports, "/origin_requests"), 1000);

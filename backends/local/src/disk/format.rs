@@ -137,7 +137,7 @@ pub(super) fn check_record(
 ) -> Result<usize, &'static str> {
     let Some((header, data)) = record.split_at_checked(HEADER) else { return Err("the file ends there") };
     if header[..4] != RECORD_MAGIC || !has_valid_checksum(header) {
-        return Err("there is no record there");
+        return Err("no record begins there");
     }
     if u32_at(header, 4) != VERSION {
         return Err("the record is of another version");

@@ -163,8 +163,7 @@ fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessId) -
     let path = path.display();
     if owner.process.as_ref() == Some(this) {
         return format!(
-            "its space is owned by another loader of {owner}, which is this one; give each loader \
-             a directory of its own, such as val=20GB below the one that is named"
+            "its space is owned by another loader of {owner}, which is this one; give each loader a separate directory, such as val=20GB below the named one"
         );
     }
     format!(
@@ -297,10 +296,7 @@ mod tests {
             )),
             "{ours}"
         );
-        assert!(
-            ours.ends_with("a directory of its own, such as val=20GB below the one that is named"),
-            "{ours}"
-        );
+        assert!(ours.ends_with("a separate directory, such as val=20GB below the named one"), "{ours}");
         let theirs = said(Some(ProcessId { life: "of another container".to_owned(), ..this.clone() }));
         let wait = format!("its space is owned by process {pid}; wait for it to end");
         assert!(theirs.starts_with(&wait), "{theirs}");

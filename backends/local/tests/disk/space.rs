@@ -339,7 +339,7 @@ fn foreign_files_are_neither_changed_nor_removed() {
         own.join("123.segment"),
     ];
     for path in &foreign {
-        fs::write(path, "somebody else's, and more than eight bytes").unwrap();
+        fs::write(path, "another program's, and more than eight bytes").unwrap();
     }
     let tier = open(directory.path(), 8 << 20);
     assert_eq!(run(read(&tier, &known(5))).unwrap(), known(5).content);

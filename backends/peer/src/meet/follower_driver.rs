@@ -115,7 +115,7 @@ impl FollowerDriver {
         while self.link.is_none() {
             let found = self.find().await?;
             if found.identity.token.expose() != identity.token.expose() {
-                let line = "rank 0 was started again and has a token of its own: start all ranks again";
+                let line = "rank 0 was started again and has another token: start all ranks again";
                 return Err(MeetError::new(MeetErrorKind::Broken, line));
             }
             if !self.introduce(found).await? {

@@ -119,7 +119,7 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
     let (one, other, answer) = start([5, 5]).await;
     assert_eq!((one, answer.unwrap()), (other, "0:00042".into()));
     let (again, ..) = start([5, 5]).await;
-    assert_ne!(one, again, "each run has an id of its own");
+    assert_ne!(one, again, "each run has another id");
     let (one, other, answer) = start([5, 6]).await;
     assert_ne!(one, other);
     assert!(answer.unwrap_err().contains("in another run"));

@@ -148,7 +148,7 @@ fn list_some(
         match found {
             Ok(object) => listed.paths.push(object.path.to_string()),
             Err(error) if error.kind() == ErrorKind::Unordered => {
-                assert!(!listed.unordered, "it is said once");
+                assert!(!listed.unordered, "it is reported once");
                 listed = Listed { unordered: true, ..Listed::default() };
             }
             Err(error) => listed.errors.push(error),

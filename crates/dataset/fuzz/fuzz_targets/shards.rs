@@ -60,7 +60,7 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(catalog) = futures::executor::block_on(index) else { continue };
         for id in (0..catalog.len()).map(SampleId) {
             let Ok(entry) = catalog.entry(id) else { panic!("{id} has no place") };
-            let Span::Range(range) = entry.span else { panic!("{id} is no part") };
+            let Span::Range(range) = entry.span else { panic!("{id} is not a part") };
             assert!(range.start <= range.end && range.end <= bytes.len() as u64);
         }
     }

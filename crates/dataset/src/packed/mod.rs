@@ -153,7 +153,7 @@ async fn rows(
     places: usize,
 ) -> Result<(SampleRows, u64), ShardError> {
     match format {
-        Format::Files => Err(ShardError::damaged(0, "a file is no shard")),
+        Format::Files => Err(ShardError::damaged(0, "a plain file is not a shard")),
         Format::Zip => zip::rows(store, object, places).await,
         Format::Tar => samples::group(&scan::members::<tar::Tar>(store, object, places).await?),
         Format::TfRecord => {

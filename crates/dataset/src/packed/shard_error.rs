@@ -78,8 +78,7 @@ pub(crate) fn compressed(how: &str) -> ShardError {
     ShardError::unsupported(
         0,
         format!(
-            "it is compressed ({how}), so no sample of it can be read by itself; write it without \
-             compression, or decompress it and index what comes out"
+            "it is compressed ({how}), so its samples cannot be read individually; write it without compression, or decompress it and index the result"
         ),
     )
 }

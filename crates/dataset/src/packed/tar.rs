@@ -173,7 +173,7 @@ impl ShardParser for Tar {
         self.zeros = 0;
         let kind = header.kind();
         let next = std::mem::take(&mut self.next);
-        let large = || ShardError::damaged(at, "a member's size is no number or impossibly large");
+        let large = || ShardError::damaged(at, "a member's size is not a number or too large");
         let is_extra = matches!(kind, b'x' | b'X' | b'g' | b'L' | b'K');
         let said = if is_extra { None } else { next.size.or(self.global.size) };
         let length = said.or_else(|| header.size()).ok_or_else(large)?;
@@ -201,13 +201,12 @@ impl ShardParser for Tar {
         }
         self.extras = 0;
         if kind == b'S' || next.is_sparse || self.global.is_sparse {
-            let why =
-                "a sparse file, whose bytes do not lie here one after the other; pack it without --sparse";
+            let why = "a sparse file, whose bytes are not contiguous; pack it without --sparse";
             return Err(ShardError::unsupported(at, why));
         }
         if kind == b'M' {
             let why =
-                "a part of a file that began in another volume; pack the samples into archives of their own";
+                "a part of a file that began in another volume; pack the samples into single-volume archives";
             return Err(ShardError::unsupported(at, why));
         }
         let name = match next.path.or_else(|| self.global.path.clone()) {

@@ -247,12 +247,14 @@ async fn extents(
 fn told(error: &Error, at: u64) -> ShardError {
     let why = match error.kind() {
         ErrorKind::MissingEndOfCentralDirectory => {
-            "it has no directory at its end: it is no zip archive, or was cut short".to_owned()
+            "it has no directory at its end: it is not a zip archive, or was cut short".to_owned()
         }
         ErrorKind::Eof | ErrorKind::IO(_) => {
             "its directory leads beyond its end: it is damaged or was cut short".to_owned()
         }
-        ErrorKind::InvalidSignature { .. } => "no header stands where its directory says".to_owned(),
+        ErrorKind::InvalidSignature { .. } => {
+            "its directory points to a position without a header".to_owned()
+        }
         _ => format!("its directory is damaged ({error})"),
     };
     ShardError::damaged(at, why)

@@ -244,7 +244,7 @@ impl StoreShared {
         };
         let max_keys = match parsed.param("max-keys") {
             "" => 1000,
-            text => text.parse().map_err(|_| S3Error::InvalidArgument("max-keys is no number"))?,
+            text => text.parse().map_err(|_| S3Error::InvalidArgument("max-keys is not a number"))?,
         };
         let query = ListQuery {
             prefix: parsed.param("prefix").to_owned(),

@@ -49,7 +49,7 @@ fn type_names_occur_in_two_packages_at_most() {
         .filter(|(name, packages)| packages.len() > 2 && !COMMON.contains(&name.as_str()))
         .map(|(name, packages)| format!("{name}: {packages:?}"))
         .collect();
-    assert!(common.is_empty(), "give these types names that say more:\n{}", common.join("\n"));
+    assert!(common.is_empty(), "give these types longer names:\n{}", common.join("\n"));
     let unused: Vec<_> = COMMON
         .iter()
         .filter(|name| packages.get(**name).is_none_or(|packages| packages.len() <= 2))

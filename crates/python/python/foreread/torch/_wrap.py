@@ -65,7 +65,7 @@ def _path(dataset: Any, index: int) -> str:
             first = samples[index]
             return os.fspath(first[0] if isinstance(first, (list, tuple)) else first)
     raise ConfigError(
-        f"{type(dataset).__name__} does not say which file a sample is in: it has no `samples` as ImageFolder has; "
+        f"{type(dataset).__name__} does not name its samples' files: it has no `samples` as ImageFolder has; "
         "pass paths=, a list of paths or a function from a sample's index to its path"
     )
 

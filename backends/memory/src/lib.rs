@@ -21,9 +21,9 @@
 //! # Locks
 //!
 //! The map has 64 shards with a lock each. Contention is low and not the reason. A table that
-//! doubles moves all its entries under its lock, a hundred milliseconds for a million of them, and
-//! lookups must not wait for that. Samples and charges are dropped outside the locks, because a
-//! release hook may call back.
+//! doubles moves all its entries under its lock, which takes 100 ms for a million. Lookups must not
+//! wait for that. Samples and charges are dropped outside the locks, because a release hook may
+//! call back.
 
 mod map;
 

@@ -132,9 +132,9 @@ impl S3Config {
                 .or_else(|| environment.first(variables))
                 .map(str::to_owned)
         };
-        let asked = set("profile");
-        let profile_asked = asked.is_some();
-        let profile = asked.unwrap_or_else(|| "default".to_owned());
+        let requested = set("profile");
+        let profile_asked = requested.is_some();
+        let profile = requested.unwrap_or_else(|| "default".to_owned());
         let skip_signature = flag("skip_signature", set("skip_signature"))?.unwrap_or(false);
         let keys_first = options.settings.contains_key("access_key_id");
         let profile_first = options.settings.contains_key("profile") && !keys_first;
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn invalid_setting_is_refused_by_name() {
-        for (settings, variables, says) in [
+        for (settings, variables, expected) in [
             (&[("endpiont", "x")][..], &[][..], "endpiont"),
             (&[("allow_http", "perhaps")], &[("AWS_ENDPOINT_URL", "http://x")], "allow_http"),
             (&[], &[("AWS_ENDPOINT_URL", "http://x"), ("AWS_ALLOW_HTTP", "false")], "AWS_ALLOW_HTTP=true"),
@@ -396,7 +396,7 @@ mod tests {
             (&[("profile", "nobody")], &[], "nobody"),
         ] {
             let error = gather("s3://b", settings, variables).unwrap_err();
-            assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(says), "{error}");
+            assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(expected), "{error}");
         }
         // Keys in the environment precede a profile that is missing or cannot be read.
         let keys = [("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_CONFIG_FILE", "/")];

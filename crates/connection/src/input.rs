@@ -283,7 +283,7 @@ mod tests {
                     output.push(header, payload, None, ());
                 }
                 if early {
-                    output.push_front(FrameHeader::new(FrameKind::Alive, 5, 0).over(&[]), Bytes::new(), ());
+                    output.push_front(FrameHeader::new(FrameKind::Heartbeat, 5, 0).over(&[]), Bytes::new(), ());
                     expected.insert(0, (0, Vec::new()));
                 }
                 poll_fn(|cx| output.poll_write(&mut stream, cx)).await.unwrap();

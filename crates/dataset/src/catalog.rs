@@ -174,7 +174,7 @@ impl Catalog {
         let name = format!("the catalog of {base_url}");
         match CatalogFile::owned(bytes).and_then(|image| CatalogInner::new(image, name.clone())) {
             Ok(inner) => Ok(Self(Arc::new(inner))),
-            Err(fault) => Err(told(&name, fault)),
+            Err(fault) => Err(named_fault(&name, fault)),
         }
     }
 
@@ -204,7 +204,7 @@ impl Catalog {
         let image = CatalogFile::open(File::open(path).map_err(failed)?);
         match image.and_then(|image| CatalogInner::new(image, name.clone())) {
             Ok(inner) => Ok(Self(Arc::new(inner))),
-            Err(fault) => Err(told(&name, fault)),
+            Err(fault) => Err(named_fault(&name, fault)),
         }
     }
 
@@ -222,7 +222,7 @@ impl Catalog {
     /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if its file is no longer readable
     /// or was overwritten.
     pub fn to_bytes(&self) -> Result<Bytes, DatasetError> {
-        self.0.image.bytes().map_err(|fault| told(&self.0.name, fault))
+        self.0.image.bytes().map_err(|fault| named_fault(&self.0.name, fault))
     }
 
     /// The number of bytes that [`to_bytes`](Self::to_bytes) returns.
@@ -477,14 +477,14 @@ impl Catalog {
             DatasetErrorKind::Corrupt => format!("sample {id}: {}", fault.why),
             _ => fault.why,
         };
-        told(&self.0.name, CatalogFault { kind: fault.kind, why })
+        named_fault(&self.0.name, CatalogFault { kind: fault.kind, why })
     }
 }
 
 impl CatalogInner {
     fn of_bytes(bytes: Bytes, name: String) -> Result<Self, DatasetError> {
         let inner = CatalogFile::owned(bytes).and_then(|image| Self::new(image, name.clone()));
-        inner.map_err(|fault| told(&name, fault))
+        inner.map_err(|fault| named_fault(&name, fault))
     }
 
     /// Reads the metadata.
@@ -539,7 +539,7 @@ fn shortened(path: &str) -> String {
 }
 
 /// The error of a fault, with the file's name and the remedy.
-fn told(name: &str, fault: CatalogFault) -> DatasetError {
+fn named_fault(name: &str, fault: CatalogFault) -> DatasetError {
     let CatalogFault { kind, why } = fault;
     let message = match kind {
         DatasetErrorKind::NotACatalog => format!("{name}: no catalog: {why}; `foreread index` makes one"),

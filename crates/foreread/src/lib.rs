@@ -126,7 +126,7 @@ pub mod plan {
     pub use foreread_types::Sizes;
 
     pub use crate::cluster_forecast::ClusterForecast;
-    pub use crate::planned::{Planned, Worth};
+    pub use crate::planned::{CapacityGain, Planned};
     pub use crate::prepared::Prepared;
 }
 

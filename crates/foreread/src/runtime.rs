@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn given_runtime_is_never_waited_for_on_its_own_thread() {
+    fn given_runtime_is_never_waited_for_on_its_thread() {
         for runtime in [Builder::new_current_thread().build(), Builder::new_multi_thread().build()] {
             let runtime = runtime.unwrap();
             let workers = Workers::new(Some(runtime.handle().clone())).unwrap();

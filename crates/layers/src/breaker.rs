@@ -485,8 +485,8 @@ mod tests {
         tokio::time::sleep(SECOND / 2).await;
         assert!(breaker.is_open(), "the second wait is longer");
         tokio::time::sleep(SECOND / 2).await;
-        let said = kinds(&breaker, batch(&origin, 3..9)).await;
-        assert_eq!(said.iter().filter(|kind| kind.is_none()).count(), 1);
+        let kinds_of_errors = kinds(&breaker, batch(&origin, 3..9)).await;
+        assert_eq!(kinds_of_errors.iter().filter(|kind| kind.is_none()).count(), 1);
         assert_eq!(kinds(&breaker, batch(&origin, 0..9)).await, [None; 9]);
     }
 

@@ -3,7 +3,7 @@
 //! A read without an answer within a bound fails here as [`ErrorKind::Transient`], with the
 //! object's name. So an outer layer can retry, and even a store that has lost a request cannot hang
 //! a run. The bound is a minimum plus the transfer time of a slow read. That is the tier's recent
-//! time per byte of a single read, with a wide margin, so a large object on a slow link is not
+//! time per byte of a single read, with a wide margin. So a large object on a slow link is not
 //! interrupted. The layer is next to the store, so time in queues does not count.
 //!
 //! It also checks the length of the answer, because only here a retry is still possible. Too few
@@ -188,7 +188,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn wrong_length_is_an_error() {
         let origin = Arc::new(FakeOrigin::uniform(10, 1000));
-        for (fault, kind, said) in [
+        for (fault, kind, expected_detail) in [
             (Fault::Short, ErrorKind::Transient, "999 bytes instead of 1000"),
             (Fault::Long, ErrorKind::Changed, "1001 bytes instead of 1000"),
         ] {
@@ -197,7 +197,7 @@ mod tests {
             let answers: Vec<_> = bounded.read_all(batch(&origin, 0..10)).collect().await;
             let errors: Vec<_> = answers.into_iter().filter_map(|answer| answer.result.err()).collect();
             let [error] = &errors[..] else { panic!("{errors:?}") };
-            assert_eq!((error.kind(), error.detail()), (kind, Some(said)));
+            assert_eq!((error.kind(), error.detail()), (kind, Some(expected_detail)));
             assert_eq!(error.object(), Some("00000/00000003"));
         }
     }

@@ -275,11 +275,11 @@ impl Gate {
     }
 
     /// Counts a refusal of a read that left at `started`, if that answer is not used.
-    pub(crate) fn refused_beside(&self, started: Instant) {
+    pub(crate) fn other_refused(&self, started: Instant) {
         self.give_back(0, |state, origin, now| {
             let started = state.queues.since_start(started);
             let rate = state.queues.rate(origin);
-            rate.left_beside(started);
+            rate.other_left(started);
             if state.controller.is_some() && rate.answered(now, started, true) {
                 state.changed(LimitReason::Throttled);
             }

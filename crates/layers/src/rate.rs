@@ -21,9 +21,9 @@
 //! answers have come. Counting by the time of the answer would count refusals first, because they
 //! are fast. Only if a quarter or more is refused at once, the judgement is immediate.
 //!
-//! The price: up to a quarter of refusals counts as random if it does not depend on the rate, and
-//! one refusal in two hundred is ignored. A ceiling that varies from second to second is followed
-//! at its lower end.
+//! The price: up to a quarter of refusals counts as random if it does not depend on the rate. One
+//! refusal in two hundred is ignored. A ceiling that varies from second to second is followed at
+//! its lower end.
 //!
 //! Sources: CUBIC (RFC 9438), and the AWS SDKs' adaptive retry mode, which uses it for a rate.
 
@@ -229,7 +229,7 @@ impl Rate {
     }
 
     /// Counts a hedge that left at `started`. Hedges are so few that they do not use up the rate.
-    pub(crate) fn left_beside(&mut self, started: Duration) {
+    pub(crate) fn other_left(&mut self, started: Duration) {
         if let Some(slice) = self.slices.iter_mut().rev().find(|slice| slice.begun <= started) {
             slice.left += 1;
         }

@@ -162,8 +162,8 @@ impl Retry {
 /// The error for a `Retry-After` beyond the patience.
 fn too_long(error: &TierError, retry_after: Duration, left: Duration) -> TierError {
     let (retry_after, left) = (retry_after.as_secs_f64(), left.as_secs_f64());
-    let said = format!("Retry-After is {retry_after:.1} s, and {left:.1} s of the patience are left");
-    let detail = error.detail().map_or_else(|| said.clone(), |detail| format!("{detail}, {said}"));
+    let reason = format!("Retry-After is {retry_after:.1} s, and {left:.1} s of the patience are left");
+    let detail = error.detail().map_or_else(|| reason.clone(), |detail| format!("{detail}, {reason}"));
     error.clone().with_detail(detail)
 }
 
@@ -291,8 +291,8 @@ mod tests {
         let answers: Vec<_> = retrying(below, impatient, 1).read_all(batch(&origin, [3])).collect().await;
         let error = answers[0].result.as_ref().unwrap_err();
         assert_eq!(error.retry_after(), Some(Duration::from_secs(31)));
-        let said = "throttled: on command, Retry-After is 31.0 s, and 30.0 s of the patience are left";
-        assert!(error.to_string().ends_with(said), "{error}");
+        let reason = "throttled: on command, Retry-After is 31.0 s, and 30.0 s of the patience are left";
+        assert!(error.to_string().ends_with(reason), "{error}");
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 

@@ -432,7 +432,7 @@ impl Layers {
     /// answered.
     fn withheld(&self, started: Instant, error: &TierError) {
         if let (Some(gate), ErrorKind::Throttled) = (&self.gate, error.kind()) {
-            gate.refused_beside(started);
+            gate.other_refused(started);
         }
     }
 }

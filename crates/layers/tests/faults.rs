@@ -89,7 +89,7 @@ async fn frequent_faults_bursts_and_outages_are_survived() {
 async fn unreadable_object_is_one_clear_error() {
     let origin = origin();
     let key = SampleKey::new(DatasetId(0), SampleId(17));
-    for (fault, kind, said) in [
+    for (fault, kind, reported) in [
         (
             Fault::Short,
             ErrorKind::Transient,
@@ -122,7 +122,7 @@ async fn unreadable_object_is_one_clear_error() {
         let errors: Vec<_> = answers.iter().filter_map(|answer| answer.result.as_ref().err()).collect();
         let [error] = errors[..] else { panic!("{fault:?}: {errors:?}") };
         assert_eq!(error.kind(), kind);
-        assert!(error.to_string().starts_with(said), "{error}");
+        assert!(error.to_string().starts_with(reported), "{error}");
         assert_eq!(stack.limit.map(|limit| limit.taken()), Some(0));
     }
 }

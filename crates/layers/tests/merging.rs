@@ -351,7 +351,7 @@ proptest::proptest! {
                 .zip(0..)
                 .map(|(&(shard, start, length), tag)| range(&origin, tag, shard, start, length))
                 .collect();
-            let asked: u64 = batch.iter().map(ReadRequest::len).sum();
+            let requested: u64 = batch.iter().map(ReadRequest::len).sum();
             for (tag, answer) in answers(&*merged, batch).await {
                 let (shard, start, length) = ranges[tag as usize];
                 let (start, end) = (start as usize, (start + length) as usize);
@@ -361,10 +361,10 @@ proptest::proptest! {
             let saved = ranges.len() as u64 - tally.requests;
             // The gaps take less time than the saved requests, and are within the bound.
             let between = latency.as_secs_f64() * bandwidth as f64 * saved as f64;
-            let over = tally.bytes.saturating_sub(asked) as f64;
-            assert!(over <= between.min(waste * asked as f64), "{over} bytes more, {saved} requests saved");
+            let over = tally.bytes.saturating_sub(requested) as f64;
+            assert!(over <= between.min(waste * requested as f64), "{over} bytes more, {saved} requests saved");
             if most < 30_000 && saved > 0 {
-                assert!(tally.bytes <= asked + most * saved);
+                assert!(tally.bytes <= requested + most * saved);
             }
         });
     }

@@ -107,7 +107,7 @@ impl Driver {
     }
 
     /// Stores a sample that no use waits for. If the cache cannot accept it at once (a busy disk),
-    /// or too many samples are in flight, it is dropped and its first use reads it.
+    /// or too many samples are in flight, it is dropped. Its first use reads it.
     fn store_unrequested(&self, id: BlockId, key: SampleKey, sample: Sample) {
         let absent = self.cache_of(key).filter(|_| self.is_absent(key));
         let (Some(cache), Some(extent)) = (absent.cloned(), self.blocks.extent(id)) else { return };

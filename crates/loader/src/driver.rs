@@ -353,7 +353,9 @@ impl Driver {
                 let pending = PendingRead::new(tick, key, self.bytes(key), self.staging.charge(read_cost));
                 turn.caches[level].push(pending);
             }
-            CoreAction::RequestPeer { tick, key, store } => self.ask(tick, key, store, turn, events),
+            CoreAction::RequestPeer { tick, key, store } => {
+                self.request_from_peer(tick, key, store, turn, events)
+            }
             CoreAction::Hedge { tick, key } => self.hedge(tick, key),
             CoreAction::CancelHedge { tick } => self.hedges.cancel(tick),
             CoreAction::CancelPeerRequest { key, store } => {
@@ -420,7 +422,7 @@ impl Driver {
     }
 
     /// Requests a sample from its owner. Fails at once where no tier stands for the owner.
-    fn ask(
+    fn request_from_peer(
         &mut self,
         tick: Tick,
         key: SampleKey,

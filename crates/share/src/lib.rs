@@ -43,10 +43,10 @@
 //!
 //! struct Numbers;
 //! impl SampleProvider for Numbers {
-//!     fn get(&self, asks: Vec<SampleRequest>) {
-//!         for ask in asks {
-//!             let text = ask.id().to_string();
-//!             ask.answer(Ok(text.into()));
+//!     fn get(&self, requests: Vec<SampleRequest>) {
+//!         for request in requests {
+//!             let text = request.id().to_string();
+//!             request.answer(Ok(text.into()));
 //!         }
 //!     }
 //!     fn call(&self, call: WorkerCall) {

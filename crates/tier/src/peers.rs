@@ -75,7 +75,7 @@ pub type PeerReplies = BoxStream<'static, PeerReply>;
 pub trait PeerService: Debug + Send + Sync + 'static {
     /// Starts to answer a batch and returns at once. A sample that this rank does not own is
     /// [`ErrorKind::Absent`](crate::ErrorKind::Absent).
-    fn serve(&self, from: Rank, asked: Vec<PeerRequest>) -> PeerReplies;
+    fn serve(&self, from: Rank, requested: Vec<PeerRequest>) -> PeerReplies;
 }
 
 /// The other ranks of a run, as seen by one rank.

@@ -287,8 +287,8 @@ mod tests {
     fn owner_message_names_the_remedy() {
         let this = ProcessId::this();
         let owner = |process| flock::DirectoryOwner { process, ..flock::DirectoryOwner::default() };
-        let said = |process| owned_message(&owner(process), Path::new("/scratch"), &this);
-        let ours = said(Some(this.clone()));
+        let reported = |process| owned_message(&owner(process), Path::new("/scratch"), &this);
+        let ours = reported(Some(this.clone()));
         let pid = std::process::id();
         assert!(
             ours.starts_with(&format!(
@@ -297,10 +297,10 @@ mod tests {
             "{ours}"
         );
         assert!(ours.ends_with("a separate directory, such as val=20GB below the named one"), "{ours}");
-        let theirs = said(Some(ProcessId { life: "of another container".to_owned(), ..this.clone() }));
+        let theirs = reported(Some(ProcessId { life: "of another container".to_owned(), ..this.clone() }));
         let wait = format!("its space is owned by process {pid}; wait for it to end");
         assert!(theirs.starts_with(&wait), "{theirs}");
         assert!(theirs.contains("one for each rank, as in /scratch/$LOCAL_RANK"), "{theirs}");
-        assert!(said(None).starts_with("its space is owned by another process; "));
+        assert!(reported(None).starts_with("its space is owned by another process; "));
     }
 }

@@ -140,8 +140,8 @@ impl FollowerDriver {
                 return Ok(value);
             }
             self.connect(identity).await?;
-            let is_said = !comes || self.follower.was_lost;
-            if let Some((message, bulk)) = request.as_ref().filter(|_| is_said)
+            let is_reported = !comes || self.follower.was_lost;
+            if let Some((message, bulk)) = request.as_ref().filter(|_| is_reported)
                 && let Some(link) = &self.link
             {
                 // If it cannot be sent, messages received before may contain the reason.
@@ -220,7 +220,7 @@ impl FollowerDriver {
 
 /// Checks whether another process is rank 0 of this job.
 pub(super) async fn check_other_rank0(dial: &Rank0Dialer, hello: &Hello) -> Result<(), MeetError> {
-    let ask = async {
+    let introduction = async {
         // A notice that is unreadable now is replaced.
         let found = match dial.attempt().await {
             Ok(found) => found,
@@ -236,5 +236,5 @@ pub(super) async fn check_other_rank0(dial: &Rank0Dialer, hello: &Hello) -> Resu
         }
     };
     // A process that does not answer in time is ignored.
-    timeout(OTHER_RANK0_TIMEOUT, ask).await.unwrap_or(Ok(()))
+    timeout(OTHER_RANK0_TIMEOUT, introduction).await.unwrap_or(Ok(()))
 }

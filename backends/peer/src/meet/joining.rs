@@ -467,9 +467,9 @@ impl RendezvousSteps {
         let server = self.server.take().ok_or_else(has_started)?;
         let (endpoint, identity) = (Arc::clone(&self.endpoint), self.identity.clone());
         let (network, counters) = (Arc::clone(&endpoint.network), Arc::clone(server.counters()));
-        let asker =
+        let requester =
             PeerClientFactory::new(identity, run, network, context, counters).with_wire(server.wire());
-        Ok(RunGroup::new(endpoint, running, roster, stores.to_vec(), asker, server))
+        Ok(RunGroup::new(endpoint, running, roster, stores.to_vec(), requester, server))
     }
 
     /// Ends before the start. Every rank ends with a line that contains `why`.

@@ -7,8 +7,8 @@
 //! end that is silent for [`HEARTBEAT_TIMEOUT`] counts as dead.
 //!
 //! Rank 0 sends the values of steps in their order to every rank, without a request. A rendezvous
-//! of N ranks takes 7 messages per rank: hello, welcome with roster, rank 0's share, and part and
-//! value of an exchange and of the start.
+//! of N ranks takes 7 messages per rank. They are hello, welcome with roster, rank 0's share, and
+//! part and value of an exchange and of the start.
 
 use std::time::Duration;
 

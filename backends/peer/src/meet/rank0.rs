@@ -207,8 +207,8 @@ impl Rank0Driver {
             drop(timeout(GATHER_DIFFERENCES, others).await);
         }
         let parts = self.hub.with(|leader| leader.store.parts(key));
-        let said: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| unpack(part).0)).collect();
-        if let Some(line) = differences(&said) {
+        let values: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| unpack(part).0)).collect();
+        if let Some(line) = differences(&values) {
             return Err(self.fail(MeetError::new(MeetErrorKind::Differs, line)).await);
         }
         Ok(parts.iter().map(|part| part.as_ref().map(|part| unpack(part).1).unwrap_or_default()).collect())

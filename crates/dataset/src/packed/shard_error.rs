@@ -33,7 +33,7 @@ impl ShardError {
     }
 
     /// The error with the shard's name, as one line.
-    pub(crate) fn told(self, base_url: &str, path: &str) -> DatasetError {
+    pub(crate) fn into_dataset_error(self, base_url: &str, path: &str) -> DatasetError {
         match self {
             Self::Damaged { at, why } => DatasetError::new(
                 DatasetErrorKind::BadShard,

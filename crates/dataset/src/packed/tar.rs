@@ -46,13 +46,13 @@ impl<'a> TarHeader<'a> {
 
     /// Whether the checksum is valid. Old writers sum signed bytes, so both sums are accepted.
     fn is_whole(&self) -> bool {
-        let Some(said) = octal(&self.0[148..156]) else { return false };
+        let Some(declared) = octal(&self.0[148..156]) else { return false };
         let bytes = || {
             self.0.iter().enumerate().map(|(at, &byte)| if (148..156).contains(&at) { b' ' } else { byte })
         };
         let unsigned: u64 = bytes().map(u64::from).sum();
         let signed: i64 = bytes().map(|byte| i64::from(byte as i8)).sum();
-        said == unsigned || i64::try_from(said) == Ok(signed)
+        declared == unsigned || i64::try_from(declared) == Ok(signed)
     }
 
     fn size(&self) -> Option<u64> {
@@ -175,8 +175,8 @@ impl ShardParser for Tar {
         let next = std::mem::take(&mut self.next);
         let large = || ShardError::damaged(at, "a member's size is not a number or too large");
         let is_extra = matches!(kind, b'x' | b'X' | b'g' | b'L' | b'K');
-        let said = if is_extra { None } else { next.size.or(self.global.size) };
-        let length = said.or_else(|| header.size()).ok_or_else(large)?;
+        let declared = if is_extra { None } else { next.size.or(self.global.size) };
+        let length = declared.or_else(|| header.size()).ok_or_else(large)?;
         // Only these types have no data whatever their size field. For unknown types the size field
         // holds.
         let length = if matches!(kind, b'1'..=b'6') { 0 } else { length };

@@ -46,9 +46,9 @@ fn answers(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
         Err(error) => {
             let text = error.to_string();
             assert!(!text.contains('\n') && text.starts_with("/data: "), "{text}");
-            let told =
+            let reported =
                 text.starts_with(&format!("/data: {name}: byte ")) || error.kind() == DatasetErrorKind::Empty;
-            assert!(told, "{text}");
+            assert!(reported, "{text}");
         }
     }
     answer

@@ -93,12 +93,12 @@ impl GroupMember for JoinedGroup {
         PeersReport {
             served: tally.served,
             served_bytes: tally.served_bytes,
-            asked: tally.asked,
-            received: tally.got,
-            received_bytes: tally.got_bytes,
-            late: tally.late,
-            lost: tally.lost,
-            strangers: tally.strangers,
+            asked: tally.requested,
+            received: tally.received,
+            received_bytes: tally.received_bytes,
+            late: tally.timed_out,
+            lost: tally.disconnected,
+            strangers: tally.unauthenticated,
         }
     }
 
@@ -161,14 +161,14 @@ async fn with_warning<T>(
     untold: Duration,
     say: impl Future<Output = ()>,
 ) -> T {
-    let said = async {
+    let warned = async {
         tokio::time::sleep(untold).await;
         say.await;
         std::future::pending().await
     };
     tokio::select! {
         done = work => done,
-        never = said => never,
+        never = warned => never,
     }
 }
 
@@ -213,10 +213,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn long_wait_for_other_ranks_is_logged_once() {
         for (seconds, times) in [(9, 0), (11, 1), (600, 1)] {
-            let said = AtomicU32::new(0);
+            let warned = AtomicU32::new(0);
             let work = tokio::time::sleep(Duration::from_secs(seconds));
-            with_warning(work, WARN_AFTER, async { _ = said.fetch_add(1, Ordering::Relaxed) }).await;
-            assert_eq!(said.into_inner(), times, "{seconds} s");
+            with_warning(work, WARN_AFTER, async { _ = warned.fetch_add(1, Ordering::Relaxed) }).await;
+            assert_eq!(warned.into_inner(), times, "{seconds} s");
         }
     }
 

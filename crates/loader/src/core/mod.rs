@@ -12,8 +12,8 @@
 //! a cache takes the sample over or the trainer drops it. A use is issued when
 //!
 //! 1. it fits the look-ahead, or
-//! 2. it belongs to the batch that the trainer takes next, and only that batch and the one taken
-//!    last are charged (at most the two largest batches), or
+//! 2. it belongs to the batch that the trainer takes next, and only that batch and the last one are
+//!    charged, or
 //! 3. it belongs to the batch that the trainer waits for. Then it is issued whatever the trainer
 //!    still holds, because a full buffer must never wait for a waiting trainer.
 //!

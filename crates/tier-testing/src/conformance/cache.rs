@@ -46,7 +46,7 @@ pub async fn cache(cache: Arc<dyn CacheTier>) {
 /// If reads allocate more.
 pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -> u64) {
     /// The overhead of an answer and its stream.
-    const BESIDE: u64 = 400;
+    const OVERHEAD: u64 = 400;
     for size in [1_000, 10_000, 110_000] {
         let known: Vec<KnownSample> =
             (0..(300_000 / size).max(16)).map(|id| sample(5000 + id, size)).collect();
@@ -63,7 +63,7 @@ pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -
             assert_bytes("of one length", answer, &known.content);
         }
         let taken = live().saturating_sub(before) / known.len() as u64;
-        let most = BESIDE + if is_at_hand { 0 } else { cache.footprint().of(size) };
+        let most = OVERHEAD + if is_at_hand { 0 } else { cache.footprint().of(size) };
         assert!(taken <= most, "{taken} bytes for each sample of {size}, which is counted as {most}");
         drop(answers);
         cache.remove(known.iter().map(|known| known.key).collect()).await;

@@ -16,7 +16,7 @@ use crate::KnownSample;
 /// If the origin breaks the contract.
 pub async fn origin<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     every_object_is_listed_once(origin, known).await;
-    listing_goes_on_after_a_path(origin, known).await;
+    listing_continues_after_a_path(origin, known).await;
     listing_stays_below_its_prefix(origin, known).await;
     an_object_is_found_by_its_path(origin, known).await;
     let listed = with_versions(origin, known).await;
@@ -77,7 +77,7 @@ async fn every_object_is_listed_once<T: OriginTier + ?Sized>(origin: &T, known: 
     assert_listed("listing all", &list(origin, "", None).await, known.iter());
 }
 
-async fn listing_goes_on_after_a_path<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
+async fn listing_continues_after_a_path<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     let paths = known.iter().map(|sample| &*sample.object.path);
     for after in paths.chain(["", "a", "a/", "a0", "b/c/", "b/c/d", "zzz"]) {
         let rest = known.iter().filter(|sample| sample.object.path.as_bytes() > after.as_bytes());

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     /// The answer to a request as text, until the server closes the connection.
-    fn ask(store: &HttpStore, method: &str, path: &str, headers: &str, body: &str) -> String {
+    fn send_request(store: &HttpStore, method: &str, path: &str, headers: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(store.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let length = body.len();
@@ -288,14 +288,14 @@ mod tests {
     }
 
     fn get(store: &HttpStore, path: &str, headers: &str) -> String {
-        ask(store, "GET", path, headers, "")
+        send_request(store, "GET", path, headers, "")
     }
 
     #[test]
     fn objects_are_put_read_in_parts_and_listed() {
         let store = HttpStore::start();
         store.bucket("b");
-        assert!(ask(&store, "PUT", "/b/a/x%20y", "", "hello").starts_with("HTTP/1.1 200"));
+        assert!(send_request(&store, "PUT", "/b/a/x%20y", "", "hello").starts_with("HTTP/1.1 200"));
         let whole = get(&store, "/b/a/x%20y", "");
         assert!(whole.starts_with("HTTP/1.1 200") && whole.ends_with("\r\n\r\nhello"), "{whole}");
         assert!(whole.contains("etag: \"0000000000000001\""), "{whole}");
@@ -303,7 +303,7 @@ mod tests {
         assert!(part.starts_with("HTTP/1.1 206") && part.ends_with("\r\n\r\nel"), "{part}");
         assert!(part.contains("content-range: bytes 1-2/5"), "{part}");
         assert!(get(&store, "/b/a/x%20y", "If-Match: \"2\"\r\n").starts_with("HTTP/1.1 412"));
-        let head = ask(&store, "HEAD", "/b/a/x%20y", "", "");
+        let head = send_request(&store, "HEAD", "/b/a/x%20y", "", "");
         assert!(head.contains("content-length: 5") && head.ends_with("\r\n\r\n"), "{head}");
         let page = get(&store, "/b?list-type=2&prefix=a%2F&max-keys=7", "");
         assert!(page.contains("<Key>a/x y</Key>") && page.contains("<Size>5</Size>"), "{page}");

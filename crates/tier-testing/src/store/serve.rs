@@ -250,7 +250,7 @@ impl StoreShared {
             prefix: parsed.param("prefix").to_owned(),
             delimiter: parsed.param("delimiter").to_owned(),
             after,
-            goes_on: !token.is_empty(),
+            continues: !token.is_empty(),
             max_keys: max_keys.min(1000),
         };
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);

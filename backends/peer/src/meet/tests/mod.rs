@@ -181,7 +181,7 @@ struct MemberProcess {
     follower: Follower,
     link: Option<usize>,
     is_welcome: bool,
-    has_said: bool,
+    has_reported: bool,
     stage: u32,
     values: Vec<Bytes>,
     /// The nonces it has received, in order.
@@ -302,7 +302,7 @@ impl World {
             follower: Follower::new(hello, quiet(self.now()), "here".to_owned()),
             link: None,
             is_welcome: false,
-            has_said: false,
+            has_reported: false,
             stage: 1,
             values: Vec::new(),
             nonces: Vec::new(),
@@ -457,7 +457,7 @@ impl World {
             Event::Message { link, up: false, message, bulk } => {
                 let member = self.links[link].member;
                 if self.links[link].open[1] && self.members[member].link == Some(link) {
-                    self.hear(member, message, bulk);
+                    self.receive(member, message, bulk);
                 }
             }
             Event::Closed { link, up } => self.closed(link, up),
@@ -485,7 +485,7 @@ impl World {
             }
             Event::Leave(Who::Member(member)) => {
                 self.members[member].is_done = true;
-                self.say_last(member);
+                self.report_last(member);
             }
             Event::Left(Who::Member(member)) => self.leave(member, RunEnd::Unheard),
             Event::Mend { rank } => {

@@ -137,14 +137,14 @@ impl PySource {
     }
 
     /// Announces the order of future requests: a list of epochs, each a buffer of 64-bit integers
-    /// (array('q'), NumPy's int64) or a list of numbers. With `goes_on`, epochs like the last one
+    /// (array('q'), NumPy's int64) or a list of numbers. With `continues`, epochs like the last one
     /// follow.
-    #[pyo3(signature = (orders, *, goes_on = false))]
-    fn announce(&self, py: Python<'_>, orders: Vec<Bound<'_, PyAny>>, goes_on: bool) -> PyResult<()> {
+    #[pyo3(signature = (orders, *, continues = false))]
+    fn announce(&self, py: Python<'_>, orders: Vec<Bound<'_, PyAny>>, continues: bool) -> PyResult<()> {
         let orders: Vec<Vec<u64>> = orders.iter().map(order).collect::<PyResult<_>>()?;
         let samples = self.open_samples()?;
         let done =
-            interrupt::run_interruptible(py, Duration::ZERO, move |_| samples.announce(orders, goes_on))?;
+            interrupt::run_interruptible(py, Duration::ZERO, move |_| samples.announce(orders, continues))?;
         logs::drain(py)?;
         done.map_err(|error| errors::raised(&error))
     }

@@ -298,7 +298,7 @@ class Wrapped:
             orders, held = self._prediction.begin(self._loader, self._dataset, begun, again)
             if not (held and self._announced):
                 for part in self._parts:
-                    part.engine.source.announce([part.ids(order) for order in orders], goes_on=True)
+                    part.engine.source.announce([part.ids(order) for order in orders], continues=True)
         except Exception as error:
             self._unknown = True
             _log.warning(

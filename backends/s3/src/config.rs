@@ -70,10 +70,7 @@ impl BucketPrefix {
         }
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if bucket.is_empty() || bucket.len() > 255 || !bucket.chars().all(fits) {
-            return Err(invalid(
-                url,
-                format!("`{bucket}` is no name of a bucket; write `s3://bucket/prefix`"),
-            ));
+            return Err(invalid(url, format!("`{bucket}` is not a bucket name; write `s3://bucket/prefix`")));
         }
         Self::below(bucket, prefix, url)
     }
@@ -268,8 +265,7 @@ fn endpoint(text: &str) -> Result<String, TierError> {
     if fits && format!("{text}/").parse::<http::Uri>().is_ok() {
         return Ok(text.to_owned());
     }
-    let why =
-        "it is no address of a store; AWS_ENDPOINT_URL is written like `https://store.example.org:9000`";
+    let why = "it is not a store's address; expected AWS_ENDPOINT_URL like `https://store.example.org:9000`";
     Err(invalid(shown, why))
 }
 

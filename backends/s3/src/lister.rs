@@ -134,8 +134,9 @@ impl BucketListing {
     /// The error of a store whose listing does not end.
     pub(crate) fn endless(&self, what: &str) -> TierError {
         let at = self.place.endpoint.as_deref().map(|at| format!(" at {at}")).unwrap_or_default();
-        let why =
-            format!("the store{at} lists without an end: {what}; name the objects, or list a smaller prefix");
+        let why = format!(
+            "the store{at} returns pages endlessly: {what}; name the objects, or list a smaller prefix"
+        );
         self.place.error(ErrorKind::Other, None, why)
     }
 

@@ -105,7 +105,7 @@ impl ObjectReader {
             None => {}
             Some(Version::ETag(tag)) => options.if_match = Some(format!("\"{}\"", bare(tag))),
             Some(_) => {
-                let why = "it was indexed as a file, by its time; index it in the bucket";
+                let why = "the catalog has modification times of files; index the bucket";
                 return Err(self.error(request, ErrorKind::Invalid, why));
             }
         }

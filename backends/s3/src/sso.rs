@@ -227,7 +227,7 @@ impl SsoTokens {
             Err(error) => return Err(SourceFailure::permanent(error.to_string())),
         };
         let filed = SsoToken::parse(&document)
-            .ok_or_else(|| portal.log_in(format!("{} holds no token", path.display())))?;
+            .ok_or_else(|| portal.log_in(format!("{} contains no token", path.display())))?;
         let own = self.lock().get(path).filter(|own| own.expires > filed.expires).cloned();
         Ok(own.unwrap_or(filed))
     }

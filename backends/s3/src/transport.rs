@@ -134,8 +134,8 @@ impl StoreConnector {
 }
 
 impl HttpConnector for StoreConnector {
-    /// A client that takes one setting from `requested`: whether clear text is allowed. Local services
-    /// that hand out credentials are not encrypted, nor are emulators of stores.
+    /// A client that takes one setting from `requested`: whether clear text is allowed. Local
+    /// services that hand out credentials are not encrypted, nor are emulators of stores.
     fn connect(&self, requested: &ClientOptions) -> object_store::Result<HttpClient> {
         let allowed =
             requested.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|text| text == "true");

@@ -297,12 +297,12 @@ mod tests {
         }
 
         #[test]
-        fn request_list_round_trips(sample_requests in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
+        fn request_list_round_trips(fields in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
             let sample_request = |(dataset, id, due, length)| {
                 let key = SampleKey::new(DatasetId(dataset), SampleId(id));
                 SampleRequest { key, due: Tick(due), length }
             };
-            let sample_requests: Vec<SampleRequest> = sample_requests.into_iter().map(sample_request).collect();
+            let sample_requests: Vec<SampleRequest> = fields.into_iter().map(sample_request).collect();
             let encoded = SampleRequest::encode(sample_requests.iter().copied());
             prop_assert_eq!(SampleRequest::decode(&encoded).unwrap(), sample_requests);
         }

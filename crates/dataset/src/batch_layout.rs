@@ -240,7 +240,7 @@ fn is_fields(field: &Field<'_>) -> bool {
 
 /// The range in the file of the message and the body of a block in the footer.
 pub(crate) fn place(block: &Block) -> Result<Range<u64>, CatalogFault> {
-    let damaged = || corrupt("the footer names a place outside the file");
+    let damaged = || corrupt("the footer refers to an offset outside the file");
     let start = u64::try_from(block.offset()).map_err(|_| damaged())?;
     let head = u64::try_from(block.metaDataLength()).map_err(|_| damaged())?;
     let body = u64::try_from(block.bodyLength()).map_err(|_| damaged())?;
@@ -250,7 +250,7 @@ pub(crate) fn place(block: &Block) -> Result<Range<u64>, CatalogFault> {
 
 /// The message in the bytes of a block in the footer, and the position of its body in them.
 fn message<'a>(bytes: &'a [u8], block: &Block) -> Result<(Message<'a>, Range<usize>), CatalogFault> {
-    let damaged = || corrupt("the footer names a place outside the file");
+    let damaged = || corrupt("the footer refers to an offset outside the file");
     let head = usize::try_from(block.metaDataLength()).map_err(|_| damaged())?;
     // Four bytes that mark a message, four of its length, the message itself.
     let message = bytes.get(8..head).ok_or_else(damaged)?;

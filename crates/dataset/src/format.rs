@@ -153,7 +153,8 @@ pub(crate) fn detect<'a>(
 /// The error for compressed shards.
 pub(crate) fn compressed(base_url: &str, path: &str) -> DatasetError {
     let message = format!(
-        "{base_url}: {path:?} is a compressed shard, so its samples cannot be read individually; decompress it and index the result (--format files takes it unchanged)"
+        "{base_url}: {path:?} is a compressed shard, so its samples cannot be read individually; \
+         decompress it and index the result (--format files takes it unchanged)"
     );
     DatasetError::new(DatasetErrorKind::Unsupported, message)
 }

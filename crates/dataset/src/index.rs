@@ -455,7 +455,7 @@ fn left_out(options: &IndexOptions, unwanted: u64, catalogs: u64) -> String {
     }
     match parts.is_empty() {
         true => " in it (hidden files do not count)".to_owned(),
-        false => format!(": of what is there, {}", parts.join(" and ")),
+        false => format!(": {}", parts.join(" and ")),
     }
 }
 
@@ -546,7 +546,7 @@ mod tests {
         let error = index(&paths, IndexOptions::default().excluding("*")).await.unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Empty);
         let counted = "2 excluded by the globs and 1 left out as catalogs (*.foreread)";
-        assert_eq!(error.to_string(), format!("/data: there are no samples: of what is there, {counted}"));
+        assert_eq!(error.to_string(), format!("/data: there are no samples: {counted}"));
     }
 
     #[tokio::test]

@@ -151,7 +151,7 @@ fn lock(path: &Path, create: bool) -> std::io::Result<LockOutcome> {
             return Ok(LockOutcome::Own(file));
         }
     }
-    Err(std::io::Error::other("it is removed again and again"))
+    Err(std::io::Error::other("another process removes it repeatedly"))
 }
 
 /// Passes the records of a file with this head to `take`. Returns the length of the valid bytes.

@@ -57,7 +57,8 @@ impl Workers {
         let is_callers = self.own.is_none() && self.handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
         if is_here || is_callers {
             return Err(Error::usage(
-                "this call would block the runtime that it waits for: leave out `runtime(..)`, so that the run uses a separate thread, or use the async method",
+                "this call would block the runtime that it waits for: leave out `runtime(..)`, so that the \
+                 run uses a separate thread, or use the async method",
             ));
         }
         Ok(())

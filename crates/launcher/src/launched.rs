@@ -232,7 +232,8 @@ impl Launched {
     pub fn meet(&self) -> Result<&Rendezvous, LaunchError> {
         self.rendezvous.as_ref().ok_or_else(|| {
             invalid(format!(
-                "{} started {} ranks without a rendezvous: set {MEET} on all of them, to host:port of rank 0 or to a directory that all can access",
+                "{} started {} ranks without a rendezvous: set {MEET} on all of them, to host:port \
+                 of rank 0 or to a directory that all can access",
                 self.launcher, self.world_size
             ))
         })
@@ -440,7 +441,7 @@ fn parse_meet(env: &LauncherEnv<'_>, job: &str, size: u32) -> Result<Option<Rend
         let path = PathBuf::from(path);
         return match path.is_absolute() {
             true => Ok(Some(Rendezvous::Directory(path.join(name("foreread", job))))),
-            false => Err(wrong("the path is not a full one")),
+            false => Err(wrong("the path is not absolute")),
         };
     }
     let mut all = Vec::new();

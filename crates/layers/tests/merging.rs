@@ -362,7 +362,8 @@ proptest::proptest! {
             // The gaps take less time than the saved requests, and are within the bound.
             let between = latency.as_secs_f64() * bandwidth as f64 * saved as f64;
             let over = tally.bytes.saturating_sub(requested) as f64;
-            assert!(over <= between.min(waste * requested as f64), "{over} bytes more, {saved} requests saved");
+            let bound = between.min(waste * requested as f64);
+            assert!(over <= bound, "{over} bytes more, {saved} requests saved");
             if most < 30_000 && saved > 0 {
                 assert!(tally.bytes <= requested + most * saved);
             }

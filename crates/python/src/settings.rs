@@ -17,7 +17,7 @@ use crate::errors::{self, ExceptionClass};
 /// Settings of an order, which a source of samples by id refuses, with the place where they belong.
 const ORDER_SETTINGS: &[(&str, &str)] = &[
     ("batch_size", "the batch size is your loader's"),
-    ("epochs", "the number of epochs is your loop's"),
+    ("epochs", "your loop determines the number of epochs"),
     ("seed", "the seed is your sampler's"),
     ("sampler", "the sampler is your loader's"),
     ("deal", "your sampler decides what each rank reads"),

@@ -163,7 +163,8 @@ fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessId) -
     let path = path.display();
     if owner.process.as_ref() == Some(this) {
         return format!(
-            "its space is owned by another loader of {owner}, which is this one; give each loader a separate directory, such as val=20GB below the named one"
+            "its space is owned by another loader of {owner}, which is this one; give each \
+             loader a separate directory, such as val=20GB below the named one"
         );
     }
     format!(

@@ -351,8 +351,8 @@ impl LocalEndpoint {
 fn unsupported_user() -> MeetError {
     let (token, meet) = (super::launcher::TOKEN, super::launcher::MEET);
     let line = format!(
-        "the kernel cannot distinguish this user (nobody) from users of other containers: run as another user, \
-         or set {token} to what `foreread token` prints and {meet} to rank 0's host:port"
+        "the kernel cannot distinguish this user (nobody) from users of other containers: run as another \
+         user, or set {token} to what `foreread token` prints and {meet} to rank 0's host:port"
     );
     MeetError::new(MeetErrorKind::Secret, line)
 }

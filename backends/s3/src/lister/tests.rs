@@ -349,7 +349,7 @@ fn listing_with_circular_tokens_is_an_error() {
         let listed = list(&model, "", "", None);
         let error = listed.errors.last().unwrap().to_string();
         assert!(
-            error.contains("s3://b: ") && error.contains("at http://store lists without an end"),
+            error.contains("s3://b: ") && error.contains("at http://store returns pages endlessly"),
             "{error}"
         );
         assert!(model.requests() < 1_100);

@@ -78,7 +78,8 @@ pub(crate) fn compressed(how: &str) -> ShardError {
     ShardError::unsupported(
         0,
         format!(
-            "it is compressed ({how}), so its samples cannot be read individually; write it without compression, or decompress it and index the result"
+            "it is compressed ({how}), so its samples cannot be read individually; write it without \
+             compression, or decompress it and index the result"
         ),
     )
 }

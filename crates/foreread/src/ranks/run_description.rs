@@ -114,8 +114,8 @@ impl RunDescription {
         at_hand: bool,
     ) -> Result<Vec<SharedCatalog>> {
         let bulk =
-            |(number, (described, catalog)): (usize, (&DescribedCatalog, &Catalog))| -> Result<SharedCatalog> {
-                if described.file.is_some() || number == 0 && at_hand {
+            |(number, (entry, catalog)): (usize, (&DescribedCatalog, &Catalog))| -> Result<SharedCatalog> {
+                if entry.file.is_some() || number == 0 && at_hand {
                     return Ok(on_request(catalog));
                 }
                 Ok(SharedCatalog::needed(catalog.to_bytes()?))

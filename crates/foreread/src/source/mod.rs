@@ -177,8 +177,7 @@ impl Ready {
         let Planned { config, cluster, memory: granted, .. } = planned;
         if opened.len() > 1 || group.is_some() {
             return Err(Error::usage(
-                "samples by id come from one dataset and for one rank: leave out the validation set and the \
-                 meeting",
+                "samples by id come from one dataset and for one rank: leave out validation set and rendezvous",
             ));
         }
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
@@ -225,8 +224,8 @@ impl Ready {
 
 impl Source {
     /// Announces the order of the following requests: epoch by epoch, each epoch's ids in order.
-    /// Repeated and missing ids are allowed. It replaces the previous announcement. With `continues`,
-    /// more epochs like the last one follow, which affects caching.
+    /// Repeated and missing ids are allowed. It replaces the previous announcement. With
+    /// `continues`, more epochs like the last one follow, which affects caching.
     ///
     /// Blocks the thread while planning (a fraction of a second for a million samples). Epochs of
     /// different lengths are prefetched as if they were one.

@@ -52,8 +52,8 @@ impl PeerCounters {
     }
 
     /// Records a process that named this job with another token or version.
-    pub(crate) fn note_mistaken(&self, who: String) {
-        *lock(&self.mistaken) = Some(who);
+    pub(crate) fn note_mistaken(&self, process: String) {
+        *lock(&self.mistaken) = Some(process);
     }
 
     /// The last process that named this job with another token or version. Unauthenticated, so

@@ -338,9 +338,9 @@ pub async fn initiate(
 }
 
 /// The error of ends that protect samples differently.
-fn other_wire(who: &str, theirs: &str, ours: WireProtection) -> WireError {
+fn other_wire(peer: &str, theirs: &str, ours: WireProtection) -> WireError {
     let variable = WireProtection::VARIABLE;
-    let detail = format!("{who} has {variable}={theirs}, this rank {ours}: set one {variable} on all ranks");
+    let detail = format!("{peer} has {variable}={theirs}, this rank {ours}: set one {variable} on all ranks");
     WireError::new(WireErrorKind::OtherWire, detail)
 }
 

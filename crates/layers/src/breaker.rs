@@ -184,7 +184,7 @@ pub struct Breaker<T: ?Sized> {
 struct BreakerShared {
     tier: String,
     deadline: Option<Deadline>,
-    whom: String,
+    label: String,
     machine: Mutex<BreakerCore>,
     /// Whether an answer could improve the state.
     is_degraded: AtomicBool,
@@ -219,16 +219,16 @@ impl BreakerShared {
                 if first {
                     tracing::warn!(
                         tier = self.tier,
-                        whom = self.whom,
+                        label = self.label,
                         why,
                         "breaker opened: no reads for a while"
                     );
                 } else {
-                    tracing::debug!(tier = self.tier, whom = self.whom, ?wait, why, "breaker opened again");
+                    tracing::debug!(tier = self.tier, label = self.label, ?wait, why, "breaker opened again");
                 }
             }
             (Some(Transition::Closed), _) => {
-                tracing::info!(tier = self.tier, whom = self.whom, "breaker closed: it answers again");
+                tracing::info!(tier = self.tier, label = self.label, "breaker closed: it answers again");
             }
             _ => {}
         }
@@ -237,20 +237,28 @@ impl BreakerShared {
     fn refusal(&self, request: &ReadRequest) -> TierError {
         TierError::new(ErrorKind::Transient, &*self.tier)
             .with_object(&*request.object.path)
-            .with_detail(format!("the breaker is open: {} did not answer recently", self.whom))
+            .with_detail(format!("the breaker is open: {} did not answer recently", self.label))
     }
 }
 
 impl<T: Tier + ?Sized> Breaker<T> {
-    /// Wraps `inner`. `whom` is its name in logs and errors: a rank, a store.
-    pub fn new(inner: Arc<T>, policy: BreakerPolicy, whom: impl Into<String>, seed: u64) -> Self {
+    /// Wraps `inner`. `label` is its name in logs and errors: a rank, a store.
+    pub fn new(inner: Arc<T>, policy: BreakerPolicy, label: impl Into<String>, seed: u64) -> Self {
         let tier = inner.name().to_owned();
         let openings = metrics::counter!("foreread_tier_breaker_openings_total", "tier" => tier.clone());
         let refused = metrics::counter!("foreread_tier_breaker_refused_total", "tier" => tier.clone());
         let machine = Mutex::new(BreakerCore::new(policy, seed));
-        let (whom, is_degraded, deadline) = (whom.into(), AtomicBool::new(false), None);
+        let (label, is_degraded, deadline) = (label.into(), AtomicBool::new(false), None);
         Self {
-            shared: Arc::new(BreakerShared { tier, deadline, whom, machine, is_degraded, openings, refused }),
+            shared: Arc::new(BreakerShared {
+                tier,
+                deadline,
+                label,
+                machine,
+                is_degraded,
+                openings,
+                refused,
+            }),
             inner,
         }
     }

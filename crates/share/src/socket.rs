@@ -156,9 +156,9 @@ pub(crate) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether `who` is the user `own`.
-pub(crate) fn is_same_user(who: PeerCredentials, own: u32) -> bool {
-    who.user == own
+/// Whether `peer` is the user `own`.
+pub(crate) fn is_same_user(peer: PeerCredentials, own: u32) -> bool {
+    peer.user == own
 }
 
 #[cfg(test)]

@@ -135,16 +135,16 @@ impl Rank0Steps {
         (missing, more): (&[Rank], usize),
         why: Option<String>,
     ) -> MeetError {
-        let (who, seconds) = (ranks(missing, more), self.wait.deadline().as_secs());
+        let (absent, seconds) = (ranks(missing, more), self.wait.deadline().as_secs());
         let line = match key {
             None => format!(
-                "{who} of {} did not come to {} within {seconds} s: check whether they were started, and \
+                "{absent} of {} did not come to {} within {seconds} s: check whether they were started, and \
                  have the same rendezvous address and token; {SINGLE_RANK_HINT}",
                 leader.world, self.place
             ),
             Some(_) => {
                 let places = leader.locations(missing);
-                format!("{who} ({places}) did not answer within {seconds} s: check what they wait for")
+                format!("{absent} ({places}) did not answer within {seconds} s: check what they wait for")
             }
         };
         let line = why.map(|why| format!("{line}; {why}")).unwrap_or(line);

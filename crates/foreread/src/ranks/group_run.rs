@@ -145,9 +145,9 @@ impl GroupMember for JoinedGroup {
         Box::pin(with_warning(ended, WARN_AFTER, async move {
             let reports = others.reports(Duration::ZERO).await;
             let ranks: Vec<usize> = (0..reports.len()).filter(|&rank| reports[rank].is_none()).collect();
-            let whom = if ranks.is_empty() { "other ranks".to_owned() } else { format!("ranks {ranks:?}") };
+            let served = if ranks.is_empty() { "other ranks".to_owned() } else { format!("ranks {ranks:?}") };
             tracing::warn!(
-                "this rank's loader has ended and serves {whom} until they end, for {} s at most; every \
+                "this rank's loader has ended and serves {served} until they end, for {} s at most; every \
                  rank must close its loaders, in the same order, before ranks wait for each other elsewhere",
                 at_most.as_secs()
             );

@@ -177,7 +177,7 @@ impl Ready {
         let Planned { config, cluster, memory: granted, .. } = planned;
         if opened.len() > 1 || group.is_some() {
             return Err(Error::usage(
-                "samples by id come from one dataset and for one rank: leave out validation set and rendezvous",
+                "samples by id come from one dataset and for one rank: leave out validation and rendezvous",
             ));
         }
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());

@@ -6,8 +6,8 @@ samples, and serves the files that the dataset opens (``_files``). The original 
 wrong prediction costs time only.
 
 Only the dataset's files are looked up. On a local file system, each is checked again when the dataset opens it, so that
-a rewritten file is read anew. That costs 2 us per sample. On a file server it would cost a round trip per sample, so
-there a file that was rewritten with the same size may be served in its old state.
+a rewritten file is read again. That costs 2 us per sample. On a file server it would cost a round trip per sample. So
+a file that was rewritten there with the same size may be served in its old state.
 """
 
 from __future__ import annotations
@@ -246,14 +246,14 @@ class Wrapped:
         self._used = True
         # Workers may wait for samples while the trainer does not, so the trainer measures its own wait.
         waits = self._loader.num_workers > 0
-        asked = time.monotonic()
+        requested = time.monotonic()
         try:
             for batch in batches:
-                self._waited += time.monotonic() - asked
+                self._waited += time.monotonic() - requested
                 for part in self._parts:
                     part.engine.watch(self._waited if waits else None)
                 yield batch
-                asked = time.monotonic()
+                requested = time.monotonic()
         finally:
             for part in self._parts:
                 part.engine.pause()

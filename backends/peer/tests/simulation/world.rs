@@ -475,9 +475,9 @@ impl World {
                 }
                 self.conns.insert(id, conn);
                 for action in actions {
-                    if let serving::ServerAction::Start { chunk, requested } = action {
-                        for requested in requested {
-                            self.serve(rank, id, chunk, requested.tag, requested.key.id.0);
+                    if let serving::ServerAction::Start { chunk, peer_requests } = action {
+                        for request in peer_requests {
+                            self.serve(rank, id, chunk, request.tag, request.key.id.0);
                         }
                     }
                 }

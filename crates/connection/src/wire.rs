@@ -23,7 +23,10 @@ pub enum WireProtection {
 
 /// The text is not a valid [`WireProtection`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid {} '{0}': expected authenticated, sealed or checksummed", WireProtection::VARIABLE)]
+#[error(
+    "invalid {name} '{0}': expected authenticated, sealed or checksummed",
+    name = WireProtection::VARIABLE
+)]
 pub struct ParseWireError(String);
 
 impl WireProtection {

@@ -57,7 +57,7 @@ impl FromStr for SamplerKind {
 
 impl fmt::Display for SamplerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::ALL.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| name))
+        f.write_str(Self::ALL.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| *name))
     }
 }
 

@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow_schema::ArrowError;
 use bytes::Bytes;
 use foreread_tier::{Object, Span, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
@@ -141,12 +142,9 @@ impl Catalog {
         let listing = Listing::of(samples.iter().map(|sample| &sample.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
         let head = CatalogHeader { base_url, name: place_name, listing };
-        let bytes = encode(head, Format::Files.name(), &samples).map_err(|error| {
-            let message = format!("{base_url}: the catalog cannot be made: {error}");
-            DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
-        })?;
+        let bytes = encode(head, Format::Files.name(), &samples);
         drop(samples);
-        Self::of_image(base_url, bytes.into())
+        Self::of_image(base_url, bytes)
     }
 
     /// The catalog of the samples in these shards. Each shard occurs once. There is at least one
@@ -162,17 +160,18 @@ impl Catalog {
         let listing = Listing::of(shards.iter().map(|shard| &shard.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
         let head = CatalogHeader { base_url, name: place_name, listing };
-        let bytes = encode_packed::encode(head, format.name(), &shards).map_err(|error| {
+        let bytes = encode_packed::encode(head, format.name(), &shards);
+        drop(shards);
+        Self::of_image(base_url, bytes)
+    }
+
+    fn of_image(base_url: &str, bytes: Result<Vec<u8>, ArrowError>) -> Result<Self, DatasetError> {
+        let bytes = bytes.map_err(|error| {
             let message = format!("{base_url}: the catalog cannot be made: {error}");
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
         })?;
-        drop(shards);
-        Self::of_image(base_url, bytes.into())
-    }
-
-    fn of_image(base_url: &str, bytes: Bytes) -> Result<Self, DatasetError> {
         let name = format!("the catalog of {base_url}");
-        match CatalogFile::owned(bytes).and_then(|image| CatalogInner::new(image, name.clone())) {
+        match CatalogFile::owned(bytes.into()).and_then(|image| CatalogInner::new(image, name.clone())) {
             Ok(inner) => Ok(Self(Arc::new(inner))),
             Err(fault) => Err(named_fault(&name, fault)),
         }

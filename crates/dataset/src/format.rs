@@ -19,7 +19,8 @@ pub enum Format {
 }
 
 impl Format {
-    const ALL: [Self; 4] = [Self::Files, Self::Tar, Self::TfRecord, Self::Zip];
+    /// All formats.
+    pub const ALL: [Self; 4] = [Self::Files, Self::Tar, Self::TfRecord, Self::Zip];
 
     /// The name that catalogs and the command line use.
     pub const fn name(self) -> &'static str {

@@ -160,8 +160,8 @@ pub mod backend {
     #[cfg(feature = "s3")]
     pub use foreread_s3::{ObjectStoreOrigin, object_store};
     pub use foreread_tier::{
-        Backend, Buffers, ErrorKind, HeapBuffers, Object, OpenContext, OpenOptions, OriginTier, ReadFuture,
-        ReadRequest, Span, Tier, TierError, TierProfile, Version,
+        Backend, Buffers, ErrorKind, HeapBuffers, ListRange, Object, OpenContext, OpenOptions, OriginTier,
+        ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile, Version, check_path,
     };
 }
 

@@ -372,7 +372,7 @@ impl Drop for AdmittedRead {
 
 #[cfg(test)]
 mod tests {
-    use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, StoredCache, When};
+    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, StoredCache, When};
     use foreread_types::{DatasetId, SampleId, Tick};
     use futures::StreamExt;
 
@@ -472,7 +472,7 @@ mod tests {
         let below = [0, 1, 2, 3].into_iter().fold(FailingTier::new(Arc::clone(&origin)), |tier, id| {
             tier.on(When::First(key(id), 1), Fault::Error(ErrorKind::Transient))
         });
-        let counting = Arc::new(CountingTier::new(Arc::new(below)));
+        let counting = Arc::new(below);
         let breaker = Breaker::new(Arc::clone(&counting), policy((500, 8000)), "rank 3", 1);
         let failure = Some(ErrorKind::Transient);
         assert_eq!(kinds(&breaker, batch(&origin, 0..3)).await, [failure; 3]);

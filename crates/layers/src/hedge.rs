@@ -260,7 +260,7 @@ mod tests {
     use std::sync::Arc;
 
     use foreread_tier::{ErrorKind, Object, OriginTier, ReadFuture, Tier, TierProfile};
-    use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, When};
+    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, When};
     use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
     use futures::StreamExt;
     use futures::stream::BoxStream;
@@ -282,8 +282,6 @@ mod tests {
         ids.into_iter().map(|id| origin.request(SampleId(id), Tick(id))).collect()
     }
 
-    type Counted = CountingTier<FailingTier<FakeOrigin>>;
-
     fn wrap(below: Arc<impl OriginTier>, policy: HedgePolicy) -> Arc<dyn OriginTier> {
         Stack::bare().with_hedge(Some(policy)).wrap(below)
     }
@@ -292,9 +290,8 @@ mod tests {
         origin: &Arc<FakeOrigin>,
         when: When,
         fault: Fault,
-    ) -> (Arc<dyn OriginTier>, Arc<Counted>, Meter) {
-        let failing = FailingTier::new(Arc::clone(origin)).on(when, fault);
-        let counted = Arc::new(CountingTier::new(Arc::new(failing)));
+    ) -> (Arc<dyn OriginTier>, Arc<FailingTier<FakeOrigin>>, Meter) {
+        let counted = Arc::new(FailingTier::new(Arc::clone(origin)).on(when, fault));
         let stack = Stack::bare().with_hedge(Some(HedgePolicy::default()));
         (stack.wrap(Arc::clone(&counted) as Arc<dyn OriginTier>), counted, stack.meter)
     }
@@ -495,7 +492,7 @@ mod tests {
                     .on(When::Chance(chances.1), Fault::Stall(Duration::from_secs(3)))
                     .on(When::Chance(chances.2), Fault::Error(ErrorKind::NotFound))
                     .with_seed(seed);
-                let counted = Arc::new(CountingTier::new(Arc::new(failing)));
+                let counted = Arc::new(failing);
                 let policy = HedgePolicy::default().with_budget(0.5).with_fewest(10);
                 let hedged = wrap(Arc::clone(&counted), policy);
                 for (from, length) in batches {

@@ -10,7 +10,7 @@ use foreread_tier::{
     Buffer, Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadBlock, ReadFuture, ReadRequest, Span,
     Tier, TierError, TierProfile,
 };
-use foreread_tier_testing::{Answered, CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, When};
+use foreread_tier_testing::{Answered, FailingTier, FakeOrigin, Fault, ReadAll, When};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -97,7 +97,7 @@ async fn neighbours_are_joined_with_separate_allocations() {
 #[tokio::test(start_paused = true)]
 async fn joined_read_is_as_urgent_as_its_most_urgent_part() {
     let origin = Arc::new(shards());
-    let counting = Arc::new(CountingTier::new(Arc::clone(&origin)));
+    let counting = Arc::new(FailingTier::new(Arc::clone(&origin)));
     let merged = merged(Arc::clone(&counting), given());
     let batch = vec![
         range(&origin, 7, 1, 0, 1000),

@@ -209,24 +209,26 @@ impl Driver {
         }
         match result {
             Ok(sample) => {
-                if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
-                    errors.remove(&key); // the error of a cache
-                }
-                self.ready.put(tick, key.id, sample);
+                self.put_ready(tick, key, sample);
                 events.push(CoreEvent::Arrived(tick));
             }
             Err(error) => self.failed(tick, key, error, events),
         }
     }
 
+    /// Keeps a sample that has arrived, and forgets the error of a cache or an owner that had it.
+    fn put_ready(&mut self, tick: Tick, key: SampleKey, sample: Sample) {
+        if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
+            errors.remove(&key);
+        }
+        self.ready.put(tick, key.id, sample);
+    }
+
     fn on_hedge(&mut self, hedged: Option<HedgeResult>, events: &mut Vec<CoreEvent>) {
         let Some((tick, key, result)) = hedged else { return };
         match result {
             Ok(sample) => {
-                if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
-                    errors.remove(&key); // the error of the owner
-                }
-                self.ready.put(tick, key.id, sample);
+                self.put_ready(tick, key, sample);
                 events.push(CoreEvent::HedgeArrived(tick));
             }
             Err(error) => {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{
-    ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile, Version,
-    check_path,
+    ErrorKind, ListRange, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
+    Version, check_path,
 };
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 use futures::future::BoxFuture;
@@ -389,17 +389,12 @@ impl OriginTier for FakeOrigin {
     }
 
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
-        let below =
-            if prefix.is_empty() { String::new() } else { format!("{}/", prefix.trim_end_matches('/')) };
+        let range = ListRange::new(prefix, after);
         let found: Vec<_> = self
             .server
             .objects()
             .iter()
-            .filter(|(path, _)| {
-                path.strip_prefix(below.as_str())
-                    .is_some_and(|rest| !rest.split('/').any(|part| part.starts_with('.')))
-            })
-            .filter(|(path, _)| after.is_none_or(|after| path.as_bytes() > after.as_bytes()))
+            .filter(|(path, _)| range.includes(path))
             .map(|(path, &(size, generation))| {
                 Ok(Object { path: Arc::clone(path), size, version: version(generation) })
             })

@@ -42,7 +42,7 @@ pub use budget::{Budget, Charge};
 pub use buffers::{Buffer, Buffers, HeapBuffers};
 pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
-pub use path::check_path;
+pub use path::{ListRange, check_path};
 pub use peers::{PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
 pub use recycled::RecycledBuffers;
 pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, Version, unix_nanoseconds};

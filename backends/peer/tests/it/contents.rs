@@ -26,14 +26,14 @@ async fn conforms(network: Arc<dyn Transport>, address: Address, wire: WireProte
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peer_over_tcp_is_a_tier() {
+async fn tier_conformance_over_tcp() {
     for wire in WIRES {
         conforms(Arc::new(SystemTransport), Address::tcp("127.0.0.1", 0), wire).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peer_over_a_unix_socket_is_a_tier() {
+async fn tier_conformance_over_a_unix_socket() {
     let directory = tempfile::tempdir().unwrap();
     conforms(
         Arc::new(SystemTransport),
@@ -44,7 +44,7 @@ async fn peer_over_a_unix_socket_is_a_tier() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn peer_over_a_network_in_memory_is_a_tier() {
+async fn tier_conformance_over_a_network_in_memory() {
     for wire in WIRES {
         conforms(SimulatedNetwork::new(3).host("one"), Address::tcp("one", 0), wire).await;
     }

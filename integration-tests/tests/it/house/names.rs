@@ -104,6 +104,29 @@ fn test_names_have_at_most_60_characters() {
     assert!(long.is_empty(), "shorten these names, the subject first:\n{}", long.join("\n"));
 }
 
+/// The texts of the settings for people, which a new sampler or format must reach.
+const TEXTS: [&str; 5] = [
+    "crates/settings/src/knobs.rs",
+    "crates/cli/src/arguments.rs",
+    "crates/python/src/loader.rs",
+    "crates/python/python/foreread/_settings.py",
+    "crates/python/python/foreread/_native.pyi",
+];
+
+#[test]
+fn texts_of_settings_name_every_sampler_and_format() {
+    let samplers = foreread::SamplerKind::ALL.map(|(name, _)| name);
+    let formats = foreread::Format::ALL.map(foreread::Format::name);
+    let mut missing = Vec::new();
+    for path in TEXTS {
+        let text = std::fs::read_to_string(root().join(path)).unwrap();
+        let words: BTreeSet<_> = text.split(|c: char| !c.is_alphanumeric()).collect();
+        let absent = samplers.into_iter().chain(formats).filter(|name| !words.contains(name));
+        missing.extend(absent.map(|name| format!("{path}: {name}")));
+    }
+    assert!(missing.is_empty(), "add these names:\n{}", missing.join("\n"));
+}
+
 /// The widest that a line may be. Tables and addresses cannot be wrapped, and examples are code.
 fn widest(line: &str, is_example: bool) -> usize {
     let comment = ["//!", "///", "//"].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
